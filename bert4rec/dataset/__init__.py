@@ -1,1 +1,1 @@
-"""The dataset folder between preparation and training: its schema, its reader, its card, its check."""
+"""The dataset folder between preparation and training: its format, reader, card and check."""

@@ -1,4 +1,4 @@
-"""Check that a dataset folder is whole and leaks nothing, with none of the code that writes, reads or trains."""
+"""Check that a dataset folder is complete and leaks no targets, without the code that writes, reads or trains."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ from bert4rec.runtime.errors import DataError, in_one_line
 
 REMAKE = "make the dataset again with `bert4rec prepare`"
 
-USERS_AT_ONCE = 1 << 12  # many more would not fit into the processor's cache
+USERS_AT_ONCE = 1 << 12  # many more would not fit into the CPU cache
 ROWS_AT_ONCE = 1 << 16  # of a Parquet table
 KEYS_AT_ONCE = 1 << 24  # hashes of original ids compared in one pass, 8 bytes each; a larger table takes more passes
 
@@ -34,7 +34,7 @@ Types: TypeAlias = Mapping[str, pa.DataType]
 
 
 def check_dataset(folder: Path) -> dict[str, Any]:
-    """Return what `metadata.json` says of `folder`, after every byte, row and count was found to agree with it.
+    """Return `metadata.json` of `folder` after comparing every byte, row and count with it.
 
     Raises `DataError` for the first file, row or count that is wrong.
     """
@@ -74,7 +74,7 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
 
 
 def _check_keys(place: Path | str, table: Any, **kinds: type | range | tuple[Any, ...]) -> None:
-    """Raise `DataError` for the first key whose value is not of its type, in its range or one of its values."""
+    """Raise `DataError` for the first key whose value has not the type, or is not in the range or the tuple, given."""
     for name, kind in kinds.items():
         value = table.get(name) if isinstance(table, dict) else None
         if isinstance(kind, type):
@@ -109,10 +109,10 @@ def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 class _Rows:
-    """Reads a folder or a table in order, and holds the rows that were read last.
+    """Reads a folder or a table in order, and holds the rows of the last read.
 
-    `ids` [B]: their first column; `values`: column → its numbers, [B], of a column of lists all of them end to end;
-    `lengths`: column of lists → how many each row has [B].
+    `ids` [B]: the first column. `values`: column → its numbers [B], or all elements of a column of lists, concatenated.
+    `lengths`: column of lists → number of elements of each row [B].
     """
 
     def __init__(self, place: Path, types: Types) -> None:
@@ -123,7 +123,7 @@ class _Rows:
         self.lengths: dict[str, Ints] = {}
 
     def read(self, ids: Ints, which: str, *, is_last: bool) -> None:
-        """Read the next rows; raise `DataError` unless these are a row for each of `ids`, and the last ones if so."""
+        """Read the next rows; raise `DataError` unless there is one for each of `ids` and, if `is_last`, no more."""
         self._first += len(self.ids)
         while len(self._waiting) <= len(ids) and (batch := next(self._batches, None)) is not None:
             self._waiting = pa.concat_tables([self._waiting, pa.Table.from_batches([batch])])
@@ -141,24 +141,26 @@ class _Rows:
             raise DataError(f"{self._place}: row {self._first + len(self.ids)}: must be {expected} {which}; {REMAKE}")
 
     def rows(self, column: str) -> Ints:
-        """Return for each element of a column of lists the place of its row among these."""
+        """Return for each element of a column of lists the index of its row."""
         return np.repeat(np.arange(len(self.ids)), self.lengths[column])
 
     def refuse(self, wrong: Array, problem: str, *values: Any, column: str = "") -> None:
-        """Raise `DataError` for the first row, or element of `column`, that is `wrong`; {} become its `values`."""
+        """Raise `DataError` for the first `wrong` row, or element of `column`; its `values` replace each {}."""
         if not wrong.any():
             return
-        row = at = int(wrong.argmax())
-        shown = f"{column} is {self.values[column][at]}, " if column else ""
+        row = index = int(wrong.argmax())
+        shown = f"{column} is {self.values[column][index]}, " if column else ""
         if column in self.lengths:
-            row = int(self.rows(column)[at])
-            shown = f"{column}[{at - self.lengths[column][:row].sum()}] is {self.values[column][at]}, "
-        where = f"row {self._first + row} ({self._id_name} {self.ids[row]})"
-        raise DataError(f"{self._place}: {where}: {shown}{problem.format(*(value[at] for value in values))}; {REMAKE}")
+            row = int(self.rows(column)[index])
+            shown = f"{column}[{index - self.lengths[column][:row].sum()}] is {self.values[column][index]}, "
+        text = problem.format(*(value[index] for value in values))
+        raise DataError(
+            f"{self._place}: row {self._first + row} ({self._id_name} {self.ids[row]}): {shown}{text}; {REMAKE}"
+        )
 
 
 class _Content:
-    """Checks the folders and tables of a dataset, a few thousand users at a time, and counts what they hold."""
+    """Checks the folders and tables of a dataset, a few thousand users at a time, and counts their content."""
 
     def __init__(self, folder: Path, metadata: Mapping[str, Any]) -> None:
         self._folder, self._metadata, self._split = folder, metadata, metadata["preprocessing"]["split"]
@@ -194,7 +196,7 @@ class _Content:
                     bar.show(stop, f"checked {stop:,} of {n_users:,} users ({stop / n_users:.0%})")
 
     def _check_lists(self, part: _Rows, counts: Ints) -> None:
-        """Raise `DataError` for lists of another length, ids of no item, times out of order, ratings that are none."""
+        """Raise `DataError` for lists of another length, invalid item ids, times out of order, ratings not finite."""
         for name, lengths in part.lengths.items():
             part.refuse(lengths != counts, f"{name} has {{}} elements, {format.USERS} counts {{}}", lengths, counts)
         self._check_item_ids(part, "items")
@@ -211,7 +213,7 @@ class _Content:
         part.refuse((values < low) | (values > high), f"items have ids from {low} to {high}", column=column)
 
     def _check_offsets(self, part: _Rows) -> None:
-        """Raise `DataError` for a target, or an end of what is trained on, in another place than the split puts it."""
+        """Raise `DataError` if a target, or the end of the training part, has another position than by the split."""
         n_items, is_validated = part.lengths["items"], part.values["validation"] != format.NO_TARGET
         if self._split == "time":
             is_before = part.values["times"] < self._metadata["split_instant"]
@@ -233,7 +235,7 @@ class _Content:
     def _check_negatives(self, part: _Rows, histories: _Rows) -> Array:
         """Return which of `histories` leave enough unseen items for negatives.
 
-        Raises `DataError` for negatives that are missing, twice there or taken by their user.
+        Raises `DataError` for negatives that are missing, repeated, or items of the user's history.
         """
         n, size = self._metadata["preprocessing"]["n_eval_negatives"], self._item_ids.stop
         taken = np.sort(histories.rows("items") * size + histories.values["items"])  # np.unique is 70 times slower
@@ -247,20 +249,20 @@ class _Content:
             part.refuse(part.lengths[name] != n_drawn, problem, part.lengths[name], n_drawn, n_unseen[users])
             keys = users[part.rows(name)] * size + part.values[name]
             is_taken = taken[np.minimum(np.searchsorted(taken, keys), len(taken) - 1)] == keys
-            part.refuse(is_taken, "which this user has taken", column=name)
+            part.refuse(is_taken, "an item of this user's history", column=name)
             order, is_repeated = np.argsort(keys, kind="stable"), np.zeros(len(keys), bool)
             is_repeated[order[1:]] = np.diff(keys[order]) == 0
-            part.refuse(is_repeated, "an item that is there before", column=name)
+            part.refuse(is_repeated, "a repetition of an earlier item", column=name)
         return n_unseen >= n
 
     def _count(self, part: _Rows, has_negatives: Array) -> None:
         items, rows, n_train = part.values["items"], part.rows("items"), part.values["n_train"]
         starts = np.cumsum(part.lengths["items"]) - part.lengths["items"]
         places = np.arange(len(items)) - starts[rows]
-        for name, counted in (("count", items), ("train_count", items[places < n_train[rows]])):
+        for name, counted_items in (("count", items), ("train_count", items[places < n_train[rows]])):
             counts = self._item_counts[name]
-            # With an index or a number of another type this is 30 times slower.
-            np.add.at(counts, counted.astype(np.intp), counts.dtype.type(1))
+            # An index or a number of another dtype would make this 30 times slower.
+            np.add.at(counts, counted_items.astype(np.intp), counts.dtype.type(1))
         self._counts.update(rows=len(items), train_positions=int(n_train.sum()))
         for split in format.EVALUATED:
             targets = part.values[split]
@@ -270,7 +272,7 @@ class _Content:
             self._counts[f"{split}_users"] += int((targets >= 0).sum())
 
     def check_items(self) -> None:
-        """Raise `DataError` for the first row of `items.parquet` with other counts than the histories have."""
+        """Raise `DataError` for the first row of `items.parquet` whose counts differ from those of the histories."""
         table = _Rows(self._folder / format.ITEMS, dict.fromkeys(("item", *self._item_counts), pa.int64()))
         least = not self._metadata["extends"] and self._metadata["source"] != "random"
         for first in range(0, len(self._item_ids), ROWS_AT_ONCE):
@@ -282,7 +284,7 @@ class _Content:
             table.refuse(table.values["count"] < least, "must be at least 1", column="count")
 
     def check_counts(self) -> None:
-        """Raise `DataError` where `metadata.json` has another count than the histories."""
+        """Raise `DataError` if a count in `metadata.json` differs from that of the histories."""
         counts, wanted = self._counts, self._metadata["preprocessing"]["validation_users"]
         expected = counts["eligible"] if wanted == "all" else min(counts["eligible"], wanted)
         if (n := counts["validation_users"]) != expected:
@@ -293,22 +295,22 @@ class _Content:
             of = {split: counts[f"{split}_users"] for split in format.EVALUATED}
             values[name] = {split: {"users": counts[name, split], "of": n} for split, n in of.items()}
         for name, value in values.items():
-            if (said := self._metadata.get(name)) != value:
-                raise DataError(f"{self._folder / format.METADATA}: {name} = {said}, must be {value}; {REMAKE}")
+            if (stored := self._metadata.get(name)) != value:
+                raise DataError(f"{self._folder / format.METADATA}: {name} = {stored}, must be {value}; {REMAKE}")
 
 
 def _batches(place: Path, types: Types) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a folder with the columns `types`, or of a Parquet table that has them among others.
+    """Yield the rows of a folder with exactly the columns `types`, or those columns of a Parquet table.
 
-    Raises `DataError` for columns of other types, except for other integers in a table, and for a null.
+    Raises `DataError` for a column of another type, except for other integer types in a table, and for a null.
     """
     n_read, is_table = 0, place.suffix == ".parquet"
     for path in [place] if is_table else _arrow_files(place):
-        try:  # without a mapped file, which would count as memory of the process
+        try:  # not memory-mapped: mapped pages would count as memory of the process
             with pa.OSFile(str(path)) as raw, pq.ParquetFile(raw) if is_table else pa.ipc.open_stream(raw) as file:
                 _check_columns(path, file.schema_arrow if is_table else file.schema, types, is_table=is_table)
                 for batch in file.iter_batches(ROWS_AT_ONCE, columns=[*types]) if is_table else file:
-                    batch.validate(full=True)  # offsets that point outside would be followed
+                    batch.validate(full=True)  # else offsets outside the values would be followed
                     columns = {name: batch[name].cast(kind) for name, kind in types.items()}
                     for name, column in columns.items():
                         if column.null_count or (pa.types.is_list(column.type) and column.flatten().null_count):
@@ -323,7 +325,7 @@ def _batches(place: Path, types: Types) -> Iterator[pa.RecordBatch]:
 
 def _check_columns(path: Path, schema: pa.Schema, types: Types, *, is_table: bool) -> None:
     kinds = [(field.name, field.type) for field in schema if field.name in types or not is_table]
-    if is_table:  # any integers will do, and original ids of any type
+    if is_table:  # all integer types are valid, and original ids of any type
         kinds = [
             (name, types[name] if pa.types.is_integer(kind) or name == "original" else kind) for name, kind in kinds
         ]
@@ -344,7 +346,7 @@ def _arrow_files(folder: Path) -> list[Path]:
 
 
 def _check_originals(path: Path, n_rows: int) -> None:
-    """Raise `DataError` where two rows of the table at `path` have the same `original` id, or one has none."""
+    """Raise `DataError` if two rows of the table at `path` have the same `original` id, or one is null."""
 
     def originals() -> Iterator[list[str]]:
         return (batch["original"].to_pylist() for batch in _batches(path, {"original": pa.string()}))
@@ -357,4 +359,4 @@ def _check_originals(path: Path, n_rows: int) -> None:
         rows: dict[str, int] = {}  # different ids may have the same hash
         for row, original in enumerate(chain.from_iterable(originals())) if repeated else ():
             if hash(original) in repeated and (other := rows.setdefault(original, row)) != row:
-                raise DataError(f"{path}: row {row}: original {original!r} is that of row {other} too; {REMAKE}")
+                raise DataError(f"{path}: row {row}: original {original!r} is also that of row {other}; {REMAKE}")

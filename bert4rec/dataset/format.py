@@ -1,7 +1,7 @@
-"""The contract of both sides of the disk: ids, files, columns and their types.
+"""The format of a dataset folder: ids, files, columns and their types.
 
-Items count from 0; padding and the mask token are no items. The writer, the reader and the check take all of it from
-here; docs and the dataset card describe it.
+Item ids count from 0; padding and the mask token have no item id. The writer, the reader and the check share these
+definitions; the docs and the dataset card describe them.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,39 +15,39 @@ from numpy.typing import NDArray
 
 DATASET_FORMAT = 2  # version of the dataset folder
 
-NO_ITEM = -1  # where no item is: for the mask token, a position without a target, a list without negatives
+NO_ITEM = -1  # instead of an item: the mask token, a position without a target, a list without negatives
 MOST_IDS = 2**31 - 1  # users or items: ids are 32-bit
 
 VALIDATION, TEST = EVALUATED = ("validation", "test")  # splits with a target for each of their users
-HISTORIES, NEGATIVE_ITEMS = FOLDERS = ("histories", "negatives")  # as `datasets` saves them
-STATE = "state.json"  # in each of them: the names of its files
+HISTORIES, NEGATIVE_ITEMS = FOLDERS = ("histories", "negatives")  # in the format of the library `datasets`
+STATE = "state.json"  # in each folder: the names of its files
 USERS, ITEMS, ORACLE = "users.parquet", "items.parquet", "oracle.parquet"
 METADATA = "metadata.json"
 CARD = "README.md"
 
-MIN_EVALUATED = 3  # interactions, for leave-one-out: one to train on, one for validation, one for the test
+MIN_EVALUATED = 3  # interactions of a user for leave-one-out: one each for training, validation and test
 
 PROTOCOLS = ("popular", "uniform")  # of negatives
 NEGATIVES = tuple(f"{name}_negatives" for name in PROTOCOLS)
 RATINGS = "ratings"
 TIMES = "times"
 LISTS = {"items": pa.int32(), TIMES: pa.int64(), RATINGS: pa.float32()}
-"""Parallel lists of a row, oldest first → the type of an element; times and ratings only where the source has them."""
+"""Parallel lists of a row, oldest first → the type of an element; times and ratings only if the source has them."""
 
 
 OFFSETS = ("n_train", *EVALUATED)
-"""Columns of a history: how many interactions it is trained on, and the places of its targets; `NO_TARGET`: none."""
+"""Columns of a history: its number of training interactions, and the positions of its targets, or `NO_TARGET`."""
 NO_TARGET = -1
 
 
 def history_columns(*, has_times: bool, has_ratings: bool) -> dict[str, pa.DataType]:
-    """Return the columns of `histories/` with their types, in their order: a row a user.
+    """Return the columns of `histories/` with their types, in order; `histories/` has one row per user.
 
     >>> list(history_columns(has_times=True, has_ratings=False))
     ['user', 'items', 'times', 'n_train', 'validation', 'test']
     """
-    is_there = {"items": True, TIMES: has_times, RATINGS: has_ratings}
-    lists = {name: pa.list_(kind) for name, kind in LISTS.items() if is_there[name]}
+    is_present = {"items": True, TIMES: has_times, RATINGS: has_ratings}
+    lists = {name: pa.list_(kind) for name, kind in LISTS.items() if is_present[name]}
     return {"user": pa.int32(), **lists, **dict.fromkeys(OFFSETS, pa.int32())}
 
 
@@ -56,7 +56,7 @@ NEGATIVE_COLUMNS = {"user": pa.int32(), **dict.fromkeys(NEGATIVES, pa.list_(pa.i
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:
-    """Return all of a column as one array, text with offsets of 64 bits: those of 32 end at 2 GiB.
+    """Return a column as one array; text gets 64-bit offsets, since 32-bit offsets end at 2 GiB.
 
     >>> one_array(pa.chunked_array([["a"], ["b"]])).type
     DataType(large_string)
@@ -66,14 +66,14 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
-LEFT_OUT = -1  # instead of a rank: the user has no negatives and is left out of this protocol
+LEFT_OUT = -1  # instead of a rank: the user has no negatives and is excluded from this protocol
 
 
 def outranks(scores: Any, ids: Any, target_scores: Any, targets: Any) -> Any:
-    """Which candidates, `scores` [B, n] and `ids` [n] or [B, n], come before targets with `target_scores` [B].
+    """Return which candidates, with `scores` [B, n] and `ids` [n] or [B, n], outrank targets with `target_scores` [B].
 
-    NumPy's arrays or torch's tensors. Ties go to the lower id: ids are a seeded shuffle of the items, so a tie is
-    broken at random but always alike, and who scores all items the same is no better than chance.
+    The arguments are NumPy arrays or torch tensors. Ties go to the lower id. Ids are a seeded shuffle of the items, so
+    ties are broken at random but reproducibly, and a model that scores all items equally is no better than chance.
     """
     target_scores, targets = target_scores[:, None], targets[:, None]
     return (scores > target_scores) | ((scores == target_scores) & (ids < targets))
@@ -83,7 +83,7 @@ WIDTH = 40  # characters of the longest bar
 
 
 def lengths_of(lengths: NDArray[np.int64]) -> dict[str, Any]:
-    """Return minimum, median, third quartile, mean, maximum, and users by powers of two: each `[from, to, users]`.
+    """Return minimum, median, third quartile, mean, maximum, and a histogram by powers of two: `[from, to, users]`.
 
     >>> lengths_of(np.array([1, 2, 3, 3]))["histogram"]
     [[1, 1, 1], [2, 3, 3]]
@@ -101,7 +101,7 @@ def lengths_of(lengths: NDArray[np.int64]) -> dict[str, Any]:
 
 
 def order_line(source: str, order: Mapping[str, Any]) -> str:
-    """Return one line about what orders a user's items.
+    """Return one line that says what orders the items of a user.
 
     >>> order_line("table", {"by": "time", "column": "at", "newest_first": False})
     'order: by time (column at)'
@@ -113,7 +113,7 @@ def order_line(source: str, order: Mapping[str, Any]) -> str:
 
 
 def share_of(count: Mapping[str, int]) -> str:
-    """`{"users": n, "of": N}` in words.
+    """Return `{"users": n, "of": N}` as text.
 
     >>> share_of({"users": 305, "of": 1500})
     '305 of 1,500 (20.3 %)'
@@ -126,7 +126,7 @@ def _percent(count: Mapping[str, int]) -> str:
 
 
 def describe(metadata: Mapping[str, Any]) -> str:
-    """Return the report that ends a preparation and is part of the dataset card, from `metadata.json`."""
+    """Return the report printed at the end of a preparation and shown in the dataset card, from `metadata.json`."""
     return "\n".join(_lines(metadata))
 
 
@@ -173,9 +173,9 @@ def _held_out(metadata: Mapping[str, Any], split: str) -> Iterator[str]:
 def dataset_card(
     metadata: Mapping[str, Any], folders: Mapping[str, tuple[int, Sequence[str]]], tables: Collection[str]
 ) -> str:
-    """Return the card's text: the counts and settings of `metadata`, rows and columns of the `folders`, the `tables`.
+    """Return the dataset card: counts and settings of `metadata`, rows and columns of the `folders`, the `tables`.
 
-    It names no time and no path of the machine: the same dataset has the same card.
+    The card contains neither a date nor a local path: the same dataset has the same card.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 

@@ -1,4 +1,4 @@
-"""The rows of a dataset: histories memory-mapped, training windows and pairs cut from them, held-out users."""
+"""The rows of a dataset: memory-mapped histories, their training windows and pairs, and the held-out users."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -35,12 +35,12 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows of a split as ragged arrays.
+    """Hold some rows of a split as ragged arrays.
 
-    `items` [total] int32 holds the rows' items one after another, `lengths` [B] int64 how many each row has. The
-    other columns are there in evaluation splits only: `targets` [B], `users` [B], `negatives[protocol]` [B, n]; a user
-    who has seen too much of the catalogue has none, but NO_ITEM in their n places (n is 0 where no row has any).
-    Of a dataset that is read with times `times` [total] and `target_times` [B] are seconds.
+    `items` [total] int32 are the concatenated items of the rows, `lengths` [B] int64 the number of items of each row.
+    Evaluation splits also have `targets` [B], `users` [B] and `negatives[protocol]` [B, n]; the negatives of a user who
+    has seen too much of the catalogue are all NO_ITEM, and n is 0 if no row has negatives. If the dataset is read with
+    times, `times` [total] and `target_times` [B] are in seconds.
     """
 
     items: Ints
@@ -52,21 +52,21 @@ class Rows:
     target_times: Indices | None = None
 
     def are_repeated(self) -> Bools:
-        """Return which targets [B] their user has seen before."""
+        """Return for each target [B] whether its user has seen it before."""
         assert self.targets is not None, "an evaluation split has targets"
         rows = np.repeat(np.arange(len(self.lengths)), self.lengths)
         return np.bincount(rows[self.items == self.targets[rows]], minlength=len(self.lengths)) > 0
 
     def are_left_out(self, protocol: str) -> Bools:
-        """Return which users [B] have no negatives for `protocol`."""
+        """Return for each user [B] whether negatives for `protocol` are missing."""
         assert self.negatives is not None, "an evaluation split has negatives"
         return (self.negatives[protocol] == NO_ITEM).all(axis=1)
 
 
 class Histories:
-    """The histories of a dataset folder, a row a user, the users ascending; all interactions, the oldest first.
+    """The histories of a dataset folder: one row per user, users ascending, all interactions, oldest first.
 
-    Ids are checked to be of `n_items` items when they are read. `read` reads times only `with_times`.
+    Item ids are checked to be below `n_items` when they are read. `read` includes the times only `with_times`.
     """
 
     def __init__(self, folder: Path, n_items: int, *, with_times: bool = False) -> None:
@@ -78,12 +78,12 @@ class Histories:
 
     @property
     def has_times(self) -> bool:
-        """Return whether the time of each interaction is known."""
+        """Return whether the interactions have times."""
         return TIMES in self._columns.names
 
     @property
     def has_ratings(self) -> bool:
-        """Return whether the rating of each interaction is known."""
+        """Return whether the interactions have ratings."""
         return RATINGS in self._columns.names
 
     @cached_property
@@ -98,13 +98,13 @@ class Histories:
 
     @cached_property
     def n_train(self) -> Indices:
-        """Return how many interactions of each row [N] are trained on."""
+        """Return the number of training interactions of each row [N]. Raises `DataError`."""
         n_train = self._columns.numbers("n_train").astype(np.int64)
         self._refuse("n_train", (n_train < 0) | (n_train > self.lengths))
         return n_train
 
     def targets(self, split: str) -> Indices:
-        """Return the place of each row's target [N] of an evaluation split, `NO_TARGET` without one."""
+        """Return the position of each row's target [N] of an evaluation split, or `NO_TARGET`. Raises `DataError`."""
         places = self._columns.numbers(split).astype(np.int64)
         self._refuse(split, (places != NO_TARGET) & ((places < 1) | (places >= self.lengths)))
         return places
@@ -112,7 +112,7 @@ class Histories:
     def read(self, rows: Indices, starts: Indices, stops: Indices) -> Rows:
         """Return the interactions `starts` to `stops` [B] of the histories at `rows` [B].
 
-        Raises `DataError` for an id that the item table does not have: TorchRec would accept it in silence.
+        Raises `DataError` for an id that is not in the item table: TorchRec would silently accept it.
         """
         items = self.items(self._columns.slices("items", rows, starts, stops))
         times = self.times(rows, starts, stops) if self.with_times else None
@@ -135,13 +135,13 @@ class Histories:
         return self._columns.elements(RATINGS, rows, places)
 
     def items(self, ids: Ints, *, place: str = "") -> Ints:
-        """Return `ids` from the column at `place` (default: that of the items), if all of them are items."""
+        """Return `ids`; raise `DataError` if one is no item, naming the column `place` (default: items)."""
         if not len(ids) or (ids.min() >= 0 and ids.max() < self._n_items):
             return ids
         wrong = ids[(ids < 0) | (ids >= self._n_items)][0]
         raise DataError(
             f"{place or f'{self._folder}: column items'} has the id {wrong}, outside 0…{self._n_items - 1}; "
-            f"`bert4rec check {self._folder.parent}` finds all of them; {REMAKE}"
+            f"`bert4rec check {self._folder.parent}` checks every id; {REMAKE}"
         )
 
     def _refuse(self, name: str, are_wrong: Bools) -> None:
@@ -153,8 +153,8 @@ class Histories:
 class TrainingWindows:
     """The training parts of `histories` in windows of at most `max_len` items, whose ends are `step` items apart.
 
-    The windows of a history begin at its end, and are in order of time; so every interaction is in a window. Raises
-    `ValueError` where `step` is not from 1 to `max_len`. Takes memory for three numbers a user.
+    The last window of a history ends at the end of its training part, so every interaction is in a window; windows are
+    ordered by time. Raises `ValueError` if `step` is not from 1 to `max_len`. Takes memory for three numbers per user.
     """
 
     def __init__(self, histories: Histories, *, max_len: int, step: int) -> None:
@@ -173,7 +173,7 @@ class TrainingWindows:
         return float(n_train.sum() + n_overlaps * (self._max_len - self._step)) / max(1, len(self))
 
     def lengths(self, indices: Indices) -> Indices:
-        """Return how many items the windows at `indices` [B] have."""
+        """Return the number of items [B] of the windows at `indices` [B]."""
         _, starts, stops = self._bounds(indices)
         return stops - starts
 
@@ -189,11 +189,11 @@ class TrainingWindows:
 
     @cached_property
     def _ends(self) -> Indices:
-        """Return the number of windows up to each history, and with it [N]."""
+        """Return the cumulative number of windows, up to and including each history [N]."""
         return np.cumsum(self._counts)
 
     def _bounds(self, indices: Indices) -> tuple[Indices, Indices, Indices]:
-        """Return the row of each window [B], and where it starts and stops in the history."""
+        """Return the row of each window [B], and its start and stop in the history."""
         rows = np.searchsorted(self._ends, indices, side="right")
         n_later = self._ends[rows] - 1 - indices
         stops = self.histories.n_train[rows] - n_later * self._step
@@ -203,7 +203,7 @@ class TrainingWindows:
 class TrainingPairs:
     """The pairs of a user and an item in the training parts of `histories`, in their order.
 
-    Takes memory for three numbers a user.
+    Takes memory for three numbers per user.
     """
 
     def __init__(self, histories: Histories) -> None:
@@ -213,7 +213,7 @@ class TrainingPairs:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def read(self, numbers: Indices, *, with_ratings: bool = False) -> tuple[Ints, Ints, Floats | None]:
-        """Return users, items and, if they are wanted, ratings of the pairs with the `numbers` [B].
+        """Return users, items and, `with_ratings`, ratings [B] of the pairs with the `numbers` [B].
 
         Raises `DataError` for an id that is no item.
         """
@@ -224,12 +224,12 @@ class TrainingPairs:
 
     @cached_property
     def _ends(self) -> Indices:
-        """Return the number of pairs up to each history, and with it [N]."""
+        """Return the cumulative number of pairs, up to and including each history [N]."""
         return np.cumsum(self.histories.n_train)
 
 
 class EvaluationSplit:
-    """The users of an evaluation split `name`, ascending: their histories before the target, targets and negatives."""
+    """The users of the evaluation split `name`, ascending: histories before the target, targets and negatives."""
 
     def __init__(self, name: str, histories: Histories, folder: Path) -> None:
         self.name, self._histories = name, histories
@@ -246,11 +246,11 @@ class EvaluationSplit:
 
     @property
     def last_times(self) -> Indices | None:
-        """Return the time of the last item before each target [N], in seconds; None where times are not known."""
+        """Return the time of the last item before each target [N], in seconds; None if the dataset has no times."""
         return self._histories.times_at(self._rows, self._places - 1) if self._histories.has_times else None
 
     def lengths(self, indices: Indices) -> Indices:
-        """Return how many items the histories at `indices` [B] have before the target."""
+        """Return the number of items [B] before the target in the histories at `indices` [B]."""
         return self._places[indices]
 
     def targets(self, indices: Indices) -> Ints:
@@ -271,20 +271,20 @@ class EvaluationSplit:
         )
 
     def _equally_many(self, name: str, rows: Indices) -> Ints:
-        """Return a column of lists as [B, n]: each has n elements, or none, and then NO_ITEM in their places."""
+        """Return a column of lists as [B, n], an empty list as n NO_ITEM. Raises `DataError` for unequal lengths."""
         lengths = self._negatives.lengths_at(name, rows)
         n, has_some = int(lengths.max(initial=0)), lengths > 0
         values = self._negatives.slices(name, rows, np.zeros_like(lengths), lengths)
         if (lengths[has_some] != n).any():
             raise DataError(f"{self._folder}: column {name} has lists of different lengths; {REMAKE}")
-        found = np.full((len(rows), n), NO_ITEM, np.int32)
+        padded = np.full((len(rows), n), NO_ITEM, np.int32)
         ids = self._histories.items(values, place=f"{self._folder}: column {name}")
-        found[has_some] = ids.reshape(has_some.sum(), n)
-        return found
+        padded[has_some] = ids.reshape(has_some.sum(), n)
+        return padded
 
     @cached_property
     def _targets(self) -> tuple[Indices, Indices]:
-        """Return the row of each held-out user [U] in the histories, and the place of the target there [U]."""
+        """Return the row of each held-out user [U] in the histories, and the position of the target there [U]."""
         places = self._histories.targets(self.name)
         rows = np.flatnonzero(places != NO_TARGET)
         return rows, places[rows]
@@ -305,10 +305,10 @@ class EvaluationSplit:
 class Columns:
     """The columns of numbers, and of lists of numbers, in the Arrow files of `folder`; opened when first used.
 
-    The pages of mapped files are shared by all processes, and Linux takes them back when memory is short. Arrow maps
-    them here and not `datasets`, which does the same, but takes a second to import in every process.
+    The files are memory-mapped: all processes share their pages, and Linux reclaims them when memory is short. Arrow
+    maps them directly: `datasets` would do the same, but takes a second to import in every process.
 
-    Pickled, it takes no row along. Raises `DataError` for files that are missing or damaged.
+    The pickle contains no rows. Raises `DataError` for files that are missing or damaged.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -348,22 +348,22 @@ class Columns:
     def elements(self, name: str, rows: Indices, places: Indices) -> Array:
         """Return the elements at `places` [B] of the lists at `rows` [B]."""
         lists, (chunks, in_chunk) = self._lists(name), self._find(rows)
-        numbers, found = self._offsets_at(name, chunks, in_chunk) + places, np.empty(len(rows), lists[0][1].dtype)
+        numbers, values = self._offsets_at(name, chunks, in_chunk) + places, np.empty(len(rows), lists[0][1].dtype)
         for chunk in np.unique(chunks).tolist():
-            here = chunks == chunk
-            found[here] = lists[chunk][1][numbers[here]]
-        return found
+            in_this_chunk = chunks == chunk
+            values[in_this_chunk] = lists[chunk][1][numbers[in_this_chunk]]
+        return values
 
     def _offsets_at(self, name: str, chunks: Indices, places: Indices) -> Indices:
         """Return the offsets [B] of a column of lists at `places` of the record batches `chunks`."""
-        lists, found = self._lists(name), np.empty(len(chunks), np.int64)
+        lists, offsets = self._lists(name), np.empty(len(chunks), np.int64)
         for chunk in np.unique(chunks).tolist():
-            here = chunks == chunk
-            found[here] = lists[chunk][0][places[here]]
-        return found
+            in_this_chunk = chunks == chunk
+            offsets[in_this_chunk] = lists[chunk][0][places[in_this_chunk]]
+        return offsets
 
     def _find(self, rows: Indices) -> tuple[Indices, Indices]:
-        """Return the record batch of each of `rows` [B], and the place in it."""
+        """Return the number of the record batch of each of `rows` [B], and the row's index in it."""
         chunks = np.searchsorted(self._first_rows, rows, side="right") - 1
         return chunks, rows - self._first_rows[chunks]
 

@@ -1,4 +1,4 @@
-"""Opens a dataset folder, after checking that it is whole and made with the settings at hand."""
+"""Open a dataset folder after checking that it is complete and was made with the present settings."""
 
 import hashlib
 import json
@@ -36,9 +36,9 @@ KEYS = {
 
 
 class Sizes(NamedTuple):
-    """How many items and users a dataset has: what the tables of a model are as large as.
+    """Hold the number of items and users of a dataset, which are the numbers of rows of a model's tables.
 
-    `window_length` is the mean of what it is trained on; 0 where that is not known.
+    `window_length` is the mean length of the training windows, or 0 if unknown.
     """
 
     items: int
@@ -60,22 +60,22 @@ class Dataset:
 
     @property
     def n_users(self) -> int:
-        """Users, those of an older dataset among them whose ids it keeps."""
+        """Return the number of users, including those of an older dataset that this one extends."""
         return int(self.metadata["users"])
 
     @property
     def n_items(self) -> int:
-        """Items in the catalogue."""
+        """Return the number of items in the catalogue."""
         return int(self.metadata["items"])
 
     @property
     def n_rows(self) -> int:
-        """Interactions, after all filters."""
+        """Return the number of interactions after all filters."""
         return int(self.metadata["rows"])
 
     @property
     def share_of_repeats(self) -> float:
-        """Share of held-out targets, 0 to 1, that their users have seen before: of the test, else of the validation."""
+        """Return the share, 0 to 1, of test (else validation) targets that their users have seen before."""
         counts = self.metadata["repeated_targets"]
         held_out = next((counts[split] for split in (TEST, VALIDATION) if counts[split]["of"]), {"users": 0, "of": 1})
         return float(held_out["users"] / held_out["of"])
@@ -91,30 +91,30 @@ class Dataset:
 
     @cached_property
     def first_ids(self) -> str:
-        """Which items have which ids, as a checksum of the first ones: in another order or set those are others."""
+        """Return a checksum of the original ids of the first items, which differs for other items or another order."""
         return checksum(self.originals(FIRST_IDS))
 
     def originals(self, n: int) -> list[Any]:
-        """The own ids of the first `n` items."""
+        """Return the original ids of the first `n` items."""
         with pq.ParquetFile(self.folder / ITEMS) as items:
             first = next(items.iter_batches(batch_size=n, columns=["original"]))
         return list(first["original"].to_pylist())
 
     @cached_property
     def popularity(self) -> Ints:
-        """Each item's training positions [n_items]; read when they are first used."""
+        """Return the number of training positions of each item [n_items]; read at first use."""
         counts = np.zeros(self.n_items, np.int32)
         with pq.ParquetFile(self.folder / ITEMS) as items:
             for part in items.iter_batches(columns=["item", "train_count"]):
-                # Not by to_numpy, which imports pandas: no training should wait for it.
+                # Not to_numpy, which imports pandas and delays the training.
                 item, count = (np.from_dlpack(part[name]) for name in ("item", "train_count"))
                 counts[item] = count
         return counts
 
     def oracle_ranks(self) -> dict[str, Ints]:
-        """Protocol → rank [test users] that the generator of synthetic data gives the target; empty for real data.
+        """Return protocol → rank of the target [test users] by the generator of synthetic data; {} for real data.
 
-        LEFT_OUT for a user without negatives.
+        The rank of a user without negatives is LEFT_OUT.
         """
         path = self.folder / ORACLE
         if not path.exists():
@@ -133,12 +133,12 @@ def open_dataset(
 ) -> Dataset:
     """Return the dataset at `folder`; raise `DataError` if it was made with other settings than `preprocessing`.
 
-    `with_times`: rows are read with the times of items and targets, which the dataset must have then. With `verify` a
-    sample of each file, at most 4 MiB, is compared with its checksum; one process a host does. Ids are checked when
-    they are read. Every byte is checked by `bert4rec check FOLDER`.
+    `with_times`: rows include the times of items and targets, which the dataset must have. With `verify`, a sample of
+    each file, at most 4 MiB, is compared with its checksum; one process per host needs this. Ids are checked when they
+    are read. `bert4rec check FOLDER` checks every byte.
 
-    Raises `DataError`, in one line, for a folder that is missing, incomplete, changed since it was written, or of
-    another format. Where the data came from does not matter: a folder may come from elsewhere.
+    Also raises `DataError` for a folder that is missing, incomplete, changed since it was written, or of another
+    format. The source of the data is not compared: the folder may be a copy from another machine.
     """
     metadata = read_metadata(folder)
     _check_settings(folder, metadata, preprocessing or {})
@@ -150,7 +150,7 @@ def open_dataset(
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
-    """Return `metadata.json` of a dataset folder. Raises `DataError`."""
+    """Return `metadata.json` of a dataset folder. Raises `DataError` if it is missing, damaged or of another format."""
     path = folder / METADATA
     try:
         metadata: dict[str, Any] = json.loads(path.read_text())
@@ -163,31 +163,31 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     if not isinstance(metadata, dict) or not metadata.keys() >= KEYS:
         raise DataError(f"{path}: does not describe a dataset; {REMAKE}")
     if metadata.get("format_version") != DATASET_FORMAT:
-        found = metadata.get("format_version")
-        raise DataError(f"{path}: format_version {found}, this program reads {DATASET_FORMAT}; {REMAKE}")
+        version = metadata.get("format_version")
+        raise DataError(f"{path}: format_version {version}, this program reads {DATASET_FORMAT}; {REMAKE}")
     return metadata
 
 
 def require_times(folder: Path, metadata: Mapping[str, Any]) -> None:
-    """Raise `DataError` for a dataset folder that does not say when its items were taken."""
+    """Raise `DataError` if the dataset in `folder` has no times."""
     if not metadata["has_times"]:
         raise DataError(
-            f"{folder}: does not say when items were taken, as the model wants to know: prepare data that have a time, "
-            'in a table named by data.time_column, or train with model.times = "none"'
+            f"{folder}: has no times of the interactions, which the model uses; prepare data with a time column "
+            '(in a table: set data.time_column), or train with model.times = "none"'
         )
 
 
 def _check_settings(folder: Path, saved: Mapping[str, Any], preprocessing: Mapping[str, Any]) -> None:
     for key, value in preprocessing.items():
-        if (found := saved["preprocessing"].get(key)) != value:
+        if (saved_value := saved["preprocessing"].get(key)) != value:
             raise DataError(
-                f"{folder}: made with preprocessing.{key} = {json.dumps(found)}, the settings say "
+                f"{folder}: made with preprocessing.{key} = {json.dumps(saved_value)}, the settings say "
                 f"{json.dumps(value)}; {REMAKE}"
             )
 
 
 def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]], *, verify: bool) -> None:
-    """All files are there with their sizes, and to `verify` with the checksums of their samples."""
+    """Raise `DataError` for a missing file or another size, and with `verify` for another checksum of its sample."""
     for name, expected in files.items():
         path = folder / name
         if not path.is_file():
@@ -195,17 +195,17 @@ def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]], *, verify
         if (size := path.stat().st_size) != expected.get("bytes"):
             raise DataError(f"{path}: has {size} bytes, metadata.json says {expected.get('bytes')}; {REMAKE}")
         if verify and sample_sha256(path) != expected.get("sample_sha256"):
-            raise DataError(f"{path}: its checksum is not that of metadata.json; {REMAKE}")
+            raise DataError(f"{path}: its checksum differs from that in metadata.json; {REMAKE}")
 
 
 ITEMS_AT_ONCE = 65_536
 
 
 def problem_of(dataset: Dataset, *, n_items: int, first_ids: str, previous: Path | None = None) -> str:
-    """Why `dataset` does not extend one of `n_items` items, the first ids' checksum `first_ids`; "" where it does.
+    """Return why `dataset` does not extend the one of a model; "" if it does.
 
-    `previous` is the folder of that one where it is still there: then every id is compared, and not only the first
-    ones.
+    The model's dataset has `n_items` items and the checksum `first_ids` of its first ids. If its folder `previous`
+    still exists, every id is compared, not only the first ones.
     """
     if dataset.n_items < n_items:
         return f"it has {dataset.n_items:,} items, fewer than the {n_items:,} of the model"
@@ -215,7 +215,7 @@ def problem_of(dataset: Dataset, *, n_items: int, first_ids: str, previous: Path
 
 
 def _forms(originals: list[Any]) -> Iterator[list[Any]]:
-    """Ids that are text now may have been numbers, as long as all items had some."""
+    """Yield the ids, and as integers if all are decimal: text ids may have been integers in an older dataset."""
     yield originals
     if all(isinstance(original, str) and original.isdecimal() for original in originals):
         yield [int(original) for original in originals]

@@ -1,10 +1,10 @@
-"""From a model to ranks, and from ranks to metrics."""
+"""Rank held-out items by the scores of a model, and compute metrics from the ranks."""
 
 COVERAGE, GINI, POPULARITY, NOVELTY = LIST_METRICS = ("Coverage", "Gini", "AveragePopularity", "Novelty")
 
 
 def is_of_lists(metric: str) -> bool:
-    """Return whether a metric is one of lists of recommendations, not of the ranks of targets.
+    """Return whether `metric` is computed from lists of recommendations, not from the ranks of targets.
 
     >>> is_of_lists("Gini@10"), is_of_lists("HR@10"), is_of_lists("MRR")
     (True, False, False)

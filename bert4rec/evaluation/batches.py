@@ -8,7 +8,7 @@ from bert4rec.runtime.collectives import Partition
 
 
 def chunks(n: int, size: int) -> Iterator[slice]:
-    """Cut 0 … `n` into slices of `size`; the last may be smaller.
+    """Yield consecutive slices of `size` that cover range(`n`); the last may be smaller.
 
     >>> list(chunks(5, 2))
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
@@ -20,7 +20,7 @@ def chunks(n: int, size: int) -> Iterator[slice]:
 def assigned(n_batches: int, partition: Partition) -> Iterator[tuple[int, bool]]:
     """Yield the number of each batch that this process runs, and whether the batch is assigned to it.
 
-    One that has none left runs another's: the lookups of a sharded table need every process.
+    A process without a batch runs the last one: the lookups of a sharded table need every process.
 
     >>> list(assigned(3, Partition(rank=1, n_processes=2)))
     [(1, True), (2, False)]
@@ -31,9 +31,9 @@ def assigned(n_batches: int, partition: Partition) -> Iterator[tuple[int, bool]]
 
 
 def gathered(own: Tensor, n: int, partition: Partition) -> Tensor:
-    """Return the results of all processes for `n` rows, [n, ...], in their order.
+    """Return the results [n, ...] of all processes for `n` rows, in the order of the rows.
 
-    `own` [turns, size, ...] is what this one found in each of its turns, as `assigned` has them: for batches of `size`,
-    of which the last may be smaller, and its place that of nobody's.
+    `own` [turns, size, ...] are this process's results for its batches of `size`, in the order of `assigned`; entries
+    after the last row are dropped.
     """
     return partition.stack(own).transpose(0, 1).flatten(0, 2)[:n]

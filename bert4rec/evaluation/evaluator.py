@@ -43,9 +43,9 @@ BatchCallback: TypeAlias = Callable[[], None]
 
 @dataclass(frozen=True)
 class Example:
-    """A `user` (dense id), its `history` and `target` (item ids), the target's `rank`, and the best `items` [k].
+    """Hold a `user` (dense id), its `history` and `target` (item ids), the target's `rank`, and the best `items` [k].
 
-    `scores` [k] are those of the items, the best first; `k` is smaller where fewer items are left.
+    `scores` [k] are the scores of the items, best first; k is smaller if fewer items are left.
     """
 
     user: int
@@ -58,13 +58,17 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluator:
-    """Ranks by `protocols` what `dataset` holds out, on all processes of `world`; metrics at the cut-offs `ks`.
+    """Ranks the held-out targets of `dataset` by `protocols` on all processes of `world`, with the cut-offs `ks`.
 
-    `batch_size` counts the users of a process and batch; the model sees the last `max_len` items of each, and computes
-    with `precision`. `baselines` are the kinds without training, beside popularity, that are ranked on the test split,
-    by what `counting` tells; `left_out` says in a sentence why others are not. `leaves_out_seen`: items that a user
-    has seen are not ranked. `pairs`: the parts of the training's pairs, where ratings are learnt. `known_items`: those
-    that the model knows, if its catalogue is another one. Every process makes the same calls.
+    - `batch_size`: users per process and batch. The model reads the last `max_len` items of each and computes with
+      `precision`.
+    - `baselines`: the kinds without training, in addition to popularity, that are ranked on the test split; `counting`
+      makes their scorers. `left_out` is a sentence that says why other baselines are not ranked.
+    - `leaves_out_seen`: whether the seen-item filter is on.
+    - `pairs`: the parts of the pairs, if the loss learns ratings.
+    - `known_items`: the items of the model's catalogue, if it differs from the dataset's.
+
+    Every process makes the same calls.
     """
 
     dataset: Dataset
@@ -82,14 +86,14 @@ class Evaluator:
     known_items: KnownItems | None = None
 
     def held_out(self) -> dict[str, HeldOut]:
-        """Return the facts of the users of each split that is not empty."""
+        """Return the facts about the users of each split that is not empty."""
         splits = [self.dataset.splits[name] for name in EVALUATED if len(self.dataset.splits[name])]
         partition = Partition(self.world.rank, self.world.world_size)
         parts = gather_or_raise(lambda: {split.name: HeldOut.of(split, partition) for split in splits})
         return {split.name: HeldOut.together([part[split.name] for part in parts]) for split in splits}
 
     def validation_metrics(self, model: nn.Module, between: BatchCallback) -> Metrics:
-        """Return the metrics over the full catalogue, or of ratings; {} without validation users."""
+        """Return the validation metrics over the full catalogue, or of ratings; {} without validation data."""
         if self.pairs:
             held_out = self.pairs[VALIDATION_PAIRS]
             return {RATINGS: self._rating_meter(between).errors(unwrap(model), held_out)} if len(held_out) else {}
@@ -99,8 +103,10 @@ class Evaluator:
     def ranks(
         self, model: nn.Module | Scorer, held_out: Mapping[str, HeldOut], between: BatchCallback
     ) -> dict[str, Ranking]:
-        """Return the rankings by their names in the report: of the model on each held-out split, and of popularity, the
-        baselines and, where the dataset has it, the best possible order on the test split.
+        """Return the rankings by their names in the report.
+
+        They are those of the model on each held-out split and, on the test split, of popularity, the baselines and, if
+        the dataset has it, the best possible order.
         """
         scorer = self._scorer(model)
         ranks = {split: self._rank(scorer, split, between, self._missed(split)) for split in held_out}
@@ -112,17 +118,17 @@ class Evaluator:
         return ranks
 
     def examples(self, model: nn.Module | Scorer, ranks: Mapping[str, Ranking], *, k: int = 10) -> list[Example]:
-        """Return some users of the test with their `k` best items; [] without ranks in the full catalogue."""
-        of_test = ranks[TEST].ranks if TEST in ranks else {}
-        if "full" not in of_test:
+        """Return some users of the test split with their `k` best items; [] without ranks in the full catalogue."""
+        test_ranks = ranks[TEST].ranks if TEST in ranks else {}
+        if "full" not in test_ranks:
             return []
         return examples(
-            self._scorer(model), self.dataset.splits[TEST], of_test["full"], k=k,
+            self._scorer(model), self.dataset.splits[TEST], test_ranks["full"], k=k,
             leaves_out_seen=self.leaves_out_seen, device=self.world.device,
         )  # fmt: skip
 
     def ratings(self, model: nn.Module | Scorer, between: BatchCallback) -> dict[str, float]:
-        """Return the errors on the test pairs, of the model and of means; {} without test pairs."""
+        """Return the errors on the test pairs of the model and of mean ratings; {} without test pairs."""
         if not isinstance(model, nn.Module) or not self.pairs or not len(self.pairs[TEST_PAIRS]):
             return {}
         errors = self._rating_meter(between).errors(unwrap(model), self.pairs[TEST_PAIRS])
@@ -132,7 +138,7 @@ class Evaluator:
 
     def n_batches(self, held_out: Mapping[str, HeldOut]) -> int:
         """Return the number of calls of `between` in `ranks` and `ratings`."""
-        ranker = self._ranker(self.counting.scorer(POPULARITY, lambda: None))  # whose batches are as many as any
+        ranker = self._ranker(self.counting.scorer(POPULARITY, lambda: None))  # all scorers have as many batches
         kinds = list(self._names) if TEST in held_out else []
         ranked = [*held_out, *(TEST for _ in kinds)]
         n_ranked = sum(ranker.n_batches(len(self.dataset.splits[split]), self.protocols) for split in ranked)
@@ -142,7 +148,7 @@ class Evaluator:
     def results(self, ranks: Mapping[str, Ranking], held_out: Mapping[str, HeldOut]) -> dict[str, Any]:
         """Return the report's `intervals`, `slices` and metrics of all `ranks`, on all processes.
 
-        Those of the baselines stand together.
+        The results of the baselines are grouped in one entry.
         """
         return on_rank_zero(lambda: self._results(ranks, held_out))
 
@@ -171,10 +177,10 @@ class Evaluator:
         return {POPULARITY: POPULARITY_BASELINE} | {kind: kind for kind in self.baselines}
 
     def _nested(self, figures: Mapping[str, Any]) -> dict[str, Any]:
-        """Move the figures of baselines into one entry."""
+        """Return `figures` with those of the baselines moved into one entry."""
         baselines = {kind: figures[kind] for kind in self.baselines if kind in figures}
-        others = {name: value for name, value in figures.items() if name not in baselines}
-        return others | ({BASELINES: baselines} if baselines else {})
+        rest = {name: value for name, value in figures.items() if name not in baselines}
+        return rest | ({BASELINES: baselines} if baselines else {})
 
     def _scorer(self, model: nn.Module | Scorer) -> Scorer:
         """Return a scorer with the model's current weights."""
@@ -184,7 +190,7 @@ class Evaluator:
         return KnownItemsScorer(scorer, self.known_items) if self.known_items else scorer
 
     def _missed(self, split: str) -> Bools | None:
-        """Return the rows [N] of a split in which the model cannot find the target; None where it knows all items."""
+        """Return for each row [N] of a split whether the model cannot rank the target; None if it knows all items."""
         return self.known_items.unknown(self.dataset.splits[split]).missed if self.known_items else None
 
     def _rating_meter(self, between: BatchCallback = lambda: None) -> RatingMeter:
@@ -210,7 +216,7 @@ class Evaluator:
 def evenly_ranked_rows(ranks: npt.NDArray[np.integer], n: int = N_USERS) -> npt.NDArray[np.int64]:
     """Return the rows of `n` users: the middle one of each n-th part, from the best rank to the worst.
 
-    So hits and misses stand in the proportion in which the model makes them.
+    Hits and misses thus have the same proportion as among all users.
 
     >>> evenly_ranked_rows(np.array([7, 1, 4, 2, 9, 3]), 3)
     array([3, 2, 4])
@@ -225,9 +231,9 @@ def examples(
     scorer: Scorer, split: EvaluationSplit, ranks: npt.NDArray[np.integer], *, k: int, leaves_out_seen: bool,
     device: torch.device,
 ) -> list[Example]:  # fmt: skip
-    """Return some users of `split`, whose targets have `ranks`, and their `k` best items.
+    """Return some users of `split`, evenly chosen by the `ranks` of their targets, and their `k` best items.
 
-    `leaves_out_seen`: none of these is an item that the user has seen. Ties go to the lower id. Every process makes the
+    With `leaves_out_seen`, items that a user has seen are excluded. Ties go to the lower id. Every process makes the
     same calls.
     """
     indices = evenly_ranked_rows(ranks)
@@ -246,9 +252,9 @@ def examples(
 
 
 def _best(scorer: Scorer, rows: Rows, k: int, leaves_out_seen: bool, device: torch.device) -> TopK:
-    """Find the `k` best items of each row; -inf fills the place of missing ones.
+    """Return the `k` best items of each row; missing ones have the score -inf.
 
-    Every process encodes all rows, as there are few, and scores its tiles of the catalogue.
+    Every process encodes all rows, since there are few, and scores its tiles of the catalogue.
     """
     assert rows.targets is not None, "an evaluation split has targets"
     users, _ = scorer.encode(rows, torch.from_numpy(rows.targets[:, None].astype(np.int64)).to(device))
@@ -263,7 +269,7 @@ def _best(scorer: Scorer, rows: Rows, k: int, leaves_out_seen: bool, device: tor
 
 
 def _scores(scorer: Scorer, users: Tensor, device: torch.device) -> Iterator[tuple[int, Tensor]]:
-    """Yield the id of the first item and the scores [B, C] of each of this process's tiles, one product each."""
+    """Yield the first item and the scores [B, C] of each of this process's tiles; one product scores a tile."""
     catalogue = Catalogue(scorer.n_items)
     for tiles in catalogue.lookups(scorer.partition):
         first, last = catalogue.items(tiles)

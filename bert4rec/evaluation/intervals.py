@@ -1,13 +1,13 @@
 """Bootstrap confidence intervals over users, and the paired test of a difference.
 
-The percentile bootstrap (Efron and Tibshirani, An Introduction to the Bootstrap, 1993): users are drawn with
-replacement, as many as there are, and the figure is computed of each draw. A figure is a mean over users here, so only
-how many users have which value counts: how often each value is drawn is multinomial, and a million users cost no more
-than some hundred cells of equal values. Ranks above `EXACT` within 2 % of each other share a cell, and so do other
-values that are nearer than a thousandth of their range: the mean stays exact, the interval differs in its fourth digit.
+The intervals are percentile bootstrap intervals (Efron and Tibshirani, An Introduction to the Bootstrap, 1993): users
+are drawn with replacement, as many as there are, and the metric is computed for each draw. Each metric is a mean over
+users and depends only on the number of users with each value, which is multinomial in a draw. So a million users cost
+no more than a few hundred cells of equal values. Ranks above `EXACT` within 2 % of each other share a cell, and so do
+other values within a thousandth of their range: the mean stays exact, the interval differs in its fourth digit.
 
-The test is the paired permutation test: without a difference between two systems each user's difference is as likely
-with the other sign (Smucker et al., A Comparison of Statistical Significance Tests for Information Retrieval, 2007).
+The test is the paired permutation test: if two systems do not differ, each user's difference is equally likely with the
+opposite sign (Smucker et al., A Comparison of Statistical Significance Tests for Information Retrieval, 2007).
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,25 +22,25 @@ from bert4rec.evaluation.metrics import MISSED, Lists, gains
 from bert4rec.evaluation.ranker import Metrics, Ranks, to_metrics
 
 CONFIDENCE, RESAMPLES, PERMUTATIONS, SEED = 0.95, 1000, 9999, 1
-EXACT = 128  # ranks that have cells of their own
-RATIO = 1.02  # of the bounds of a cell above
-N_CELLS = 1024  # of other values
+EXACT = 128  # up to this rank, each rank has its own cell
+RATIO = 1.02  # ratio of the bounds of a cell of greater ranks
+N_CELLS = 1024  # number of cells of other values
 PERMUTATIONS_AT_ONCE = 1000
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Interval: TypeAlias = list[float]
-"""The lower and the upper bound, as JSON has them."""
+"""The lower and the upper bound; a list, for JSON."""
 
 
 class Cells(NamedTuple):
-    """Hold users of like values: their number, `counts` [C], and the means of their `values` [C, M] of M metrics."""
+    """Hold cells of users with similar values: `counts` [C] of users, and mean `values` [C, M] of M metrics."""
 
     counts: npt.NDArray[np.int64]
     values: Floats
 
 
 class Difference(NamedTuple):
-    """Hold a mean difference over users, its interval, and the probability of one as large without a difference."""
+    """Hold a mean difference over users, the bounds of its interval, and its p-value."""
 
     value: float
     low: float
@@ -57,15 +57,15 @@ def rank_intervals(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> dict[st
 
 
 def mean_interval(values: Floats) -> Interval:
-    """Return the interval of the mean of `values` [U]; NaN is left out."""
+    """Return the interval of the mean of `values` [U] without NaN."""
     (interval,) = _intervals(_cells_of(values[~np.isnan(values)]))
     return interval
 
 
 def paired_difference(differences: Floats) -> Difference:
-    """Compare two systems by the `differences` [U] of a metric for the same users.
+    """Return the mean of the `differences` [U] of a metric between two systems, its interval and its p-value.
 
-    The p-value is two-sided, of `PERMUTATIONS` random choices of signs and the one that was observed.
+    The p-value is two-sided, from `PERMUTATIONS` random choices of signs and the observed one.
     """
     ((low, high),) = _intervals(_cells_of(differences))
     return Difference(float(differences.mean()), low, high, _p_value(differences))
@@ -82,7 +82,7 @@ def _intervals(cells: Cells) -> list[Interval]:
 
 def _p_value(differences: Floats) -> float:
     sizes = _cells_of(np.abs(differences[differences != 0]))
-    observed = abs(differences.sum()) * (1 - 1e-9)  # of other orders of addition
+    observed = abs(differences.sum()) * (1 - 1e-9)  # tolerance for other orders of addition
     generator, n_as_large = np.random.default_rng(SEED), 0
     for first in range(0, PERMUTATIONS, PERMUTATIONS_AT_ONCE):
         n = min(PERMUTATIONS_AT_ONCE, PERMUTATIONS - first)
@@ -93,7 +93,7 @@ def _p_value(differences: Floats) -> float:
 
 
 def _cells_of_ranks(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Return the cell of each of the distinct `ranks`; no cell lies on both sides of a cut-off."""
+    """Return the cell of each of the distinct `ranks`; no cell crosses a cut-off of `ks`."""
     largest = int(ranks.max(initial=EXACT))
     n_wide = int(np.ceil(np.log(max(1.0, largest / EXACT)) / np.log(RATIO)))
     bounds = np.concatenate([np.arange(EXACT + 1), EXACT * RATIO ** np.arange(1, n_wide + 1), ks])
@@ -101,7 +101,7 @@ def _cells_of_ranks(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> npt.ND
 
 
 def _cells_of(values: Floats) -> Cells:
-    """Return cells of `values` [U] of one metric, each a part of their range."""
+    """Return cells of the `values` [U] of one metric, which divide their range evenly."""
     if not len(values):
         return Cells(np.zeros(0, np.int64), np.zeros((0, 1)))
     low, width = values.min(), np.ptp(values)
@@ -110,7 +110,7 @@ def _cells_of(values: Floats) -> Cells:
 
 
 def _joined(cells: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], values: Floats) -> Cells:
-    """Join the users of each of the `cells` [D]: `counts` [D] of them, with `values` [D, M]."""
+    """Return `counts` [D] and `values` [D, M] joined by their `cells` [D]."""
     _, place = np.unique(cells, return_inverse=True)
     n = np.bincount(place, counts).astype(np.int64)
     sums = [np.bincount(place, counts * column) for column in values.T]
@@ -124,7 +124,7 @@ COMPARED_AT = 10  # NDCG@10 decides which baseline is the strongest, and whether
 class Ranking:
     """Hold the ranks of the targets, and the lists of the best items if the full catalogue was ranked.
 
-    Its figures are known on the first process.
+    Metrics and intervals are available on rank zero only.
     """
 
     ranks: Ranks
@@ -142,21 +142,21 @@ class Ranking:
         ranked = {name: values for name, values in self.ranks.items() if (values != LEFT_OUT).any()}
         intervals = {name: rank_intervals(values, ks) for name, values in ranked.items()}
         if self.lists and "full" in intervals:
-            of_users = self.lists.of_users()
-            intervals["full"] |= {name: mean_interval(v) for name, v in of_users.items() if not np.isnan(v).all()}
+            by_metric = self.lists.of_users()
+            intervals["full"] |= {name: mean_interval(v) for name, v in by_metric.items() if not np.isnan(v).all()}
         return intervals
 
     def ndcg_of_users(self, protocol: str) -> npt.NDArray[np.float64]:
-        """Return the NDCG@10 of each user who has a part in `protocol`."""
+        """Return the NDCG@10 of each user of `protocol`, without users who are LEFT_OUT."""
         ranks = self.ranks[protocol]
         return dict(gains(ranks[ranks != LEFT_OUT], [COMPARED_AT]))[f"NDCG@{COMPARED_AT}"]
 
 
 def strongest_baseline(model: Ranking, baselines: Mapping[str, Ranking]) -> dict[str, Any]:
-    """Return the `kind` of the baseline with the highest NDCG@10 and how the model differs from it, user by user.
+    """Return the `kind` of the baseline with the highest NDCG@10, and the paired difference of the model from it.
 
-    By the full catalogue where that was ranked: `protocol`, `metric`, `difference` (positive: the model is better), its
-    95 % `interval` and `p`, as `paired_difference` has them. {} where there are no baselines or no users.
+    The keys are `kind`, `protocol` ("full" if it was ranked, else the first), `metric`, `difference` (positive: the
+    model is better), its 95 % `interval` and `p`, by `paired_difference`. {} without baselines or users.
     """
     ranked = [name for name, ranks in model.ranks.items() if (ranks != LEFT_OUT).any()]
     if not baselines or not ranked:
@@ -173,20 +173,20 @@ STEPS = (1, 2, 3, 5, 7)  # of each power of ten
 
 
 def hits_by_rank(ranks: Mapping[str, Ranks], protocol: str = "full") -> dict[str, Any]:
-    """Return `ks`, up to the worst rank, and the shares of users by the names of `ranks`; {} without any.
+    """Return cut-offs `ks` up to the worst rank, and by name the share of users with a hit; {} without ranks.
 
     >>> hits_by_rank({"test": {"full": np.array([1, 4, 12, MISSED])}})
     {'ks': [1, 2, 3, 5, 7, 10, 20], 'test': [0.25, 0.25, 0.25, 0.5, 0.5, 0.5, 0.75]}
     """
-    found = {name: of_name[protocol] for name, of_name in ranks.items() if protocol in of_name}
-    worst = max((int(values.max(initial=0)) for values in found.values()), default=0)
+    ranks_by_name = {name: values[protocol] for name, values in ranks.items() if protocol in values}
+    worst = max((int(values.max(initial=0)) for values in ranks_by_name.values()), default=0)
     powers = range(len(str(worst)) + 1)
     ks = [step * 10**power for power in powers for step in STEPS]
     ks = ks[: int(np.searchsorted(ks, worst)) + 1]
-    return {"ks": ks, **{name: _shares(values, ks) for name, values in found.items()}} if worst else {}
+    return {"ks": ks, **{name: _shares(values, ks) for name, values in ranks_by_name.items()}} if worst else {}
 
 
 def _shares(ranks: np.ndarray, ks: list[int]) -> list[float]:
     users = ranks[ranks != LEFT_OUT]
-    found = np.sort(users[users != MISSED])
-    return [float(np.searchsorted(found, k, side="right") / len(users)) for k in ks]
+    hits = np.sort(users[users != MISSED])
+    return [float(np.searchsorted(hits, k, side="right") / len(users)) for k in ks]

@@ -1,15 +1,15 @@
-"""Evaluation: every user's held-out item ranked among the whole catalogue and among sampled negatives.
+"""Evaluation: rank every user's held-out item among the whole catalogue and among sampled negatives.
 
-Batches of users and tiles of the catalogue are the same for any number of processes, and each belongs to one of
-them; the ranks of the targets are gathered, and only then become metrics. So 1, 2 and 3 processes give exactly the
-same figures. The catalogue streams by, a few thousand items at a time, each scored by the process that (nearly) holds
-it: memory grows neither with the catalogue nor with the number of users.
+Batches of users and tiles of the catalogue do not depend on the number of processes, and each belongs to one process.
+The ranks of the targets are gathered before metrics are computed, so 1, 2 and 3 processes give exactly the same
+metrics. The catalogue is scored in tiles of a few thousand items, each by the process that (nearly) holds it: memory
+grows neither with the catalogue nor with the number of users.
 
-`full` ranks as the recommender of the run does. Where that leaves out seen items, all that stands before the target, no
-seen item is ranked, and a target that the user has seen is missed; else all items are ranked. A user with too few
-unseen items for negatives is left out of the sampled protocols.
+The protocol `full` ranks as the recommender of the run does. With the seen-item filter, the items before the target are
+not ranked, and a target that the user has seen is missed; else all items are ranked. A user with too few unseen items
+for negatives is left out of the sampled protocols.
 
-In the same pass the best items of each user can be found: the recommendations.
+The same pass can find the best items of each user: the recommendations.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,20 +33,20 @@ from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DivergenceError
 
 Ranks: TypeAlias = dict[str, npt.NDArray[np.int32]]
-"""Protocol → the rank of the target of every row of the split, in its order; or MISSED, or LEFT_OUT."""
+"""Protocol → the rank of the target of each row of the split, or MISSED, or LEFT_OUT."""
 
 Metrics: TypeAlias = dict[str, dict[str, float]]
 """Protocol → metric → value."""
 
-USERS_PER_PASS = 8192  # whose hidden states are kept while the catalogue streams by once
-NOT_FINITE = "the model gives scores that are not finite"
+USERS_PER_PASS = 8192  # users whose hidden states are in memory during one pass over the catalogue
+NOT_FINITE = "the scores of the model are not finite"
 
 
 class Ranker:
-    """Ranks by what `scorer` says; every process makes the same calls.
+    """Ranks items by the scores of `scorer`; every process makes the same calls.
 
-    `leaves_out_seen`: seen items are neither ranked nor listed, and repeated targets are missed. `between` is called
-    between two batches, on all processes; it may raise.
+    With `leaves_out_seen`, seen items are neither ranked nor listed, and repeated targets are missed. `between` is
+    called between two batches, on all processes; it may raise.
     """
 
     def __init__(
@@ -71,25 +71,25 @@ class Ranker:
         sampled = [name for name in protocols if name != "full"]
         for where in chunks(len(split), USERS_PER_PASS):
             rows = np.arange(where.start, where.stop)
-            # Rows of like length together, so that little is padded.
+            # Rows of similar length share a batch, which keeps padding small.
             indices = rows[np.argsort(split.lengths(rows), kind="stable")]
-            users, own = self._encode(split, indices, sampled)
+            users, local = self._encode(split, indices, sampled)
             for column, name in enumerate(sampled):
                 ranks[name][indices] = users.ranks[:, column].cpu().numpy()
             if "full" in protocols:
                 rank = self._rank_each if self._scorer.width else self._rank_alike
-                full = 1 + rank(users, own, indices, lists)
+                full = 1 + rank(users, local, indices, lists)
                 ranks["full"][indices] = full.masked_fill_(self._are_missed(users), MISSED).cpu().numpy()
         if lists:
             lists.finish()
         return ranks
 
     def _are_missed(self, users: "Users") -> Tensor:
-        """Return whose target [U] is never recommended: it is a seen item, and these are left out."""
+        """Return for each user [U] whether the target is a seen item that the filter excludes."""
         return users.repeated if self._leaves_out_seen else torch.zeros_like(users.repeated)
 
     def _encode(self, split: EvaluationSplit, indices: Indices, sampled: Sequence[str]) -> tuple["Users", "Own"]:
-        """Encode the users of a pass, some batches on each process; return all users and what this process has read."""
+        """Return all users of a pass, each batch encoded by one process, and the data that this process has read."""
         n, size, width = len(indices), min(self._batch_size, len(indices)), self._scorer.width
         batches, zeros = list(chunks(n, size)), partial(torch.zeros, device=self._device)
         n_turns, read = self._partition.largest(len(batches)), []
@@ -103,63 +103,63 @@ class Ranker:
                 read.append((batches[number].start, rows))
                 for values, of_batch in zip((floats[turn], numbers[turn]), encoded, strict=True):
                     values[: len(of_batch)] = of_batch
-        floats, numbers = (gathered(own, n, self._partition) for own in (floats, numbers))
+        floats, numbers = (gathered(local, n, self._partition) for local in (floats, numbers))
         if not is_finite(floats):  # the same on all processes
             raise DivergenceError(NOT_FINITE)
-        known, scores = floats[:, :width].contiguous(), floats[:, width].contiguous()
-        return Users(known, numbers[:, 0].long(), scores, numbers[:, 1] > 0, numbers[:, 2:]), Own.of(
+        vectors, scores = floats[:, :width].contiguous(), floats[:, width].contiguous()
+        return Users(vectors, numbers[:, 0].long(), scores, numbers[:, 1] > 0, numbers[:, 2:]), Own.of(
             read, with_seen=self._leaves_out_seen
         )
 
     def _encode_batch(self, rows: Rows, sampled: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return user vectors with the target's score, and the target, whether it is repeated, and its sampled ranks.
+        """Return user vectors with the target's score [B, width + 1], and [B, 2 + sampled protocols] integers.
 
-        These are the ranks among the row's own negatives.
+        The integers are the target, whether it is repeated, and its rank among the negatives of each sampled protocol.
         """
         assert rows.targets is not None, "an evaluation split has targets"
         sets = [rows.targets[:, None], *(_negatives(rows, name) for name in sampled)]
         ids = torch.from_numpy(np.concatenate(sets, axis=1).astype(np.int64)).to(self._device)
-        known, scores = self._scorer.encode(rows, ids)
+        vectors, scores = self._scorer.encode(rows, ids)
         sizes = [negatives.shape[1] for negatives in sets[1:]]
         ranks = torch.ones(len(ids), len(sampled), dtype=torch.int32, device=self._device)
         for column, part in enumerate(zip(scores[:, 1:].split(sizes, 1), ids[:, 1:].split(sizes, 1), strict=True)):
             ranks[:, column] += outranks(*part, scores[:, 0], ids[:, 0]).sum(1, dtype=torch.int32)
             ranks[torch.from_numpy(rows.are_left_out(sampled[column])), column] = LEFT_OUT
         repeated = torch.from_numpy(rows.are_repeated()[:, None]).to(self._device)
-        return torch.cat([known, scores[:, :1]], 1), torch.cat([ids[:, :1].int(), repeated.int(), ranks], 1)
+        return torch.cat([vectors, scores[:, :1]], 1), torch.cat([ids[:, :1].int(), repeated.int(), ranks], 1)
 
-    def _rank_each(self, users: "Users", own: "Own", indices: Indices, lists: Lists | None) -> Tensor:
-        """Return how many items [U] come before each target; the best ones go to `lists`."""
+    def _rank_each(self, users: "Users", local: "Own", indices: Indices, lists: Lists | None) -> Tensor:
+        """Return how many items [U] outrank each target; the best items are added to `lists`."""
         best = self._nothing(len(indices), lists.k) if lists else None
-        ahead = self._stream(users, self._seen(own, len(indices)), best)
+        ahead = self._stream(users, self._seen(local, len(indices)), best)
         if lists and best:
             share = self._partition.of(len(indices))
             places = torch.arange(share.start, share.stop, device=self._device)
             self._add_lists(lists, indices, places, best.of_share(self._partition), users, ahead)
         return ahead
 
-    def _rank_alike(self, users: "Users", own: "Own", indices: Indices, lists: Lists | None) -> Tensor:
-        """Return the same where all users have the same scores, which are sorted once.
+    def _rank_alike(self, users: "Users", local: "Own", indices: Indices, lists: Lists | None) -> Tensor:
+        """Return the same as `_rank_each` if all users have the same scores, which are sorted once.
 
-        Each process takes off again which items before the targets do not count for its users.
+        Each process then subtracts the excluded items of its users that outrank their targets.
         """
-        n_most = int(self._partition.stack(torch.tensor(own.n_most)).max())
+        n_most = int(self._partition.stack(torch.tensor(local.n_most)).max())
         best = self._nothing(1, min(lists.k + n_most, self._scorer.n_items)) if lists else None
         ahead = self._stream(users, None, best)
-        places, rows, items = (torch.from_numpy(values).to(self._device) for values in own.distinct())
+        places, rows, items = (torch.from_numpy(values).to(self._device) for values in local.distinct())
         seen_before = torch.zeros_like(ahead)
         scores = self._scorer.scores(users.known[:1], self._scorer.items(items))[0]
-        of_users = users.scores[places][rows], users.targets[places][rows]
-        is_before = outranks(scores[:, None], items[:, None], *of_users)[:, 0]
+        targets = users.scores[places][rows], users.targets[places][rows]
+        is_before = outranks(scores[:, None], items[:, None], *targets)[:, 0]
         ahead -= self._partition.sum(seen_before.index_add_(0, places[rows], is_before.int()))
         if lists and best:
             unseen = self._unseen(best.of_all(self._partition), rows, items, len(places), lists.k)
             self._add_lists(lists, indices, places, unseen, users, ahead)
         return ahead
 
-    def _seen(self, own: "Own", n_users: int) -> Seen:
-        """Return what not to count of this process's tiles for all users, from the processes that have read it."""
-        users, items = own.places[own.users].astype(np.int32), own.items
+    def _seen(self, local: "Own", n_users: int) -> Seen:
+        """Return the excluded items in this process's tiles, received from the processes that have read the users."""
+        users, items = local.places[local.users].astype(np.int32), local.items
         shares, n_processes = self._partition.parts(len(self._catalogue.tiles)), self._partition.n_processes
         owners = self._catalogue.owners(items, shares)
         order = np.argsort(owners.astype(np.min_scalar_type(n_processes)), kind="stable")
@@ -168,12 +168,12 @@ class Ranker:
         return Seen(users, items, n_users, self._catalogue, shares[self._partition.rank], self._device)
 
     def _stream(self, users: "Users", seen: Seen | None, best: TopK | None) -> Tensor:
-        """Return how many items [U] outrank each target, over the whole catalogue; all items update `best`.
+        """Return how many items [U] of the whole catalogue outrank each target; all items update `best`.
 
-        The pairs of `seen` are neither counted nor offered.
+        The pairs of `seen` are neither counted nor added to `best`. Raises `DivergenceError`.
         """
         ahead = torch.zeros(len(users.targets), dtype=torch.int32, device=self._device)
-        broken = torch.zeros(1, dtype=torch.int32, device=self._device)  # lookups of vectors that are not finite
+        broken = torch.zeros(1, dtype=torch.int32, device=self._device)  # lookups with values that are not finite
         for tiles in self._catalogue.lookups(self._partition):
             self._between()
             first, last = self._catalogue.items(tiles)
@@ -186,13 +186,13 @@ class Ranker:
                     self._add(part, users, seen, ahead, best)
                 else:
                     self._add_for_all(part, users, ahead, best)
-        together = self._partition.sum(torch.cat([ahead, broken]))
-        if together[-1]:  # on all processes; had one raised in the loop, the others would wait for it
+        sums = self._partition.sum(torch.cat([ahead, broken]))
+        if sums[-1]:  # raised on all processes: if one raised in the loop, the other ones would wait for it
             raise DivergenceError(NOT_FINITE)
-        return together[:-1]
+        return sums[:-1]
 
     def _add(self, part: "Part", users: "Users", seen: Seen, ahead: Tensor, best: TopK | None) -> None:
-        """Count the items of a `part` that outrank each target, and update `best` with all but `seen` ones."""
+        """Count the items of a `part` that outrank each target, and update `best`, both without `seen` items."""
         for number, where in enumerate(seen.parts):
             scores = self._scores(users.known[where], part)
             rows, items = seen.at(part.tiles, number)
@@ -202,33 +202,33 @@ class Ranker:
                 best.update(where, scores, part.first)
 
     def _add_for_all(self, part: "Part", users: "Users", ahead: Tensor, best: TopK | None) -> None:
-        """Do the same where all users have the same scores, which are sorted once."""
+        """Do the same as `_add`, for scores that are the same for all users and no seen items."""
         scores = self._scores(users.known[:1], part)
         ahead += count_outranking(scores, part.first, users.scores, users.targets)
         if best:
             best.update(slice(None), scores, part.first)
 
     def _scores(self, known: Tensor, part: "Part") -> Tensor:
-        """Return the scores of the items of a `part` for users, each tile as a product of its own."""
-        of_tiles = [self._scorer.scores(known, items) for items in part.items.split(self._catalogue.tile)]
-        return of_tiles[0] if len(of_tiles) == 1 else torch.cat(of_tiles, dim=1)
+        """Return the scores of the items of a `part` for users; each tile is a separate product."""
+        tiles = [self._scorer.scores(known, items) for items in part.items.split(self._catalogue.tile)]
+        return tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim=1)
 
     def _nothing(self, n_users: int, k: int) -> TopK:
         return TopK.nothing(n_users, k, dtype=self._scorer.dtype, device=self._device)
 
     def _unseen(self, best: TopK, rows: Tensor, items: Tensor, n_users: int, k: int) -> TopK:
-        """Return the best `k` for each of `n_users`, without the `items` [n] that users `rows` [n], ascending, saw."""
+        """Return the best `k` for each of `n_users` without the excluded `items` [n] of `rows` [n], ascending."""
         bounds = torch.searchsorted(rows, torch.arange(n_users + 1, device=self._device)).tolist()
         parts = [TopK.nothing(0, k, dtype=best.scores.dtype, device=self._device)]
         for where in chunks(n_users, self._batch_size):
-            here, n_here = slice(bounds[where.start], bounds[where.stop]), where.stop - where.start
-            parts.append(best.without(rows[here] - where.start, items[here], n_here, k))
+            pairs, n = slice(bounds[where.start], bounds[where.stop]), where.stop - where.start
+            parts.append(best.without(rows[pairs] - where.start, items[pairs], n, k))
         return TopK(torch.cat([part.scores for part in parts]), torch.cat([part.indices for part in parts]))
 
     def _add_lists(
         self, lists: Lists, indices: Indices, places: Tensor, best: TopK, users: "Users", ahead: Tensor
     ) -> None:
-        """Add the lists of the users at `places` [B] of a pass, whose `best` items but for the targets are known."""
+        """Add the lists of the users at `places` [B] of a pass, with their `best` items without the targets."""
         rows, missed = indices[places.cpu().numpy()], self._are_missed(users)[places].cpu().numpy()
         lists.add(rows, best, users.targets[places], ahead[places], missed)
 
@@ -242,9 +242,9 @@ class Part(NamedTuple):
 
 
 class Users(NamedTuple):
-    """Hold U users of a pass: their vectors `known` [U, width], the ids and scores [U] of their targets, and the ranks.
+    """Hold the U users of a pass: vectors `known` [U, width], ids and scores [U] of the targets, and sampled ranks.
 
-    `repeated` [U]: whose target stands in the user's own history; `ranks` are [U, sampled protocols].
+    `repeated` [U]: whether the target is in the user's history; `ranks` are [U, sampled protocols].
     """
 
     known: Tensor
@@ -255,10 +255,10 @@ class Users(NamedTuple):
 
 
 class Own(NamedTuple):
-    """Hold the `places` [B] in a pass of the users that this process has read, and the items not to count for them.
+    """Hold the `places` [B] in a pass of the users that this process has read, and their excluded items.
 
-    That is the target and, where they are left out, what each has seen: pairs of `users` [n] of these and `items` [n],
-    both counted from 0. `n_most` is how many a user has at most.
+    Excluded are the target and, with the seen-item filter, the seen items: pairs of `users` [n], indices into `places`,
+    and `items` [n]. `n_most` is the largest number of pairs of a user.
     """
 
     places: Indices
@@ -268,12 +268,12 @@ class Own(NamedTuple):
 
     @classmethod
     def of(cls, read: Sequence[tuple[int, Rows]], *, with_seen: bool) -> "Own":
-        """Make one of batches and the places at which they begin, in their order."""
+        """Return the data of the batches `read`, each given with the place of its first user, in order."""
         nothing = np.zeros(0, np.int64)
         places = [np.arange(first, first + len(rows.lengths)) for first, rows in read]
         lengths = np.concatenate([nothing, *(rows.lengths if with_seen else 0 * rows.lengths for _, rows in read)])
-        everyone = np.arange(len(lengths), dtype=np.int32)
-        users = np.concatenate([np.repeat(everyone, lengths), everyone])
+        numbers = np.arange(len(lengths), dtype=np.int32)
+        users = np.concatenate([np.repeat(numbers, lengths), numbers])
         targets = [rows.targets for _, rows in read if rows.targets is not None]
         seen = [rows.items for _, rows in read if with_seen]
         items = np.concatenate([nothing.astype(np.int32), *seen, *targets])
@@ -281,14 +281,14 @@ class Own(NamedTuple):
         return cls(np.concatenate([nothing, *places]), users, items, most)
 
     def distinct(self) -> tuple[Indices, Indices, Indices]:
-        """Return `places`, and the pairs without repetitions, in the order of the users."""
+        """Return `places`, and the distinct pairs of users and items, ordered by user."""
         n_items = int(self.items.max(initial=0)) + 1
         pairs = np.sort(self.users.astype(np.int64) * n_items + self.items)
         return self.places, *np.divmod(pairs[np.flatnonzero(np.diff(pairs, prepend=-1))], n_items)
 
 
 def _negatives(rows: Rows, protocol: str) -> npt.NDArray[np.int32]:
-    """Return the negatives [B, n]; a user without negatives has the target instead, so that all ids are items."""
+    """Return the negatives [B, n]; those of a user without negatives are the target, so that all ids are items."""
     assert rows.targets is not None, "an evaluation split has targets"
     assert rows.negatives is not None, "an evaluation split has negatives"
     return np.where(rows.are_left_out(protocol)[:, None], rows.targets[:, None], rows.negatives[protocol])
@@ -296,9 +296,9 @@ def _negatives(rows: Rows, protocol: str) -> npt.NDArray[np.int32]:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Hold facts of a split of N users that need no ranks.
+    """Hold facts about the N users of a split that do not depend on ranks.
 
-    `repeated` [N]: whose target stands in the user's own history; `left_out` [N]: who has no negatives.
+    `repeated` [N]: whether the target is in the user's history; `left_out` [N]: whether the user has no negatives.
     """
 
     repeated: Bools
@@ -306,20 +306,20 @@ class HeldOut:
 
     @classmethod
     def of(cls, split: EvaluationSplit, partition: Partition) -> "HeldOut":
-        """Look at the rows of `split` that fall to this process, in bounded memory."""
-        own = partition.of(len(split))
-        repeated, left_out = (np.zeros(len(own), bool) for _ in range(2))
-        for where in chunks(len(own), USERS_PER_PASS):
-            rows = split.read(np.array(own[where]))
+        """Return the facts about this process's part of the rows of `split`, read in bounded memory."""
+        part = partition.of(len(split))
+        repeated, left_out = (np.zeros(len(part), bool) for _ in range(2))
+        for where in chunks(len(part), USERS_PER_PASS):
+            rows = split.read(np.array(part[where]))
             repeated[where], left_out[where] = rows.are_repeated(), rows.are_left_out("popular")
         return cls(repeated, left_out)
 
     @classmethod
     def together(cls, parts: Sequence["HeldOut"]) -> "HeldOut":
-        """Join the parts of all processes, by rank."""
+        """Return the concatenated `parts` of all processes, given by rank."""
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("repeated", "left_out")))
 
 
 def to_metrics(ranks: Ranks, ks: Sequence[int]) -> Metrics:
-    """Return protocol → metrics, of the protocols that have users."""
+    """Return protocol → metrics, for the protocols that have users."""
     return {name: ranking_metrics(values, ks) for name, values in ranks.items() if (values != LEFT_OUT).any()}

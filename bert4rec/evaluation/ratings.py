@@ -1,4 +1,4 @@
-"""Held-out ratings: RMSE and MAE of a model, and of means that everybody can work out."""
+"""Held-out ratings: RMSE and MAE of a model, and RMSE of mean ratings as baselines."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +18,7 @@ from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DivergenceError
 
 PAIRS_AT_ONCE = 32_768
-ITEM_DAMPING, USER_DAMPING = 25, 10  # ratings at the mean that each item and user is taken to have besides
+ITEM_DAMPING, USER_DAMPING = 25, 10  # additional ratings at the mean for each item and user
 
 Floats = npt.NDArray[np.float64]
 
@@ -32,10 +32,10 @@ class Rated(NamedTuple):
 
 
 class RatingMeter:
-    """Measures ratings on all processes of `partition`, which make the same calls; `between` is called between batches.
+    """Measures rating errors on all processes of `partition`, which make the same calls.
 
-    Batches are the same for any number of processes, and the sums of each are added up in one order: so any number
-    of processes gives exactly the same figures.
+    `between` is called between batches. Batches do not depend on the number of processes, and their sums are added in
+    one order: any number of processes gives exactly the same errors.
     """
 
     def __init__(self, partition: Partition, device: torch.device, between: Callable[[], None] = lambda: None) -> None:
@@ -47,7 +47,7 @@ class RatingMeter:
 
     @torch.no_grad()
     def errors(self, model: MatrixFactorization, held_out: PairExamples) -> dict[str, float]:
-        """Return `pairs`, `RMSE` and `MAE` of the unwrapped `model`."""
+        """Return `pairs`, `RMSE` and `MAE` of the unwrapped `model`. Raises `DivergenceError`."""
         model.eval()
         batches = list(_batches(len(held_out)))
         sums = torch.zeros(len(batches), 2, dtype=torch.float64)
@@ -60,21 +60,21 @@ class RatingMeter:
                 sums[number] = torch.stack([wrong.square().sum(), wrong.abs().sum()])
         squares, absolutes = self._partition.sum(sums.to(self._device)).cpu().sum(0).tolist()
         if not math.isfinite(squares):  # the same on all processes
-            raise DivergenceError("the model gives ratings that are not finite")
+            raise DivergenceError("the ratings of the model are not finite")
         n = len(held_out)
         return {"pairs": n, "RMSE": math.sqrt(squares / n), "MAE": absolutes / n}
 
 
 def mean_errors(pairs: TrainingPairs, parts: Mapping[str, PairExamples], dataset: Dataset) -> dict[str, float]:
-    """Return the test RMSE of the mean rating, and of the mean rating with differences of items and users.
+    """Return the test RMSE of the mean rating, and of the mean rating plus item and user offsets.
 
-    The difference of an item is the mean of its ratings' differences from the mean, that of a user the mean of what is
-    left then, both damped (Koren 2010, "Factor in the neighbors", section 2.1). None of the held-out pairs counts.
-    Streams by all pairs, twice; takes memory for some numbers a user and an item.
+    The offset of an item is the mean difference of its ratings from the mean; the offset of a user is the mean of the
+    remaining differences. Both are damped (Koren 2010, "Factor in the neighbors", section 2.1). Held-out pairs are not
+    used. Reads all pairs twice, in memory for a few numbers per user and item.
     """
 
     def total(value: Callable[[Rated], Floats], by: Callable[[Rated], Ints], n: int) -> tuple[Floats, Floats]:
-        """Return sums [n] of a value of the training pairs and their number: all pairs but those held out."""
+        """Return the sums [n] of a value of the training pairs, and the number of pairs [n], grouped `by` id."""
         sums, counts = np.zeros(n), np.zeros(n)
         for sign, rated in _training_pairs(pairs, parts):
             sums += sign * np.bincount(by(rated), value(rated), n)
@@ -97,7 +97,7 @@ def mean_errors(pairs: TrainingPairs, parts: Mapping[str, PairExamples], dataset
 
 
 def _training_pairs(pairs: TrainingPairs, parts: Mapping[str, PairExamples]) -> Iterator[tuple[int, Rated]]:
-    """Yield all pairs in their order with 1, then those held out with -1."""
+    """Yield all pairs in order with the sign 1, then the held-out pairs with -1."""
     everything = PairExamples(pairs, range(len(pairs)), seed=None, has_ratings=True)
     for sign, examples in ((1, everything), (-1, parts[VALIDATION]), (-1, parts[TEST])):
         for indices in _batches(len(examples)):

@@ -1,4 +1,4 @@
-"""Scores of items for users, from which the ranker makes ranks."""
+"""Scorers: the scores of items for users, which the ranker turns into ranks."""
 
 from dataclasses import replace
 from typing import NamedTuple, Protocol
@@ -13,14 +13,14 @@ from bert4rec.feed.batch import Lookup, unique_with_inverse
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.runtime.collectives import Partition
 
-ROWS_AT_ONCE = 8192  # that are in memory
-UNKNOWN_SCORE = -1e14  # lower than that of any item; finite, as the scores of targets must be
+ROWS_AT_ONCE = 8192  # rows in memory
+UNKNOWN_SCORE = -1e14  # lower than that of any item, and finite: the ranker requires finite scores of targets
 
 
 class Scorer(Protocol):
-    """Score items by the histories of users; every process of its `partition` makes the same calls.
+    """Score items for users from their histories; every process of its `partition` makes the same calls.
 
-    What is known of a user are `width` numbers of type `dtype`, the type of scores too.
+    A user is encoded as `width` numbers of the dtype `dtype`, which is also the dtype of the scores.
     """
 
     n_items: int
@@ -42,7 +42,7 @@ class Scorer(Protocol):
 
 
 class ModelScorer:
-    """Score by the current weights of `model` (unwrapped, perhaps sharded); `max_len` is its own."""
+    """Score with the current weights of `model` (unwrapped, possibly sharded); `max_len` is the model's."""
 
     def __init__(self, model: RankingModel, *, device: torch.device, max_len: int, precision: str = "fp32") -> None:
         self._model, self._device, self._max_len = model.eval(), device, max_len
@@ -51,17 +51,17 @@ class ModelScorer:
         self.width, self.dtype = model.width, torch.float32
 
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return hidden states or user vectors, and the scores of the items `ids`."""
+        """Return hidden states or user vectors [B, width], and the scores [B, n] of the items `ids` [B, n]."""
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._is_bf16):
             batch = self._model.inference_batch(rows, self._max_len, self._model.times).to(self._device)
             candidates, places = unique_with_inverse(ids.flatten().cpu())
             queries, items = self._model.encode_queries(batch, candidates.to(self._device))
-        # In fp32 always: bf16 has so few digits that many scores would tie.
+        # Always in fp32: with the few digits of bf16 many scores would tie.
         queries, items = queries.float(), items.float().index_select(0, places.to(self._device))
         return queries, self._model.score_pairs(queries, items.view(*ids.shape, -1))
 
     def items(self, ids: Tensor) -> Tensor:
-        """Return the vectors of items."""
+        """Return the vectors of the items `ids`."""
         return self._model.encode_items(Lookup.of(ids))
 
     def scores(self, users: Tensor, items: Tensor) -> Tensor:
@@ -70,19 +70,19 @@ class ModelScorer:
 
 
 class Unknown(NamedTuple):
-    """Say which rows [N] of a split have a target that the model does not know, and which no known item before it."""
+    """Hold for each row [N] of a split whether the model does not know the target, and no item of the history."""
 
     targets: Bools
     histories: Bools
 
     @property
     def missed(self) -> Bools:
-        """Return the rows [N] whose target counts as missed."""
+        """Return for each row [N] whether its target counts as missed."""
         return self.targets | self.histories
 
 
 class KnownItems:
-    """Map the items of a dataset to the `ids` [V] that a model has for them, NO_ITEM for one that it does not know."""
+    """Map the items of a dataset to the `ids` [V] of a model, NO_ITEM for an item that the model does not know."""
 
     def __init__(self, ids: Ints) -> None:
         self.ids = ids
@@ -90,35 +90,35 @@ class KnownItems:
 
     @property
     def n_unknown(self) -> int:
-        """Return how many items the model does not know."""
+        """Return the number of items that the model does not know."""
         return int((self.ids == NO_ITEM).sum())
 
     def of(self, items: Ints) -> Ints:
-        """Return the model's ids of `items`, which have the dataset's ids."""
+        """Return the model's ids of `items`, given by the dataset's ids."""
         return self.ids[items]
 
     def unknown(self, split: EvaluationSplit) -> Unknown:
-        """Return what the model does not know of a `split`; its rows are read once."""
+        """Return the rows of a `split` with unknown targets or histories; the rows are read once and cached."""
         if split.name not in self._unknown:
-            found = Unknown(*(np.zeros(len(split), bool) for _ in range(2)))
+            unknown = Unknown(*(np.zeros(len(split), bool) for _ in range(2)))
             for first in range(0, len(split), ROWS_AT_ONCE):
                 where = np.arange(first, min(first + ROWS_AT_ONCE, len(split)))
                 rows = split.read(where)
                 assert rows.targets is not None, "an evaluation split has targets"
-                found.targets[where] = self.of(rows.targets) == NO_ITEM
-                found.histories[where] = self.known_lengths(rows) == 0
-            self._unknown[split.name] = found
+                unknown.targets[where] = self.of(rows.targets) == NO_ITEM
+                unknown.histories[where] = self.known_lengths(rows) == 0
+            self._unknown[split.name] = unknown
         return self._unknown[split.name]
 
     def known_lengths(self, rows: Rows) -> Indices:
-        """Return how many known items the history of each of `rows` has, [B]."""
+        """Return the number of known items [B] in the history of each of `rows`."""
         of_items = np.repeat(np.arange(len(rows.lengths)), rows.lengths)
         return np.bincount(of_items[self.of(rows.items) != NO_ITEM], minlength=len(rows.lengths))
 
     def known_part(self, rows: Rows) -> Rows:
-        """Return `rows` in the model's ids, without the items that it does not know.
+        """Return `rows` in the model's ids, without unknown items.
 
-        A history without a known item keeps its length, with any item in each place: no model takes an empty one.
+        A history without a known item keeps its length and gets arbitrary items, since models need a non-empty history.
         """
         items, lengths = self.of(rows.items), self.known_lengths(rows)
         is_kept = (items != NO_ITEM) | np.repeat(lengths == 0, rows.lengths)
@@ -132,11 +132,11 @@ class KnownItems:
 
 
 class KnownItemsScorer:
-    """Score the items of a dataset by the `scorer` of a model with another catalogue.
+    """Score the items of a dataset with the `scorer` of a model with another catalogue.
 
-    An item that the model does not know is dropped from histories and is no candidate: its score is -inf, as a target
-    or a negative UNKNOWN_SCORE. A user without a known item has no candidate at all. The last column of what is known
-    of a user, and of an item, is 1 for a known one and 0 for another.
+    Items that the model does not know are dropped from histories. Their scores are -inf as candidates, and
+    UNKNOWN_SCORE as targets or negatives. All candidates of a user without a known item have the score -inf. The last
+    column of the vectors of users and items is 1 for known ones, else 0.
     """
 
     def __init__(self, scorer: Scorer, known: KnownItems) -> None:
@@ -145,14 +145,14 @@ class KnownItemsScorer:
         self.width, self.dtype = scorer.width + 1, scorer.dtype
 
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what is known of the users of `rows`, [B, width], and their scores of the items `ids`, [B, n]."""
+        """Return the vectors [B, width] of the users of `rows`, and their scores [B, n] of the items `ids` [B, n]."""
         known_ids, is_known = self._translate(ids)
         users, scores = self._scorer.encode(self._known.known_part(rows), known_ids)
         has_history = torch.from_numpy(self._known.known_lengths(rows) > 0).to(users)
         return torch.cat([users, has_history[:, None]], 1), scores.masked_fill(~is_known, UNKNOWN_SCORE)
 
     def items(self, ids: Tensor) -> Tensor:
-        """Return what is known of the items `ids` [C], [C, D + 1]."""
+        """Return the vectors [C, D + 1] of the items `ids` [C]."""
         known_ids, is_known = self._translate(ids)
         vectors = self._scorer.items(known_ids)
         return torch.cat([vectors, is_known[:, None].to(vectors)], 1)
@@ -163,6 +163,6 @@ class KnownItemsScorer:
         return scores.masked_fill((users[:, -1:] == 0) | (items[:, -1] == 0), -torch.inf)
 
     def _translate(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the model's ids, any for an unknown item, and which items are known."""
-        found = torch.from_numpy(self._known.of(ids.cpu().numpy())).to(ids)
-        return found.clamp(min=0), found != NO_ITEM
+        """Return the model's ids, arbitrary for an unknown item, and which items are known."""
+        model_ids = torch.from_numpy(self._known.of(ids.cpu().numpy())).to(ids)
+        return model_ids.clamp(min=0), model_ids != NO_ITEM

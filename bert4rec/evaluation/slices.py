@@ -1,6 +1,6 @@
 """Metrics of slices of the users: by history length, popularity and repetition of the target, and time.
 
-All are about the ranking among the full catalogue. The parts of each kind have every user once.
+All metrics are those of the full catalogue. The slices of each kind contain every user once.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ from bert4rec.evaluation.intervals import rank_intervals
 from bert4rec.evaluation.metrics import ranking_metrics
 from bert4rec.evaluation.ranker import Ranks
 
-LENGTHS = (5, 10, 20, 50, 100, 200)  # the longest history of each part but the last
+LENGTHS = (5, 10, 20, 50, 100, 200)  # the longest history of each slice but the last
 AT = 10  # the cut-off
 METRICS = (f"HR@{AT}", f"NDCG@{AT}")
 POPULARITY = ("head", "middle", "tail")  # thirds of all training positions, the most popular items first
@@ -31,11 +31,12 @@ Parts: TypeAlias = Iterator[tuple[str, Bools]]
 
 
 class Facts(NamedTuple):
-    """Hold facts of U users and their targets.
+    """Hold facts about U users and their targets.
 
-    `history_length` [U]: items before the target. `train_count` [U]: training positions of the target. `is_repeated`
-    [U]: whether the user has seen it before. `last_time` [U]: when the last item before it was taken, in seconds; None
-    where times are not known.
+    - `history_length` [U]: number of items before the target.
+    - `train_count` [U]: number of training positions of the target.
+    - `is_repeated` [U]: whether the user has seen the target before.
+    - `last_time` [U]: the time of the last item before the target, in seconds; None if the dataset has no times.
     """
 
     history_length: Indices
@@ -45,17 +46,17 @@ class Facts(NamedTuple):
 
     @classmethod
     def of(cls, dataset: Dataset, split: str, is_repeated: Bools) -> "Facts":
-        """Return the facts of all users of a split."""
+        """Return the facts about all users of a split."""
         rows = dataset.splits[split]
-        everybody = np.arange(len(rows))
-        counts = dataset.popularity[rows.targets(everybody)]
-        return cls(rows.lengths(everybody), counts, is_repeated, rows.last_times)
+        indices = np.arange(len(rows))
+        counts = dataset.popularity[rows.targets(indices)]
+        return cls(rows.lengths(indices), counts, is_repeated, rows.last_times)
 
 
 def slices(facts: Facts, ranks: Ints, popularity: Ints) -> dict[str, list[dict[str, Any]]]:
     """Return kind → slices, each with name, users, metrics and their intervals, without empty slices.
 
-    `ranks` [U] of the targets, `popularity` [V]: training positions of all items.
+    `ranks` [U] are those of the targets, `popularity` [V] the training positions of all items.
     """
     kinds = {
         "history_length": _by_length(facts.history_length),
@@ -80,7 +81,8 @@ def _figures(name: str, ranks: Ints) -> dict[str, Any]:
 
 
 def _by_length(lengths: Ints) -> Parts:
-    """
+    """Yield slices of the users by history length.
+
     >>> [(name, part.tolist()) for name, part in _by_length(np.array([5, 6, 201])) if part.any()]
     [('1 to 5', [True, False, False]), ('6 to 10', [False, True, False]), ('more than 200', [False, False, True])]
     """
@@ -92,7 +94,7 @@ def _by_length(lengths: Ints) -> Parts:
 
 
 def _by_popularity(counts: Ints, popularity: Ints) -> Parts:
-    """Yield thirds of the users by the popularity third in which the first position of their target's item is.
+    """Yield slices of the users by the popularity of their target, in thirds of all training positions.
 
     >>> [(name, part.tolist()) for name, part in _by_popularity(np.array([0, 4, 3]), np.array([4, 0, 3, 2, 0]))]
     [('head', [False, True, False]), ('middle', [False, False, True]), ('tail', [True, False, False])]
@@ -100,18 +102,18 @@ def _by_popularity(counts: Ints, popularity: Ints) -> Parts:
     distinct, n_items = np.unique(popularity, return_counts=True)
     positions = distinct.astype(np.int64) * n_items
     total = int(positions.sum())
-    # Items of one count are of one third: their order would be arbitrary.
+    # Items with the same count stay together, since their order would be arbitrary.
     third = np.minimum(3 * (total - positions.cumsum()) // max(1, total), 2)
-    of_targets = np.where(counts > 0, third[np.searchsorted(distinct, counts)], 2)
-    yield from ((name, of_targets == number) for number, name in enumerate(POPULARITY))
+    target_thirds = np.where(counts > 0, third[np.searchsorted(distinct, counts)], 2)
+    yield from ((name, target_thirds == number) for number, name in enumerate(POPULARITY))
 
 
 def _by_time(times: Ints | None) -> Parts:
     """Yield thirds of the users by query time; equal times stay together."""
     if times is None or not len(times):
         return
-    known = np.sort(times)
-    limits = [known[0] - 1, *(known[-(-len(known) * part // 3) - 1] for part in (1, 2)), known[-1]]
+    ordered = np.sort(times)
+    limits = [ordered[0] - 1, *(ordered[-(-len(ordered) * part // 3) - 1] for part in (1, 2)), ordered[-1]]
     for name, after, last in zip(THIRDS, limits, limits[1:], strict=False):
         part = (times > after) & (times <= last)
         if part.any():
@@ -123,20 +125,20 @@ ROWS_AT_ONCE = 65_536
 
 
 def rank_file(split: str) -> str:
-    """Return the name of the file of a split."""
+    """Return the name of the file with the ranks of a split."""
     return f"ranks-{split}.parquet"
 
 
 def write_ranks(folder: Path, dataset: Dataset, ranks: Mapping[str, Ranks], facts: Mapping[str, Facts]) -> list[Path]:
-    """Write `ranks-<split>.parquet` of each split of `facts` into `folder`, whole or not at all; the files.
+    """Write `ranks-<split>.parquet` of each split of `facts` into `folder` atomically, and return the paths.
 
     `ranks`: of the model, by split. Raises `OSError`.
     """
     with pq.ParquetFile(dataset.folder / ITEMS) as items:
         original_items = one_array(items.read(columns=["original"])["original"])
     return [
-        _write(folder / rank_file(split), _rows(dataset, split, ranks[split], of_split, original_items))
-        for split, of_split in facts.items()
+        _write(folder / rank_file(split), _rows(dataset, split, ranks[split], split_facts, original_items))
+        for split, split_facts in facts.items()
     ]
 
 
@@ -157,7 +159,7 @@ def _write(path: Path, rows: Iterator[pa.RecordBatch]) -> Path:
 def _rows(
     dataset: Dataset, split: str, ranks: Ranks, facts: Facts, original_items: pa.Array
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a split, some at a time; its users have the order of the table of users."""
+    """Yield the rows of a split, some at a time; the users of a split have the order of the table of users."""
     users = dataset.splits[split].users
     with pq.ParquetFile(dataset.folder / USERS) as table:
         for part in table.iter_batches(batch_size=ROWS_AT_ONCE, columns=["user", "original"]):
@@ -176,6 +178,6 @@ def _rows(
                     "history_length": facts.history_length[rows].astype(np.int32),
                     "train_count": facts.train_count[rows].astype(np.int32),
                     **({} if facts.last_time is None else {"last_time": pa.array(facts.last_time[rows], pa.int64())}),
-                    **{n: pa.array(of[rows], pa.int32(), mask=of[rows] == LEFT_OUT) for n, of in ranks.items()},
+                    **{n: pa.array(v[rows], pa.int32(), mask=v[rows] == LEFT_OUT) for n, v in ranks.items()},
                 }
             )

@@ -1,4 +1,4 @@
-"""The catalogue cut into tiles for evaluation, and the items of each tile that users have seen."""
+"""The catalogue in tiles for evaluation, and the items of each tile that users have seen."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,13 +11,13 @@ from bert4rec.evaluation.batches import chunks
 from bert4rec.runtime.collectives import Partition
 from bert4rec.sharding.footprint import ROWS_PER_LOOKUP
 
-MIN_TILE, MAX_TILE = 256, 4096  # items whose scores are one product: enough work, and still in the cache
-USERS_AT_ONCE = 128  # of such a product
-MIN_TILES, MAX_TILES = 32, 16_384  # tiles: enough for some processes, few enough for a loop
+MIN_TILE, MAX_TILE = 256, 4096  # items per product: enough work, and still in the cache
+USERS_AT_ONCE = 128  # users per product
+MIN_TILES, MAX_TILES = 32, 16_384  # tiles: enough for several processes, few enough for a loop
 
 
 class Catalogue:
-    """Cut the items 0 … n_items - 1 into tiles that depend on n_items alone: one product scores a tile.
+    """The items 0 … n_items - 1 in tiles, which depend on n_items alone; one product scores a tile.
 
     >>> [len(Catalogue(n).tiles) for n in (20, 3416, 10**9)]
     [1, 14, 16384]
@@ -29,17 +29,17 @@ class Catalogue:
         self.tiles = range(-(-n_items // self.tile))
 
     def items(self, tiles: range) -> tuple[int, int]:
-        """Return the first item of consecutive `tiles`, and the one after the last."""
+        """Return the first item of consecutive `tiles`, and the item after the last."""
         return min(tiles.start * self.tile, self._n_items), min(tiles.stop * self.tile, self._n_items)
 
     def lookups(self, partition: Partition) -> Iterator[range]:
-        """Yield this process's tiles, in as many lookups as every other process needs; some may be empty."""
+        """Yield this process's tiles by lookup; all processes have the same number of lookups, some of them empty."""
         share, step = partition.of(len(self.tiles)), max(1, ROWS_PER_LOOKUP // self.tile)
         for first in range(0, partition.largest(len(self.tiles)), step):
             yield share[first : first + step]
 
     def groups(self, tiles: range) -> Iterator[range]:
-        """Yield parts of consecutive `tiles` that are compared together, each about as many items as a large tile."""
+        """Yield groups of consecutive `tiles` that are compared together, of about `MAX_TILE` items each."""
         step = max(1, MAX_TILE // self.tile)
         for first in range(0, len(tiles), step):
             yield tiles[first : first + step]
@@ -47,12 +47,12 @@ class Catalogue:
     def owners(self, items: Ints, shares: Sequence[range]) -> Indices:
         """Return the process [n] that scores the tile of each of the `items` [n]."""
         firsts, ends = np.array([self.items(tiles) for tiles in shares]).T
-        in_order = np.lexsort((ends, firsts))  # an empty share stands before the one that begins where it does
+        in_order = np.lexsort((ends, firsts))  # an empty share precedes the share that begins at the same item
         return in_order[np.searchsorted(firsts[in_order], items, side="right") - 1]
 
 
 class Seen:
-    """Hold the items of some `tiles` not to count: pairs of one of `n_users` and an item, `users` and `items` [n]."""
+    """Hold the excluded items in some `tiles`: pairs of `users` [n], below `n_users`, and `items` [n]."""
 
     def __init__(
         self, users: Ints, items: Ints, n_users: int, catalogue: Catalogue, tiles: range, device: torch.device
@@ -60,7 +60,7 @@ class Seen:
         self._first, self._n_tiles, self._n_users = tiles.start, len(tiles), n_users
         cell = users // USERS_AT_ONCE * self._n_tiles + (items // catalogue.tile - tiles.start)
         n_cells = -(-n_users // USERS_AT_ONCE) * self._n_tiles
-        # Numbers of 16 bits, where they suffice, are sorted by counting.
+        # NumPy sorts integers of at most 16 bits with a radix sort.
         order = np.argsort(cell.astype(np.min_scalar_type(n_cells)), kind="stable")
         self._bounds = np.concatenate([[0], np.bincount(cell, minlength=n_cells).cumsum()])
         self._users = torch.from_numpy((users[order] % USERS_AT_ONCE).astype(np.int64)).to(device)
@@ -68,11 +68,11 @@ class Seen:
 
     @property
     def parts(self) -> Iterator[slice]:
-        """Yield the users whose scores are compared together."""
+        """Yield the parts of the users whose scores are compared together."""
         return chunks(self._n_users, USERS_AT_ONCE)
 
     def at(self, tiles: range, part: int) -> tuple[Tensor, Tensor]:
-        """Return the rows of the users of a part and the items of consecutive `tiles` that they have seen."""
+        """Return the excluded pairs of a part of the users in consecutive `tiles`: rows within the part, and items."""
         first = part * self._n_tiles - self._first
         where = slice(self._bounds[first + tiles.start], self._bounds[first + tiles.stop])
         return self._users[where], self._items[where]

@@ -1,4 +1,4 @@
-"""The best items for each user, exactly: the catalogue streams by in tiles, and ties go to the lower id."""
+"""The exact k best items for each user: the catalogue is processed in tiles, and ties go to the lower id."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from torch import Tensor
 from bert4rec.runtime.collectives import Partition
 
 TILE = 16_384  # items that are scored at once
-BLOCKS = 1024  # parts of them whose highest scores are looked at first
+BLOCKS = 1024  # blocks of a tile whose highest scores are compared first
 
 
 @dataclass
 class TopK:
     """Hold the best k items so far of U users: `scores` [U, k], best first, and their `indices` [U, k].
 
-    Where fewer were offered, -inf stands in place of scores. Tiles come in the order of their items.
+    Missing items have the score -inf. Tiles must be added in the order of their items.
     """
 
     scores: Tensor
@@ -31,20 +31,20 @@ class TopK:
 
     def update(self, users: slice, scores: Tensor, first: int) -> None:
         """Update the lists of `users` with the items `first`, `first` + 1, …, by `scores` [B, C]; -inf is no item."""
-        found, indices = self.scores[users], self.indices[users]
-        k, highest = found.shape[1], _highest(scores)
-        # A tie with what was found before loses: its id is higher.
-        rows = (highest.amax(1) > found[:, -1]).nonzero().squeeze(1)
+        best_scores, indices = self.scores[users], self.indices[users]
+        k, highest = best_scores.shape[1], _highest(scores)
+        # A tie with an earlier item loses, since its id is higher.
+        rows = (highest.amax(1) > best_scores[:, -1]).nonzero().squeeze(1)
         if not len(rows):
             return
         if 2 * len(rows) < len(scores):
             scores, highest = scores[rows], highest[rows]
-        else:  # to leave a few out would be a copy of the others
+        else:  # selecting nearly all rows would only copy them
             rows = torch.arange(len(scores), device=rows.device)
         best, columns = _best(scores, highest, k)
-        candidates = torch.cat([found[rows], best], 1), torch.cat([indices[rows], columns + first], 1)
+        candidates = torch.cat([best_scores[rows], best], 1), torch.cat([indices[rows], columns + first], 1)
         order = candidates[0].sort(dim=1, descending=True, stable=True).indices[:, :k]
-        found[rows], indices[rows] = (values.gather(1, order) for values in candidates)
+        best_scores[rows], indices[rows] = (values.gather(1, order) for values in candidates)
 
     def of_share(self, partition: Partition) -> "TopK":
         """Return the best items of this process's share of the users, from the lists of all processes."""
@@ -65,25 +65,25 @@ class TopK:
 
     def of_all(self, partition: Partition) -> "TopK":
         """Return the best items of all users, from the lists of all processes."""
-        own, share = self.of_share(partition), partition.of(len(self.scores))
+        local, share = self.of_share(partition), partition.of(len(self.scores))
         numbers = torch.arange(share.start, share.stop, device=self.scores.device)
-        users, scores, indices = (partition.concatenate(v)[0] for v in (numbers, own.scores, own.indices))
+        users, scores, indices = (partition.concatenate(v)[0] for v in (numbers, local.scores, local.indices))
         by_user = users.argsort()
         return TopK(scores[by_user], indices[by_user])
 
     def without(self, rows: Tensor, items: Tensor, n_users: int, k: int) -> "TopK":
-        """Return the best k of the one row here for each of `n_users`, without the items that the user has seen.
+        """Return the best k for each of `n_users`, from the single list of this object, without excluded items.
 
-        That is `items` [N], each at the user's place in `rows` [N]; this row holds so many that k others are among
-        them, where there are as many.
+        The excluded items are pairs of `rows` [N], the users, and `items` [N]. The list must be long enough to leave k
+        items after the exclusion, if the catalogue has as many.
         """
         n = min(self.scores.shape[1], k + int(torch.bincount(rows).max()))
         scores, indices = self.scores[0, :n], self.indices[0, :n]
         in_order, order = indices.sort()
         places = torch.searchsorted(in_order, items).clamp(max=n - 1)
-        is_here = in_order[places] == items
+        is_listed = in_order[places] == items
         left = torch.arange(n, device=items.device).repeat(n_users, 1)
-        left[rows[is_here], order[places[is_here]]] = n
+        left[rows[is_listed], order[places[is_listed]]] = n
         left = left.topk(min(k, n), dim=1, largest=False).values
         places = left.clamp(max=n - 1)
         return TopK(torch.where(left < n, scores[places], -torch.inf), indices[places])
@@ -94,11 +94,11 @@ def top_k(
 ) -> tuple[Tensor, Tensor]:
     """Return scores and indices [B, k] of the best rows of `vectors` [V, D] for `hidden` [B, D], best first.
 
-    `exclude` is called with the scores [B, C] of a tile and its first row, and sets those to -inf that are not to be
-    found. Where fewer than k are left, -inf stands in place of scores.
+    `exclude` is called with the scores [B, C] of a tile and its first row, and sets the scores of excluded rows to
+    -inf. If fewer than k rows are left, the missing ones have the score -inf.
     """
     best = TopK.nothing(len(hidden), k, dtype=torch.float32, device=hidden.device)
-    # For the scores of each tile in turn: new pages take longer than the products.
+    # Reused for the scores of each tile: allocating new pages takes longer than the products.
     room = hidden.new_empty(len(hidden) * min(TILE, len(vectors)))
     for first in range(0, len(vectors), TILE):
         tile = vectors[first : first + TILE]
@@ -110,19 +110,19 @@ def top_k(
 
 
 def excluder(rows: Tensor, items: Tensor) -> Callable[[Tensor, int], None]:
-    """Return an `exclude` that sets the scores of pairs to -inf: `rows` [N] of scores, and `items` [N] by index."""
+    """Return an `exclude` function that sets the scores of the pairs (`rows` [N], `items` [N]) to -inf."""
 
     def exclude(scores: Tensor, first: int) -> None:
-        is_here = (items >= first) & (items < first + scores.shape[1])
-        scores[rows[is_here], items[is_here] - first] = -torch.inf
+        is_in_tile = (items >= first) & (items < first + scores.shape[1])
+        scores[rows[is_in_tile], items[is_in_tile] - first] = -torch.inf
 
     return exclude
 
 
 def _highest(scores: Tensor) -> Tensor:
-    """Return the highest of `scores` [B, C] in each of `BLOCKS` blocks, [B, BLOCKS]; few columns as they are.
+    """Return the highest of `scores` [B, C] in each of `BLOCKS` blocks, [B, BLOCKS]; `scores` itself if C is small.
 
-    Block b has the columns b, b + BLOCKS, …, so that whole rows are compared at once.
+    Block b has the columns b, b + BLOCKS, …, which vectorizes the comparison.
     """
     n_left = scores.shape[1] % BLOCKS
     n_whole = scores.shape[1] - n_left
@@ -134,10 +134,10 @@ def _highest(scores: Tensor) -> Tensor:
 
 
 def _best(scores: Tensor, highest: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return at most `k` of the best `scores` [B, C] in the order of their columns; ties go to the first column.
+    """Return at most `k` of the best `scores` [B, C] and their columns, ordered by column; ties go to the first column.
 
-    What is not in the k blocks with the `highest` scores is at most as high as the next of these. Only where it is as
-    high as the k-th of the best, all columns are looked at.
+    Scores outside the k blocks with the `highest` scores are at most the (k + 1)-th highest of the blocks. Only if this
+    equals the k-th best score, a row is searched again in all columns.
     """
     n_columns = scores.shape[1]
     if n_columns < 2 * BLOCKS or 4 * k > BLOCKS:
@@ -147,19 +147,19 @@ def _best(scores: Tensor, highest: Tensor, k: int) -> tuple[Tensor, Tensor]:
     columns = (torch.arange(0, n_columns, BLOCKS, device=scores.device)[:, None] + blocks[:, None]).flatten(1)
     within = columns.clamp(max=n_columns - 1)
     best, places = _best_of_all(scores.gather(1, within).masked_fill_(columns >= n_columns, -torch.inf), k)
-    found = within.gather(1, places)
+    best_columns = within.gather(1, places)
     is_unsure = (limits[:, k] == best.amin(1)).nonzero().squeeze(1)
     if len(is_unsure):
-        best[is_unsure], found[is_unsure] = _best_of_all(scores[is_unsure], k)
-    return best, found
+        best[is_unsure], best_columns[is_unsure] = _best_of_all(scores[is_unsure], k)
+    return best, best_columns
 
 
 def _best_of_all(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the same as `_best` from every score."""
+    """Return the same as `_best`, by a search in all columns."""
     values, columns = scores.topk(min(k + 1, scores.shape[1]), dim=1)
     if values.shape[1] > k:
         columns = columns[:, :k]
-        rows = (values[:, k] == values[:, k - 1]).nonzero().squeeze(1)  # topk takes any of equal ones
+        rows = (values[:, k] == values[:, k - 1]).nonzero().squeeze(1)  # topk returns arbitrary ones of equal scores
         if len(rows):
             columns[rows] = _first_best(scores[rows], values[rows, k - 1 : k], k)
     columns = columns.sort(dim=1).values
@@ -167,7 +167,7 @@ def _best_of_all(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _first_best(scores: Tensor, limits: Tensor, k: int) -> Tensor:
-    """Return the columns [B, k] of `scores` [B, C] above `limits` [B, 1], fewer than k, and of the first equal ones."""
+    """Return the columns [B, k] of the `scores` [B, C] above `limits` [B, 1], and of the first equal ones, up to k."""
     is_above, is_equal = scores > limits, scores == limits
     n_missing = k - is_above.sum(1, keepdim=True)
     return (is_above | (is_equal & (is_equal.cumsum(1) <= n_missing))).nonzero()[:, 1].view(-1, k)

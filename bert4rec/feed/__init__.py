@@ -1,1 +1,1 @@
-"""Right of the disk: the dataset folder becomes batches of tensors. Torch, no Polars."""
+"""Read the dataset folder as batches of tensors; uses torch, never Polars."""

@@ -1,4 +1,4 @@
-"""A batch: ragged sequences with the positions to predict, or pairs of a user and an item."""
+"""Batches: ragged sequences with the positions to predict, or pairs of a user and an item."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -13,16 +13,16 @@ from bert4rec.dataset.histories import Rows
 from bert4rec.feed.negatives import Negatives
 
 ID_ROWS = 64  # rows of a KeyedJaggedTensor over which ids are spread evenly
-# With a table of places, for ids up to so many times their number; that was faster than a sort for 13,000 ids up to
-# 1,000,000 (0.03 … 0.3 ms against 0.5 … 0.9).
+# Largest id, as a multiple of the number of ids, for which an index by id replaces a sort. For 13,000 ids up to
+# 1,000,000 the index takes 0.03 to 0.3 ms, the sort 0.5 to 0.9 ms.
 LARGEST_COUNTED = 64
 
 
 class Lookup(NamedTuple):
-    """`ids` [U] int64 of rows of a table, and `lengths` [ID_ROWS], of the rows that they make in a KeyedJaggedTensor.
+    """Hold `ids` [U] int64 of rows of a table, and `lengths` [ID_ROWS] of the rows of their KeyedJaggedTensor.
 
-    The tensor itself is made beside the table: to import TorchRec takes a loader process seconds and memory, to make
-    it takes microseconds.
+    The model builds the KeyedJaggedTensor, which takes microseconds. Loader processes do not: importing TorchRec costs
+    each of them seconds and memory.
     """
 
     ids: Tensor
@@ -34,42 +34,42 @@ class Lookup(NamedTuple):
         return cls(ids, even_lengths(len(ids), ids.device))
 
     def to(self, device: torch.device) -> "Lookup":
-        """Return it on `device`, asynchronously from pinned memory."""
+        """Return the lookup on `device`, copied asynchronously from pinned memory."""
         return Lookup(*(tensor.to(device, non_blocking=True) for tensor in self))
 
 
 def even_lengths(n_ids: int, device: torch.device) -> Tensor:
-    """Return even lengths of `ID_ROWS` rows with `n_ids` ids: fbgemm shards each row by a thread."""
+    """Return the lengths [ID_ROWS] of rows that share `n_ids` ids evenly: fbgemm shards each row in one thread."""
     return (torch.arange(ID_ROWS + 1, device=device) * n_ids // ID_ROWS).diff()
 
 
 def unique_with_inverse(ids: Tensor) -> tuple[Lookup, Tensor]:
-    """Return the distinct ones of `ids` [N] int64, ascending, and the index [N] int64 of each of `ids` among them.
+    """Return the distinct values of `ids` [N] int64, ascending, and the index [N] int64 of each id among them.
 
-    `ids` are on the CPU and not below 0.
+    `ids` are on the CPU and not negative.
 
-    >>> found, places = distinct(torch.tensor([7, 2, 7]))
-    >>> found.ids.tolist(), places.tolist()
+    >>> distinct, places = unique_with_inverse(torch.tensor([7, 2, 7]))
+    >>> distinct.ids.tolist(), places.tolist()
     ([2, 7], [1, 0, 1])
     """
     numbers = ids.numpy()
     if len(numbers) and numbers.max() < LARGEST_COUNTED * len(numbers):
-        is_there = np.zeros(numbers.max() + 1, bool)
-        is_there[numbers] = True
-        found = np.flatnonzero(is_there)
-        place_of = np.empty(len(is_there), np.int64)
-        place_of[found] = np.arange(len(found))
+        is_present = np.zeros(numbers.max() + 1, bool)
+        is_present[numbers] = True
+        distinct = np.flatnonzero(is_present)
+        place_of = np.empty(len(is_present), np.int64)
+        place_of[distinct] = np.arange(len(distinct))
         places = place_of[numbers]
     else:
-        found, places = np.unique(numbers, return_inverse=True)
-    return Lookup.of(torch.from_numpy(found)), torch.from_numpy(places)
+        distinct, places = np.unique(numbers, return_inverse=True)
+    return Lookup.of(torch.from_numpy(distinct)), torch.from_numpy(places)
 
 
 class Candidates(NamedTuple):
-    """The items that a loss scores: `items`, distinct, and which of them the targets and the negatives are.
+    """Hold the distinct `items` that a loss scores, and the indices of the targets and the negatives among them.
 
-    `positives` [M] int64 and `negatives` [K] int64 are places in `items`, of item 0 for a position without a target;
-    `log_expected` [K] float32, the log of how often each negative was to be expected among them.
+    `positives` [M] int64 and `negatives` [K] int64 are indices into `items`; a position without a target has the index
+    of item 0. `log_expected` [K] float32 is the log of the expected count of each negative in the draw.
     """
 
     items: Lookup
@@ -79,7 +79,7 @@ class Candidates(NamedTuple):
 
     @classmethod
     def of(cls, targets: Tensor, negatives: Negatives | None = None) -> "Candidates":
-        """Return the candidates of `targets` [M], some NO_ITEM, and of `negatives`, if the loss has any."""
+        """Return the candidates for `targets` [M], some of them NO_ITEM, and `negatives`, if the loss needs any."""
         positives = targets.clamp(min=0)
         if negatives is None:
             negatives = Negatives(positives[:0], torch.empty(0))
@@ -87,19 +87,23 @@ class Candidates(NamedTuple):
         return cls(items, places[: len(targets)], places[len(targets) :], negatives.log_expected)
 
     def to(self, device: torch.device) -> "Candidates":
-        """Return it on `device`, asynchronously from pinned memory."""
+        """Return the candidates on `device`, copied asynchronously from pinned memory."""
         return Candidates(self.items.to(device), *(tensor.to(device, non_blocking=True) for tensor in self[1:]))
 
 
 class Batch(NamedTuple):
-    """Sequences to encode and the positions to predict.
+    """Hold sequences to encode and the positions to predict.
 
-    `items`, the distinct items that are shown; `places` [total] int64, which of them stands where in the sequences, one
-    after another, and one past the last for the mask token, which is no row of a table; `lengths` [B] int64;
-    `positions` [M] int64, indices into `places`, ascending; `targets` [M] int64, the items that were there, or NO_ITEM
-    where nothing is to be predicted; `n_sequences`, how many the global batch has, this rank's among them;
-    `candidates`, for a loss that does not score the whole catalogue; for a model that knows times `gaps` [total]
-    int64, seconds between two items, and `instants` [M] int64, when each prediction is made.
+    - `items`: the distinct input items.
+    - `places` [total] int64: the index into `items` at each position of the concatenated sequences. The mask token,
+      which is no row of a table, has the index `len(items.ids)`.
+    - `lengths` [B] int64: the lengths of the sequences.
+    - `positions` [M] int64: indices into `places`, ascending, of the positions to predict.
+    - `targets` [M] int64: the items to predict, or NO_ITEM where nothing is predicted.
+    - `n_sequences`: the number of sequences of the global batch, over all ranks.
+    - `candidates`: for a loss that does not score the whole catalogue.
+    - `gaps` [total] and `instants` [M] int64, for a model that uses timestamps: seconds between two items, and the time
+      of each prediction.
     """
 
     items: Lookup
@@ -117,7 +121,7 @@ class Batch(NamedTuple):
         cls, shown: Tensor, lengths: Tensor, positions: Tensor, targets: Tensor, gaps: Tensor | None = None,
         instants: Tensor | None = None,
     ) -> "Batch":  # fmt: skip
-        """Return the sequences of the ids `shown` [total], NO_ITEM for the mask token."""
+        """Return the batch of sequences with the input ids `shown` [total], NO_ITEM for the mask token."""
         is_item = shown != NO_ITEM
         items, places_of_items = unique_with_inverse(shown[is_item])
         places = torch.full_like(shown, len(items.ids))
@@ -125,20 +129,23 @@ class Batch(NamedTuple):
         return cls(items, places, lengths, positions, targets, gaps=gaps, instants=instants)
 
     def to(self, device: torch.device) -> "Batch":
-        """Return the batch on `device`, asynchronously from pinned memory, where the loader puts named tuples."""
+        """Return the batch on `device`, copied asynchronously; the loader pins the memory of named tuples."""
         places, lengths, positions, targets = (tensor.to(device, non_blocking=True) for tensor in self[1:5])
         candidates = self.candidates and self.candidates.to(device)
-        gaps, instants = (None if of is None else of.to(device, non_blocking=True) for of in self[-2:])
+        gaps, instants = (None if times is None else times.to(device, non_blocking=True) for times in self[-2:])
         items = self.items.to(device)
         return Batch(items, places, lengths, positions, targets, self.n_sequences, candidates, gaps, instants)
 
 
 class Pairs(NamedTuple):
-    """M pairs of a user and an item.
+    """Hold M pairs of a user and an item.
 
-    `users`, distinct; `places` [M] int64, which of them stands in each pair; `targets` [M] int64, the items, or NO_ITEM
-    where nothing is to be learnt; `ratings` [M] float32, where they are wanted; `n_sequences`, how many pairs the
-    global batch has, this rank's among them; `candidates`, for a loss that does not score the whole catalogue.
+    - `users`: the distinct users.
+    - `places` [M] int64: the index into `users` of each pair.
+    - `targets` [M] int64: the items, or NO_ITEM for a pair that the loss ignores.
+    - `ratings` [M] float32: if the loss needs them.
+    - `n_sequences`: the number of pairs of the global batch, over all ranks.
+    - `candidates`: for a loss that does not score the whole catalogue.
     """
 
     users: Lookup
@@ -150,12 +157,12 @@ class Pairs(NamedTuple):
 
     @classmethod
     def between(cls, users: Tensor, targets: Tensor, ratings: Tensor | None = None) -> "Pairs":
-        """Return pairs of `users` [M] and `targets` [M]; with `ratings` [M] the targets are to be rated."""
+        """Return pairs of `users` [M] and `targets` [M]; with `ratings` [M], the targets are the candidates."""
         candidates = None if ratings is None else Candidates.of(targets)
         return cls(*unique_with_inverse(users), targets, ratings, candidates=candidates)
 
     def to(self, device: torch.device) -> "Pairs":
-        """Return the same pairs on `device`, as `Batch.to`."""
+        """Return the pairs on `device`, copied asynchronously from pinned memory."""
         places, targets = (tensor.to(device, non_blocking=True) for tensor in self[1:3])
         ratings = None if self.ratings is None else self.ratings.to(device, non_blocking=True)
         candidates = self.candidates and self.candidates.to(device)
@@ -166,25 +173,25 @@ AnyBatch: TypeAlias = Batch | Pairs
 
 
 def seconds_of(rows: Rows) -> Tensor | None:
-    """Return the timestamps [total] of the items of ragged rows, int64; None if they are not read."""
+    """Return the timestamps [total] int64 of the items of ragged rows, or None if the rows have none."""
     return None if rows.times is None else torch.from_numpy(rows.times)
 
 
 def tensors_of(rows: Rows) -> tuple[Tensor, Tensor]:
-    """Return the items [total] of ragged rows, int64, and their lengths [B]."""
+    """Return the items [total] int64 of ragged rows, and the lengths [B] of the rows."""
     return long(rows.items), torch.from_numpy(rows.lengths)
 
 
 def long(values: npt.NDArray[Any]) -> Tensor:
-    """Return numbers as int64."""
+    """Return `values` as an int64 tensor."""
     return torch.from_numpy(values.astype(np.int64))
 
 
-ALIGNMENT = 64  # bytes: what torch gives a tensor that is alone
+ALIGNMENT = 64  # bytes: torch's alignment of a newly allocated tensor
 
 
 class Place(NamedTuple):
-    """Hold the place of a tensor's bytes in a flat batch."""
+    """Hold the first byte, the size and the dtype of a tensor in a flat batch."""
 
     first: int
     n_bytes: int
@@ -192,11 +199,11 @@ class Place(NamedTuple):
 
 
 class FlatBatch(NamedTuple):
-    """Hold a batch on its way from a loader process: all of its tensors in one.
+    """Hold a batch with all of its tensors in one, to be sent from a loader process to the trainer.
 
-    `content` [n_bytes] uint8, the one-dimensional tensors, and `batch`, with a `Place` for each. Torch passes each
-    tensor to another process by a file descriptor of its own, which takes a connection: with the dozen tensors of a
-    batch that costs several times what it costs to make them.
+    `content` [n_bytes] uint8 is the concatenation of the one-dimensional tensors; `batch` has a `Place` instead of each
+    tensor. Torch opens a connection to pass the file descriptor of each tensor to another process: for the dozen
+    tensors of a batch this takes several times as long as computing them.
     """
 
     content: Tensor
@@ -204,7 +211,7 @@ class FlatBatch(NamedTuple):
 
     @classmethod
     def of(cls, batch: AnyBatch) -> "FlatBatch":
-        """Return the batch, copied."""
+        """Return a flat copy of `batch`."""
         parts: list[Tensor] = []
 
         def pack(tensor: Tensor) -> Place:
@@ -217,7 +224,7 @@ class FlatBatch(NamedTuple):
         return cls(torch.cat(parts), places)
 
     def unpack(self) -> AnyBatch:
-        """Return the batch, whose tensors share the flat batch's memory."""
+        """Return the batch; its tensors share the memory of the flat batch."""
 
         def tensor_at(place: Place) -> Tensor:
             return self.content[place.first : place.first + place.n_bytes].view(place.dtype)
@@ -227,7 +234,7 @@ class FlatBatch(NamedTuple):
 
 
 def _mapped(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
-    """Return `value` with what `function` makes of each `kind` in its place, in whatever named tuples these stand."""
+    """Return `value` with `function` applied to each instance of `kind`, also inside nested named tuples."""
     if isinstance(value, kind):
         return function(value)
     if isinstance(value, tuple):

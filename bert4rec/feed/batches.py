@@ -1,4 +1,4 @@
-"""The batches of a training: one global order dealt to the ranks, read ahead by loader processes."""
+"""Training batches: one global order, split among the ranks and read ahead by loader processes."""
 
 import os
 import select
@@ -28,11 +28,11 @@ Indices = npt.NDArray[np.int64]
 
 
 class EpochOrder:
-    """The order of one epoch, dealt to the ranks; computed for the steps that are asked for, never stored.
+    """The order of one epoch, split among the ranks; computed on demand and never stored.
 
-    A permutation of `n_sequences` by (`seed`, `epoch`) is cut into global batches of `per_device` sequences a process;
-    each is dealt to the ranks of `partition` in even, contiguous shares. The last global batch may be smaller; where it
-    has fewer sequences than there are ranks, the ranks left over get an empty share. The first `n_seen` are skipped.
+    (`seed`, `epoch`) determine a permutation of `n_sequences`, without its first `n_seen`. It is cut into global
+    batches of `per_device` sequences per process. The ranks of `partition` get even, contiguous shares of each global
+    batch. The last global batch may be smaller; if it has fewer sequences than ranks, some ranks get an empty share.
     """
 
     def __init__(
@@ -46,15 +46,15 @@ class EpochOrder:
         return -(-len(self._places) // self._global_batch)
 
     def places(self, step: int) -> range:
-        """Return the places of the sequences of `step` on all ranks in the permutation."""
+        """Return the positions in the permutation of the sequences of `step`, over all ranks."""
         return self._places[step * self._global_batch : (step + 1) * self._global_batch]
 
     def first(self, step: int) -> Indices:
-        """Return the first sequence [1] of `step` on any rank."""
+        """Return the first sequence [1] of the global batch of `step`."""
         return self._sequences(self.places(step)[:1])
 
     def __getitem__(self, step: int) -> Indices:
-        """Return this rank's share of step `step`."""
+        """Return this rank's sequences of `step`. Raises `IndexError`."""
         if not 0 <= step < len(self):
             raise IndexError(step)
         places = self.places(step)
@@ -67,7 +67,7 @@ class EpochOrder:
 
 @dataclass(frozen=True)
 class Position:
-    """Hold the position in the data: whole `epochs`, `sequences` of the next one, and their steps."""
+    """Hold the position in the data: whole `epochs`, `sequences` of the next epoch, and the `steps` taken so far."""
 
     epochs: int = 0
     sequences: int = 0
@@ -77,24 +77,24 @@ class Position:
 START = Position()
 
 MakeExamples: TypeAlias = Callable[[Tensor, Tensor, Tensor, int, Tensor | None], Batch]
-"""Sequences one after another [total], their lengths [B], what identifies each [B], the epoch, and where a model knows
-times those of the items [total] in seconds → what to train on."""
+"""Concatenated sequences [total], their lengths [B], their ids [B], the epoch, and, if the model uses timestamps, the
+seconds of the items [total] → the training batch."""
 
 
 class Examples(Protocol):
-    """A source of training examples; its pickle is small."""
+    """A source of training examples with a small pickle, since it is sent to the loader processes."""
 
     def __len__(self) -> int:
-        """Return the number of batches of an epoch."""
+        """Return the number of examples of an epoch."""
         ...
 
     def batch(self, indices: Indices, epoch: int) -> AnyBatch:
-        """Return the examples at `indices` [B], in any order, as they are in `epoch`."""
+        """Return the examples at `indices` [B] in `epoch`; their order in the batch may differ."""
         ...
 
 
 class Windows:
-    """Training windows, of each what `make` makes of it."""
+    """Training windows, turned into batches by `make`."""
 
     def __init__(self, windows: TrainingWindows, make: MakeExamples) -> None:
         self._windows, self._make = windows, make
@@ -103,18 +103,18 @@ class Windows:
         return len(self._windows)
 
     def batch(self, indices: Indices, epoch: int) -> Batch:
-        """Return the windows at `indices` [B], sorted by length, so that attention pads little."""
+        """Return the windows at `indices` [B], sorted by length to keep the padding of attention small."""
         indices = indices[np.argsort(self._windows.lengths(indices), kind="stable")]
         rows = self._windows.read(indices)
         return self._make(*tensors_of(rows), torch.from_numpy(indices), epoch, seconds_of(rows))
 
 
 class TrainingBatches:
-    """The training batches of one rank, by step from `start` over all epochs: its share of the `examples`.
+    """One rank's training batches, indexed by step from `start` over all epochs: its share of the `examples`.
 
-    `sampler` draws the negatives of a sampled loss. Batches depend on the arguments and the step alone, so loader
-    processes can make them, and a run can start anywhere: also where a global batch of another size has stopped.
-    Nothing that grows with the data is kept.
+    `sampler` draws the negatives of a sampled loss. A batch depends only on the arguments and the step: loader
+    processes can compute it, and a run can resume at any position, also with another global batch size. Memory does not
+    grow with the data.
     """
 
     def __init__(
@@ -129,17 +129,17 @@ class TrainingBatches:
         self.steps_per_epoch = -(-self.n_sequences // (per_device * partition.n_processes))
 
     def steps_of(self, epoch: int) -> int:
-        """Return steps that are left of an epoch at the start, the same on every rank."""
+        """Return the number of steps that remain in `epoch` at `start`, the same on every rank."""
         return self._steps_of_first if epoch == self.start.epochs else self.steps_per_epoch
 
     def __len__(self) -> int:
         return sum(map(self.steps_of, range(self.start.epochs, self._n_epochs)))
 
     def __getitem__(self, step: int) -> AnyBatch:
-        """Return the batch of this rank at `step`, counted from the start.
+        """Return the batch of this rank at `step`, counted from `start`.
 
-        An empty share becomes one example whose targets are padding, which no loss counts: every rank must run every
-        forward pass.
+        An empty share becomes one example whose targets are NO_ITEM, which every loss ignores: every rank must run
+        every forward pass.
         """
         epoch, step_in_epoch = self._find(step)
         if epoch != self._epoch:
@@ -154,36 +154,36 @@ class TrainingBatches:
         return examples._replace(targets=targets, n_sequences=n_sequences, candidates=candidates)
 
     def batches(self, *, num_workers: int = 0, pin_memory: bool = False) -> Iterator[AnyBatch]:
-        """Yield all batches in order, read ahead by `num_workers` processes that live as long as the training."""
+        """Yield all batches in order, read ahead by `num_workers` loader processes. Raises `DataError`."""
         loader: DataLoader[FlatBatch | AnyBatch | DataError] = DataLoader(
-            range(len(self)),  # type: ignore[arg-type]  # steps, of which each loader process makes the batch
+            range(len(self)),  # type: ignore[arg-type]  # the steps; a loader process computes the batch of each
             batch_size=None,
             shuffle=False,
-            collate_fn=self._parcel_or_error if num_workers else self._batch_or_error,
+            collate_fn=self._flat_batch_or_error if num_workers else self._batch_or_error,
             num_workers=num_workers,
             pin_memory=pin_memory,
-            generator=torch.Generator(),  # from which it draws a seed that nobody uses, rather than from dropout's
+            generator=torch.Generator(),  # else the loader would draw its unused seed from the generator of dropout
             multiprocessing_context=fork_server() if num_workers else None,
             worker_init_fn=partial(_end_with, os.getpid()),
         )
-        for found in loader:
-            if isinstance(found, DataError):
-                raise found
-            yield found.unpack() if isinstance(found, FlatBatch) else found
+        for result in loader:
+            if isinstance(result, DataError):
+                raise result
+            yield result.unpack() if isinstance(result, FlatBatch) else result
 
     def _batch_or_error(self, step: Any) -> AnyBatch | DataError:
-        """Return an error instead of its batch: raised in a loader process it would be a traceback."""
+        """Return the batch of `step`, or its error: raised in a loader process, it would be printed as a traceback."""
         try:
             return self[step]
         except DataError as error:
             return error
 
-    def _parcel_or_error(self, step: Any) -> FlatBatch | DataError:
-        found = self._batch_or_error(step)
-        return found if isinstance(found, DataError) else FlatBatch.of(found)
+    def _flat_batch_or_error(self, step: Any) -> FlatBatch | DataError:
+        result = self._batch_or_error(step)
+        return result if isinstance(result, DataError) else FlatBatch.of(result)
 
     def _find(self, step: int) -> tuple[int, int]:
-        """Return the epoch of `step`, and the step within what is left of it."""
+        """Return the epoch of `step`, and the step within the remaining part of that epoch."""
         if step < self._steps_of_first:
             return self.start.epochs, step
         epochs, step_in_epoch = divmod(step - self._steps_of_first, self.steps_per_epoch)
@@ -194,11 +194,11 @@ class TrainingBatches:
 
 
 def _end_with(pid: int, _worker: int) -> None:
-    """End this loader process as soon as the process `pid` has ended, for whatever reason.
+    """End this loader process as soon as the training process `pid` has ended, for any reason.
 
-    Torch's own watch looks at the parent, which is the fork server: both would stay behind a training that was killed.
+    Torch's own watch checks the parent, which is the fork server: after a killed training, both would keep running.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the training process, which still wants batches
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # after Ctrl-C the training process still needs batches
     try:
         training = os.pidfd_open(pid)
     except ProcessLookupError:

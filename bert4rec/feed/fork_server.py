@@ -1,7 +1,7 @@
-"""The fork server of the loader processes: it imports what they need once, and they share it, and nothing else.
+"""The fork server of the loader processes: it imports their modules once, and they share the memory of these.
 
-Forked from the training process, they would inherit the thread pools of torch and Arrow in an unknown state. Imports no
-torch, so that the server can be started before the training process has imported its own.
+A loader process that is forked from the training process would inherit the thread pools of torch and Arrow in an
+unknown state. This module does not import torch: the server can start before the training process has imported it.
 """
 
 import multiprocessing
@@ -11,8 +11,8 @@ from multiprocessing.context import ForkServerContext
 
 
 def fork_server() -> ForkServerContext:
-    """Return the context that starts processes by the fork server, which the first of them starts."""
-    # A training that is interrupted ends at once; what it has not freed is freed without a message on the screen.
+    """Return the multiprocessing context of the fork server; starting its first process also starts the server."""
+    # An interrupted training ends at once; its shared memory is then freed without a warning on the screen.
     os.environ.setdefault("PYTHONWARNINGS", "ignore::UserWarning:multiprocessing.resource_tracker")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["bert4rec.feed.preloaded"])
@@ -20,6 +20,6 @@ def fork_server() -> ForkServerContext:
 
 
 def start_ahead() -> None:
-    """Start the server now: it takes a second for its imports, during which this process has other things to do."""
+    """Start the server now: its imports take a second, during which this process can continue."""
     fork_server()
     forkserver.ensure_running()

@@ -1,7 +1,7 @@
-"""Histories as batches that ask for the next item: each kind of model in its own way.
+"""Inference batches: histories with a query for the next item, for masked and for causal models.
 
-`targets` hold those of the rows, or nothing but zeros where they have none. `times`: what the model knows of them; rows
-have some then, and for "target" those of the targets.
+The `targets` of a batch are those of the rows, or zeros if the rows have none. `times` is the setting of the model:
+with "history" or "target" the rows must have the timestamps of items and targets.
 """
 
 import torch
@@ -14,7 +14,7 @@ from bert4rec.feed.masking import inference_time_deltas
 
 
 def append_mask_batch(rows: Rows, max_len: int, times: str = "none") -> Batch:
-    """Return the last `max_len` - 1 items of each history and the mask token after them, which is to be predicted."""
+    """Return the last `max_len` - 1 items of each history, followed by the mask token, the position to predict."""
     items, kept, chosen = _last_items(rows, max_len - 1)
     ends = (kept + 1).cumsum(0)
     is_item = torch.ones(int(ends[-1]), dtype=torch.bool)
@@ -26,14 +26,14 @@ def append_mask_batch(rows: Rows, max_len: int, times: str = "none") -> Batch:
 
 
 def causal_batch(rows: Rows, max_len: int, times: str = "none") -> Batch:
-    """Return the last `max_len` - 1 items of each history, as many as a whole window has before its last target."""
+    """Return the last `max_len` - 1 items of each history, as many as a full training window has inputs."""
     items, kept, chosen = _last_items(rows, max_len - 1)
     gaps, instants = _times(rows, kept, chosen, times, is_causal=True)
     return Batch.from_items(items, kept, kept.cumsum(0) - 1, _targets(rows), gaps, instants)
 
 
 def _last_items(rows: Rows, n: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return at most `n` last items of each row, their counts [B], and their places among all rows' items."""
+    """Return the last items of each row, at most `n`, their counts [B], and their indices into all rows' items."""
     items, lengths = tensors_of(rows)
     kept = lengths.clamp(max=n)
     from_end = torch.repeat_interleave(kept.cumsum(0), kept) - torch.arange(int(kept.sum()))
@@ -44,11 +44,11 @@ def _last_items(rows: Rows, n: int) -> tuple[Tensor, Tensor, Tensor]:
 def _times(
     rows: Rows, kept: Tensor, chosen: Tensor, times: str, *, is_causal: bool
 ) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """Return gaps and instants where the items stand at the places `chosen`, of which each row has `kept` [B]."""
+    """Return gaps and instants for the items at indices `chosen`, `kept` [B] per row; None without timestamps."""
     seconds = seconds_of(rows)
     if seconds is None:
         return None, None
-    assert rows.target_times is not None, "a split that is read with times has those of the targets"
+    assert rows.target_times is not None, "a split that is read with times has the times of the targets"
     at = torch.from_numpy(rows.target_times) if times == "target" else None
     return inference_time_deltas(seconds[chosen], kept, at, is_causal=is_causal)
 

@@ -1,7 +1,7 @@
 """BERT masking of a ragged batch, as a pure function.
 
-Every decision is a hash of (seed, epoch, sequence index, position), not a draw from a stream: the masks of a sequence
-are the same on whichever rank, in whichever batch and after whichever restart it is met.
+Every decision is a hash of (seed, epoch, sequence index, position), not a draw from a generator: the masks of a
+sequence do not depend on the rank, the batch or a restart.
 """
 
 from dataclasses import dataclass
@@ -42,12 +42,13 @@ def until_next(seconds: Tensor, lengths: Tensor) -> Tensor:
 def inference_time_deltas(
     seconds: Tensor, lengths: Tensor, at: Tensor | None, *, is_causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the gaps of histories that query at `at` [B], and these instants [B].
+    """Return the gaps of histories with the query times `at` [B], and the query times [B].
 
     Without `at`, the query time is the time of the last item.
 
-    A causal model is told at each position when the next item comes, or where that is not known how long ago the one
-    before was. Another one has a position more behind each history, the mask token's, and gets the latter of all.
+    For a causal model the gaps [N] are the seconds until the next item, at the last position until the query; without
+    `at` they are the seconds since the previous item. Otherwise the gaps [N + B] are the seconds since the previous
+    position, including one position per history for the mask token, at the query time.
 
     >>> seconds, lengths, at = torch.tensor([5, 7, 20, 100]), torch.tensor([3, 1]), torch.tensor([50, 101])
     >>> inference_time_deltas(seconds, lengths, at, is_causal=True)[0].tolist()
@@ -74,15 +75,16 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Masking:
-    """Chooses the positions to predict and hides them (BERT4Rec, Sun et al. 2019, section 3.6).
+    """Chooses the positions to predict and masks them (BERT4Rec, Sun et al. 2019, section 3.6).
 
-    With probability `last_item_mask_prob` only the last item of a sequence is masked, as at inference; else each
-    position with `mask_prob`, and at least one. A masked position shows the mask token (`mask_token_share`; always, for
-    the last item alone), a random one of the `n_items` items (`random_token_share`), or itself.
+    With probability `last_item_mask_prob` only the last item of a sequence is masked, as at inference. Otherwise each
+    position is masked with probability `mask_prob`, and at least one. The input at a masked position is the mask token
+    (with probability `mask_token_share`; always, if only the last item is masked), a random one of the `n_items` items
+    (`random_token_share`), or the item itself.
 
-    A model that knows `times` is told at each position how long ago the one before it was, and at those to predict
-    their instants; with "history" as if these had been when the item before them was, since at inference nobody knows
-    when the next comes.
+    Unless `times` is "none", the batch has the seconds since the previous item at each position, and the time of each
+    prediction. With "history", a masked position has the time of the last visible item before it, since the time of the
+    next item is unknown at inference.
     """
 
     seed: int
@@ -96,10 +98,10 @@ class Masking:
     def __call__(
         self, items: Tensor, lengths: Tensor, sequence_ids: Tensor, epoch: int, seconds: Tensor | None = None
     ) -> Batch:
-        """Return what the model is trained on in `epoch`.
+        """Return the training batch of the sequences in `epoch`.
 
-        `items` [total] int64 are the sequences one after another, `lengths` [B] their lengths, `sequence_ids` [B] what
-        identifies each in the whole training set, `seconds` [total] when the items were taken.
+        `items` [total] int64 are the concatenated sequences, `lengths` [B] their lengths, `sequence_ids` [B] their ids
+        in the whole training set, `seconds` [total] the timestamps of the items.
         """
         rows = np.repeat(np.arange(len(lengths)), lengths)
         starts = lengths.cumsum(0).numpy() - lengths.numpy()
@@ -107,13 +109,13 @@ class Masking:
         sequence_keys = splitmix64(epoch_key, _words(sequence_ids.numpy()))
         keys = splitmix64(sequence_keys[rows], _words(np.arange(len(items)) - starts[rows]))
         only_last = _uniform(sequence_keys, 1) < self.last_item_mask_prob
-        chosen = self._choose(keys, sequence_keys, only_last, rows, starts, lengths.numpy())
-        positions = torch.from_numpy(np.flatnonzero(chosen))
-        shown = torch.from_numpy(self._hide(items.numpy(), chosen, keys, only_last[rows]))
+        is_chosen = self._choose(keys, sequence_keys, only_last, rows, starts, lengths.numpy())
+        positions = torch.from_numpy(np.flatnonzero(is_chosen))
+        shown = torch.from_numpy(self._hide(items.numpy(), is_chosen, keys, only_last[rows]))
         gaps = instants = None
         if seconds is not None:
-            known = seconds if self.times == "target" else seconds[_shown_before(chosen, lengths)]
-            gaps, instants = time_deltas(known, lengths), known[positions]
+            visible_seconds = seconds if self.times == "target" else seconds[_shown_before(is_chosen, lengths)]
+            gaps, instants = time_deltas(visible_seconds, lengths), visible_seconds[positions]
         return Batch.from_items(shown, lengths, positions, items[positions], gaps, instants)
 
     def _choose(
@@ -127,7 +129,7 @@ class Masking:
         return chosen
 
     def _hide(self, items: Ints, chosen: Bools, keys: Words, only_last: Bools) -> Ints:
-        """Return the inputs [total] with most `chosen` items replaced."""
+        """Return the inputs [total]: the `chosen` items become the mask token, a random item, or stay."""
         kind = _uniform(keys, 4)
         is_mask = chosen & ((kind < self.mask_token_share) | only_last)
         is_random = chosen & ~is_mask & (kind < self.mask_token_share + self.random_token_share)
@@ -136,16 +138,16 @@ class Masking:
 
 
 def _shown_before(is_hidden: Bools, lengths: Tensor) -> Tensor:
-    """Return for each position [total] itself or, if hidden, the last visible one before it in its sequence.
+    """Return for each position [total] the position itself or, if hidden, the last visible one before it.
 
-    Where there is none before, the next one behind; the first position where all of a sequence are hidden.
+    If none before it in the sequence is visible, this is the next visible one; if none at all is, the first position.
 
     >>> _shown_before(np.array([True, False, True, True, False, True]), torch.tensor([5, 1])).tolist()
     [1, 1, 1, 1, 4, 5]
     """
     n, at = len(is_hidden), np.arange(len(is_hidden))
     ends = lengths.cumsum(0).numpy()
-    firsts, ends = (np.repeat(of_rows, lengths) for of_rows in (ends - lengths.numpy(), ends))
+    firsts, ends = (np.repeat(bounds, lengths) for bounds in (ends - lengths.numpy(), ends))
     before = np.maximum.accumulate(np.where(is_hidden, -1, at))
     behind = np.minimum.accumulate(np.where(is_hidden, n, at)[::-1])[::-1]
     source = np.where(before >= firsts, before, np.where(behind < ends, behind, firsts))
@@ -157,17 +159,17 @@ def _words(numbers: Ints) -> Words:
 
 
 def _uniform(keys: Words, purpose: int) -> npt.NDArray[np.float64]:
-    """Return float64 in [0, 1) from the upper 53 bits, an independent number for each `purpose`."""
+    """Return a float64 in [0, 1) for each key, from the upper 53 bits of its hash; independent for each `purpose`."""
     upper = splitmix64(keys, _words(np.array([-purpose - 1]))) >> np.uint64(11)
     return upper.astype(np.float64) * 2.0**-53
 
 
 @dataclass(frozen=True)
 class Shifting:
-    """Each sequence without its last item, with the item after each position as its target (SASRec, section 3.1).
+    """Makes causal batches: the target of each position is the next item (SASRec, section 3.1).
 
-    A model that knows `times` is told at each position its own instant and how long before it the item before was
-    ("history"), or the instant of the next one and how long until then ("target").
+    With `times` "history", each position has its own time and the seconds since the previous item; with "target", the
+    time of the next item and the seconds until then.
     """
 
     times: str = "none"
@@ -175,10 +177,10 @@ class Shifting:
     def __call__(
         self, items: Tensor, lengths: Tensor, sequence_ids: Tensor, epoch: int, seconds: Tensor | None = None
     ) -> Batch:
-        """Return what the model is trained on, the same in every `epoch`.
+        """Return the training batch of the sequences, the same in every `epoch`.
 
-        `items` [total] int64 are the sequences one after another, `lengths` [B] their lengths, `seconds` [total] when
-        they were taken. A sequence of one item stays in the batch, with nothing to be predicted.
+        `items` [total] int64 are the concatenated sequences, `lengths` [B] their lengths, `seconds` [total] the
+        timestamps of the items. A sequence of one item stays in the batch, without a target.
         """
         ends = lengths.cumsum(0)
         is_alone = lengths == 1
@@ -189,12 +191,12 @@ class Shifting:
         shown, n_shown = items[is_shown], torch.where(is_alone, 1, lengths - 1)
         gaps = instants = None
         if seconds is not None:
-            told, known = self._times(seconds, lengths)
-            gaps, instants = told[is_shown], known[is_shown]
+            all_gaps, all_instants = self._times(seconds, lengths)
+            gaps, instants = all_gaps[is_shown], all_instants[is_shown]
         return Batch.from_items(shown, n_shown, torch.arange(len(shown)), targets[is_shown], gaps, instants)
 
     def _times(self, seconds: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Return gaps and instants of all positions."""
+        """Return the gaps and instants [total] of all positions."""
         if self.times == "target":
             gaps = until_next(seconds, lengths)
             return gaps, seconds + gaps

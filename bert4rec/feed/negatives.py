@@ -1,4 +1,4 @@
-"""Negatives for the sampled losses: one draw a step for each group of processes."""
+"""Negatives for the sampled losses: one draw per step for each group of processes."""
 
 from typing import NamedTuple
 
@@ -7,27 +7,27 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-BLOCK = 128  # items whose weights are summed ahead
-SLAB = BLOCK * 8192  # items weighed at once when the sums are made
-STREAM = 0x4E454741  # keeps these draws apart from the epochs' orders, which (seed, epoch) seeds
+BLOCK = 128  # items per precomputed sum of weights
+SLAB = BLOCK * 8192  # items whose weights are in memory at once while the sums are computed
+STREAM = 0x4E454741  # separates these draws from the epochs' orders, which are seeded with (seed, epoch)
 
 
 class Negatives(NamedTuple):
-    """`ids` [K] int64; `log_expected` [K] float32, the log of how often each was to be expected among them."""
+    """Hold the `ids` [K] int64 of a draw and `log_expected` [K] float32, the log of their expected counts in it."""
 
     ids: Tensor
     log_expected: Tensor
 
 
 class NegativeSampler:
-    """Draws `n` items a step, each with a probability in proportion to its popularity to a `power`.
+    """Draws `n` items per step, with probabilities proportional to popularity ** `power`.
 
-    `popularity` [n_items] counts training positions; an item without any counts as one that has one, so that every
-    item is at some time a negative. Power 0 draws uniformly and without repeats, which varies least and
-    needs no popularity; `n` is then at most `n_items`. Other powers draw with repeats. The draws
-    depend on (`seed`, step, `group`) alone: processes of one group draw the same, and a run can begin anywhere.
+    `popularity` [n_items] are counts of training positions; 0 counts as 1, so that every item can be a negative. Power
+    0 draws uniformly without replacement, which has the lowest variance and needs no popularity; `n` is then at most
+    `n_items`. Other powers draw with replacement. A draw depends only on (`seed`, step, `group`): the processes of a
+    group draw the same negatives, and a run can resume at any step.
 
-    Only the sums of blocks of items are kept; `popularity` itself may be memory-mapped.
+    Memory holds only the sums of blocks of items; `popularity` may be memory-mapped.
     """
 
     def __init__(
@@ -53,15 +53,15 @@ class NegativeSampler:
         return Negatives(torch.from_numpy(items), torch.from_numpy(np.log(expected).astype(np.float32)))
 
     def _weights(self, items: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        assert self._popularity is not None, "a power of the popularity needs the popularity"
+        assert self._popularity is not None, "a power other than 0 needs the popularity"
         return np.maximum(self._popularity[items], 1).astype(np.float64) ** self._power
 
     def _find(self, points: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-        """Return the items on which `points` [K] fall when all items' weights stand one after another."""
+        """Return the items [K] whose intervals of the cumulative weights contain the `points` [K]."""
         block = np.searchsorted(self._ends[:-1], points, side="right")
         before = np.concatenate([[0.0], self._ends])[block]
         members = block[:, None] * BLOCK + np.arange(BLOCK)
         weights = self._weights(np.minimum(members, self._n_items - 1))
         inside = (weights.cumsum(1) <= (points - before)[:, None]).sum(1)
-        # A block's sum and the sum of its parts round differently: the last item may be passed by a hair.
+        # A block's sum and its cumulative sum round differently: a point may lie just behind the last item.
         return np.minimum(block * BLOCK + np.minimum(inside, BLOCK - 1), self._n_items - 1)

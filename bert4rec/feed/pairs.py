@@ -1,4 +1,4 @@
-"""Pairs of a user and an item, as the training parts of histories hold them: read where the mapped files have them."""
+"""Pairs of a user and an item from the training parts of the memory-mapped histories."""
 
 import numpy as np
 import torch
@@ -9,13 +9,13 @@ from bert4rec.feed.batches import Indices
 from bert4rec.feed.seeded import Permutation
 
 TRAINING, VALIDATION, TEST = "training", "validation", "test"
-STREAM = 0x52415445  # keeps the choice of held-out pairs apart from the epochs' orders, which (seed, epoch) seeds
+STREAM = 0x52415445  # separates the choice of held-out pairs from the epochs' orders, seeded with (seed, epoch)
 
 
 class PairExamples:
-    """Hold those of all `pairs` at `places` of their permutation by `seed`.
+    """Hold the part of `pairs` at `places` of their permutation by `seed`; without a `seed`, in their own order.
 
-    Without a `seed` they stay in their order. `has_ratings`: whether their ratings are wanted.
+    With `has_ratings`, batches include the ratings.
     """
 
     def __init__(self, pairs: TrainingPairs, places: range, *, seed: int | None, has_ratings: bool) -> None:
@@ -26,30 +26,31 @@ class PairExamples:
         return len(self._places)
 
     def numbers(self, indices: Indices) -> Indices:
-        """Return the numbers of the pairs at `indices` [B], in that order."""
+        """Return the numbers [B], within all pairs, of those at `indices` [B]."""
         places = self._places.start + indices
         return places if self._order is None else self._order.at(places)
 
     def batch(self, indices: Indices, epoch: int) -> Pairs:
-        """Return the pairs at `indices` [B], in the order in which they stand in memory; the same in every `epoch`."""
+        """Return the pairs at `indices` [B], sorted by their place in memory; the same in every `epoch`."""
         users, items, ratings = self.read(indices)
         return Pairs.between(long(users), long(items), None if ratings is None else torch.from_numpy(ratings))
 
     def read(self, indices: Indices) -> tuple[Ints, Ints, Floats | None]:
-        """Return users, items and ratings [B] of the pairs at `indices` [B], in the order of memory."""
+        """Return users, items and ratings [B] of the pairs at `indices` [B], sorted by their place in memory."""
         return self._pairs.read(np.sort(self.numbers(indices)), with_ratings=self._has_ratings)
 
 
 def parts_of_pairs(
     pairs: TrainingPairs, *, seed: int, loss: str, rating_validation: float, rating_holdout: float = 0.1, **_: object
 ) -> dict[str, PairExamples]:
-    """Return the pairs to train on and, where `loss` is that of ratings, shares of all pairs held out at random.
+    """Return the pairs to train on and, if `loss` is "mse", random held-out shares of all pairs, by part.
 
-    Which pairs are held out depends on `seed` and on their number alone. Each part may be empty, but for the training.
+    The choice of held-out pairs depends only on `seed` and on the number of pairs. Only the training part is never
+    empty.
     """
     if loss != "mse":
         return {TRAINING: PairExamples(pairs, range(len(pairs)), seed=None, has_ratings=False)}
     n_test = round(rating_holdout * len(pairs))
     n_held_out = min(n_test + round(rating_validation * len(pairs)), len(pairs) - 1)
     bounds = {TEST: (0, n_test), VALIDATION: (n_test, n_held_out), TRAINING: (n_held_out, len(pairs))}
-    return {name: PairExamples(pairs, range(*of_part), seed=seed, has_ratings=True) for name, of_part in bounds.items()}
+    return {name: PairExamples(pairs, range(*part), seed=seed, has_ratings=True) for name, part in bounds.items()}

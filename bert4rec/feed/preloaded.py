@@ -1,8 +1,7 @@
-"""Imported by the fork server of the loader processes alone: what all of them need, and share.
+"""Import the modules that the loader processes share; only their fork server imports this one.
 
-torchrun sends SIGTERM to a training process with its whole group. Loader processes that obeyed would take away the
-batch that the training still needs to come to its next step and save: they are in a group of their own, and end with
-the training instead.
+torchrun sends SIGTERM to the process group of a training process. The training still needs the next batch to reach its
+next step and save a checkpoint, so the loader processes are in another group, and end with the training.
 """
 
 import gc
@@ -11,5 +10,5 @@ from importlib import import_module
 
 os.setpgrp()
 import_module("bert4rec.feed.batches")
-import_module("bert4rec.__main__")  # since each process first imports what its training was started as
-gc.freeze()  # a search for garbage writes on every object: each process would get copies of pages that all can share
+import_module("bert4rec.__main__")  # each spawned process first imports the main module of its training
+gc.freeze()  # garbage collection writes to every object, and would copy the memory pages that all processes share

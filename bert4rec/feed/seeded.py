@@ -1,4 +1,4 @@
-"""Random numbers that are a function of what they are for, in the place of a stream from which they would be drawn."""
+"""Counter-based random numbers: hashes of a key and a counter instead of draws from a generator."""
 
 import math
 
@@ -13,24 +13,24 @@ Words = npt.NDArray[np.uint64]
 
 
 def mix(x: Words) -> Words:
-    """Return the finalizer of splitmix64; products wrap around."""
+    """Return the splitmix64 finalizer of `x`; products wrap around."""
     x = (x ^ (x >> np.uint64(30))) * MIX_1
     x = (x ^ (x >> np.uint64(27))) * MIX_2
     return x ^ (x >> np.uint64(31))
 
 
 def splitmix64(key: Words, counter: Words) -> Words:
-    """Return the output number `counter`, from 0, of the generator that is seeded with `key`."""
+    """Return output number `counter`, counted from 0, of the splitmix64 generator seeded with `key`."""
     return mix(key + (counter + np.uint64(1)) * GAMMA)
 
 
-ROUNDS = 12  # with fewer, counts over many keys show that not all orders of five things come up equally often
+ROUNDS = 12  # with fewer rounds, counts over many keys show that the orders of five items are not equally likely
 
 Indices = npt.NDArray[np.int64]
 
 
 class Permutation:
-    """A bijection of range(`n`), `n` at least 1, that `key`, whole numbers from 0, chooses.
+    """A permutation of range(`n`), `n` at least 1, determined by `key`, integers from 0.
 
     >>> sorted(Permutation(10, (1, 2)).at(np.arange(10)).tolist())
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
@@ -43,17 +43,18 @@ class Permutation:
         self._keys: Words = np.random.SeedSequence(key).generate_state(ROUNDS, np.uint64).astype(np.uint64)
 
     def at(self, positions: Indices) -> Indices:
-        """Return what stands at `positions` [B], each in range(n)."""
-        found = self._once(positions.astype(np.uint64))
-        # What has left range(n) is permuted until it is back: it comes from one place only, so none meets another.
-        outside = np.flatnonzero(found >= self._n)
+        """Return the values [B] of the permutation at `positions` [B], each in range(n)."""
+        values = self._once(positions.astype(np.uint64))
+        # Values outside range(n) are permuted again until they are inside; the result stays a bijection (cycle
+        # walking).
+        outside = np.flatnonzero(values >= self._n)
         while len(outside):
-            found[outside] = self._once(found[outside])
-            outside = outside[found[outside] >= self._n]
-        return found.astype(np.int64)
+            values[outside] = self._once(values[outside])
+            outside = outside[values[outside] >= self._n]
+        return values.astype(np.int64)
 
     def _once(self, numbers: Words) -> Words:
-        """Return a permutation of range(a × b): a hash of each half of a pair shifts the other half, in turn."""
+        """Return `numbers` in a permutation of range(a × b): each round shifts one half by a hash of the other half."""
         a, b = self._sides
         left, right = numbers // b, numbers % b
         for number, key in enumerate(self._keys):

@@ -1,1 +1,1 @@
-"""The networks and their losses; nothing here knows of processes but the parts of the item table."""
+"""Models and losses; only the item table and the losses over it depend on the number of processes."""

@@ -1,4 +1,4 @@
-"""The kinds without training: popularity, and what their scorers read of the training."""
+"""Baselines without training: their factory, popularity, and the counts of recent interactions."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -15,13 +15,13 @@ from bert4rec.dataset.reader import Dataset
 from bert4rec.models.transitions import Part, TrainingHistories, Transitions, TransitionScorer
 from bert4rec.runtime.collectives import Partition
 
-DIGITS = (32, 16, 0)  # an instant has three, of 16 bits each
+DIGITS = (32, 16, 0)  # shifts of the three digits of a time, 16 bits each
 DIGIT = 1 << 16
-EARLIEST = -(1 << 47)  # seconds: millions of years ago
+EARLIEST = -(1 << 47)  # the smallest time, in seconds: millions of years ago
 
 
 class PopularityScorer:
-    """Gives every item its number of training positions, `popularity` [n_items], whoever the user is."""
+    """Scores each item by its number of training positions, `popularity` [n_items], the same for all users."""
 
     width = 0
 
@@ -30,21 +30,21 @@ class PopularityScorer:
         self.dtype = torch.float32 if popularity.max() < 2**24 else torch.float64  # so that counts are exact
 
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return an empty state: popularity does not depend on the user."""
+        """Return empty user vectors [B, 0], as popularity does not depend on the user, and the scores of `ids`."""
         return torch.empty(len(ids), 0, dtype=self.dtype, device=ids.device), self.items(ids)
 
     def items(self, ids: Tensor) -> Tensor:
-        """Return the counts of the items."""
+        """Return the counts of the items `ids`."""
         counts = self._popularity[ids.cpu().numpy()]
         return torch.from_numpy(counts).to(ids.device, self.dtype)
 
     def scores(self, users: Tensor, items: Tensor) -> Tensor:
-        """Return the same for all users."""
+        """Return the same scores for all users."""
         return items.repeat(len(users), 1)
 
 
 def in_order(*counts: npt.NDArray[np.integer]) -> Indices:
-    """Return ranks of items [n_items] by the first of `counts`, ties by the next.
+    """Return scores of the items [n_items], from 0, ordered by the first of `counts`, ties by the next.
 
     >>> in_order(np.array([3, 0, 0, 3]), np.array([5, 1, 2, 5])).tolist()
     [2, 0, 1, 2]
@@ -57,10 +57,10 @@ def in_order(*counts: npt.NDArray[np.integer]) -> Indices:
 
 
 def recent_counts(histories: TrainingHistories, share: float) -> Indices:
-    """Return how often each item [n_items] was taken in the newest `share` of the training interactions.
+    """Return the number of interactions with each item [n_items] in the newest `share` of the training interactions.
 
-    Where times are known, these are all from one instant on, the latest one that gives so many; else the last ones of
-    every user, rounded up, since only a user's own order is known.
+    With times, the newest are all interactions since the latest instant that yields at least this share. Without times,
+    they are the last ones of every user, rounded up, since only the order within a history is known.
     """
     is_recent = _from_instant(histories, share) if histories.has_times else _at_the_end(share)
     counts = np.zeros(histories.n_items, np.int64)
@@ -70,26 +70,26 @@ def recent_counts(histories: TrainingHistories, share: float) -> Indices:
 
 
 def n_passes(histories: TrainingHistories) -> int:
-    """Return how often `recent_counts` reads all histories."""
+    """Return the number of passes of `recent_counts` over all histories."""
     return 1 + (len(DIGITS) if histories.has_times else 0)
 
 
 def newest_from(times: Callable[[], Iterable[Indices]], n_newest: int) -> int:
-    """Return the latest second from which on there are at least `n_newest`; `times` reads all of them, some at a time.
+    """Return the latest second such that at least `n_newest` times are not before it; `times` yields all, in parts.
 
     >>> newest_from(lambda: [np.array([10, 20]), np.array([30, 20])], 2)
     20
     """
-    found, later = 0, 0  # the first digits, and how many times are later than all that begin so
+    prefix, later = 0, 0  # the leading digits of the result, and the number of times with a greater prefix
     for shift in DIGITS:
         counts = np.zeros(DIGIT, np.int64)
         for part in times():
             digits = (part - EARLIEST) >> shift
-            counts += np.bincount(digits[digits // DIGIT == found] % DIGIT, minlength=DIGIT)
+            counts += np.bincount(digits[digits // DIGIT == prefix] % DIGIT, minlength=DIGIT)
         from_digit = later + counts[::-1].cumsum()[::-1]
         digit = int(np.flatnonzero(from_digit >= n_newest).max())
-        found, later = found * DIGIT + digit, int(from_digit[digit] - counts[digit])
-    return found + EARLIEST
+        prefix, later = prefix * DIGIT + digit, int(from_digit[digit] - counts[digit])
+    return prefix + EARLIEST
 
 
 def _from_instant(histories: TrainingHistories, share: float) -> Callable[[Part], npt.NDArray[np.bool_]]:
@@ -114,12 +114,12 @@ UntrainedScorer: TypeAlias = PopularityScorer | TransitionScorer
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineFactory:
-    """Hold the dataset, and what the kinds count of it.
+    """Hold the dataset and the settings of the baselines, and make their scorers.
 
-    Recent popularity is that of the newest `recent_share`. A transition counts `decay` times as much for each further
-    place of distance; the decay leaves little weight beyond `n_last_items`. To the transitions of an item `smoothing`
-    by popularity are added: 60 to 100 are best on validation of sparse data (Amazon Sports) and as good as any on dense
-    data (MovieLens 1M).
+    Recent popularity counts the newest `recent_share` of the interactions. The weight of a transition is multiplied by
+    `decay` for each further position of distance, which leaves little weight beyond `n_last_items`. Each item gets
+    `smoothing` additional transitions, distributed by popularity: on validation, 60 to 100 are best for sparse data
+    (Amazon Sports) and as good as any other value for dense data (MovieLens 1M).
     """
 
     dataset: Dataset
@@ -130,32 +130,32 @@ class BaselineFactory:
     smoothing: float = 100.0
 
     def histories(self, between: Callable[[], None] = lambda: None) -> TrainingHistories:
-        """Return what is counted, of which each part is read after a call of `between`."""
+        """Return the training histories; `between` is called before each part is read."""
         return TrainingHistories(self.dataset, between)
 
     def n_parts(self, kind: str) -> int:
-        """Return how often `between` is called while the scorer of `kind` is made."""
+        """Return the number of calls of `between` while the scorer of `kind` is made."""
         histories = self.histories()
         passes = {POPULARITY: 0, "recent_popularity": n_passes(histories)}.get(kind, 1)
         return passes * histories.n_parts
 
     def scorer(self, kind: str, between: Callable[[], None]) -> UntrainedScorer:
-        """Return the scorer of `kind`, when all is counted; `between` may raise."""
+        """Return the scorer of `kind` after counting; `between` is called before each part of the data."""
         return SCORERS[kind](self, between)
 
 
-def _recent_popularity(counting: BaselineFactory, between: Callable[[], None]) -> PopularityScorer:
-    """Return recent popularity; ties are broken by overall popularity."""
-    recent = recent_counts(counting.histories(between), counting.recent_share)
-    return PopularityScorer(in_order(recent, counting.dataset.popularity), counting.partition)
+def _recent_popularity(factory: BaselineFactory, between: Callable[[], None]) -> PopularityScorer:
+    """Return the scorer by recent popularity; ties are broken by overall popularity."""
+    recent = recent_counts(factory.histories(between), factory.recent_share)
+    return PopularityScorer(in_order(recent, factory.dataset.popularity), factory.partition)
 
 
-def _transition_graph(counting: BaselineFactory, between: Callable[[], None]) -> TransitionScorer:
-    n_last_items, decay = counting.n_last_items, counting.decay
-    transitions = Transitions.count(counting.histories(between), reach=n_last_items, decay=decay)
+def _transition_graph(factory: BaselineFactory, between: Callable[[], None]) -> TransitionScorer:
+    n_last_items, decay = factory.n_last_items, factory.decay
+    transitions = Transitions.count(factory.histories(between), reach=n_last_items, decay=decay)
     return TransitionScorer(
-        transitions, counting.dataset.popularity, counting.partition, n_last_items=n_last_items, decay=decay,
-        smoothing=counting.smoothing,
+        transitions, factory.dataset.popularity, factory.partition, n_last_items=n_last_items, decay=decay,
+        smoothing=factory.smoothing,
     )  # fmt: skip
 
 

@@ -1,5 +1,5 @@
-"""The names of a model's tensors in checkpoints and model packages, for all who read them without TorchRec."""
+"""The names of a model's tensors in checkpoints and model packages, for code that does not import TorchRec."""
 
-ENCODER = "encoder."  # how those of the transformer begin
+ENCODER = "encoder."  # prefix of the transformer's tensors
 TABLE, HEAD, HEAD_BIAS = "item_table.embeddings.item.weight", "head.weight", "head.bias"
 MASK = "mask_vector"

@@ -1,7 +1,7 @@
-"""The base of every model that ranks items: tables, queries, scores, a loss; its data and its size.
+"""The base class of every model that ranks items: tables, queries, scores, loss, training data and size.
 
-It knows nothing of processes: parallelism is applied from outside. Shapes: M positions to predict, C candidates, D =
-the width of what is scored.
+The model does not depend on the number of processes: parallelism is applied from outside. Shapes: M positions to
+predict, C candidates, D = the width of queries and items.
 """
 
 from importlib import import_module
@@ -22,11 +22,11 @@ from bert4rec.models.tables import CataloguePart, IdExchange, ItemTable, Table
 class RankingModel(nn.Module):
     """Scores items for queries; the loss is "softmax" or one of `SAMPLED_LOSSES`.
 
-    A kind of model says how both are represented, and, where that is no product, how they are scored.
+    A subclass encodes queries and items; it may also replace the scores, which are dot products by default.
     """
 
     kind: ClassVar[Kind]
-    times = "none"  # what it knows of them, as model.times has it
+    times = "none"  # the setting model.times
 
     def __init__(self, item_table: ItemTable, loss: LossSettings) -> None:
         super().__init__()
@@ -35,32 +35,32 @@ class RankingModel(nn.Module):
 
     @classmethod
     def examples(cls, windows: TrainingWindows, **settings: Any) -> Examples:
-        """Return what the model is trained on: the `windows`, or the pairs in their histories.
+        """Return the training examples: the `windows`, or the pairs of their histories.
 
-        `settings`: `loss`, `rating_validation`, and the keywords of `Masking`; `times` among them.
+        `settings`: `loss`, `rating_validation`, and the keywords of `Masking`, including `times`.
         """
         raise NotImplementedError
 
     def n_positions(self, batch_size: int) -> int:
-        """Return positions of `batch_size` examples, at most."""
+        """Return the maximum number of positions of `batch_size` examples."""
         raise NotImplementedError
 
     @staticmethod
     def n_targets(batch_size: int, n_positions: int, *, mask_prob: float) -> int:
-        """Return about how many of the `n_positions` of as many examples are to be predicted in a step."""
+        """Return the approximate number of positions to predict among `n_positions` of `batch_size` examples."""
         raise NotImplementedError
 
     @staticmethod
     def inference_batch(rows: Rows, max_len: int, times: str = "none") -> AnyBatch:
-        """Return rows of an evaluation split as an inference batch; `times` as the model's setting."""
+        """Return the inference batch of rows of an evaluation split; `times` is the model's setting."""
         raise NotImplementedError
 
     def encode_queries(self, batch: Any, candidates: Lookup) -> tuple[Tensor, Tensor]:
-        """Return queries [M, D] at the batch's positions, and the `candidates` [C, D]."""
+        """Return the queries [M, D] at the batch's positions, and the vectors [C, D] of the `candidates`."""
         raise NotImplementedError
 
     def encode_for_catalogue(self, batch: Any) -> tuple[Tensor, CataloguePart]:
-        """Return queries [M, D], and this process's part of the catalogue."""
+        """Return the queries [M, D], and this process's part of the catalogue."""
         raise NotImplementedError
 
     def encode_items(self, items: Lookup) -> Tensor:
@@ -81,7 +81,7 @@ class RankingModel(nn.Module):
         return self.item_table.width
 
     def forward(self, batch: Any) -> Tensor:
-        """Return the sum of the loss over positions, a scalar; positions with target NO_ITEM count nothing."""
+        """Return the sum of the losses of the positions, a scalar; positions with the target NO_ITEM are ignored."""
         return self._sampled_loss(batch) if self.needs_negatives else self._softmax_loss(batch)
 
     def _softmax_loss(self, batch: AnyBatch) -> Tensor:
@@ -95,29 +95,29 @@ class RankingModel(nn.Module):
         candidates = batch.candidates
         assert candidates is not None, f"{self.loss} needs negatives"
         queries, items = self.encode_queries(batch, candidates.items)
-        own, shared = (items.index_select(0, places) for places in (candidates.positives, candidates.negatives))
-        positive = self.score_pairs(queries, own[:, None])[:, 0].float()
-        negative = self.score(queries, shared).float()
+        targets, negatives = (items.index_select(0, places) for places in (candidates.positives, candidates.negatives))
+        positive = self.score_pairs(queries, targets[:, None])[:, 0].float()
+        negative = self.score(queries, negatives).float()
         negative = negative.masked_fill(candidates.positives[:, None] == candidates.negatives, -torch.inf)
         scores = Sampled(positive, negative, candidates.log_expected, self.item_table.n_items, self.gbce_calibration)
         return (SAMPLED_LOSSES[self.loss](scores) * (batch.targets != NO_ITEM)).sum()
 
     def lookups(self, batch: Any) -> list[tuple[Table, dict[str, Lookup]]]:
-        """Return what `forward` will look up of a batch, in its order; not what depends on more than the batch."""
+        """Return the lookups of `forward` that depend on the batch alone, in order: each table and its ids."""
         raise NotImplementedError
 
     def begin_lookups(self, batch: Any) -> None:
-        """Begin those of a later `forward`, by this very `batch`: how many ids come to a process is told."""
+        """Begin the lookups of a later `forward` of this same `batch` object: the processes exchange id counts."""
         for table, lookups in self.lookups(batch):
             table.begin(lookups)
 
     def send_ids(self) -> None:
-        """Go on with what was begun: the ids are sent."""
+        """Send the ids of the lookups that have begun."""
         for exchange in self._exchanges():
             exchange.send()
 
     def discard_lookups(self) -> None:
-        """End what was begun, for a `forward` that does not come."""
+        """Complete and discard the lookups that have begun, if their `forward` is not called."""
         for exchange in self._exchanges():
             exchange.discard()
 
@@ -130,20 +130,20 @@ class RankingModel(nn.Module):
         return [module for module in self.modules() if isinstance(module, Table)]
 
     def lookups_per_step(self, *, n_positions: int, n_candidates: int) -> dict[str, int]:
-        """Return the ids of each feature of the tables in a step of a process."""
+        """Return feature → number of ids that a process looks up per step."""
         raise NotImplementedError
 
     def activation_numel(self, n_positions: int, n_targets: int) -> int:
-        """Return numbers that a step keeps for backward, without vectors that are looked up and scores."""
+        """Return the number of values that a step keeps for backward, without looked-up vectors and scores."""
         raise NotImplementedError
 
     @property
     def score_numel_factor(self) -> int:
-        """Return numbers that exist at once for each score of a sampled loss."""
+        """Return the number of values in memory per score of a sampled loss."""
         return 1
 
 
 def model_class(kind: str) -> type[RankingModel]:
-    """Return the class of a kind that is trained."""
+    """Return the class of a `kind` of trained models."""
     module, _, name = KINDS[kind].model.rpartition(".")
     return getattr(import_module(module), name)

@@ -1,7 +1,7 @@
-"""A sequence model: an encoder between the item table and the scores.
+"""Sequence models: an encoder between the item table and the scores.
 
-Shapes: N positions in all, U distinct items at them, M positions to predict, C candidates, d = embed_dim, D = d and the
-columns of a bias.
+Shapes: N positions in total, U distinct items, M positions to predict, C candidates, d = embed_dim, D = d plus the
+columns of the item bias.
 """
 
 import math
@@ -26,10 +26,14 @@ from bert4rec.models.transformer import Encoder, EncoderSettings, append_ones
 class SequenceModel(RankingModel):
     """A transformer over item sequences whose hidden states are scored against the items.
 
-    Differences from the papers, each for a reason: blocks normalise first (pre-LN), which trains without warm-up, and
-    what enters the first is normalised, so that no item is lost beside what blocks add; attention knows how far apart
-    two items are, by rotary positions, or positions count from the end; logits are computed for the positions to
-    predict only, and so are the queries of the last block, since nothing else is read from it. `encoder`: its settings.
+    Differences from the papers:
+
+    - Blocks normalise their input (pre-LN), which trains without warm-up. The input of the first block can be
+      normalised too: rare items have small embeddings, which the residual stream would dominate.
+    - Positions are rotary, so that attention depends on the distance of two items, or they count from the end.
+    - Logits are computed only for the positions to predict, and so are the queries of the last block.
+
+    `encoder`: the settings of the encoder.
     """
 
     def __init__(
@@ -39,61 +43,61 @@ class SequenceModel(RankingModel):
         settings = EncoderSettings(**encoder)
         embed_dim = settings.embed_dim
         super().__init__(ItemTable(n_items, embed_dim, head=head, output_bias=output_bias, device=device), loss)
-        # On every process: as a row of the table it was a fifth of all lookups, and they went to one process.
+        # Replicated: as a row of the table, the mask token was a fifth of all lookups, all served by one process.
         self.mask_vector = nn.Parameter(torch.empty(embed_dim, device=device)) if self.kind.has_mask_token else None
         self.times = settings.times
         self.encoder = Encoder(settings, is_causal=self.kind.is_causal, device=device)
 
     @staticmethod
     def make_examples(**settings: Any) -> MakeExamples:
-        """Return what is to be predicted of sequences; `settings` as for `examples`."""
+        """Return the function that makes batches of sequences; `settings` as for `examples`."""
         raise NotImplementedError
 
     @classmethod
     def examples(cls, windows: TrainingWindows, **settings: Any) -> Examples:
-        """Return the windows as sequences."""
+        """Return the windows as training sequences."""
         return Windows(windows, cls.make_examples(**settings))
 
     @classmethod
     def inference_batch(cls, rows: Rows, max_len: int, times: str = "none") -> Batch:
-        """Return the histories, each with the mask token behind it if the kind has one."""
+        """Return the histories as a batch, each followed by the mask token if the kind has one."""
         return (append_mask_batch if cls.kind.has_mask_token else causal_batch)(rows, max_len, times)
 
     def n_positions(self, batch_size: int) -> int:
-        """Return the positions of the longest sequences."""
+        """Return the number of positions of `batch_size` sequences of maximum length."""
         return batch_size * self.encoder.max_len
 
     def encode_queries(self, batch: Batch, candidates: Lookup) -> tuple[Tensor, Tensor]:
-        """Return hidden states [M, D] at the batch's positions and vectors [C, D] of the `candidates`."""
-        vectors, of_candidates = self.item_table.look_up_items(batch.items, candidates)
-        return self._encode(vectors, batch), of_candidates
+        """Return the hidden states [M, D] at the batch's positions and the vectors [C, D] of the `candidates`."""
+        vectors, candidate_vectors = self.item_table.look_up_items(batch.items, candidates)
+        return self._encode(vectors, batch), candidate_vectors
 
     def encode_for_catalogue(self, batch: Batch) -> tuple[Tensor, CataloguePart]:
-        """Return hidden states [M, D], and this process's part of the catalogue."""
+        """Return the hidden states [M, D], and this process's part of the catalogue."""
         vectors, part = self.item_table.look_up_catalogue(batch.items)
         return self._encode(vectors, batch), part
 
     def lookups(self, batch: Batch) -> list[tuple[Table, dict[str, Lookup]]]:
-        """Return items and candidates; where the whole catalogue is scored, the items."""
+        """Return the lookups of items and, if the batch has any, candidates."""
         candidates = batch.candidates and batch.candidates.items
         if candidates is None and self.item_table.head is None and self.item_table.dense_shard is None:
-            return []  # with the rows of a part of the catalogue, in one round
+            return []  # `look_up_catalogue` combines them with the rows of its part, which the batch does not list
         return [(self.item_table, self.item_table.lookups(batch.items, candidates))]
 
     def _encode(self, vectors: Tensor, batch: Batch) -> Tensor:
-        """Return hidden states [M, D] for vectors [U, d] of the distinct items."""
-        if self.mask_vector is not None:  # where `Batch.places` has it
+        """Return the hidden states [M, D] for the vectors [U, d] of the distinct items."""
+        if self.mask_vector is not None:  # after the items, as in `Batch.places`
             vectors = torch.cat([vectors, self.mask_vector[None]])
         at_positions = vectors.index_select(0, batch.places)
         hidden = self.encoder(at_positions, batch.lengths, batch.positions, batch.gaps, batch.instants)
         return append_ones(hidden, self.item_table.width)
 
     def lookups_per_step(self, *, n_positions: int, n_candidates: int) -> dict[str, int]:
-        """Return the ids of each feature of the tables in a step of a process."""
+        """Return feature → number of ids that a process looks up per step."""
         return {"item": n_positions, "candidate": n_candidates}
 
     def activation_numel(self, n_positions: int, n_targets: int) -> int:
-        """Return numbers that a step keeps for backward, without vectors that are looked up and scores."""
+        """Return the number of values that a step keeps for backward, without looked-up vectors and scores."""
         return self.encoder.activation_numel(n_positions, n_targets)
 
 
@@ -104,27 +108,28 @@ class Bert4Rec(SequenceModel):
 
     @staticmethod
     def make_examples(**settings: Any) -> MakeExamples:
-        """Return masked sequences."""
+        """Return the function that masks sequences."""
         return Masking(**{field.name: settings[field.name] for field in fields(Masking) if field.name in settings})
 
     @staticmethod
     def n_targets(n_sequences: int, n_positions: int, *, mask_prob: float) -> int:
-        """Return the mean number of masked positions, and one more a sequence."""
+        """Return the mean number of masked positions plus one per sequence, at most `n_positions`."""
         return min(n_positions, math.ceil(n_positions * mask_prob) + n_sequences)
 
 
 class SASRec(SequenceModel):
-    """A causal transformer that predicts at each position the item that comes next.
+    """A causal transformer that predicts the next item at each position.
 
-    With any of the losses: the paper's one negative a position was what held it back (gSASRec: Petrov and Macdonald
-    2023; "Turning Dross Into Gold Loss": Klenitskiy and Vasilev 2023). The blocks are those of `SequenceModel`.
+    It takes any of the losses: the paper's single negative per position limits its accuracy (gSASRec: Petrov and
+    Macdonald 2023; "Turning Dross Into Gold Loss": Klenitskiy and Vasilev 2023). The blocks are those of
+    `SequenceModel`.
     """
 
     kind = KINDS["sasrec"]
 
     @staticmethod
     def make_examples(*, times: str = "none", **settings: Any) -> MakeExamples:
-        """Return sequences and what comes after each of their positions."""
+        """Return the function that makes sequences with the next item of each position as its target."""
         return Shifting(times)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Tables of vectors by id, which can be sharded: lookups, and the ways of gradients to the rows; the item table."""
+"""Embedding tables that can be sharded: lookups, the routes of gradients back to the rows, and the item table."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,11 +18,13 @@ from bert4rec.runtime.collectives import Partition
 
 
 class GradientRoute(NamedTuple):
-    """The way that ids took in a lookup, which the gradients of its vectors go back.
+    """Hold the route of the ids of a lookup, which the gradients of its vectors take back.
 
-    `rows` of this process's shard, counted from its first: those that it was asked for, process after process.
-    `places` [N]: where each of this process's N ids stands among those that it has sent. `sent` and `received`: how
-    many to and from each process. All but the rows is left out where one process holds the whole table.
+    - `rows`: the requested rows of this process's shard, counted from its first row, in the order of the processes.
+    - `places` [N]: the index of each of this process's N ids among the ids that it has sent.
+    - `sent` and `received`: the number of ids to and from each process.
+
+    If one process holds the whole table, only `rows` is set.
     """
 
     rows: Tensor
@@ -33,7 +35,7 @@ class GradientRoute(NamedTuple):
 
 @dataclass
 class _Open:
-    """An exchange that has begun: of the ids in `lookups`; `counts`, then `ids`, are what is waited for."""
+    """Hold an exchange in progress of the ids in `lookups`, with the awaitables of `counts`, then of `ids`."""
 
     lookups: Mapping[str, Lookup]
     context: Any
@@ -41,21 +43,21 @@ class _Open:
     ids: Any = None
 
     def is_of(self, lookups: Mapping[str, Lookup]) -> bool:
-        """Return whether the exchange is of these very tensors."""
-        mine = self.lookups
-        return mine.keys() == lookups.keys() and all(mine[name].ids is lookups[name].ids for name in lookups)
+        """Return whether the exchange is of these same tensor objects."""
+        own = self.lookups
+        return own.keys() == lookups.keys() and all(own[name].ids is lookups[name].ids for name in lookups)
 
     def send(self) -> None:
-        """Send the ids, if they are not on their way."""
+        """Send the ids, unless they are sent already."""
         if self.ids is None:
             self.ids = self.counts.wait()
 
 
 class IdExchange:
-    """Looks up rows of `collection`, TorchRec's sharded one, over `n_processes`; every process makes the same calls.
+    """Looks up rows of TorchRec's sharded `collection` over `n_processes`; every process makes the same calls.
 
-    A lookup can be begun before its turn, while the one before it is still to come. On CUDA that happens on a stream of
-    its own, so that to wait for counts is not to wait for what the device was given to compute.
+    A lookup can begin while the previous one is still in progress. On CUDA this uses a separate stream: waiting for the
+    counts must not wait for the computation queued on the device.
     """
 
     def __init__(self, collection: Any, n_processes: int, device: torch.device) -> None:
@@ -64,74 +66,74 @@ class IdExchange:
         self._open: list[_Open] = []
 
     def __len__(self) -> int:
-        """Return the number of lookups that were begun and have not arrived."""
+        """Return the number of lookups that have begun and not ended."""
         return len(self._open)
 
     def begin(self, lookups: Mapping[str, Lookup], names: list[str]) -> None:
-        """Tell the others how many ids of the `lookups` come to them; `names` are the table's features."""
+        """Send each process the number of ids of `lookups` for it; `names` are the table's features."""
         assert len(self._open) < 2, "a lookup that was begun has not come"
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
-        with self._beside():
-            self._open.append(self._begun(lookups, names))
+        with self._on_stream():
+            self._open.append(self._start(lookups, names))
 
     def send(self) -> None:
-        """Send the ids of what was begun; waits for the counts."""
-        with self._beside():
-            for begun in self._open:
-                begun.send()
+        """Wait for the counts of the lookups in progress, and send their ids."""
+        with self._on_stream():
+            for exchange in self._open:
+                exchange.send()
 
     def discard(self) -> None:
-        """End what was begun, whose lookup does not come."""
+        """Complete and discard the exchanges in progress, whose lookups are not called."""
         while self._open:
-            self._received(self._open.pop(0))
+            self._receive(self._open.pop(0))
 
     def look_up(
         self, lookups: Mapping[str, Lookup], names: list[str]
     ) -> tuple[dict[str, Tensor], Callable[[], GradientRoute]]:
-        """Return the vectors [U, d] of each feature; and what makes their gradients' way back, in a row-wise table."""
+        """Return the vectors [U, d] of each feature, and a function that returns their route in a row-wise table."""
         if self._open and self._open[0].is_of(lookups):
-            found = self._open.pop(0)
-            received = self._received(found)
+            exchange = self._open.pop(0)
+            received = self._receive(exchange)
         else:
-            found = self._begun(lookups, names)
-            received = found.counts.wait().wait()
-        vectors = self._collection.compute_and_output_dist(found.context, received)
-        of_features = {name: jagged.values() for name, jagged in vectors.items()}
-        return of_features, partial(self._route, found.context, received)
+            exchange = self._start(lookups, names)
+            received = exchange.counts.wait().wait()
+        vectors = self._collection.compute_and_output_dist(exchange.context, received)
+        vectors_by_feature = {name: jagged.values() for name, jagged in vectors.items()}
+        return vectors_by_feature, partial(self._route, exchange.context, received)
 
     def _route(self, context: Any, received: Any) -> GradientRoute:
         (sharding,), (features,) = context.sharding_contexts, received
         rows, n_features = features.values(), len(features.keys())
-        if n_features > 1:  # by feature, then by process; gradients come by process
+        if n_features > 1:  # rows are ordered by feature, then by process; gradients arrive by process
             counts = features.lengths().view(n_features, self._n_processes, ID_ROWS).sum(2).flatten().tolist()
             parts = rows.split(counts)
             rows = torch.cat([part for rank in range(self._n_processes) for part in parts[rank :: self._n_processes]])
         places = sharding.unbucketize_permute_tensor.long()
         return GradientRoute(rows, places, sent=sharding.input_splits, received=sharding.output_splits)
 
-    def _begun(self, lookups: Mapping[str, Lookup], names: list[str]) -> _Open:
+    def _start(self, lookups: Mapping[str, Lookup], names: list[str]) -> _Open:
         context = self._collection.create_context()
         return _Open(lookups, context, self._collection.input_dist(context, features(lookups, names)))
 
-    def _received(self, found: _Open) -> Any:
-        """Return the ids that have arrived, for the stream that computes."""
-        with self._beside():
-            found.send()
-            received = found.ids.wait()
+    def _receive(self, exchange: _Open) -> Any:
+        """Return the received ids, ready for the current stream."""
+        with self._on_stream():
+            exchange.send()
+            received = exchange.ids.wait()
         if self._stream is not None:
             current = torch.cuda.current_stream(self._stream.device)
             current.wait_stream(self._stream)
-            for made_beside in (received, found.context):
-                made_beside.record_stream(current)  # else its memory would be given to the next lookup while it is read
+            for value in (received, exchange.context):
+                value.record_stream(current)  # else the next lookup could reuse its memory while it is read
         return received
 
-    def _beside(self) -> AbstractContextManager[Any]:
+    def _on_stream(self) -> AbstractContextManager[Any]:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
 
 def features(lookups: Mapping[str, Lookup], names: list[str]) -> KeyedJaggedTensor:
-    """Return the ids of the features `names`, as TorchRec takes them; a feature that is left out has none."""
+    """Return the ids of the features `names` in TorchRec's format; a feature without a lookup has no ids."""
     nothing = Lookup.of(next(iter(lookups.values())).ids[:0])
     parts = [lookups.get(name, nothing) for name in names]
     values, lengths = torch.cat([part.ids for part in parts]), torch.cat([part.lengths for part in parts])
@@ -139,13 +141,13 @@ def features(lookups: Mapping[str, Lookup], names: list[str]) -> KeyedJaggedTens
 
 
 class DeferredUpdate:
-    """The looked-up vectors of one step, with the leaves at which their gradients arrive."""
+    """Hold the looked-up vectors of one step, and the leaves that receive their gradients."""
 
     def __init__(self) -> None:
         self._pairs: list[tuple[Tensor, Tensor]] = []
 
     def defer(self, vectors: Tensor) -> Tensor:
-        """Return `vectors` as a leaf of its own graph, at which backward ends."""
+        """Return `vectors` as a leaf of a separate graph, where backward ends; unchanged without gradients."""
         if not vectors.requires_grad:
             return vectors
         leaf = vectors.detach().requires_grad_()
@@ -153,11 +155,11 @@ class DeferredUpdate:
         return leaf
 
     def gradients(self) -> list[Tensor]:
-        """Return the gradients of all vectors that a loss depends on."""
+        """Return the gradients of the deferred vectors, after backward."""
         return [leaf.grad for _, leaf in self._pairs if leaf.grad is not None]
 
     def apply(self) -> None:
-        """Continue backward, into the table."""
+        """Continue backward into the table, and forget the vectors."""
         arrived = [(vectors, leaf.grad) for vectors, leaf in self._pairs if leaf.grad is not None]
         self.discard()
         torch.autograd.backward([vectors for vectors, _ in arrived], [gradient for _, gradient in arrived])
@@ -168,10 +170,10 @@ class DeferredUpdate:
 
 
 class DenseShard:
-    """Rows of a table that this process holds, row-wise.
+    """This process's rows of a table with row-wise sharding, trained as an ordinary parameter.
 
-    `weight` [rows, d], of the rows `first` …, is a parameter that shares its memory with TorchRec's. Its gradient comes
-    averaged over the processes, as DistributedDataParallel and TorchRec's own do, in messages of type `message`.
+    `weight` [rows, d], from row `first` on, is a parameter that shares its memory with TorchRec's. Its gradient is
+    averaged over the processes, as in DistributedDataParallel and TorchRec, and is sent in the dtype `message`.
     """
 
     def __init__(
@@ -179,10 +181,10 @@ class DenseShard:
     ) -> None:
         self.weight, self.first = nn.Parameter(weight.detach()), first
         self._partition, self._message = partition, message
-        self._gradient: Tensor | None = None  # memory as large as the shard, which is not to be found anew each step
+        self._gradient: Tensor | None = None  # memory as large as the shard, reused at each step
 
     def connect(self, vectors: Tensor, route: GradientRoute) -> Tensor:
-        """Return `vectors` [N, d] of a lookup by `route`, whose gradients go to the owners of their rows."""
+        """Return the `vectors` [N, d] of a lookup as a leaf; their gradients are sent by `route` to the row owners."""
         vectors = vectors.detach().requires_grad_()
         vectors.register_hook(lambda gradient: self.scatter_gradients(gradient, route))
         return vectors
@@ -205,9 +207,10 @@ PRECISIONS = {"fp32": DataType.FP32, "fp16": DataType.FP16}
 
 
 class Table(nn.Module):
-    """`n_rows` vectors [width], looked up by `features`, of which a start gives values to the first `n_initialized`.
+    """A table of `n_rows` vectors [width], looked up by `features`.
 
-    A model has the table `name` as its attribute `<name>_table`: by that its rows are found and called in checkpoints.
+    Initialization draws the first `n_initialized` columns; the rest are zero. The model holds the table `name` as its
+    attribute `<name>_table`, which determines its name in checkpoints.
     """
 
     def __init__(
@@ -220,17 +223,17 @@ class Table(nn.Module):
         )
         self.n_initialized = n_initialized or width
         self.collection = EmbeddingCollection(tables=[self.config], device=torch.device(device))
-        # Set from outside, where the rows are on several processes or are updated in backward:
-        self.partition = Partition()  # over the processes that hold the rows
-        self.replicas = Partition()  # over those that hold the same rows
-        self.world = Partition()  # over all of them: more, where groups of processes hold a copy each
-        self.exchange: IdExchange | None = None  # where processes hold rows that others look up
-        self.dense_shard: DenseShard | None = None  # trained as an ordinary parameter
-        self.deferred: DeferredUpdate | None = None  # where gradients are to be looked at first
+        # Set from outside if several processes hold the rows, or if backward updates them:
+        self.partition = Partition()  # over the processes that share one copy of the rows
+        self.replicas = Partition()  # over the processes that hold the same rows
+        self.world = Partition()  # over all processes, also if each group of processes has a copy
+        self.exchange: IdExchange | None = None  # if processes look up rows of each other
+        self.dense_shard: DenseShard | None = None  # if an ordinary optimizer updates this process's rows
+        self.deferred: DeferredUpdate | None = None  # if gradients are checked before the update
 
     @property
     def weight(self) -> nn.Parameter:
-        """Return the rows that this process holds, where an ordinary optimizer updates them, [n, width]."""
+        """Return this process's rows [n, width] as a parameter of an ordinary optimizer."""
         if self.dense_shard is not None:
             return self.dense_shard.weight
         (weight,) = self.collection.parameters()
@@ -239,42 +242,44 @@ class Table(nn.Module):
     def look_up(self, lookups: Mapping[str, Lookup]) -> dict[str, Tensor]:
         """Return the vectors [U, width] of each feature's ids, in one round of messages; absent features have none.
 
-        To be called with the ids of a feature once each: what is left of them travels between processes.
+        The ids of a feature must be distinct: all of them travel between processes.
         """
         if self.dense_shard is not None and torch.is_grad_enabled():
             with torch.no_grad():
-                found, route = self._find(lookups)
+                by_feature, route = self._find(lookups)
             names = self.config.feature_names
-            vectors = self.dense_shard.connect(torch.cat([found[name] for name in names]), route())
-            return dict(zip(names, vectors.split([len(found[name]) for name in names]), strict=True))
-        found, _ = self._find(lookups)
-        return {name: self.deferred.defer(vectors) for name, vectors in found.items()} if self.deferred else found
+            vectors = self.dense_shard.connect(torch.cat([by_feature[name] for name in names]), route())
+            return dict(zip(names, vectors.split([len(by_feature[name]) for name in names]), strict=True))
+        by_feature, _ = self._find(lookups)
+        if self.deferred:
+            return {name: self.deferred.defer(vectors) for name, vectors in by_feature.items()}
+        return by_feature
 
     def begin(self, lookups: Mapping[str, Lookup]) -> None:
-        """Begin a lookup that is to come, of these very ids, with what other processes have to know for it."""
+        """Begin the exchange for a later lookup of these same id tensors."""
         if self.exchange is not None:
             self.exchange.begin(lookups, self.config.feature_names)
 
     def _find(self, lookups: Mapping[str, Lookup]) -> tuple[dict[str, Tensor], Callable[[], GradientRoute]]:
-        """Return the vectors of each feature, and what makes the way back of their gradients to a dense shard."""
+        """Return the vectors of each feature, and a function that returns the route of their gradients."""
         names = self.config.feature_names
         if self.exchange is not None:
             return self.exchange.look_up(lookups, names)
-        asked = features(lookups, names)
-        found = {name: jagged.values() for name, jagged in self.collection(asked).items()}
-        return found, lambda: GradientRoute(asked.values())  # one process holds all rows
+        ids = features(lookups, names)
+        vectors = {name: jagged.values() for name, jagged in self.collection(ids).items()}
+        return vectors, lambda: GradientRoute(ids.values())  # one process holds all rows
 
 
-# An item's bias stands behind its vector, in the same row of the same table: one lookup brings both, and the score is
-# one product with a hidden state that ends in a 1. fbgemm wants widths in multiples of 4, so three columns stay zero.
+# An item's bias follows its vector in the same table row: one lookup returns both, and the score is one dot product
+# with a hidden state that ends in a 1. fbgemm needs widths in multiples of 4, so three more columns stay zero.
 BIAS_COLUMNS = 4
 
 
 class CataloguePart(NamedTuple):
     """Hold this process's part of the catalogue: `vectors` [V, D] of items from `first` on, counted from 0.
 
-    `is_averaged`: whether the gradient of the vectors is to be divided by the number of processes, as is done elsewhere
-    with replicated ones.
+    `is_averaged`: whether the loss must divide the gradient of the vectors by the number of processes, as is done with
+    the gradients of replicated tables.
     """
 
     vectors: Tensor
@@ -283,10 +288,10 @@ class CataloguePart(NamedTuple):
 
 
 class ItemTable(Table):
-    """Vectors [d] of `n_items` items for sequences, and vectors [D] with their biases for scores.
+    """The vectors [d] of `n_items` items as inputs, and their vectors with biases [D] as candidates.
 
-    `head` "tied" scores through the candidate feature of the table itself, "linear" through a layer of its own; D is d
-    and, where there is a bias, its columns. An item's id is its row.
+    With `head` "tied", the candidates are rows of the same table; with "linear", those of a separate layer. D is d,
+    plus the columns of the bias with `output_bias`. The id of an item is its row.
     """
 
     def __init__(
@@ -302,30 +307,30 @@ class ItemTable(Table):
         self.head = None if tied else nn.Linear(embed_dim, n_items, output_bias, device)
 
     def lookups(self, items: Lookup, candidates: Lookup | None = None) -> dict[str, Lookup]:
-        """Return the ids of `look_up_items`; without `candidates` those of `look_up_catalogue` for a shard."""
+        """Return the ids of `look_up_items`; without `candidates` those of `look_up_catalogue` for a dense shard."""
         return {"item": items} | ({"candidate": candidates} if candidates is not None and self.head is None else {})
 
     def look_up_items(self, items: Lookup, candidates: Lookup) -> tuple[Tensor, Tensor]:
-        """Return vectors [U, d] of the `items` of sequences, and [C, D] of the `candidates`.
+        """Return the vectors [U, d] of the `items` of sequences, and [C, D] of the `candidates`.
 
-        One lookup serves both: on a sharded table each is a round of messages.
+        Both share one lookup, since a lookup in a sharded table is a round of messages.
         """
-        found = self.look_up(self.lookups(items, candidates))
-        vectors = found["item"][:, : self.embed_dim]
-        return vectors, found["candidate"] if self.head is None else self._of_head(candidates.ids)
+        by_feature = self.look_up(self.lookups(items, candidates))
+        vectors = by_feature["item"][:, : self.embed_dim]
+        return vectors, by_feature["candidate"] if self.head is None else self._of_head(candidates.ids)
 
     def look_up_catalogue(self, items: Lookup) -> tuple[Tensor, CataloguePart]:
-        """Return vectors of `items`, and this process's part of the catalogue: its shard, or else an even part."""
+        """Return the vectors [U, d] of `items`, and this process's part of the catalogue: its shard or an even part."""
         if self.dense_shard is not None and self.head is None:
-            found = self.look_up(self.lookups(items))["item"]
-            return found[:, : self.embed_dim], self._own_rows(self.dense_shard)
+            vectors = self.look_up(self.lookups(items))["item"]
+            return vectors[:, : self.embed_dim], self._own_rows(self.dense_shard)
         share = self.partition.of(self.n_items)
         ids = torch.arange(share.start, share.stop, device=items.ids.device)
         vectors, candidates = self.look_up_items(items, Lookup.of(ids))
         return vectors, CataloguePart(candidates, share.start, is_averaged=False)
 
     def catalogue(self, device: torch.device) -> CataloguePart:
-        """Return this process's part of the catalogue alone."""
+        """Return this process's part of the catalogue: its shard or an even part."""
         if self.dense_shard is not None and self.head is None:
             return self._own_rows(self.dense_shard)
         share = self.partition.of(self.n_items)
@@ -336,7 +341,7 @@ class ItemTable(Table):
         return CataloguePart(shard.weight, shard.first, is_averaged=True)
 
     def candidates(self, items: Lookup) -> Tensor:
-        """Return vectors [C, D] of the `items`."""
+        """Return the vectors [C, D] of the `items` as candidates."""
         return self.look_up({"candidate": items})["candidate"] if self.head is None else self._of_head(items.ids)
 
     def _of_head(self, ids: Tensor) -> Tensor:
@@ -348,14 +353,14 @@ class ItemTable(Table):
 
 
 def set_precision(tables: Iterable[Table], precision: str) -> None:
-    """Let `tables`, of which nothing is allocated yet, have rows of "fp32" or "fp16"; vectors looked up are fp32."""
+    """Set the `precision` of the rows, "fp32" or "fp16", of `tables` before allocation; looked-up vectors are fp32."""
     for table in tables:
         table.config = replace(table.config, data_type=PRECISIONS[precision])
         table.collection = EmbeddingCollection(tables=[table.config], device=torch.device("meta"))
 
 
 def is_of_table(name: str) -> bool:
-    """Return whether a parameter of a model is a table, which can be sharded.
+    """Return whether the parameter `name` of a model is a table that can be sharded.
 
     >>> is_of_table("item_table.collection.embeddings.item.weight"), is_of_table("item_table.head.weight")
     (True, False)

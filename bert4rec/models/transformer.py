@@ -1,7 +1,7 @@
-"""A transformer over ragged sequences, in plain torch: an export can take it without anything else of this program.
+"""A transformer over ragged sequences, in plain torch: an export can use it without the rest of this package.
 
-Sequences stay ragged all the way: every linear layer works on the real positions only, and padding exists in one
-place, inside `attend`. Shapes: B sequences, N positions in all, M positions to predict, d = embed_dim.
+Sequences stay ragged: every linear layer processes the real positions only, and padding exists only inside `attend`.
+Shapes: B sequences, N positions in total, M positions to predict, d = embed_dim.
 """
 
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
-GAPS_PER_OCTAVE = 2  # kinds of gaps between a time and its double
-N_GAPS = 64  # the last kind is of more than a century
-BETWEEN_DATES = 122 * 86_400  # seconds; a third of a year
+GAPS_PER_OCTAVE = 2  # buckets of time deltas per doubling
+N_GAPS = 64  # buckets; the last one is for more than a century
+BETWEEN_DATES = 122 * 86_400  # seconds between two dates: a third of a year
 N_DATES = 400  # from 1970 to 2103
 
 
 def bucketize_time_delta(seconds: Tensor) -> Tensor:
-    """Return the bucket of gaps [...] int64, of `N_GAPS`, each √2 times as long as the one before.
+    """Return the buckets [...] int64, below `N_GAPS`, of time deltas [...]; each is √2 times as long as the previous.
 
     >>> bucketize_time_delta(torch.tensor([0, 1, 2, 60, 86_400])).tolist()
     [0, 2, 3, 11, 32]
@@ -29,10 +29,10 @@ def bucketize_time_delta(seconds: Tensor) -> Tensor:
 
 
 class Dates(nn.Module):
-    """A vector [d] for every instant, which moves in straight lines between those of dates a third of a year apart.
+    """A vector [d] for every instant, interpolated linearly between the vectors of dates a third of a year apart.
 
-    Added to a hidden state it makes what is popular at the time count for more, by products with the items' vectors.
-    Around instants that training has not seen the vectors stay zero.
+    Added to a hidden state, it raises the scores of items that are popular at that time. Vectors of dates that training
+    does not reach stay zero.
     """
 
     def __init__(self, embed_dim: int, device: torch.device | str = "meta") -> None:
@@ -40,20 +40,20 @@ class Dates(nn.Module):
         self.weight = nn.Parameter(torch.zeros(N_DATES, embed_dim, device=device))
 
     def forward(self, instants: Tensor) -> Tensor:
-        """Return vectors [..., d] of `instants` [...] int64, in seconds since 1970."""
+        """Return the vectors [..., d] of `instants` [...] int64, in seconds since 1970."""
         before = (instants // BETWEEN_DATES).clamp(0, N_DATES - 2)
-        since = (instants - before * BETWEEN_DATES).clamp(0, BETWEEN_DATES)  # limits above 2**31 go wrong in ONNX
+        since = (instants - before * BETWEEN_DATES).clamp(0, BETWEEN_DATES)  # ONNX fails with limits above 2**31
         share = since.to(self.weight.dtype)[..., None] / BETWEEN_DATES
         return torch.lerp(F.embedding(before, self.weight), F.embedding(before + 1, self.weight), share)
 
 
-SLOWEST = 10_000.0  # of rotary positions: the greatest wavelength over 2 π, RoFormer's
-POSITIONS_AT_A_TIME = 2048  # padded ones, on CPU: what a block then makes of them stays in a core's cache
+SLOWEST = 10_000.0  # largest wavelength of rotary positions divided by 2 π, as in RoFormer
+POSITIONS_AT_A_TIME = 2048  # padded positions per group on CPU: the activations of a block stay in a core's cache
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderSettings:
-    """Hold the shape of an encoder, by the keys of [model]."""
+    """Hold the settings of an encoder, named as the keys of [model]."""
 
     embed_dim: int
     n_heads: int
@@ -67,18 +67,20 @@ class EncoderSettings:
 
 
 class Encoder(nn.Module):
-    """Transformer blocks over ragged sequences that know where each of their positions stands.
+    """Transformer blocks over ragged sequences with position and, optionally, time embeddings.
 
-    `positions` "learned": by a vector for each, added to the item's. They count from the end, so that "most recent" is
-    one position for histories of every length. "rotary": by turning queries and keys, so that attention knows how far
-    apart two positions are, and nothing else (RoFormer: Su et al. 2021). `times`: unless "none", each position also
-    knows a gap in time, by a vector for each kind of them, and each hidden state an instant, by one of its date, which
-    is added last. `input_norm`: what enters the first block is normalised; vectors of rare items are short for long,
-    and beside what blocks add nothing would be left of them. `is_causal`: a position sees those before it and itself,
-    else all of its sequence.
+    - `positions` "learned": each position has a vector, added to the item's. Positions count from the end, so that the
+      most recent item has the same position in histories of every length.
+    - `positions` "rotary": queries and keys are rotated, so that attention depends on the distance of two positions
+      only (RoFormer: Su et al. 2021).
+    - `times`: unless "none", each position has a vector for the bucket of its time delta, and the vector of the
+      prediction's date is added to each final hidden state.
+    - `input_norm`: LayerNorm on the input. Rare items have small embeddings early in training, and would be dominated
+      by the residual stream.
+    - `is_causal`: a position attends to itself and the positions before it, else to its whole sequence.
 
-    On CPU a few sequences at a time go through all blocks, which keeps them in cache and pads them to their own longest
-    only (little, since batches come sorted by length); on an accelerator all together.
+    On CPU, a few sequences at a time pass through all blocks: they stay in cache, and are padded only to the longest of
+    the group (little, since batches are sorted by length). On an accelerator all sequences are processed together.
     """
 
     def __init__(
@@ -100,9 +102,9 @@ class Encoder(nn.Module):
         self, vectors: Tensor, lengths: Tensor, positions: Tensor, gaps: Tensor | None = None,
         instants: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """Return hidden states [M, d] at ascending `positions` [M] of sequences of `lengths` [B], vectors [N, d].
+        """Return the hidden states [M, d] at ascending `positions` [M] of sequences: `lengths` [B], `vectors` [N, d].
 
-        `gaps` [N] and `instants` [M] int64, in seconds, where the encoder knows times.
+        `gaps` [N] and `instants` [M] int64, in seconds, are given if the encoder uses timestamps.
         """
         ends = lengths.cumsum(0)
         from_end = torch.repeat_interleave(ends, lengths, output_size=len(vectors))
@@ -115,11 +117,11 @@ class Encoder(nn.Module):
         at_targets = positions.split(torch.searchsorted(positions, before).diff().tolist())
         sizes = before.diff().tolist()
         groups = zip(x.split(sizes), lengths.split(n_rows), at_targets, before[:-1], from_end.split(sizes), strict=True)
-        hidden = [self._encode(part, own, at - first, places) for part, own, at, first, places in groups]
+        hidden = [self._encode(part, n, targets - first, places) for part, n, targets, first, places in groups]
         return self.add_time_embedding(torch.cat(hidden), instants)
 
     def embed_positions(self, vectors: Tensor, from_end: Tensor, gaps: Tensor | None) -> Tensor:
-        """Return the first block's input for `vectors` [..., d] at places [...] from the end, after `gaps`."""
+        """Return the first block's input for `vectors` [..., d] at positions `from_end` [...], with `gaps` [...]."""
         x = vectors if self.positions is None else vectors + self.positions(from_end)
         x = x if self.gaps is None or gaps is None else x + self.gaps(bucketize_time_delta(gaps))
         return F.layer_norm(x, x.shape[-1:]) if self.input_norm else x
@@ -129,7 +131,7 @@ class Encoder(nn.Module):
         return hidden if self.dates is None or instants is None else hidden + self.dates(instants)
 
     def rotation(self, from_end: Tensor) -> "Rotation | None":
-        """Return the rotation of queries and keys at places [...], from the end; None if positions are learned."""
+        """Return the rotation of queries and keys at positions `from_end` [...]; None if positions are learned."""
         return Rotation.of(-from_end, self.head_dim) if self.positions is None else None
 
     def _encode(self, x: Tensor, lengths: Tensor, positions: Tensor, from_end: Tensor) -> Tensor:
@@ -140,9 +142,9 @@ class Encoder(nn.Module):
         return self.norm(self.blocks[-1](x, at_targets, rotation, positions))
 
     def activation_numel(self, n_positions: int, n_asked: int) -> int:
-        """Return numbers that a forward pass keeps for backward: of all positions in all blocks but the last.
+        """Return the number of values that a forward pass keeps for backward.
 
-        That one ends at the positions to predict.
+        All blocks but the last process all `n_positions`; the last one ends at the `n_asked` positions to predict.
         """
         d, f = self.embed_dim, self.ffn_dim
         whole = n_positions * (14 * d + 2 * f) * (len(self.blocks) - 1)
@@ -192,9 +194,9 @@ class Block(nn.Module):
 
 
 class Rotation(NamedTuple):
-    """Angles by which pairs of numbers are turned, as their cosines and sines [..., half of a head's width].
+    """Hold the cosines and sines of rotation angles [..., half of a head's width].
 
-    The product of a query and a key that are turned by their places depends on the difference of these alone
+    The product of a query and a key, each rotated by its position, depends only on the difference of the positions
     (RoFormer: Su et al. 2021, section 3.4.2, with its frequencies).
     """
 
@@ -203,7 +205,7 @@ class Rotation(NamedTuple):
 
     @classmethod
     def of(cls, places: Tensor, head_dim: int) -> "Rotation":
-        """Return the rotation of heads `head_dim` wide, at `places` [...]."""
+        """Return the rotation at positions `places` [...] for heads of width `head_dim`."""
         exponents = torch.arange(0, head_dim, 2, device=places.device) / head_dim
         angles = places[..., None] * SLOWEST**-exponents
         return cls(angles.cos(), angles.sin())
@@ -213,18 +215,18 @@ class Rotation(NamedTuple):
         return Rotation(self.cosines.index_select(0, positions), self.sines.index_select(0, positions))
 
     def rotate(self, vectors: Tensor, n_heads: int) -> Tensor:
-        """Return rotated `vectors` [..., d]; pairs are made of a number of either half of a head."""
+        """Return the rotated `vectors` [..., d]; a rotated pair has one value from each half of a head."""
         first, second = vectors.unflatten(-1, (n_heads, 2, -1)).unbind(-2)
         cosines, sines = self.cosines[..., None, :], self.sines[..., None, :]
-        turned = torch.stack([first * cosines - second * sines, first * sines + second * cosines], -2)
-        return turned.flatten(-3).to(vectors.dtype)
+        rotated = torch.stack([first * cosines - second * sines, first * sines + second * cosines], -2)
+        return rotated.flatten(-3).to(vectors.dtype)
 
 
 class Dropout(nn.Module):
-    """Dropout whose draws are cheap on CPU: sixteen random bits a number, from the global generator.
+    """Dropout that is fast on CPU: it draws 16 random bits per value from the global generator.
 
-    So on CPU the share of what is dropped is rounded to 1/65,536; what is kept is scaled by the rounded share. torch's
-    own takes seven times as long there, more than attention.
+    On CPU the dropped share is therefore rounded to a multiple of 1/65,536, and kept values are scaled by the rounded
+    share. torch's own dropout takes seven times as long there, more than attention.
     """
 
     def __init__(self, share: float) -> None:
@@ -232,7 +234,7 @@ class Dropout(nn.Module):
         self.share = share
 
     def forward(self, values: Tensor, onto: Tensor | None = None) -> Tensor:
-        """Return `values` with some of them zero, in training; added to those of `onto`."""
+        """Return `values` after dropout, in training only; added to `onto`, if given."""
         if self.training and self.share and values.device.type == "cpu" and not torch.compiler.is_compiling():
             kept = self._kept(values)
             return values * kept if onto is None else torch.addcmul(onto, values, kept)
@@ -240,42 +242,42 @@ class Dropout(nn.Module):
         return values if onto is None else onto + values
 
     def _kept(self, values: Tensor) -> Tensor:
-        """Return factors of the shape of `values`."""
+        """Return random factors in the shape of `values`: 0 for dropped values, the scale for kept ones."""
         n, dropped = values.numel(), round(self.share * 2**16)
         bits = torch.empty(-(-n // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:n]
-        kept = torch.ge(bits, dropped - 2**15, out=torch.empty(n))  # many times as fast as by way of a bool
+        kept = torch.ge(bits, dropped - 2**15, out=torch.empty(n))  # many times faster than through a bool tensor
         return kept.mul_(2**16 / (2**16 - dropped)).view(values.shape)
 
 
 class Padding:
-    """Hold the places of ragged rows of `lengths` [R], `n` positions in all, when padded to `width`."""
+    """Hold the index maps between ragged rows of `lengths` [R], `n` positions in total, and rows padded to `width`."""
 
     def __init__(self, lengths: Tensor, n: int, width: int) -> None:
         self.n_rows, self.width, self.is_full = len(lengths), width, len(lengths) * width == n
         self.starts = lengths.cumsum(0) - lengths
         self.places = torch.arange(width, device=lengths.device)
         self.is_real = self.places < lengths[:, None]
-        # Nobody reads what stands where there is nothing; zeros would have to be written.
+        # Padding repeats arbitrary positions, which are never read: writing zeros would cost time.
         self.sources = (self.starts[:, None] + self.places).clamp(max=n - 1).flatten()
         skipped = torch.arange(self.n_rows, device=lengths.device) * width - self.starts
         self.targets = torch.arange(n, device=lengths.device) + self.of_row(skipped, lengths, n)
 
     @staticmethod
     def of_row(values: Tensor, lengths: Tensor, n: int) -> Tensor:
-        """Return the value of its row for each of `n` positions, without a device synchronization for `n`."""
+        """Return for each of `n` positions the value of its row; passing `n` avoids a device synchronization."""
         return torch.repeat_interleave(values, lengths, output_size=n)
 
     def pad(self, values: Tensor) -> Tensor:
-        """Return [n, …] → [R, width, …], anything where there is nothing."""
+        """Return `values` [n, …] padded to [R, width, …]; padding has arbitrary values."""
         return _Pad.apply(values, self)  # type: ignore[no-untyped-call]
 
     def unpad(self, padded: Tensor) -> Tensor:
-        """Return the reverse of `pad`."""
+        """Return the values [n, …] of `padded` [R, width, …] without the padding."""
         return _Unpad.apply(padded, self)  # type: ignore[no-untyped-call]
 
 
 class _Pad(Function):
-    """Its own gradient, since that of what stands where there is nothing is zero: autograd would add it up."""
+    """Pad with a custom backward: the gradient of the padding is zero, which autograd would still add up."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, padding: Padding) -> Tensor:
@@ -311,33 +313,33 @@ class AttentionMask(NamedTuple):
 def attention_masks(
     lengths: Tensor, positions: Tensor, n: int, *, is_causal: bool
 ) -> tuple[AttentionMask, AttentionMask]:
-    """Return masks of sequences of `lengths` [R], `n` positions: for all queries, and for `positions` [M] only.
+    """Return the masks of sequences of `lengths` [R], `n` positions: for all queries, and for `positions` [M] only.
 
-    The device is asked for numbers once.
+    Synchronizes with the device once.
     """
     ends = lengths.cumsum(0)
-    n_asked = torch.searchsorted(positions, F.pad(ends, (1, 0))).diff()
-    width, most_asked = torch.stack([lengths.max(), n_asked.max()]).tolist()
+    n_queries = torch.searchsorted(positions, F.pad(ends, (1, 0))).diff()
+    width, most_queries = torch.stack([lengths.max(), n_queries.max()]).tolist()
     keys = Padding(lengths, n, width)
     if not is_causal:
         mask = None if keys.is_full else keys.is_real[:, None, None]
-        queries = keys if len(positions) == n else Padding(n_asked, len(positions), most_asked)
+        queries = keys if len(positions) == n else Padding(n_queries, len(positions), most_queries)
         return AttentionMask(keys, keys, mask), AttentionMask(queries, keys, mask)
     everywhere = AttentionMask(keys, keys, (keys.places <= keys.places[:, None])[None, None])
     if len(positions) == n:
         return everywhere, everywhere
-    queries = Padding(n_asked, len(positions), most_asked)
-    places = queries.pad(positions - Padding.of_row(keys.starts, n_asked, len(positions)))
+    queries = Padding(n_queries, len(positions), most_queries)
+    places = queries.pad(positions - Padding.of_row(keys.starts, n_queries, len(positions)))
     return everywhere, AttentionMask(queries, keys, (keys.places <= places[:, :, None])[:, None])
 
 
 def _vectors(n: int, embed_dim: int, device: torch.device | str) -> nn.Embedding:
-    """Return an embedding without drawn values: torch takes half a second on `meta`, and they come later anyway."""
+    """Return an embedding of zeros, to be initialized later: drawing values on `meta` takes torch half a second."""
     return nn.Embedding.from_pretrained(torch.zeros(n, embed_dim, device=device), freeze=False)
 
 
 def _rows_at_a_time(lengths: list[int]) -> list[int]:
-    """Return how many consecutive sequences go through the blocks together, group by group."""
+    """Return the number of consecutive sequences of each group that passes through the blocks together."""
     groups, widest = [0], 0
     for length in lengths:
         widest = max(widest, length)
@@ -349,7 +351,7 @@ def _rows_at_a_time(lengths: list[int]) -> list[int]:
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, seen: AttentionMask, n_heads: int) -> Tensor:
-    """Return attention within each sequence: queries [M, d], keys and values [N, d] → [M, d]."""
+    """Return the attention output [M, d] within each sequence, for queries [M, d], keys and values [N, d]."""
     q, k, v = (
         padding.pad(each).unflatten(-1, (n_heads, -1)).transpose(1, 2)
         for padding, each in ((seen.queries, queries), (seen.keys, keys), (seen.keys, values))
@@ -359,9 +361,9 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, seen: AttentionMask, n
 
 
 def append_ones(hidden: Tensor, width: int) -> Tensor:
-    """Return hidden states [M, d] as [M, `width`], with a 1 at the item bias and zeros behind it."""
+    """Return hidden states [M, d] as [M, `width`], with a 1 for the item bias, followed by zeros."""
     if width == hidden.shape[1]:
         return hidden
     one = torch.zeros(width - hidden.shape[1], dtype=hidden.dtype, device=hidden.device)
-    one[:1].fill_(1)  # `one[0] = 1` copies a number, for which the host waits on CUDA
-    return torch.cat([hidden, one.expand(hidden.shape[0], -1)], dim=1)  # len() of it would be fixed in an export
+    one[:1].fill_(1)  # `one[0] = 1` would copy a number, which synchronizes with CUDA
+    return torch.cat([hidden, one.expand(hidden.shape[0], -1)], dim=1)  # an export would turn len() into a constant

@@ -18,15 +18,15 @@ from bert4rec.runtime.collectives import Partition
 Floats32 = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
 
-POSITIONS_AT_ONCE = 262_144  # of a part, about
+POSITIONS_AT_ONCE = 262_144  # approximate number of positions of a part
 
 
 @dataclass(frozen=True)
 class Part:
-    """Consecutive positions [P] of training histories, one user's after another's, the oldest first.
+    """Hold consecutive positions [P] of training histories, user by user, oldest first.
 
-    `users`; `items`, counted from 0; `lengths` of the whole histories of their users; `left`: how many positions of the
-    same user come after; `times` in seconds, None where they are not known.
+    `users` and `items` are ids from 0; `lengths` are those of the users' whole histories; `left` is the number of later
+    positions of the same user; `times` are in seconds, None if the dataset has none.
     """
 
     users: Indices
@@ -37,7 +37,7 @@ class Part:
 
 
 class TrainingHistories:
-    """The positions that `dataset` trains on, in parts of some histories each; `between` is called before each part."""
+    """The training positions of `dataset`, in parts of some histories each; `between` is called before each part."""
 
     def __init__(self, dataset: Dataset, between: Callable[[], None] = lambda: None) -> None:
         self._histories, self._between = dataset.histories, between
@@ -45,16 +45,16 @@ class TrainingHistories:
 
     @property
     def n_parts(self) -> int:
-        """Return parts of one pass."""
+        """Return the number of parts of one pass."""
         return len(self._bounds) - 1
 
     @property
     def n_positions(self) -> int:
-        """Return positions of all histories."""
+        """Return the number of positions of all histories."""
         return int(self._histories.n_train.sum())
 
     def parts(self) -> Iterator[Part]:
-        """Yield all positions, in order; every call is a pass over the files."""
+        """Yield the parts in order; every call is a pass over the files."""
         for first, last in itertools.pairwise(self._bounds.tolist()):
             self._between()
             yield self._read(np.arange(first, last))
@@ -62,24 +62,24 @@ class TrainingHistories:
     def _read(self, rows: Indices) -> Part:
         n_train = self._histories.n_train[rows]
         items = self._histories.read(rows, np.zeros_like(rows), n_train).items.astype(np.int64)
-        users, lengths = (np.repeat(of, n_train) for of in (self._histories.users[rows].astype(np.int64), n_train))
+        users, lengths = (np.repeat(v, n_train) for v in (self._histories.users[rows].astype(np.int64), n_train))
         left = np.repeat(n_train.cumsum(), n_train) - 1 - np.arange(len(items))
         times = self._histories.times(rows, np.zeros_like(rows), n_train) if self.has_times else None
         return Part(users, items, lengths, left, times)
 
     @cached_property
     def _bounds(self) -> Indices:
-        """Return the first row of each part, and the end."""
+        """Return the first row of each part, and the number of rows."""
         n_before = self._histories.n_train.cumsum() - self._histories.n_train
         starts = np.flatnonzero(np.diff(n_before // POSITIONS_AT_ONCE, prepend=-1))
         return np.append(starts, len(self._histories))
 
 
-DENSE = 1 / 16  # of all pairs of items: from so many on a matrix takes some times the memory, and much less time
+DENSE = 1 / 16  # share of all pairs from which a matrix is used: it takes a few times the memory, and much less time
 
 
 class Pairs(NamedTuple):
-    """Distinct pairs [E] of items, ascending, as `source` * n_items + `target`, and their weights."""
+    """Hold distinct pairs [E] of items, ascending, as `source` * n_items + `target`, and their weights."""
 
     keys: Indices
     weights: Floats32
@@ -87,11 +87,11 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True)
 class Transitions:
-    """The graph: `pairs` of items, and the sum of the weights that each item has as a source, `totals` [n_items].
+    """Hold the transition graph: `pairs` of items, and the sum of weights of each item as a source, `totals` [n_items].
 
-    A position counts `decay` ** (d - 1) for the pair with each item d places before it in its user's history, up to d =
-    `reach`: with 1, what follows directly. Takes 12 bytes a distinct pair, twice that while it counts, and some hundred
-    MB for a part. Node by node the same whatever the number of processes: each counts all.
+    For each d from 1 to `reach`, a position adds `decay` ** (d - 1) to the weight of the pair (item d positions before
+    it, its item); with `reach` 1, only direct successors count. Takes 12 bytes per distinct pair, twice that while
+    counting, and a few hundred MB for a part. Every process counts all histories, so all graphs are the same.
     """
 
     n_items: int
@@ -100,12 +100,12 @@ class Transitions:
 
     @classmethod
     def count(cls, histories: TrainingHistories, *, reach: int, decay: float) -> "Transitions":
-        """Count them in one pass."""
+        """Return the transitions of `histories`, counted in one pass."""
         n_items = histories.n_items
         counted: list[Pairs] = [_distinct(np.empty(0, np.int64), reach=reach, decay=decay)]
         users, items = np.empty(0, np.int64), np.empty(0, np.int64)
         for part in histories.parts():
-            n_before = len(users)  # of the part before: the sources of what this one begins with
+            n_before = len(users)  # positions kept from the previous part: sources for the first positions of this one
             users, items = np.concatenate([users, part.users]), np.concatenate([items, part.items])
             keys = [
                 _at_distance(users, items, distance, n_before, n_items) * reach + distance - 1
@@ -125,12 +125,12 @@ class Transitions:
         keys, weights = self.pairs
         if not len(keys):
             return np.zeros(sources.shape)
-        wanted = sources * self.n_items + targets
-        at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        return np.where(keys[at] == wanted, weights[at], 0.0)
+        pair_keys = sources * self.n_items + targets
+        at = np.minimum(np.searchsorted(keys, pair_keys), len(keys) - 1)
+        return np.where(keys[at] == pair_keys, weights[at], 0.0)
 
     def matrix(self) -> Floats32 | None:
-        """Return the weights of all pairs [n_items, n_items], sources first; None if nearly all would be 0."""
+        """Return the weights of all pairs [n_items, n_items], sources first; None below the share `DENSE` of pairs."""
         if len(self.pairs.keys) < DENSE * self.n_items**2:
             return None
         matrix = np.zeros(self.n_items**2, np.float32)
@@ -140,7 +140,7 @@ class Transitions:
     def rows(self, sources: Indices, first: int, last: int) -> tuple[Indices, Indices, Floats32]:
         """Return all pairs of `sources` [S] with targets from `first` to `last` - 1, source by source.
 
-        How many there are of each source [S], and of each pair its target, counted from `first`, and its weight.
+        The result is the number of pairs of each source [S], their targets, counted from `first`, and their weights.
         """
         keys, weights = self.pairs
         smallest = sources * self.n_items + first
@@ -151,15 +151,15 @@ class Transitions:
 
 
 def _at_distance(users: Indices, items: Indices, distance: int, n_before: int, n_items: int) -> Indices:
-    """Return pairs of positions `distance` apart whose later one is not among the first `n_before`."""
+    """Return the keys of pairs `distance` positions apart in a history, the later one not in the first `n_before`."""
     first = max(0, n_before - distance)
     sources, targets = slice(first, max(first, len(users) - distance)), slice(first + distance, None)
-    is_of_one = users[sources] == users[targets]
-    return items[sources][is_of_one] * n_items + items[targets][is_of_one]
+    is_same_user = users[sources] == users[targets]
+    return items[sources][is_same_user] * n_items + items[targets][is_same_user]
 
 
 def _distinct(keys: Indices, *, reach: int, decay: float) -> Pairs:
-    """Return pairs with how often they occur; `keys`: of pairs, times `reach`, plus the distance less 1."""
+    """Return the distinct pairs and their decayed counts; `keys` are pair keys × `reach` + distance - 1."""
     keys = np.sort(keys)
     places = np.flatnonzero(np.diff(keys, prepend=-1))
     counts, keys = np.diff(places, append=len(keys)), keys[places]
@@ -171,7 +171,7 @@ def _distinct(keys: Indices, *, reach: int, decay: float) -> Pairs:
 
 
 def _merged(one: Pairs, other: Pairs) -> Pairs:
-    """Return the pairs of both, the weights of what is in both added up."""
+    """Return the pairs of both; the weights of pairs that are in both are added. May change the weights in place."""
     small, large = sorted((one, other), key=lambda pairs: len(pairs.keys))
     at = np.searchsorted(large.keys, small.keys)
     is_known = np.zeros(len(at), bool)
@@ -182,21 +182,23 @@ def _merged(one: Pairs, other: Pairs) -> Pairs:
     return Pairs(np.insert(large.keys, at, small.keys[new]), np.insert(large.weights, at, small.weights[new]))
 
 
-NOBODY = -1  # in the place of an item that a short history does not have
+NOBODY = -1  # instead of an item: the history is too short
 
 
 class TransitionScorer:
-    """Scores an item by the probability that it follows each of a user's last `n_last_items`, added up.
+    """Scores an item by the sum of the probabilities that it follows each of the user's last `n_last_items`.
 
-    P(j | i) = (weight of i → j + `smoothing` × share of j) / (weights of i + `smoothing`), where the share is that of
-    the training positions, `popularity` [n_items]: an item of which little is known says little but what is popular
-    anyhow. The k-th item from the end counts `decay` ** (k - 1). With one last item this is a smoothed Markov chain;
-    with several an untrained graph of transitions, after Han et al. 2026, "An Embarrassingly Simple Graph Heuristic
-    Reveals Shortcut-Solvable Benchmarks for Sequential Recommendation" (arXiv 2605.07125); theirs looks at one or two
-    last items, over several hops, and at features of items. Every process adds up the same numbers in the same order.
+    P(j | i) = (weight of i → j + `smoothing` × share of j) / (weights of i + `smoothing`). The share is that of the
+    training positions, `popularity` [n_items]: after an item with few transitions, the probabilities are close to
+    popularity. The k-th item from the end has the factor `decay` ** (k - 1).
+
+    With one last item this is a smoothed Markov chain. With several it is an untrained graph of transitions, after Han
+    et al. 2026, "An Embarrassingly Simple Graph Heuristic Reveals Shortcut-Solvable Benchmarks for Sequential
+    Recommendation" (arXiv 2605.07125); their heuristic uses the last one or two items, several hops, and item features.
+    Every process adds the same numbers in the same order.
     """
 
-    dtype = torch.float64  # so that different sums differ
+    dtype = torch.float64  # float32 would round different sums to ties
 
     def __init__(
         self, transitions: Transitions, popularity: Ints, partition: Partition, *, n_last_items: int, decay: float,
@@ -211,7 +213,7 @@ class TransitionScorer:
         self.n_items, self.width = len(popularity), n_last_items
 
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the last items, counted from 0, the newest first."""
+        """Return the last items [B, width], newest first, and the scores [B, n] of the items `ids` [B, n]."""
         last = _last_items(rows, self.width)
         targets = ids.cpu().numpy()
         factors, of_share = self._factors(last)
@@ -224,11 +226,11 @@ class TransitionScorer:
         return torch.from_numpy(last.astype(np.float64)).to(ids.device), torch.from_numpy(scores).to(ids.device)
 
     def items(self, ids: Tensor) -> Tensor:
-        """Return consecutive items, as they are."""
+        """Return the consecutive `ids` unchanged."""
         return ids
 
     def scores(self, users: Tensor, items: Tensor) -> Tensor:
-        """Return what the graph has between a tile of the catalogue and the last items, and what is popular."""
+        """Return the scores [B, C] of a tile of the catalogue, `items` [C], after the last items `users` [B, width]."""
         last, first = users.cpu().numpy().astype(np.int64), int(items[0])
         factors, of_share = self._factors(last)
         scores = self._graph.added(last, factors, first, len(items))
@@ -236,13 +238,13 @@ class TransitionScorer:
         return torch.from_numpy(scores).to(users.device)
 
     def _factors(self, last: Indices) -> tuple[Floats, Floats]:
-        """Return the factors of the weights of each last item [B, n], and of the shares of all items [B]."""
+        """Return the factors of the weights of each last item [B, n], and the factors of the popularity shares [B]."""
         factors = np.where(last != NOBODY, self._of_place * self._per_item[last], 0.0)
         return factors, self._smoothing * factors.sum(1)
 
 
 class _Sparse:
-    """A graph of few of the pairs that there could be, as a sorted list of them."""
+    """A transition graph with few of all possible pairs, as a sorted list of pairs."""
 
     def __init__(self, transitions: Transitions) -> None:
         self._transitions = transitions
@@ -252,9 +254,9 @@ class _Sparse:
         return self._transitions.weights(sources, targets)
 
     def added(self, last: Indices, factors: Floats, first: int, n: int) -> Floats:
-        """Return weights from the `last` items [B, P] to `first` … `first` + n - 1, times `factors` [B, P].
+        """Return the sums [B, n] of the weights from the `last` items [B, P] to `first` … `first` + n - 1.
 
-        Added up [B, n] in the order of the places.
+        The weights are multiplied by `factors` [B, P] and added in the order of the last items.
         """
         rows, places = np.nonzero(last != NOBODY)
         lengths, columns, weights = self._transitions.rows(last[rows, places], first, first + n)
@@ -264,7 +266,7 @@ class _Sparse:
 
 
 class _Dense:
-    """The same, a `matrix` [n_items, n_items] of all pairs."""
+    """A transition graph as a `matrix` [n_items, n_items] of all pairs."""
 
     def __init__(self, matrix: Tensor) -> None:
         self._matrix = matrix
@@ -278,12 +280,12 @@ class _Dense:
         tile, scores = self._matrix[:, first : first + n], torch.zeros(len(last), n, dtype=torch.float64)
         sources, of_sources = torch.from_numpy(last.T % len(tile)), torch.from_numpy(factors.T[:, :, None])
         for source, factor in zip(sources, of_sources, strict=True):
-            scores += tile.index_select(0, source).double().mul_(factor)  # each rounded by itself: no addcmul
+            scores += tile.index_select(0, source).double().mul_(factor)  # addcmul would round differently
         return scores.numpy()
 
 
 def _last_items(rows: Rows, n: int) -> Indices:
-    """Return the last `n` items of each row [B, n], counted from 0, the newest first; NOBODY where there are fewer."""
+    """Return the last `n` items of each row [B, n], newest first; NOBODY fills short rows."""
     before = np.arange(n)
     at = np.maximum(rows.lengths.cumsum()[:, None] - 1 - before, 0)
     items = rows.items[at].astype(np.int64) if len(rows.items) else np.zeros(at.shape, np.int64)

@@ -1,1 +1,1 @@
-"""Basics that every other room uses: errors, the terminal, files, memory, processes."""
+"""Basics that all other packages use: errors, the terminal, files, memory, processes."""

@@ -1,4 +1,4 @@
-"""Collectives between the processes of a run: all make the same calls, in the same order."""
+"""Collectives between the processes of a run; all processes make the same calls, in the same order."""
 
 import itertools
 from collections.abc import Callable
@@ -15,16 +15,16 @@ from bert4rec.runtime.errors import UserError
 from bert4rec.runtime.signals import SIGNALS, Interruption
 
 Group: TypeAlias = dist.ProcessGroup | None
-"""Some of the processes; None for all."""
+"""A process group; None for all processes."""
 
 T = TypeVar("T")
 
-# torch 2.13 has given it another name, and warns of the one before.
+# torch 2.13 renamed this function, and warns of the old name.
 _gather_into = dist.all_gather_single if hasattr(dist, "all_gather_single") else dist.all_gather_into_tensor
 
 
 def on_rank_zero(function: Callable[[], T]) -> T:
-    """Return on every process what `function` returns on the first; raise its `UserError` on all."""
+    """Return on every process the result of `function` on rank zero; raise its `UserError` on all."""
     outcome: list[Any] = [None, None]
     if dist.get_rank() == 0:
         try:
@@ -40,7 +40,7 @@ def on_rank_zero(function: Callable[[], T]) -> T:
 
 
 def gather_or_raise(function: Callable[[], T]) -> list[T]:
-    """Return on every process what `function` returns on each, by rank; raise the `UserError` of any on all."""
+    """Return on every process the results of `function` by rank; raise the first `UserError` of a process on all."""
     outcome: T | UserError
     try:
         outcome = function()
@@ -55,7 +55,7 @@ def gather_or_raise(function: Callable[[], T]) -> list[T]:
 
 
 def gather_objects(value: Any, group: Group = None) -> list[Any]:
-    """Return the `value` of every process of `group`, by rank, on every process of it."""
+    """Return the `value` of every process of `group`, by rank, on each of its processes."""
     values: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(values, value, group=group)
     return values
@@ -74,15 +74,15 @@ def all_agree(value: bool) -> bool:
 
 
 def new_gloo_group(minutes: float) -> dist.ProcessGroup:
-    """Return a gloo group of all processes, for messages apart from others that wait for `minutes` at most."""
+    """Return a separate gloo group of all processes, with a timeout of `minutes`."""
     return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timedelta(minutes=minutes)))
 
 
 @dataclass(frozen=True)
 class Partition:
-    """The part of this process, `rank`, of a work that `n_processes` share, those of `group`; by default all of it.
+    """The part of the process `rank` in work shared by the `n_processes` of `group`; by default all of the work.
 
-    Of consecutive things it takes the part `place`, by default that of its rank.
+    Consecutive things are divided evenly; the process gets the part number `place`, by default its rank.
     """
 
     rank: int = 0
@@ -91,14 +91,14 @@ class Partition:
     place: int | None = None
 
     def of(self, n_things: int) -> range:
-        """Return the consecutive things, of `n_things`, of this process; parts differ by one at most."""
+        """Return this process's consecutive part of range(`n_things`); the sizes of parts differ by at most one."""
         place = self.rank if self.place is None else self.place
         return range(n_things * place // self.n_processes, n_things * (place + 1) // self.n_processes)
 
     def parts(self, n_things: int) -> list[range]:
         """Return the parts of all processes, by rank; every process calls this."""
-        own = torch.tensor([self.rank if self.place is None else self.place])
-        places: list[int] = self.stack(own).flatten().tolist()
+        local_place = torch.tensor([self.rank if self.place is None else self.place])
+        places: list[int] = self.stack(local_place).flatten().tolist()
         return [replace(self, place=place).of(n_things) for place in places]
 
     def largest(self, n_things: int) -> int:
@@ -116,7 +116,7 @@ class Partition:
         return self.sum(values).div_(self.n_processes) if self.n_processes > 1 else values
 
     def stack(self, values: Tensor) -> Tensor:
-        """Return the `values` [...] of all processes, of one shape, as [n_processes, ...]."""
+        """Return the `values` [...] of all processes, which have the same shape, as [n_processes, ...]."""
         if self.n_processes == 1:
             return values[None]
         stacked = values.new_empty(self.n_processes, *values.shape)
@@ -124,9 +124,9 @@ class Partition:
         return stacked
 
     def concatenate(self, rows: Tensor, counts: list[int] | None = None) -> tuple[Tensor, slice]:
-        """Return the `rows` [n, ...] of all processes one after another, and the slice of this process's rows.
+        """Return the concatenated `rows` [n, ...] of all processes, and the slice of this process's rows.
 
-        `counts`, how many rows each process has, spare a message.
+        Passing `counts`, the number of rows of each process, saves a message.
         """
         if self.n_processes == 1:
             return rows, slice(0, len(rows))
@@ -135,23 +135,23 @@ class Partition:
         padding = [0, 0] * (rows.dim() - 1) + [0, max(counts) - len(rows)]
         stacked = self.stack(F.pad(rows, padding))
         first = sum(counts[: self.rank])
-        together = torch.cat([part[:count] for part, count in zip(stacked, counts, strict=True)])
-        return together, slice(first, first + len(rows))
+        all_rows = torch.cat([part[:count] for part, count in zip(stacked, counts, strict=True)])
+        return all_rows, slice(first, first + len(rows))
 
     def exchange(self, rows: Tensor, counts: list[int]) -> Tensor:
-        """Return the rows [n, ...] that the processes send to this one, by rank; `counts` of its `rows` go to each."""
+        """Return the rows [n, ...] sent to this process, by rank; it sends `counts` of its `rows` to each process."""
         if self.n_processes == 1:
             return rows
-        given = torch.tensor(counts, device=rows.device)
-        taken = torch.empty_like(given)
-        dist.all_to_all_single(taken, given, group=self.group)
-        received = rows.new_empty(int(taken.sum()), *rows.shape[1:])
-        dist.all_to_all_single(received, rows.contiguous(), taken.tolist(), counts, group=self.group)
+        sent_counts = torch.tensor(counts, device=rows.device)
+        received_counts = torch.empty_like(sent_counts)
+        dist.all_to_all_single(received_counts, sent_counts, group=self.group)
+        received = rows.new_empty(int(received_counts.sum()), *rows.shape[1:])
+        dist.all_to_all_single(received, rows.contiguous(), received_counts.tolist(), counts, group=self.group)
         return received
 
 
 class Decision(NamedTuple):
-    """Holds the positions to predict in the global batch; whether to report, to stop, to save; a signal."""
+    """Hold the positions to predict in the global batch; whether to report, to stop, to save; a signal or 0."""
 
     positions: int = 0
     report: bool = False
@@ -161,19 +161,19 @@ class Decision(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A message on its way: what came of it, when `work` is done, and whether this process told of a signal."""
+    """Hold a pending message: `received` is valid after `work`; whether this process has sent a signal number."""
 
     work: dist.Work
-    sent: Tensor  # which must live as long
+    sent: Tensor  # must not be freed before `work` is done
     received: Tensor
     tells_of_signal: bool
 
 
 class StepSync:
-    """Lets one process decide for all: `start` before a step, `wait` after it.
+    """Lets any process decide for all: call `start` before a step, and `wait` after it.
 
-    Meanwhile a small message goes from each process to each other one, between the CPUs of the hosts and apart from
-    other messages, so that neither a process nor a GPU waits for it. Every process makes the same calls, and so acts on
+    During the step, each process sends a small message to each other one, between the CPUs of the hosts and in a
+    separate group, so that neither a process nor a GPU waits for it. Every process makes the same calls, and so acts on
     a decision at the same step.
     """
 
@@ -184,35 +184,35 @@ class StepSync:
     def start(
         self, positions: Tensor | int = 0, *, report: bool = False, out_of_time: bool = False, save: bool = False
     ) -> None:
-        """Send this process's part; `positions` to predict in the step after the one that begins now."""
-        assert self._message is None, "asked twice"
+        """Send this process's requests, and its `positions` to predict in the step after the current one."""
+        assert self._message is None, "the previous message is still pending"
         number = self._interruption.number
         mine = torch.tensor(
             [positions, report, out_of_time, save, *(number == signal for signal in SIGNALS)], dtype=torch.int64
         )
-        # Not by an all-reduce, which gloo hands twice around a ring of all processes, one after another.
+        # Not an all-reduce: gloo passes it twice around a ring of all processes.
         sent = mine.repeat(dist.get_world_size())
         received = torch.empty_like(sent)
         work = dist.all_to_all_single(received, sent, group=self._group, async_op=True)
         self._message = Message(work, sent, received, bool(number))
-        if number:  # nothing is as urgent: the others may be gone
+        if number:  # wait at once: other processes may have ended
             self._wait(self._message)
 
     def wait(self) -> Decision:
-        """Return what the last question found out; nothing if none is open."""
+        """Return the decision of the pending message; an empty one if no message is pending."""
         message, self._message = self._message, None
         if message is None:
             return Decision()
         self._wait(message)
-        n_positions, *others = message.received.view(-1, len(SIGNALS) + 4).sum(0).tolist()
-        report, out_of_time, save, *signals = map(bool, others)
+        n_positions, *counts = message.received.view(-1, len(SIGNALS) + 4).sum(0).tolist()
+        report, out_of_time, save, *signals = map(bool, counts)
         interrupted = next(itertools.compress(SIGNALS, signals), 0)
         return Decision(n_positions, report, out_of_time, save, interrupted)
 
     def interrupted(self) -> int:
-        """Return the signal that a process of an evaluation had got before the last batch; 0 for none.
+        """Return the signal that a process had received before the last batch of an evaluation; 0 for none.
 
-        It leaves a question open; `wait` ends the evaluation.
+        Without a signal a new message is pending; call `wait` at the end of the evaluation.
         """
         number = self.wait().interrupted
         if not number:

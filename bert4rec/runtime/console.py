@@ -11,38 +11,40 @@ from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from typing import Any, Self
 
-FOR_CTRL_C = 3  # free columns behind the bar: the terminal writes ^C there, which must not wrap
-COLUMNS = 80  # of a terminal that does not say how wide it is
+FOR_CTRL_C = 3  # free columns after the bar: the terminal writes ^C there, which must not wrap
+COLUMNS = 80  # of a terminal of unknown width
 SECONDS_BETWEEN_BARS = 0.5
 SECONDS_BETWEEN_LINES = 10.0
 BAR = "{percentage:3.0f} % |{bar}| {desc}"
-NO_BAR = "{desc}"  # only the figures
+NO_BAR = "{desc}"  # figures without a bar
 
 NOISY = ("torch", "torchrec")  # loggers
 EVENTS = "BERT4REC_EVENTS"  # environment variable: set if the program that started this process reads events
 EVENT = "\x1e"  # start of an event line: JSON text sequences, RFC 7464
 
 logger = logging.getLogger(__name__)
-_bars: list[Any] = []  # those of tqdm that are open: one at most
+_bars: list[Any] = []  # the open tqdm bars: at most one
 
 
 def log_to_terminal(*, is_shown: bool = True, stream: str = "stdout", outlives_reader: bool = False) -> None:
-    """Show on `stream` what the package logs from now on: a line a record, with "warning: " before a warning.
+    """Show the log records of the package on `stream`: one line per record, with "warning: " before a warning.
 
-    Without `is_shown` (all processes but the first) there are neither lines nor bars. If the reader goes away, as with
-    `| head` or a closed terminal, logging raises `OSError`, or goes on in silence with `outlives_reader`.
+    Without `is_shown` (all processes except rank zero), neither lines nor bars are shown. If the reader closes the
+    stream, as `| head` or a closed terminal does, logging raises `OSError`, or with `outlives_reader` continues
+    silently.
     """
     package = logging.getLogger("bert4rec")
     package.handlers = [_Terminal(stream, outlives_reader)]
     package.setLevel(logging.INFO if is_shown else logging.CRITICAL)
-    package.propagate = False  # libraries give the root a handler, which would show every line once more
+    package.propagate = False  # libraries add a handler to the root logger, which would repeat every line
 
 
 @contextmanager
 def quiet_libraries(*names: str) -> Iterator[None]:
-    """Silence the libraries' warnings in a block, and restore loggers and environment variables after it.
+    """Silence the warnings of libraries in a block, and restore loggers and environment variables after it.
 
-    The packages `names` are imported first: torchrec gives the root logger a handler, which would repeat our warnings.
+    The packages `names` are imported first: torchrec adds a handler to the root logger, which would repeat our
+    warnings.
     """
     root, environment = logging.getLogger(), dict(os.environ)
     handlers, level = list(root.handlers), root.level
@@ -52,7 +54,7 @@ def quiet_libraries(*names: str) -> Iterator[None]:
         try:
             for name in names:
                 import_module(name)
-            # fbgemm calls logging.info, which gives a root without any handler one that shows our warnings.
+            # fbgemm calls logging.info, which adds a handler to a root logger without any; it would show our warnings.
             root.handlers = list(handlers) or [logging.NullHandler()]
             for name in NOISY:
                 logging.getLogger(name).setLevel(logging.ERROR)
@@ -61,7 +63,7 @@ def quiet_libraries(*names: str) -> Iterator[None]:
             for name, before in levels.items():
                 logging.getLogger(name).setLevel(before)
             root.handlers, root.level = handlers, level
-            # Only variables that have changed: a thread of a library may be reading the other ones.
+            # Restore only changed variables: a thread of a library may be reading the rest.
             for name in os.environ.keys() - environment.keys():
                 del os.environ[name]
             os.environ.update({name: value for name, value in environment.items() if os.environ.get(name) != value})
@@ -70,15 +72,15 @@ def quiet_libraries(*names: str) -> Iterator[None]:
 def emit_event(**event: Any) -> None:
     """Write an event as a line of JSON on stdout if the program that started this process reads events."""
     if EVENTS in os.environ and logger.isEnabledFor(logging.INFO):
-        with suppress(OSError):  # that program has died
+        with suppress(OSError):  # that program has ended
             print(EVENT + json.dumps(event), flush=True)
 
 
 class ProgressBar:
-    """Shows the progress of a `with` block: a bar at the foot of a terminal, else a line every few seconds, or events.
+    """Shows the progress of a `with` block: a bar at the bottom of a terminal, else regular lines, or events.
 
-    `done` of the `total` units were made before. `form` is the format of the bar (`BAR`, `NO_BAR`). The bar `stays` at
-    the end, or is removed. With `seconds` there are lines on a terminal too, so many seconds apart.
+    `done` of the `total` units were finished before. `form` is the format of the bar (`BAR`, `NO_BAR`). At the end the
+    bar `stays` or is removed. With `seconds`, a terminal gets lines at this interval instead of a bar.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class ProgressBar:
         self._began = self._shown_at = time.monotonic()
         has_events, seconds = EVENTS in os.environ, self._seconds_between_lines
         if not has_events and seconds is None and sys.stderr.isatty() and logger.isEnabledFor(logging.INFO):
-            from tqdm import tqdm  # no command should wait for it that shows no bar
+            from tqdm import tqdm  # imported only by commands that show a bar
 
             options: dict[str, Any] = {"bar_format": self._form, "ncols": _columns(), "leave": self._stays}
             self._bar = tqdm(total=self._total, initial=self._first, delay=1e-9, **options)  # draws nothing yet
@@ -114,7 +116,7 @@ class ProgressBar:
         return time.monotonic() - self._began
 
     def seconds_left(self, done: int) -> float:
-        """Return the seconds that the rest takes after `done` units, at the speed so far."""
+        """Return the remaining seconds after `done` units, at the speed so far."""
         return self.seconds * max(0, self._total - done) / max(1, done - self._first)
 
     def is_due(self) -> bool:
@@ -122,7 +124,7 @@ class ProgressBar:
         return time.monotonic() - self._shown_at >= self._pause
 
     def show(self, done: int, figures: str, *, line: str = "") -> None:
-        """Show the `figures` of `done` units behind the bar; without a bar the `line`, if any, instead of them."""
+        """Show the `figures` of `done` units after the bar; without a bar log the `line`, if given, or the figures."""
         self._shown_at = time.monotonic()
         if EVENTS in os.environ:
             emit_event(done=done, total=self._total, figures=figures)
@@ -134,7 +136,7 @@ class ProgressBar:
 
 
 def close_bars() -> None:
-    """Close the open bar, also one whose drawing or closing an interrupt has broken off."""
+    """Close the open bar, even if an interrupt has stopped its drawing or closing."""
     while _bars:
         _clear_line()
         _bars[-1].close()
@@ -160,7 +162,7 @@ class _Terminal(logging.Handler):
 
 
 def _clear_line() -> None:
-    """Clear what the terminal itself may have written beside the bar: ^C."""
+    """Clear the line of the bar, where the terminal may have written ^C."""
     print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 

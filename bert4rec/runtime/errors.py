@@ -1,13 +1,13 @@
-"""The errors that a person can mend: each is shown as one line."""
+"""The errors that a user can fix, each shown as one line, and helpers for the texts of messages."""
 
 import signal
 
 
 class UserError(Exception):
-    """A problem that the user can solve: what failed, where, what to do."""
+    """A problem that the user can solve: the message says what failed, where, and what to do."""
 
-    status = 2  # of the process that it ends
-    is_on_all = False  # whether all processes have met it, so that one of each host says it for the others
+    status = 2  # exit status of the process
+    is_on_all = False  # whether all processes raise it; then one process per host prints it
 
 
 def in_one_line(error: Exception) -> str:
@@ -16,7 +16,7 @@ def in_one_line(error: Exception) -> str:
 
 
 class RunInterruptedError(UserError):
-    """An interruption from outside: a full disk, another process that died."""
+    """An interruption from outside, by a full disk or by another process that died."""
 
     status = 1
 
@@ -30,7 +30,7 @@ class DataError(UserError):
 
 
 class DivergenceError(UserError):
-    """A loss or weights that are not finite any more."""
+    """A loss or weights that are no longer finite."""
 
     status = 1
 
@@ -46,12 +46,12 @@ class Interrupted(UserError):  # noqa: N818  # nothing went wrong
 
 
 def rounded(number: float) -> str:
-    """Return three digits, or all before the decimal point: 3.66, 0.412, 40, 1,390."""
+    """Return `number` with three digits, or all digits before the decimal point: 3.66, 0.412, 40, 1,390."""
     return f"{number:,.0f}" if abs(number) >= 100 or number == round(number) else f"{number:.3g}"
 
 
 def pluralize(number: float, noun: str) -> str:
-    """Return a number and what it counts: 1 epoch, 1.5 epochs, 2 processes, 3 histories."""
+    """Return a number with its noun in the right form: 1 epoch, 1.5 epochs, 2 processes, 3 histories."""
     text = rounded(number)
     if text == "1":
         return f"1 {noun}"
@@ -60,7 +60,7 @@ def pluralize(number: float, noun: str) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return `1:02:03`, or `2:03` below an hour."""
+    """Return `seconds` as `1:02:03`, or as `2:03` below an hour."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -1,4 +1,4 @@
-"""Files and folders: whole or not at all, one program at a time, and their checksums."""
+"""Files and folders: atomic writes, locks, checksums and manifests."""
 
 import fcntl
 import hashlib
@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, TypeAlias
 
-PIECES, PIECE_BYTES = 64, 65_536  # of the sample; a file that is no larger than all of them is taken whole
+PIECES, PIECE_BYTES = 64, 65_536  # of the sample; smaller files are read completely
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
-    """Write `content` to the disk, all or nothing: neither a kill nor a loss of power leaves half of it."""
+    """Write `content` to the disk atomically: neither a kill nor a power failure leaves a part of it."""
     unfinished = path.with_name(path.name + ".tmp")
     with unfinished.open("wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -23,7 +23,7 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 
 
 def replace_directory(new: Path, folder: Path, *, replaced: Path) -> None:
-    """Make the folder `new` the `folder`; an older one is `replaced` meanwhile, so that one of them is always there."""
+    """Rename the folder `new` to `folder`; an older one is kept as `replaced` until then, so that one always exists."""
     if folder.exists():
         folder.rename(replaced)
     new.rename(folder)
@@ -32,7 +32,7 @@ def replace_directory(new: Path, folder: Path, *, replaced: Path) -> None:
 
 
 def put_back(replaced: Path, folder: Path) -> None:
-    """Restore the older folder after a kill in `replace_directory`, unless the new one is there."""
+    """Restore the older folder after a kill in `replace_directory`, unless the new one exists."""
     if folder.exists():
         shutil.rmtree(replaced, ignore_errors=True)
     else:
@@ -40,7 +40,7 @@ def put_back(replaced: Path, folder: Path) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Write the list of files in `folder` to the disk."""
+    """Flush the directory entries of `folder` to the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -49,9 +49,9 @@ def sync(folder: Path) -> None:
 
 
 def try_lock(file: IO[str] | int, *, wait: bool = False) -> bool:
-    """Lock an open file, and return whether that was possible. The lock ends with the file or with the process.
+    """Lock an open file, and return whether that succeeded. Closing the file or ending the process releases the lock.
 
-    A file system without locks grants it to every process.
+    On a file system without locks, every process gets the lock.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -69,10 +69,10 @@ def sha256(path: Path) -> str:
 
 
 def sample_sha256(path: Path) -> str:
-    """Return the SHA-256 of at most 4 MiB of the file: of all of it, or of 64 pieces at even distances.
+    """Return the SHA-256 of at most 4 MiB of the file: of all of it, or of 64 evenly spaced pieces.
 
-    The first piece begins the file and the last one ends it. A file that was cut short, mixed up or overwritten is
-    found; a single flipped bit between the pieces of a large file is not.
+    The first piece is at the start of the file, the last one at its end. The checksum detects a file that was
+    truncated, swapped or overwritten, but not a single flipped bit between the pieces of a large file.
     """
     size = path.stat().st_size
     if size <= PIECES * PIECE_BYTES:
@@ -96,20 +96,20 @@ def describe(folder: Path, names: Iterable[str]) -> Files:
 
 
 def write_manifest(folder: Path, files: Files) -> None:
-    """Write the manifest of `files`, all files of `folder`."""
+    """Write the manifest of `files`, which are all files of `folder`."""
     atomic_write(folder / MANIFEST, _text(files))
 
 
 def problem_of(folder: Path, *, looks_at: Callable[[int], bool] = lambda _: True) -> str:
-    """Return what is wrong with `folder`, "" if nothing is; only files whose number `looks_at` accepts are read."""
+    """Return the first problem of `folder`, or ""; reads only the files whose number `looks_at` accepts."""
     try:
         text = (folder / MANIFEST).read_text()
         files = json.loads(text)
         if text != _text(files):
             return f"{MANIFEST} is damaged"
         for number, (name, entry) in enumerate(files.items()):
-            if looks_at(number) and (found := _problem_of_file(folder / name, entry)):
-                return found
+            if looks_at(number) and (problem := _problem_of_file(folder / name, entry)):
+                return problem
     except FileNotFoundError:
         return f"{MANIFEST} is missing"
     except (OSError, ValueError, AttributeError, TypeError, KeyError):
@@ -130,5 +130,5 @@ def _problem_of_file(path: Path, entry: dict[str, int | str]) -> str:
 
 
 def _text(files: Files) -> str:
-    """The only form that is taken: with any byte changed, the text is another one, or says something wrong."""
+    """Return the only valid text of a manifest: any changed byte makes it differ from this form or from the files."""
     return json.dumps(dict(sorted(files.items())), indent=1) + "\n"

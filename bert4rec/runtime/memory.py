@@ -15,8 +15,8 @@ from bert4rec.runtime.startup import CGROUPS, group_folders
 
 SECONDS_BETWEEN_LOOKS = 2.0
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
-LARGEST_KEPT = 1 << 25  # bytes: half a tile of the softmax's scores
-GROUP_FILES = {  # by the version of control groups: the limit, the usage, and what of it can be had back
+LARGEST_KEPT = 1 << 25  # bytes: half of the scores of a tile of the softmax
+GROUP_FILES = {  # version of control groups → files of the limit and the usage, name of the reclaimable part
     2: ("memory.max", "memory.current", "inactive_file"),
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
@@ -24,28 +24,28 @@ GROUP_FILES = {  # by the version of control groups: the limit, the usage, and w
 
 @dataclass(frozen=True)
 class Memory:
-    """Hold the bytes that each process may take of its host and of its GPU; None: not known, so no limit."""
+    """Hold the bytes that each process may use on its host and on its GPU; None if unknown, so without a limit."""
 
     host: int | None
     device: int | None = None
 
 
 def available(device: torch.device, local_world_size: int) -> Memory:
-    """Return what this process may take: its GPU, and a share of the host's free memory plus what it has already."""
+    """Return the memory for this process: its GPU, and a share of the host's free memory plus its present PSS."""
     gpu = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else None
     return Memory(host=host_memory() // local_world_size + proportional_set_size(), device=gpu)
 
 
 def host_memory() -> int:
-    """Return the bytes that programs on this host can still take, by Linux and by the limits of control groups."""
+    """Return the available bytes of this host, by Linux and by the limits of control groups."""
     return min([psutil.virtual_memory().available, *_free_of_group()])
 
 
 class PeakMemory:
-    """Measures the peak proportional set size (PSS) of this process: shared pages count once among the processes.
+    """Measures the peak proportional set size (PSS) of this process, which divides shared pages among the processes.
 
-    Linux keeps no peak of the PSS, so a thread reads it every two seconds while the context is open. On CUDA it is the
-    peak of the allocator.
+    Linux records no peak of the PSS, so a thread reads it every two seconds while the context is open. On CUDA, the
+    peak of the allocator is measured instead.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -72,10 +72,10 @@ class PeakMemory:
 
 
 def use_memory_again() -> None:
-    """Let this process keep the memory that a step frees for the next step. Call it when the model is built.
+    """Keep the memory that a step frees for the next step. Call it when the model is built.
 
-    Tensors above `LARGEST_KEPT` are still mapped anew, in large pages (`bert4rec/__init__.py`): the gaps that tensors
-    as large as a table leave would be too large.
+    Tensors above `LARGEST_KEPT` are still mapped anew, in large pages (`bert4rec/__init__.py`): tensors as large as a
+    table would leave too large gaps in the heap.
     """
     release_free_memory()
     libc = ctypes.CDLL(None)
@@ -86,15 +86,15 @@ def use_memory_again() -> None:
 def compile_few_kernels(*, precision: str) -> None:
     """Keep oneDNN from compiling kernels for every new number of positions.
 
-    It keeps the last thousand of them, which fragments the heap. With `precision` "fp32" it would only compute GELU,
-    which torch's own kernel does as well; bf16 products need it.
+    It caches a thousand of them, which fragments the heap. With `precision` "fp32", oneDNN would only compute GELU,
+    which torch's own kernel computes equally well; bf16 products need oneDNN.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     torch.backends.mkldnn.enabled = precision != "fp32"  # type: ignore[assignment]
 
 
 def release_free_memory() -> None:
-    """Return freed memory to the system: that of a validation, for instance, which a step does not need."""
+    """Return freed memory to the system, such as that of a validation, which a step does not need."""
     ctypes.CDLL(None).malloc_trim(0)
 
 
@@ -104,9 +104,9 @@ def proportional_set_size() -> int:
 
 
 def _free_of_group(groups: str | None = None, root: Path = CGROUPS) -> Iterator[int]:
-    """Yield what the limit of each control group of this process leaves: limit - (usage - inactive file pages).
+    """Yield the free bytes in each control group of this process: limit - (usage - inactive file pages).
 
-    `groups` is the text of /proc/self/cgroup. A page that was only read from a file counts as free.
+    `groups` is the text of /proc/self/cgroup. Inactive file pages count as free, since Linux can reclaim them.
     """
     for version, folder in group_folders("memory", groups, root):
         limit_file, usage_file, inactive = GROUP_FILES[version]

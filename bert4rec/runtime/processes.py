@@ -1,4 +1,4 @@
-"""The processes of a run: who am I, on which device, and a process group that begins and ends cleanly."""
+"""The processes of a run: rank and device of this process, and a process group that is formed and destroyed cleanly."""
 
 import gc
 import logging
@@ -20,24 +20,24 @@ from bert4rec.runtime.errors import RunInterruptedError, SettingsError, pluraliz
 from bert4rec.runtime.memory import compile_few_kernels
 from bert4rec.runtime.startup import threads_of_process
 
-SECONDS_TO_COME = 1800.0  # for all processes of a run: hosts of a cluster may be minutes apart
-SECONDS_OF_SILENCE = 10.0  # before a process says that it waits
-MESHES = 3  # in which every process is connected with every other one by gloo: steps, checkpoints, decisions
-OTHER_FILES = 100  # that a process has open: some 20 on CPUs; the rest for CUDA and NCCL
+SECONDS_TO_COME = 1800.0  # timeout for the start of all processes: hosts of a cluster may start minutes apart
+SECONDS_OF_SILENCE = 10.0  # before a process logs that it waits
+MESHES = 3  # gloo groups that connect every pair of processes: for steps, checkpoints and decisions
+OTHER_FILES = 100  # other open files of a process: about 20 on CPU; the rest for CUDA and NCCL
 SHARES_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 
 MORE_FILES = "raise the hard limit: `ulimit -Hn`, LimitNOFILE= of a service, or /etc/security/limits.conf"
 
-STREAM = 0x44524F50  # keeps dropout's draws apart from all others that are seeded by two numbers
+STREAM = 0x44524F50  # separates dropout's draws from all other generators that are seeded with two numbers
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among those of the run; `rank` counts over all hosts, `local_rank` over this one.
+    """Hold the place of this process in the run: `rank` among all hosts, `local_rank` on this host.
 
-    It waits for another process for `minutes` at most.
+    It waits at most `minutes` for another process.
     """
 
     rank: int
@@ -54,10 +54,10 @@ class Processes:
 
 
 def this_process(device_setting: str, store: dist.Store | None = None, *, minutes: float = 30.0) -> Processes:
-    """Return this process by torchrun's variables; without a launcher it is the only one.
+    """Return this process from torchrun's environment variables; without a launcher it is the only process.
 
-    Raise its limit of open files as far as needed. A GPU that only one process of a host sees is its own, which they
-    find out by the `store`. Raises `SettingsError` for too few GPUs or files.
+    With a launcher, also raise the limit of open files. If each process of a host sees a single GPU of its own, which
+    the processes compare in the `store`, it uses that GPU. Raises `SettingsError` for too few GPUs or open files.
     """
     if "RANK" not in os.environ:
         return Processes(0, 0, 1, 1, choose_device(device_setting, local_rank=0, local_world_size=1), minutes)
@@ -74,7 +74,7 @@ def this_process(device_setting: str, store: dist.Store | None = None, *, minute
 
 
 def choose_device(setting: str, *, local_rank: int, local_world_size: int) -> torch.device:
-    """Return the device of this process: "cpu", or a GPU of its own; "auto" takes GPUs if each process can have one.
+    """Return the device of this process: the CPU or its own GPU; "auto" uses GPUs if there is one per process.
 
     Raises `SettingsError` if `setting` is "cuda" and there are fewer GPUs than processes.
     """
@@ -90,10 +90,10 @@ def choose_device(setting: str, *, local_rank: int, local_world_size: int) -> to
 
 
 def has_own_gpu(store: dist.Store, local_world_size: int) -> bool:
-    """Return whether each process of this host sees one GPU that no other sees, as under `srun --gpus-per-task=1`.
+    """Return whether each process of this host sees one GPU that no other one sees, as under `srun --gpus-per-task=1`.
 
-    GPUs are compared by their UUIDs, since each process calls its only one cuda:0. Every process of the host calls this
-    and gets the same answer. Raises `RunInterruptedError` if one does not come.
+    GPUs are compared by their UUIDs, since each process calls its GPU cuda:0. Every process of the host calls this and
+    gets the same result. Raises `RunInterruptedError` if a process does not start in time.
     """
     n_seen = torch.cuda.device_count()
     if n_seen >= local_world_size:
@@ -114,40 +114,40 @@ def has_own_gpu(store: dist.Store, local_world_size: int) -> bool:
 
 
 def open_files_needed(world_size: int) -> int:
-    """Return how many files each of `world_size` processes may have open; nearly all are connections."""
+    """Return the number of files that each of `world_size` processes may open; nearly all are connections."""
     return MESHES * (world_size - 1) + OTHER_FILES
 
 
 def allow_open_files(world_size: int) -> None:
-    """Raise this process's limit of open files as far as possible. Raises `SettingsError` if that is too low."""
+    """Raise this process's limit of open files to the hard limit. Raises `SettingsError` if that is too low."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     needed = open_files_needed(world_size)
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise SettingsError(
-            f"this host lets a process open {hard:,} files at most, and each of {pluralize(world_size, 'process')} "
+            f"this host limits a process to {hard:,} open files, but each of {pluralize(world_size, 'process')} "
             f"needs {needed:,}; {MORE_FILES}"
         )
 
 
 def seed_everything(seed: int, rank: int) -> None:
-    """Seed every global generator of process `rank`; only dropout draws from them, all else has streams of its own."""
-    own = process_seed(seed, rank)
-    random.seed(own)
-    np.random.seed(own % 2**32)
-    torch.manual_seed(own)
+    """Seed every global generator of process `rank`; only dropout uses them, all other draws have own generators."""
+    local_seed = process_seed(seed, rank)
+    random.seed(local_seed)
+    np.random.seed(local_seed % 2**32)
+    torch.manual_seed(local_seed)
 
 
 def process_seed(seed: int, rank: int) -> int:
-    """Return 64 bits that depend on both: process 1 of a run draws other numbers than process 0 with the next seed."""
+    """Return a 64-bit seed from both: process 1 of a run draws other numbers than process 0 with the next `seed`."""
     return int(np.random.SeedSequence([seed, rank, STREAM]).generate_state(1, np.uint64)[0])
 
 
 def rendezvous() -> tuple[dist.Store, int, int]:
-    """Return the store in which the processes of a run meet, the rank of this one, and their number.
+    """Return the store shared by the processes of a run, the rank of this process, and the world size.
 
-    The other processes may still be missing. Raises `RunInterruptedError` if the first one does not come, and
-    `SettingsError` for a launcher that cannot do what was asked of it.
+    Other processes may not have started yet. Raises `RunInterruptedError` if rank zero cannot be reached, and
+    `SettingsError` if variables are missing or the launcher's options do not work together.
     """
     if "RANK" not in os.environ:
         return dist.TCPStore("localhost", 0, 1, is_master=True), 0, 1
@@ -160,11 +160,11 @@ def rendezvous() -> tuple[dist.Store, int, int]:
 
 
 def _store(rank: int, world_size: int, address: str, port: int) -> dist.Store:
-    """Return the launcher's store, or else that of the first process."""
+    """Return the launcher's store if it shares one, else that of rank zero. Raises `RunInterruptedError`."""
     is_of_launcher = os.environ.get(SHARES_STORE) == "True"
     patience = timedelta(seconds=SECONDS_TO_COME)
-    where = f"{address}:{port}"
-    waiting = Timer(SECONDS_OF_SILENCE, logger.info, [f"waiting for the first process of this run, at {where}"])
+    endpoint = f"{address}:{port}"
+    waiting = Timer(SECONDS_OF_SILENCE, logger.info, [f"waiting for the first process of this run, at {endpoint}"])
     waiting.daemon = True
     waiting.start()
     try:
@@ -175,7 +175,7 @@ def _store(rank: int, world_size: int, address: str, port: int) -> dist.Store:
     except dist.DistError as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise RunInterruptedError(
-            f"the processes of this run do not meet at {where} ({reason}); start all hosts within "
+            f"the processes of this run cannot connect at {endpoint} ({reason}); start all hosts within "
             f"{SECONDS_TO_COME / 60:g} minutes, with a --master-addr and --master-port that each of them can reach"
         ) from None
     finally:
@@ -183,7 +183,7 @@ def _store(rank: int, world_size: int, address: str, port: int) -> dist.Store:
 
 
 def _require_restarts_that_work() -> None:
-    """Raise `SettingsError` if restarted processes would find the addresses of dead ones in torchrun's store."""
+    """Raise `SettingsError` if restarted processes would read the addresses of dead ones from torchrun's store."""
     if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0" and os.environ.get(SHARES_STORE) == "True":
         raise SettingsError(
             "torchrun --max_restarts: its processes cannot meet again after a restart, unless it runs with "
@@ -195,10 +195,11 @@ def _require_restarts_that_work() -> None:
 def process_group(
     world: Processes, store: dist.Store | None = None, *, deterministic: bool = False, precision: str = "fp32"
 ) -> Iterator[None]:
-    """Form the group of all processes, NCCL between GPUs, gloo between CPUs; they meet in `store`.
+    """Form the group of all processes, with NCCL between GPUs and gloo between CPUs; the processes meet in `store`.
 
-    With `deterministic`, only algorithms that give the same bits every time; `precision` is that of the products. At
-    the end, garbage is collected before the group is destroyed: shards that outlive it can abort the process.
+    With `deterministic`, torch uses only algorithms with bitwise reproducible results; `precision` is that of matrix
+    products. At the end, garbage is collected before the group is destroyed: shards that outlive it can abort the
+    process.
     """
     on_gpu = world.device.type == "cuda"
     if n_threads := threads_of_process(world.local_world_size):
@@ -222,7 +223,7 @@ def process_group(
         device_id=world.device if on_gpu else None,
     )
     yield
-    # After a failure nothing of this: the launcher ends the other processes, which would wait at the barrier.
+    # Not after a failure: the other processes do not reach the barrier, and the launcher ends them.
     gc.collect()
     dist.barrier()
     dist.destroy_process_group()
@@ -242,27 +243,27 @@ def group_of_one() -> Iterator[None]:
 def preserve_global_state() -> Iterator[None]:
     """Restore random states, torch's threads and algorithms after the block, and leave no new process group.
 
-    The random states of GPUs are restored for those that were in use before.
+    The random states of GPUs are restored if CUDA was initialized before.
     """
-    of_python, of_numpy, of_torch = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    of_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    python_state, numpy_state, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    gpu_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     n_threads, has_mkldnn = torch.get_num_threads(), torch.backends.mkldnn.enabled
-    of_products = torch.get_float32_matmul_precision()
+    matmul_precision = torch.get_float32_matmul_precision()
     is_deterministic = torch.are_deterministic_algorithms_enabled()
     warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
     has_group = dist.is_initialized()
     try:
         yield
     finally:
-        random.setstate(of_python)
-        np.random.set_state(of_numpy)
-        torch.set_rng_state(of_torch)
-        if of_gpus:
-            torch.cuda.set_rng_state_all(of_gpus)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        torch.set_rng_state(torch_state)
+        if gpu_states:
+            torch.cuda.set_rng_state_all(gpu_states)
         torch.set_num_threads(n_threads)
         torch.backends.mkldnn.enabled = has_mkldnn
-        torch.set_float32_matmul_precision(of_products)
+        torch.set_float32_matmul_precision(matmul_precision)
         torch.use_deterministic_algorithms(is_deterministic, warn_only=warns_only)
         if dist.is_initialized() and not has_group and dist.get_world_size() == 1:
-            gc.collect()  # of a run that has failed; where there are other processes they may be waiting in it
+            gc.collect()  # after a failed run of one process; with several, other processes may be waiting in the group
             dist.destroy_process_group()

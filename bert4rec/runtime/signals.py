@@ -1,4 +1,4 @@
-"""SIGTERM, SIGINT and SIGHUP: remembered until all processes of a run can act on them together, or cannot any more."""
+"""SIGTERM, SIGINT and SIGHUP: recorded until all processes of a run act on them together, or no longer can."""
 
 import os
 import signal
@@ -11,23 +11,23 @@ from contextlib import contextmanager, suppress
 from bert4rec.runtime.console import close_bars
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-PARENT = "BERT4REC_PARENT"  # a variable; set: a command of this program has started this process, and says how to go on
-PATIENCE = 8.0  # seconds; torchx kills ten seconds after it has asked
+PARENT = "BERT4REC_PARENT"  # environment variable: set if a command of this program started this process and reports it
+PATIENCE = 8.0  # seconds; torchx kills a process ten seconds after SIGTERM
 
 
 def log_interrupted(text: str) -> None:
-    """Print the last line of a command that a signal has ended, unless the process that started it does.
+    """Print the last line of a command that a signal has ended, unless its parent process prints it.
 
-    The progress bar is closed first.
+    Closes the progress bar first.
     """
     close_bars()
     if PARENT not in os.environ:
-        with suppress(OSError):  # of a terminal that was closed
+        with suppress(OSError):  # the terminal is closed
             print(text, file=sys.stderr, flush=True)
 
 
 def stop_with_parent() -> None:
-    """Stop as after SIGTERM when the command of this program that started this process dies.
+    """Stop as after SIGTERM when the command of this program that started this process ends.
 
     Its end closes the pipe that is this process's stdin.
     """
@@ -42,11 +42,11 @@ def _wait_for_parent() -> None:
 
 
 class Interruption:
-    """Remembers the first of `SIGNALS` as `number` while the context is open, instead of ending the process.
+    """Records the first of `SIGNALS` as `number` while the context is open, instead of ending the process.
 
-    All processes compare notes at every step and report it by `answered`. If that does not come within `patience`
-    seconds of a signal, the others are gone or stuck, and the process ends with the status of the signal. With
-    `patience` None the context never ends the process.
+    All processes exchange their signals at every step, and then call `answered`. Without this call within `patience`
+    seconds of a signal, other processes are dead or stuck, and the process ends with the status of the signal. With
+    `patience` None, the context never ends the process.
     """
 
     def __init__(self, patience: float | None = PATIENCE) -> None:
@@ -57,12 +57,12 @@ class Interruption:
 
     def __enter__(self) -> "Interruption":
         if threading.current_thread() is not threading.main_thread():
-            return self  # of a program that has other plans for signals
+            return self  # Python sets signal handlers in the main thread only
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
-        # By a pipe, since Python calls handlers in the main thread only, which may be waiting for a message.
+        # Through a pipe: Python calls handlers in the main thread only, which may be waiting for a message.
         self._wakeup_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        heeded = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # not so under nohup
+        heeded = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores SIGHUP
         self._before = {number: signal.signal(number, lambda *_: None) for number in heeded}
         threading.Thread(target=self._watch, name="signals", daemon=True).start()
         return self
@@ -71,19 +71,19 @@ class Interruption:
         if self._before:
             for number, handler in self._before.items():
                 signal.signal(number, handler)  # type: ignore[arg-type]
-            signal.set_wakeup_fd(self._wakeup_before)  # perhaps of an event loop
+            signal.set_wakeup_fd(self._wakeup_before)  # may belong to an event loop
             os.close(self._write)
-            if self._patience is None or error is None:  # no answer will come, nor is one needed
+            if self._patience is None or error is None:  # no answer is needed any more
                 self._is_over = True
-                self._answered.set()  # for the thread that may be waiting
+                self._answered.set()  # wake the thread that may be waiting
 
     def answered(self) -> None:
-        """Note that all processes have just compared notes."""
+        """Record that all processes have exchanged their signals."""
         self._answered.set()
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """Let a signal wait while all processes save: what is being written is worth it."""
+        """Do not end the process after a signal while the block runs, such as saving a checkpoint."""
         self._is_busy = True
         try:
             yield
@@ -91,7 +91,7 @@ class Interruption:
             self._is_busy = False
 
     def _watch(self) -> None:
-        """Wait for one of `SIGNALS`; others come too, where somebody handles them. Nothing = the end of the context."""
+        """Wait for one of `SIGNALS` until the context ends and closes the pipe; ignore other signals."""
         for received in iter(lambda: os.read(self._read, 1), b""):
             if received[0] in SIGNALS and not self.number:
                 self._obey(received[0])
@@ -103,13 +103,13 @@ class Interruption:
         while not self._is_over and not self._answered.wait(self._patience):
             if not self._is_busy:
                 name = signal.Signals(number).name
-                print(f"{name}: no answer from the other processes, left without saving", file=sys.stderr, flush=True)
+                print(f"{name}: no answer from the other processes, ended without saving", file=sys.stderr, flush=True)
                 os._exit(128 + number)
 
 
 @contextmanager
 def ending_on_broken_pipe() -> Iterator[None]:
-    """End this process as `ls` and `cat` do where the reader of its output has gone: by SIGPIPE, without a word.
+    """End this process silently by SIGPIPE, as `ls` and `cat` do, if the reader of its output has closed the pipe.
 
     Python ignores that signal, and would end with a traceback, or with a message when the interpreter shuts down.
     """

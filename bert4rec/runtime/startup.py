@@ -1,9 +1,9 @@
-"""The check of the installation, and the threads of the libraries: done before any package is imported.
+"""The check of the installation and the thread settings of libraries, done before any package is imported.
 
-Imports the standard library alone, so that a Python that cannot run a script is named in one line.
+This module imports only the standard library, so that an unsuitable Python is reported in one line.
 """
 
-from __future__ import annotations  # for a Python that is too old, which is to be told so
+from __future__ import annotations  # an old Python must reach the check
 
 import gc
 import os
@@ -16,19 +16,19 @@ from typing import NoReturn
 
 ACTIVATE = "type `source .venv/bin/activate` first (`make setup` makes .venv), then the same command again"
 CGROUPS = Path("/sys/fs/cgroup")
-# Between two parallel regions a thread of libgomp spins, by default some milliseconds: on cores that other programs use
-# too it takes the time of those that it waits for. benchmarks/busy_cores.py has both conditions.
+# Between two parallel regions a thread of libgomp spins, by default for some milliseconds. On cores that other programs
+# use too, this takes time from the threads that it waits for. benchmarks/busy_cores.py measures both conditions.
 SPIN_COUNT = "1000"
 
 
 def require_python() -> None:
-    """End the process with status 2 where this Python is older than 3.11."""
+    """End the process with status 2 if this Python is older than 3.11."""
     if sys.version_info < (3, 11):  # noqa: UP036
         _exit(f"{_this_python()} is too old, 3.11 to 3.13 are supported")
 
 
 def exit_for_missing(error: ModuleNotFoundError) -> NoReturn:
-    """End the process with status 2 for a package that is not installed; raise `error` for a module of this one."""
+    """End the process with status 2 if a package is not installed; raise `error` for a module of this package."""
     name = (error.name or "").partition(".")[0]
     if name in ("", "bert4rec"):
         raise error
@@ -37,9 +37,9 @@ def exit_for_missing(error: ModuleNotFoundError) -> NoReturn:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Import TorchRec and other packages in a block a fifth faster, without garbage collection.
+    """Disable garbage collection in a block, which makes the import of TorchRec and other packages a fifth faster.
 
-    The imports create a million objects that stay; afterwards they are never looked at again.
+    The imports create a million permanent objects, which are excluded from garbage collection afterwards.
     """
     if "torchrec" in sys.modules or not gc.isenabled():
         yield
@@ -58,28 +58,29 @@ def _this_python() -> str:
 
 def _exit(problem: str) -> NoReturn:
     advice = ACTIVATE if os.path.exists("train.py") else "activate the .venv of the project first"
-    if os.environ.get("LOCAL_RANK", "0") == "0":  # once a host, where a launcher has started several
+    if os.environ.get("LOCAL_RANK", "0") == "0":  # once per host, if a launcher has started several processes
         print(f"error: {problem}: {advice}", file=sys.stderr)
     sys.exit(2)
 
 
 def set_thread_defaults() -> None:
-    """Set what libgomp and Polars read when they are loaded, unless the environment has it."""
+    """Set the thread variables that libgomp and Polars read when loaded, unless they are in the environment."""
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
-    if usable_cores() < len(os.sched_getaffinity(0)):  # Polars does not know of the limit
+    if usable_cores() < len(os.sched_getaffinity(0)):  # Polars ignores the limit of control groups
         os.environ.setdefault("POLARS_MAX_THREADS", str(usable_cores()))
 
 
 def usable_cores() -> int:
-    """Return on how many cores this process may compute: its affinity, and the limit of its control groups."""
+    """Return the number of cores for this process, by its affinity and the limits of its control groups."""
     return min([len(os.sched_getaffinity(0)), *(max(1, ceil(limit)) for limit in _limits())])
 
 
 def threads_of_process(local_world_size: int) -> int | None:
-    """Return how many threads a process takes, one of `local_world_size` on this host; None: what OMP_NUM_THREADS says.
+    """Return the number of threads for each of `local_world_size` processes of this host; None to keep OMP_NUM_THREADS.
 
-    torchrun sets that to 1 where it is not set. Below it a 1 counts as that default, not as anybody's choice.
+    torchrun sets OMP_NUM_THREADS to 1 if it is not set. With a launcher, 1 therefore counts as this default, not as a
+    choice of the user.
     """
     chosen = os.environ.get("OMP_NUM_THREADS", "")
     is_default = chosen in ("", "1") if "RANK" in os.environ else not chosen
@@ -89,7 +90,7 @@ def threads_of_process(local_world_size: int) -> int | None:
 def group_folders(controller: str, groups: str | None = None, root: Path = CGROUPS) -> Iterator[tuple[int, Path]]:
     """Yield the version (1 or 2) and folder of each control group of this process, the outermost first.
 
-    `groups` is the text of /proc/self/cgroup. A container sees some of the folders.
+    `groups` is the text of /proc/self/cgroup. In a container only some of the folders exist.
     """
     for line in (groups or Path("/proc/self/cgroup").read_text()).splitlines():
         number, controllers, group = line.split(":", 2)
@@ -101,7 +102,7 @@ def group_folders(controller: str, groups: str | None = None, root: Path = CGROU
 
 
 def _limits(groups: str | None = None, root: Path = CGROUPS) -> Iterator[float]:
-    """Yield the cores that each control group grants, where it has a limit."""
+    """Yield the number of cores of each control group that has a limit."""
     try:
         for version, folder in group_folders("cpu", groups, root):
             files = (
@@ -111,5 +112,5 @@ def _limits(groups: str | None = None, root: Path = CGROUPS) -> Iterator[float]:
                 quota, period = " ".join(file.read_text() for file in files).split()
                 if quota not in ("max", "-1"):
                     yield int(quota) / int(period)
-    except (OSError, ValueError):  # no /proc, or a kernel that writes something else: no limit is known
+    except (OSError, ValueError):  # without /proc or with an unknown format, no limit is known
         return

@@ -1,1 +1,1 @@
-"""Who holds what: the footprint, the plan, and its application to a model."""
+"""The memory footprint of a job, the sharding plan, and its application to a model."""

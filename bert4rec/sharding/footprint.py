@@ -1,8 +1,8 @@
-"""Compute the bytes of a training from its shapes; nothing is allocated.
+"""Compute the memory of a training from its shapes; nothing is allocated.
 
-What stays for the whole run (weights, gradients, optimizer states) is exact, to the byte that the running model
-reports. What passes through a step is measured: the factors below are peaks of real processes, in multiples of the
-tensors that cause them (docs/scaling.md). Bytes of the CUDA runtime could not be measured and are marked so.
+Resident memory (weights, gradients, optimizer states) is exact: it equals the bytes that the running model reports. The
+memory of a step is estimated with measured factors: the peaks of real processes, in multiples of the tensors that cause
+them (docs/scaling.md). The memory of the CUDA runtime is not measured; comments mark these numbers.
 """
 
 import math
@@ -18,51 +18,53 @@ from bert4rec.models.losses import SCORES_AT_ONCE, LossSettings
 from bert4rec.models.ranking_model import RankingModel, model_class
 from bert4rec.models.tables import is_of_table, set_precision
 
-FLOAT, ID = 4, 8  # bytes of a weight, a gradient, a score; of a row's id
-BYTES = {"fp32": FLOAT, "fp16": 2, "bf16": 2}  # of a number in a table or a message
+FLOAT, ID = 4, 8  # bytes of a weight, gradient or score, and of an id
+BYTES = {"fp32": FLOAT, "fp16": 2, "bf16": 2}  # of a value in a table or a message
 MIB = 2**20
 
-# What the program itself limits.
-PIECE_BYTES = 64 * MIB  # of a shard on its way to or from the disk
-ROWS_PER_LOOKUP = 65_536  # item vectors while the catalogue streams by
+# Limits of the program itself.
+PIECE_BYTES = 64 * MIB  # of a shard that is read from or written to the disk
+ROWS_PER_LOOKUP = 65_536  # item vectors per lookup in an evaluation
 
 # Measured peaks of a process.
 ID_BYTES = 128  # for each id that a process looks up: it passes through sorting, messages and permutations as int64
-SERVED_ID_BYTES = 16  # for each id that a process looks up for others
-LOOKUP_COPIES = 4  # of vectors that pass through TorchRec without a gradient
-VECTOR_COPIES = 2  # of vectors looked up, and again where they stand: themselves and their gradient
-ENCODER_COPIES = 1.6  # activations kept for backward → peak of backward, with what the allocator cannot reuse
-SCORE_COPIES = 3  # of the scores of a sampled loss: themselves, their softmax, their gradient
-HIDDEN_COPIES = 3  # of gathered hidden states: themselves, their gradient in pieces and in one
-SHARED_COPIES = 4  # of the gradients of all groups' rows: gathered, in one, in order, the rows looked up; not measured
+SERVED_ID_BYTES = 16  # for each id that a process serves to other processes
+LOOKUP_COPIES = 4  # of looked-up vectors that pass through TorchRec without a gradient
+VECTOR_COPIES = 2  # of looked-up vectors, and of their copies at the positions: values and gradient
+ENCODER_COPIES = 1.6  # ratio of the peak of backward to the kept activations, with memory that cannot be reused
+SCORE_COPIES = 3  # of the scores of a sampled loss: scores, softmax, gradient
+HIDDEN_COPIES = 3  # of gathered hidden states: values, gradient in pieces, gradient concatenated
+SHARED_COPIES = 4  # of the gradients of all groups' rows: gathered, concatenated, sorted, rows looked up; not measured
 UPDATE_COPIES = {"sgd": 0, "adagrad": 1, "rowwise_adagrad": 1, "adam": 0, "adamw": 2}  # of a weight being updated
 
-ITEM_COUNT = 4  # bytes an item: the counts of the popularity baseline
+ITEM_COUNT = 4  # bytes per item of the counts of the popularity baseline
 CPU_PROCESS, CPU_LIBRARIES = 275 * MIB, 130 * MIB  # interpreter and heap; pages that a host's processes share
 GPU_CONTEXT, GPU_HOST_PROCESS = 1536 * MIB, 3072 * MIB  # CUDA and NCCL on the GPU, in host memory: not measured
 
-CACHE_SET = 32  # rows that fbgemm's cache takes together
-CACHE_LOAD_FACTOR = 0.2  # of the rows of a table, on the GPU with fused_uvm_caching; the default of TorchRec
+CACHE_SET = 32  # rows per set of fbgemm's cache
+CACHE_LOAD_FACTOR = 0.2  # share of a table's rows in GPU memory with fused_uvm_caching; the default of TorchRec
 
 TABLES, TABLE_STATE = "table weights", "table optimizer state"
 DENSE, GRADIENTS, AVERAGE = "dense part", "table gradients", "average of the weights"
 STEP, PROCESS = "activations and copies", "the process itself"
 
 Bytes: TypeAlias = dict[str, int]
-"""What takes memory → bytes; one for a GPU, one for a host."""
+"""Use of memory → bytes, of a GPU or of a host."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """Hold everything that a plan depends on, except the available memory.
 
-    `kind` of model, with its keywords in `model`; `local_world_size` counts the processes of a host, `batch_size` the
-    sequences of a process and step, `negatives_shared_by` the processes that share a draw of `n_train_negatives`.
-    `sparse_optimizer` updates the tables, `optimizer` the dense part; nothing is updated where a model is only
-    evaluated (`trains` is False): then there are no gradients.
-    Each group of `sharding_group_size` processes (0: all are one) has a copy of the tables; `averages`: a
-    mean of the weights is kept beside them. `window_length` is the mean of the dataset's
-    windows, 0 where that is not known.
+    - `kind` of model, with its keywords in `model`.
+    - `local_world_size`: processes per host.
+    - `batch_size`: sequences per process and step.
+    - `negatives_shared_by`: processes that share a draw of `n_train_negatives`.
+    - `sparse_optimizer` updates the tables, `optimizer` the dense part. If `trains` is False, the model is only
+      evaluated, without gradients and updates.
+    - `sharding_group_size`: processes per copy of the tables; with 0, all processes share one copy.
+    - `averages`: whether a moving average of the weights is kept in addition.
+    - `window_length`: mean length of the dataset's windows, 0 if unknown.
     """
 
     kind: str
@@ -106,20 +108,20 @@ class Job:
 
     @property
     def group_size(self) -> int:
-        """Return processes that share a catalogue: those of a group, or all."""
+        """Return the number of processes that share one copy of the tables: those of a group, or all."""
         return self.sharding_group_size or self.world_size
 
     @property
     def n_groups(self) -> int:
-        """Return groups of processes that have a copy of the tables in shards."""
+        """Return the number of groups of processes, each with a sharded copy of the tables."""
         return self.world_size // self.group_size
 
     @property
     def n_positions(self) -> int:
-        """Return positions of a process and step, at most.
+        """Return the maximum number of positions per process and step.
 
-        Where it is known how long windows are: three standard deviations more than the mean, with windows as different
-        from one another as that mean and the greatest length let them be (Bhatia and Davis 2000).
+        If the mean window length is known, this is the mean number plus three standard deviations, with the largest
+        variance that windows of this mean and maximum length can have (Bhatia and Davis 2000).
         """
         most = self.built.n_positions(self.batch_size)
         if not self.window_length or "max_len" not in self.model:
@@ -130,17 +132,17 @@ class Job:
 
     @property
     def n_targets(self) -> int:
-        """Return positions to predict of a process and step."""
+        """Return the number of positions to predict per process and step."""
         return self.built.n_targets(self.batch_size, self.n_positions, mask_prob=self.mask_prob)
 
     @property
     def n_items(self) -> int:
-        """Return items in the catalogue."""
+        """Return the number of items in the catalogue."""
         return int(self.model["n_items"])
 
     @property
     def scores_whole_catalogue(self) -> bool:
-        """Return whether the loss is a softmax over all items, of which each process looks up its even share."""
+        """Return whether the loss is a softmax over all items of the item table; each process scores its share."""
         return self.has_tied_scores and self.loss == "softmax"
 
     @property
@@ -163,25 +165,25 @@ class Job:
 
     @property
     def n_candidates(self) -> int:
-        """Return items whose vectors a process looks up to score them, per step."""
+        """Return the number of items whose vectors a process looks up to score them, per step."""
         if not self.has_tied_scores:
-            return 0  # they are scored where they are
+            return 0  # the layer of scores is replicated
         if not self.trains:
-            return 0  # the catalogue streams by
+            return 0  # an evaluation looks up the catalogue in parts
         if self.scores_whole_catalogue:
             return 0 if self.updates["item"] == "dense_shards" else math.ceil(self.n_items / self.group_size)
         return self.n_targets + (self.n_train_negatives if needs_negatives(self.loss) else 0)
 
     @property
     def lookups_per_step(self) -> dict[str, int]:
-        """Return ids of each table's features that a process looks up in a step, at most: had none come twice."""
+        """Return feature → maximum number of distinct ids that a process looks up per step."""
         n_rows = {name: table.num_embeddings for table in self.tables.values() for name in table.feature_names}
         n_ids = self.built.lookups_per_step(n_positions=self.n_positions, n_candidates=self.n_candidates)
         return {name: min(n, n_rows[name]) for name, n in n_ids.items() if name in n_rows}
 
 
 class Shard(NamedTuple):
-    """A part of a table and the process that holds it; bytes of weights and of optimizer state."""
+    """Hold the position and size of a shard of a table, its rank, and its bytes of weights and optimizer state."""
 
     table: str
     rank: int
@@ -194,7 +196,7 @@ class Shard(NamedTuple):
 
 
 def shard(job: Job, table: str, rank: int, place: tuple[int, int], size: tuple[int, int]) -> Shard:
-    """Return the part of a table at `place` (row, column) of `size` (rows, columns), on `rank`."""
+    """Return the shard of a table at `place` (row, column) of `size` (rows, columns), on `rank`."""
     weights, whole = (size[0] * size[1] * n_bytes for n_bytes in (BYTES[job.table_precision], FLOAT))
     state = {"sgd": 0, "adagrad": whole, "rowwise_adagrad": size[0] * FLOAT, "adam": 2 * whole}
     state_bytes = state[job.sparse_optimizer] + step_count_bytes(job, table)
@@ -202,18 +204,18 @@ def shard(job: Job, table: str, rank: int, place: tuple[int, int], size: tuple[i
 
 
 def step_count_bytes(job: Job, table: str) -> int:
-    """Return the bytes of a step count: ordinary optimizers have one per weight, fused ones one for all."""
+    """Return the bytes of a table's step count: ordinary optimizers except SGD have one per weight, fused ones none."""
     return FLOAT if job.updates[table] != "fused" and job.sparse_optimizer != "sgd" else 0
 
 
 def dense_bytes(job: Job) -> tuple[int, int]:
-    """Return weights of the dense part, and their optimizer state: the same on every process."""
+    """Return the bytes of weights and of optimizer state of the dense part, which every process holds."""
     sizes = _dense_sizes(job)
     return sum(sizes), 2 * sum(sizes) + FLOAT * len(sizes) if job.optimizer == "adamw" else 0
 
 
 def peak_bytes(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
-    """Return the peak bytes of a process with `shards`: of its GPU (none on CPU) and of its host."""
+    """Return the peak bytes of a process with `shards`, on its GPU ({} on CPU) and on its host."""
     on_device, on_host = resident_bytes(job, shards)
     passing = max(_passing(job, shards), _streaming(job, shards))
     saving = max([2 * PIECE_BYTES, *_dense_sizes(job)])  # and reading weights back
@@ -229,7 +231,7 @@ def resident_bytes(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
     weights, state = sum(part.weight_bytes for part in shards), sum(part.state_bytes for part in shards)
     dense, dense_state = dense_bytes(job)
     tables = {TABLES: weights, TABLE_STATE: state}
-    # In ddp the buckets that are all-reduced; the gradients are views of them.
+    # In ddp the all-reduced buckets; the gradients are views of them.
     has_buckets = [part for part in shards if job.trains and job.updates[part.table] != "fused"]
     tables[GRADIENTS] = sum(part.weight_bytes for part in has_buckets)
     replicated = {DENSE: (2 if job.trains else 1) * dense + dense_state}  # with its buckets
@@ -239,16 +241,16 @@ def resident_bytes(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
         return {}, tables | replicated
     if job.compute_kernel == "fused":
         return tables | replicated, {}
-    # fbgemm keeps the tables in host memory, and their state too, unless it is one number a row.
+    # fbgemm keeps the tables in host memory, and their state too, unless it is one value per row.
     row_state = state if job.sparse_optimizer == "rowwise_adagrad" else 0
     on_device = {TABLES: sum(_cache_bytes(job, part) for part in shards), TABLE_STATE: row_state}
     return on_device | replicated, {TABLES: weights, TABLE_STATE: state - row_state}
 
 
 def sync_bytes(job: Job, shards: Sequence[Shard]) -> int:
-    """Return the bytes that synchronize the `shards` of a process with other groups' copies, per step.
+    """Return the bytes per step that synchronize the `shards` of a process with the copies of other groups.
 
-    Gradients of the rows that the others have looked up, or of every row, where these are trained as parameters.
+    They are gradients of the rows that other groups have looked up, or of every row of a dense shard.
     """
     if job.n_groups == 1 or not job.trains:
         return 0
@@ -259,9 +261,9 @@ def sync_bytes(job: Job, shards: Sequence[Shard]) -> int:
 
 
 def hidden_bytes(job: Job) -> int:
-    """Return the bytes of hidden states that a process receives to score, and of gradients of its own, per step.
+    """Return the bytes per step of the hidden states that a process receives to score, and of their gradients.
 
-    They are gathered, and the gradients added up by a ring, among the processes that share a catalogue.
+    The processes of a group gather the hidden states, and all-reduce the gradients in a ring.
     """
     if job.loss != "softmax" or not job.trains:
         return 0
@@ -269,7 +271,7 @@ def hidden_bytes(job: Job) -> int:
 
 
 def _gradients_of_groups(job: Job, shards: Sequence[Shard]) -> int:
-    """Return rows of fused tables that all groups look up in a step of what this process holds, and their ids."""
+    """Return the bytes of gradients and ids of the fused rows of this process that all groups look up in a step."""
     if job.n_groups == 1:
         return 0
     n_bytes = 0.0
@@ -282,7 +284,7 @@ def _gradients_of_groups(job: Job, shards: Sequence[Shard]) -> int:
 
 
 def _cache_bytes(job: Job, part: Shard) -> int:
-    """Return fbgemm's cache of a table on the GPU: rows in whole sets, two numbers a cached row, one for every row."""
+    """Return the bytes of fbgemm's cache of a table on the GPU: whole sets of rows, and data per slot and per row."""
     if job.compute_kernel != "fused_uvm_caching":
         return 0
     slots = CACHE_SET * max(1, math.ceil(int(part.n_rows * CACHE_LOAD_FACTOR) / CACHE_SET))
@@ -290,10 +292,10 @@ def _cache_bytes(job: Job, part: Shard) -> int:
 
 
 def message_bytes(job: Job) -> int:
-    """Return bytes of the vectors that a process looks up in a step, in messages: as many come as go back as gradients.
+    """Return the bytes of the vectors that a process receives in messages per step; their gradients take as many.
 
-    Those of its own rows count too: they pass through the same messages; only its own share of the whole catalogue
-    does not count. 0 where there are no other processes.
+    Vectors of a process's own rows count too, since they pass through the same messages; only its own share of the
+    whole catalogue does not count. The result is 0 for a single process and with ddp.
     """
     if job.mode == "ddp" or job.world_size == 1:
         return 0
@@ -308,7 +310,7 @@ def message_bytes(job: Job) -> int:
 
 
 def _passing(job: Job, shards: Sequence[Shard]) -> int:
-    """Return the peak bytes within a step: lookups, then activations and scores, then gradients and the update."""
+    """Return the peak bytes of a step: lookups, and the larger of activations with scores and of the update."""
     kept = ENCODER_COPIES * FLOAT * job.built.activation_numel(job.n_positions, job.n_targets)
     at_once = math.ceil(kept)
     if job.trains:
@@ -319,13 +321,13 @@ def _passing(job: Job, shards: Sequence[Shard]) -> int:
 
 
 def _gathered_bytes(job: Job) -> int:
-    """Return vectors that were looked up once, at every position and for every target and negative."""
+    """Return the bytes of looked-up vectors copied to every position, target and negative."""
     n_vectors = job.n_positions + (job.n_candidates if needs_negatives(job.loss) else 0)
     return VECTOR_COPIES * FLOAT * n_vectors * job.built.item_table.width
 
 
 def _next_batch_bytes(job: Job) -> int:
-    """Return the bytes of the next batch on a GPU: ids and places of inputs and candidates, positions, targets."""
+    """Return the bytes of the prefetched batch on a GPU: ids, indices, positions and targets."""
     if job.device_type == "cpu" or not job.trains:
         return 0
     n_scored = job.n_candidates if needs_negatives(job.loss) else 0
@@ -333,20 +335,20 @@ def _next_batch_bytes(job: Job) -> int:
 
 
 def _lookup_bytes(job: Job, n_ids: Mapping[str, int], copies: int, shards: Sequence[Shard]) -> int:
-    """Return the bytes of `n_ids` lookups per feature: a process's own vectors, or those that it serves to all."""
-    found = 0
+    """Return the bytes of `n_ids` lookups per feature: the larger of a process's own vectors and those it serves."""
+    n_bytes = 0
     for name, table in job.tables.items():
         own = sum(n_ids.get(feature, 0) for feature in table.feature_names)
         parts = [part for part in shards if part.table == name and job.mode == "dmp"]
         served = [(own * job.group_size * part.n_rows / table.num_embeddings, part.n_columns) for part in parts]
         n_served = math.ceil(max((ids for ids, _ in served), default=0))
         values = max(own * table.embedding_dim, math.ceil(sum(ids * columns for ids, columns in served)))
-        found += copies * FLOAT * values + ID_BYTES * own + SERVED_ID_BYTES * n_served
-    return found
+        n_bytes += copies * FLOAT * values + ID_BYTES * own + SERVED_ID_BYTES * n_served
+    return n_bytes
 
 
 def _score_bytes(job: Job, shards: Sequence[Shard]) -> int:
-    """Return the bytes of scores that exist at once, and of what is gathered or copied for them."""
+    """Return the bytes of scores in memory, and of hidden states and vectors gathered or copied for them."""
     if job.loss != "softmax":
         n_scores = job.n_train_negatives + 1 if needs_negatives(job.loss) else 1
         return SCORE_COPIES * FLOAT * job.n_targets * n_scores * job.built.score_numel_factor
@@ -355,13 +357,13 @@ def _score_bytes(job: Job, shards: Sequence[Shard]) -> int:
     if job.has_tied_scores and job.updates["item"] == "dense_shards":
         vectors = sum(part.weight_bytes for part in shards if part.table == "item")
     tile = FLOAT * share * min(gathered, max(1, SCORES_AT_ONCE // share))
-    # The vectors and their gradient are counted elsewhere, unless they are those of a layer of scores.
+    # Vectors of tables and their gradients are counted elsewhere, those of a layer of scores are not.
     of_layer = 0 if job.has_tied_scores else VECTOR_COPIES * vectors
     return HIDDEN_COPIES * FLOAT * gathered * job.built.item_table.width + tile + vectors + of_layer
 
 
 def _update_bytes(job: Job, shards: Sequence[Shard]) -> int:
-    """Return the bytes of copies of the largest weight: a gradient per lookup before the sum, or the update's."""
+    """Return the bytes of copies of the largest weight: a gradient per feature before their sum, or the update's."""
     copies = UPDATE_COPIES[job.sparse_optimizer]
     largest = UPDATE_COPIES[job.optimizer] * max(_dense_sizes(job), default=0)
     for name, table in job.tables.items():
@@ -374,7 +376,7 @@ def _update_bytes(job: Job, shards: Sequence[Shard]) -> int:
 
 
 def _streaming(job: Job, shards: Sequence[Shard]) -> int:
-    """Return the peak bytes of an evaluation, which streams the catalogue."""
+    """Return the peak bytes of an evaluation, which looks up the catalogue in parts."""
     n_rows = min(ROWS_PER_LOOKUP, job.n_items)
     if not job.has_tied_scores:
         return LOOKUP_COPIES * FLOAT * n_rows * job.built.item_table.width
@@ -382,6 +384,6 @@ def _streaming(job: Job, shards: Sequence[Shard]) -> int:
 
 
 def _dense_sizes(job: Job) -> list[int]:
-    """Return bytes of each weight that every process holds."""
+    """Return the bytes of each weight of the dense part."""
     named = job.built.named_parameters()
     return [value.numel() * FLOAT for name, value in named if not is_of_table(name)]

@@ -1,11 +1,11 @@
-"""Tables in shards within groups of processes, and a copy of them in every group (2D parallelism).
+"""2D parallelism: tables are sharded within groups of processes, and every group has a copy of them.
 
-Process r of n stands in group r // size: groups are consecutive, so that one of 8 is a host of 8 GPUs, within which
-the looked-up vectors then travel. The processes that hold the same shard, one of each group, keep it in step: by the
-gradients of each step, from which all of them make the same update.
+Rank r is in group r // size. Groups are consecutive: a group of 8 is a host of 8 GPUs, and looked-up vectors stay
+within the host. The replicas of a shard, one in each group, stay equal: all make the same update from the gradients of
+all groups, at each step.
 
-TorchRec's environment for two dimensions shards within a group. Its DMPCollection is not used: it averages the copies
-every few steps, on CUDA only, which is exact for SGD alone.
+TorchRec's 2D environment shards within a group. Its DMPCollection is not used: it averages the copies every few steps,
+on CUDA only, which is exact for SGD alone.
 """
 
 from datetime import timedelta
@@ -23,12 +23,13 @@ from bert4rec.feed.batch import even_lengths
 from bert4rec.runtime.collectives import Partition
 from bert4rec.sharding.torchrec_internals import Kernel, n_features, repeat_step
 
-ID_BITS = 48  # of a row's id, where it travels with the number of its feature
+ID_BITS = 48  # bits of a row's id in a key; the higher bits are the number of the feature
 
 
 class Groups(NamedTuple):
-    """Hold this process's place among the `shards` of one copy, among the `replicas` of its own shard,
-    in the `world`, where it takes those parts of the rows that it has in its group.
+    """Hold this process's partitions: of the `shards` of its group, the `replicas` of its shard, and the `world`.
+
+    In the `world`, its part of the rows is a part of its shard.
     """
 
     shards: Partition
@@ -54,7 +55,7 @@ class Groups(NamedTuple):
 
 
 def make_groups(size: int, timeout: timedelta) -> Groups:
-    """Return the groups of `size` processes; every process calls this. Messages may take as long as `timeout`."""
+    """Return the groups of `size` processes; every process calls this. `timeout` limits each message."""
     rank, n_processes = dist.get_rank(), dist.get_world_size()
     if size == n_processes:
         world = Partition(rank, n_processes)
@@ -72,10 +73,10 @@ def make_groups(size: int, timeout: timedelta) -> Groups:
 
 
 def share_gradients(kernel: Kernel, replicas: Partition) -> None:
-    """Let every copy of the rows of `kernel` be updated by the mean gradient of all: the same update everywhere.
+    """Update every replica of the rows of `kernel` with the mean gradient of all replicas.
 
-    Where backward reaches the rows of this process, the rows that other groups have looked up, and their gradients, are
-    gathered, looked up once more, and updated with its own. What travels are gradients of one step's rows, not tables.
+    When backward reaches the rows of this process, the ids and gradients of the rows that the replicas have looked up
+    are gathered; these rows are looked up again and updated. Messages contain gradients of one step's rows, not tables.
     """
     kernel.register_forward_hook(_Sharing(replicas), with_kwargs=True)
 
@@ -93,10 +94,10 @@ class _Sharing:
         return shared
 
     def _update(self, kernel: Kernel, keys: Tensor, gradient: Tensor) -> None:
-        """Update the tables as if this lookup had been that of all groups."""
+        """Update the tables as if this had been the lookup of all groups."""
         every, _ = self._replicas.concatenate(keys)
         gradients, _ = self._replicas.concatenate(gradient / self._replicas.n_processes)
-        order = every.argsort(stable=True)  # by feature, as fbgemm wants them, then by row
+        order = every.argsort(stable=True)  # by feature, as fbgemm requires, then by row
         every = every[order]
         counts = torch.bincount(every >> ID_BITS, minlength=n_features(kernel)).tolist()
         lengths = torch.cat([even_lengths(count, keys.device) for count in counts])
@@ -104,14 +105,14 @@ class _Sharing:
         self._is_repeated = True
         try:
             with torch.enable_grad():
-                found = kernel(indices=every & (2**ID_BITS - 1), offsets=F.pad(lengths.cumsum(0), (1, 0)))
+                vectors = kernel(indices=every & (2**ID_BITS - 1), offsets=F.pad(lengths.cumsum(0), (1, 0)))
         finally:
             self._is_repeated = False
-        torch.autograd.backward([found], [gradients[order]])
+        torch.autograd.backward([vectors], [gradients[order]])
 
 
 class _Shared(Function):
-    """The identity, whose backward ends in a call."""
+    """The identity; its backward calls `update` with the gradient and stops."""
 
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, update: Any) -> Tensor:
@@ -125,7 +126,7 @@ class _Shared(Function):
 
 
 def _keys(ids: Tensor, offsets: Tensor, n_features: int) -> Tensor:
-    """Return keys of the concatenated `ids` [N] of several features: feature number and id in one number."""
+    """Return a key for each of the concatenated `ids` [N] of several features: feature number and id in one integer."""
     n_rows = (len(offsets) - 1) // n_features
     counts = offsets[::n_rows].diff() if n_rows else offsets.new_zeros(n_features)
     features = torch.arange(n_features, device=ids.device).repeat_interleave(counts)

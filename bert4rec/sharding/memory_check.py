@@ -1,4 +1,4 @@
-"""Refuse a job that needs more memory than there is, and warn of too few steps; with changes that are known to help."""
+"""Refuse a job that does not fit into memory, and warn of too few steps, with changes that help."""
 
 import itertools
 import math
@@ -27,12 +27,12 @@ OPTIONS = {
 }
 SHARDED = {"mode": "dmp", "sharding_type": "row_wise"}
 MOST_PROCESSES = 1024
-FACTORS = (2, 4, 8, 16, 32)  # by which a size is divided, or the number of processes multiplied
+FACTORS = (2, 4, 8, 16, 32)  # divisors of a size, or multiples of the number of processes
 SMALLER_OPTIMIZERS = ("rowwise_adagrad", "sgd")
 KERNELS = ("fused_uvm_caching", "fused_uvm")
 MOST_ADVICE = 4
-SPARE = 0.95  # part of the memory that a change may take, since free memory varies
-FEW_STEPS = 5  # of an epoch
+SPARE = 0.95  # share of the memory that a suggested change may take, since free memory varies
+FEW_STEPS = 5  # steps per epoch below which a warning is given
 
 
 def refuse_unless_it_fits(plan: Plan, *, min_len: int = 2) -> None:
@@ -60,7 +60,7 @@ def few_steps(n_windows: int, batch_size: int, world_size: int, *, unit: str = "
     n_steps = math.ceil(n_windows / (batch_size * world_size))
     if n_steps >= FEW_STEPS:
         return ""
-    # The largest global batch of which an epoch has enough: all but its last one are full.
+    # The largest global batch with enough steps per epoch: all batches but the last are full.
     enough = max(1, math.ceil(n_windows / (FEW_STEPS - 1)) - 1)
     fewer, smaller = enough // batch_size, enough // world_size
     better = [pluralize(fewer, "process")] if 0 < fewer < world_size else []
@@ -76,9 +76,9 @@ def few_steps(n_windows: int, batch_size: int, world_size: int, *, unit: str = "
 
 
 def fitting_changes(job: Job, memory: Memory, *, min_len: int = 2) -> Iterator[str]:
-    """Yield single changes of `job` that fit into `memory`, as they are typed, with the memory of a process.
+    """Yield single changes of `job` that fit into `memory`, as options to type, with the memory of a process.
 
-    First changes of where tables are stored, then of the speed, then of what is learned.
+    Changes of the storage of tables come first, then changes of speed, then changes of the training's result.
     """
     spare = Memory(*(None if limit is None else int(SPARE * limit) for limit in (memory.host, memory.device)))
     for alternatives in _changes(job, spare, min_len):
@@ -90,7 +90,7 @@ def fitting_changes(job: Job, memory: Memory, *, min_len: int = 2) -> Iterator[s
 
 
 def _changes(job: Job, memory: Memory, min_len: int) -> Iterator[list[tuple[str, Job]]]:
-    """Yield alternatives of a kind (what is typed, the changed job): the first of them that fits is advised."""
+    """Yield lists of alternatives (options to type, changed job); the first alternative that fits is suggested."""
     yield [_changed(job, SHARDED)]
     yield [_changed(job, {"sharding_group_size": 0})]
     kernels = [name for name in KERNELS if has_kernel(name, job.mode, job.device_type) and not job.sharding_group_size]
@@ -108,7 +108,7 @@ def _changes(job: Job, memory: Memory, min_len: int) -> Iterator[list[tuple[str,
     yield [_changed(job, {"sparse_optimizer": name}) for name in optimizers]
     if needs_negatives(job.loss):
         n, fewer = job.n_train_negatives, []
-        if job.negatives_shared_by == "all" and job.world_size > 1:  # as many in all, drawn by each process
+        if job.negatives_shared_by == "all" and job.world_size > 1:  # as many in total, each process draws its own
             fewer = [_changed(job, {"negatives_shared_by": 1, "n_train_negatives": math.ceil(n / job.world_size)})]
         yield fewer + [_changed(job, {"n_train_negatives": n}) for n in _smaller(n)]
     for name, least in (("max_len", min_len), ("embed_dim", 1)):
@@ -118,7 +118,7 @@ def _changes(job: Job, memory: Memory, min_len: int) -> Iterator[list[tuple[str,
 
 
 def _changed(job: Job, fields: Mapping[str, Any]) -> tuple[str, Job]:
-    """Return what is typed for a job with other `fields`, and the job; with an optimizer that can update its tables."""
+    """Return the options to type for a job with other `fields`, and the job, with an optimizer that it supports."""
     changed = replace(job, **fields)
     name = changed.sparse_optimizer
     is_slow = name == "adam" and changed.mode == "dmp" and job.device_type == "cpu" and needs_negatives(changed.loss)
@@ -129,7 +129,7 @@ def _changed(job: Job, fields: Mapping[str, Any]) -> tuple[str, Job]:
 
 
 def _more_processes(job: Job, memory: Memory) -> list[tuple[str, Job]]:
-    """Return jobs on more hosts than now, sharded; none where the present ones suffice if the tables are sharded."""
+    """Return sharded jobs on more hosts; none if sharding alone suffices, or for a fixed group size."""
     if job.sharding_group_size:
         return []  # the memory of a group does not depend on the number of groups
     typed = ""
@@ -144,16 +144,16 @@ def _more_processes(job: Job, memory: Memory) -> list[tuple[str, Job]]:
 
 
 def _smaller(value: int) -> list[int]:
-    """Return a half of `value`, a quarter, …, as far as they are whole numbers of at least 1."""
+    """Return `value` divided by each of `FACTORS`, rounded down, without zeros."""
     return [value // factor for factor in FACTORS if value >= factor]
 
 
 def load_imbalance(job: Job, popularity: npt.NDArray[np.integer]) -> float:
     """Return the load imbalance: rows served by the busiest process in a step over the group's mean; at least 1.
 
-    `popularity` [n_items] counts how often each item comes. A batch asks for an item once, however often it comes: with
-    the probability 1 - (1 - p)^n, for n positions that are drawn in proportion to it. So do the targets of a loss
-    against negatives, which themselves are taken for even. Takes memory for the rows of a process.
+    `popularity` [n_items] counts the training positions of each item. A batch looks up an item at most once, with the
+    probability 1 - (1 - p)^n for n positions drawn in proportion to popularity. The same holds for the targets of a
+    sampled loss; its negatives are assumed to be evenly distributed. Takes memory for the rows of a process.
     """
     rows_per_process = -(-job.tables["item"].num_embeddings // job.group_size)
     total = max(1, int(popularity.sum(dtype=np.int64)))

@@ -1,4 +1,4 @@
-"""Optimizers of the tables and of the dense part, the schedule of their learning rates, the mean of the weights."""
+"""Optimizers of the tables and of the dense part, their learning-rate schedule, and the average of the weights."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,15 +33,15 @@ ORDINARY: dict[str, Any] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
 }
-CYCLE_UP, CYCLE_START, CYCLE_END = 0.3, 25, 10_000  # share of the steps that rise; how far below the top both ends are
+CYCLE_UP, CYCLE_START, CYCLE_END = 0.3, 25, 10_000  # share of rising steps; peak / first rate; first / last rate
 FUSED_STATE = {"momentum1": "sum"}  # fbgemm's names → those of torch.optim
 FUSED_ADAM_STATE = {"momentum1": "exp_avg", "exp_avg_sq": "exp_avg_sq", "momentum2": "exp_avg_sq"}
 
 
 def learning_rate_scale(step: float, *, n_steps: float, schedule: str, warmup_steps: int = 0) -> float:
-    """Return the factor of the learning rates at `step` of `n_steps`, counted from 0: linear warm-up, then decay to 0.
+    """Return the factor of the learning rates at `step` of `n_steps`, counted from 0: linear warm-up, then `schedule`.
 
-    Or "one_cycle" (Smith and Topin 2017), which has both: the arithmetic of torch's OneCycleLR with its defaults.
+    "one_cycle" (Smith and Topin 2017) includes a warm-up; it equals torch's OneCycleLR with its defaults.
     """
     if schedule == "one_cycle":
         return _one_cycle(step, n_steps)
@@ -54,7 +54,7 @@ def learning_rate_scale(step: float, *, n_steps: float, schedule: str, warmup_st
 
 
 def _one_cycle(step: float, n_steps: float) -> float:
-    """Return the factor: half cosines from 1/25 up to 1 for 0.3 of the steps, then down to 1/250,000."""
+    """Return the factor: a half cosine from 1/25 up to 1 over 0.3 of the steps, then one down to 1/250,000."""
     top, last = CYCLE_UP * n_steps - 1, n_steps - 1
     if step < top:
         return _between(1 / CYCLE_START, 1.0, step / top)
@@ -62,7 +62,7 @@ def _one_cycle(step: float, n_steps: float) -> float:
 
 
 def _between(first: float, last: float, share: float) -> float:
-    """Return `share` of the way along a half of a cosine."""
+    """Return the value at `share` of a half cosine from `first` to `last`."""
     return last + (first - last) / 2 * (1 + math.cos(math.pi * share))
 
 
@@ -83,12 +83,12 @@ class OptimizerSettings:
 class Optimizers:
     """The optimizers of a parallelized model.
 
-    Where the `updates` of a table are fused, fbgemm makes them inside backward; else an ordinary optimizer of the
-    same arithmetic does. With `can_skip` nothing is updated before `step`, so that a step can be left out. Each step
-    takes the share `sparse_weight_decay` × learning rate off all rows of tables that are not fused (decoupled, as in
-    AdamW: Loshchilov and Hutter 2019).
+    If the `updates` of a table are fused, fbgemm updates it inside backward; else an ordinary optimizer with the same
+    arithmetic does. With `can_skip`, nothing is updated before `step`, so that a step can be skipped. Each step reduces
+    all rows of tables that are not fused by the share `sparse_weight_decay` × learning rate (decoupled, as in AdamW:
+    Loshchilov and Hutter 2019).
 
-    Where each group of processes has a copy of the tables, every step is made of the gradients of all groups.
+    If each group of processes has a copy of the tables, every step uses the gradients of all groups.
     """
 
     def __init__(self, model: nn.Module, settings: OptimizerSettings, updates: Mapping[str, Updates]) -> None:
@@ -101,8 +101,8 @@ class Optimizers:
         self._fused: Any = model.fused_optimizer if fused else None
         self._kernels = kernels(unwrap(model)) if fused else []
         self._deferred = DeferredUpdate() if self.can_skip and fused else None
-        # Added up over all processes in backward, where every process has the whole model, as a number that is not
-        # finite stays one in any sum.
+        # If every process has the whole model, backward has summed the gradients over all processes: a value that is
+        # not finite on one process is not finite on any.
         self.gradients_are_of_all = all(updates[table.config.name] == "replicated" for table in tables)
         for table in fused:
             table.deferred = self._deferred
@@ -110,20 +110,17 @@ class Optimizers:
         self.dense = _ordinary(settings.optimizer, groups, settings.learning_rate)
         weights = [table.weight for table in self._ordinary_tables]
         self.sparse = _ordinary(settings.sparse_optimizer, weights, rate) if weights else None
-        of_tables = [optimizer for optimizer in (self.sparse, self._fused) if optimizer is not None]
-        self._rates: list[tuple[Any, float]] = [(optimizer, rate) for optimizer in of_tables]
+        table_optimizers = [optimizer for optimizer in (self.sparse, self._fused) if optimizer is not None]
+        self._rates: list[tuple[Any, float]] = [(optimizer, rate) for optimizer in table_optimizers]
         self._rates.append((self.dense, settings.learning_rate))
         self._ordinary_parameters, self._table_weights = self._dense_parameters + weights, weights
-        self.n_updates = 0  # since they were fresh
+        self.n_updates = 0  # since initialization
         for each, _ in self._rates:
             _make_state(each)
 
     def begin_step(self, scale: float) -> None:
-        """Set the learning rates and forget the gradients; in this order, since fused updates happen in backward.
-
-        To be called before forward.
-        """
-        for kernel in self._kernels:  # they count every lookup, also those of evaluations and of steps left out
+        """Set the learning rates and reset the gradients, before forward: fused updates run in backward."""
+        for kernel in self._kernels:  # they also count the lookups of evaluations and of skipped steps
             set_step_count(kernel, self.n_updates)
         for optimizer, rate in self._rates:
             for group in optimizer.param_groups:
@@ -133,19 +130,19 @@ class Optimizers:
             self._deferred.discard()
 
     def gradients(self) -> list[Tensor]:
-        """Return all gradients of this step that this process has, after backward."""
-        found = [p.grad for p in self._ordinary_parameters if p.grad is not None]
-        return found + (self._deferred.gradients() if self._deferred else [])
+        """Return all gradients of this step on this process, after backward."""
+        gradients = [p.grad for p in self._ordinary_parameters if p.grad is not None]
+        return gradients + (self._deferred.gradients() if self._deferred else [])
 
     def step(self) -> None:
-        """Update the weights after backward. Only the dense gradient is clipped: fused updates never show theirs."""
+        """Update the weights after backward. Only dense gradients are clipped: fused ones are not visible."""
         if self._settings.max_grad_norm:
             nn.utils.clip_grad_norm_(self._dense_parameters, self._settings.max_grad_norm)
         if self._deferred:
             self._deferred.apply()
         self.n_updates += 1
         for table in self._ordinary_tables:
-            assert table.weight.grad is not None, "every process has looked rows up"
+            assert table.weight.grad is not None, "every process has looked up rows"
             table.replicas.mean(table.weight.grad)
         if self._settings.sparse_weight_decay and self.sparse is not None:
             self._decay(self.sparse.param_groups[0]["lr"])
@@ -154,31 +151,31 @@ class Optimizers:
 
     @torch.no_grad()
     def _decay(self, learning_rate: float) -> None:
-        """Decay tables before the update, as AdamW does."""
+        """Decay the tables that are not fused, before the update as in AdamW."""
         for weight in self._table_weights:
             weight.mul_(1 - learning_rate * self._settings.sparse_weight_decay)
 
     def states(self) -> Iterator[Any]:
-        """Yield every tensor of optimizer state that this process holds, sharded ones as ShardedTensor."""
+        """Yield every tensor of optimizer state of this process, sharded ones as ShardedTensor."""
         for optimizer, _ in self._rates:
             for state in optimizer.state_dict()["state"].values():
                 yield from state.values()
 
     def tensors(self) -> dict[str, Any]:
-        """Return the state by parameter without step counts, by names that depend on neither mode nor sharding.
+        """Return the state without step counts, by names that depend on neither mode nor sharding.
 
-        Of a table [rows, d] or, for row-wise Adagrad, [rows]: a ShardedTensor where the table is one.
+        The state of a table is [rows, d] or, for row-wise Adagrad, [rows]; it is a ShardedTensor if the table is one.
         """
-        found = {
+        dense_state = {
             f"{name}.{slot}": value
             for name, parameter in zip(self._dense_names, self._dense_parameters, strict=True)
             for slot, value in self.dense.state[parameter].items()
             if slot != "step"
         }
-        return found | dict(self._table_state())
+        return dense_state | dict(self._table_state())
 
     def set_steps(self, n: int) -> None:
-        """Set the number of steps so far to `n`: Adam's correction of its bias needs it."""
+        """Set the number of past steps to `n`, for the bias correction of Adam."""
         for optimizer, _ in self._rates:
             for state in optimizer.state.values():
                 if "step" in state:
@@ -197,7 +194,7 @@ class Optimizers:
                 yield f"{path.partition('.')[0]}.{slots[name.rpartition('.')[2]]}", value
 
     def _like_table(self, table: Table, state: Tensor) -> Any:
-        """Return the state of this process's rows as a tensor sharded like the table; itself if that is whole."""
+        """Return the state of this process's rows as a tensor sharded like the table; unchanged if that is whole."""
         state = state.view(-1) if self._settings.sparse_optimizer == "rowwise_adagrad" else state
         (rows,) = table.collection.state_dict().values()
         if not isinstance(rows, ShardedTensor):
@@ -212,39 +209,39 @@ class Optimizers:
 
 
 class WeightAverage:
-    """The mean of `weights`, by name, of mean age `age` as a share of the steps so far; 0 < `age` < 0.5.
+    """The moving average of `weights`, by name, with the mean age `age` as a share of the past steps; 0 < `age` < 0.5.
 
-    The mean of weights at steps 1 … t with weights that grow as a power of the step, such that they are `age` × t
-    steps old on average (Shamir and Zhang 2013, "Stochastic Gradient Descent for Non-smooth Optimization", section 4:
-    polynomial-decay averaging). So it has nothing to be tuned: at any time what lies further back has been forgotten.
-    It depends on the weights and the number of the step alone, and every process holds that of what it holds.
+    This is polynomial-decay averaging (Shamir and Zhang 2013, "Stochastic Gradient Descent for Non-smooth
+    Optimization", section 4): the values at steps 1 … t are averaged with coefficients that grow as a power of the
+    step, so that they are `age` × t steps old on average. The horizon grows with the training and needs no tuning. The
+    average depends only on the weights and the step; every process averages the parts that it holds.
     """
 
     def __init__(self, weights: Mapping[str, Any], *, age: float) -> None:
         self._power = 1 / age - 2
         self._mean = {name: copy_of(value) for name, value in weights.items()}
-        # What this process holds: of the mean, and of the weights themselves, which never move in memory.
-        means, current = (chain.from_iterable(map(local_parts, of.values())) for of in (self._mean, weights))
+        # This process's parts of the average and of the weights, which never move in memory.
+        means, current = (chain.from_iterable(map(local_parts, v.values())) for v in (self._mean, weights))
         self._parts = [(mean, weight.detach()) for mean, weight in zip(means, current, strict=True)]
 
     def tensors(self) -> dict[str, Any]:
-        """Return the mean as the model of a checkpoint."""
+        """Return the averaged weights by name, for a checkpoint."""
         return self._mean
 
     def note(self, step: int) -> None:
-        """Take the weights after `step`, counted from 1, into the mean."""
+        """Update the average with the weights after `step`, counted from 1."""
         share = (self._power + 1) / (step + self._power)
         for mean, weight in self._parts:
             mean.lerp_(weight, share)
 
     def restart(self) -> None:
-        """Forget all weights but the current ones."""
+        """Set the average to the current weights."""
         for mean, weight in self._parts:
             mean.copy_(weight)
 
     @contextmanager
     def using_average(self) -> Iterator[None]:
-        """Give the model the mean as its weights for a while; nothing may be trained or saved meanwhile."""
+        """Use the average as the weights of the model in a block, which must neither train nor save."""
         self.exchange()
         try:
             yield
@@ -252,7 +249,7 @@ class WeightAverage:
             self.exchange()
 
     def exchange(self) -> None:
-        """Exchange the weights of the model and the mean."""
+        """Swap the weights of the model and the average."""
         for mean, weight in self._parts:
             kept = mean.clone()
             mean.copy_(weight)
@@ -260,26 +257,26 @@ class WeightAverage:
 
 
 def are_finite(tensors: Iterable[Tensor]) -> bool:
-    """Return whether all values are numbers; nothing as large as one of the tensors is made on the way."""
-    # Neither bound is a number where one of the values is none. A GPU is waited for once, not for each of them.
+    """Return whether all values are finite, without temporary tensors as large as the inputs."""
+    # A NaN makes both bounds NaN. Stacking them synchronizes with a GPU once, not once per tensor.
     bounds = [bound.float() for part in tensors if part.numel() for bound in part.detach().aminmax()]
     return not bounds or bool(torch.stack(bounds).isfinite().all())
 
 
 def _make_state(optimizer: Any) -> None:
-    """Make the state that Adam makes at its first step, for a checkpoint to be read into."""
+    """Create the state that Adam creates at its first step, so that a checkpoint can be loaded into it."""
     if isinstance(optimizer, torch.optim.Adam):  # AdamW too
         for parameter in (p for group in optimizer.param_groups for p in group["params"]):
             moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
-            steps = torch.zeros((), device=parameter.device)  # where a fused optimizer counts them
+            steps = torch.zeros((), device=parameter.device)  # a fused optimizer counts on its device
             optimizer.state[parameter] = {"step": steps, **moments}
 
 
 def _ordinary(name: str, parameters: Sequence[Any], learning_rate: float) -> torch.optim.Optimizer:
     adaptive: dict[str, Any] = {} if name == "sgd" else {"eps": EPSILON}
-    if name in ("adam", "adamw"):  # all weights in one call, and without copies of their size
+    if name in ("adam", "adamw"):  # updates all weights in one call, without copies of them
         adaptive["fused"] = True
-    if name == "adagrad":  # on CUDA torch would make two copies of all weights at once instead of one of each in turn
+    if name == "adagrad":  # on CUDA, foreach copies all weights twice at once, instead of one weight at a time
         adaptive["foreach"] = False
     return ORDINARY[name](parameters, lr=learning_rate, **adaptive)
 

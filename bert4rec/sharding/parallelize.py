@@ -1,7 +1,7 @@
-"""Parallelism, applied to the model from outside: its tables sharded and the rest replicated, or all replicated.
+"""Parallelism, applied to the model from outside.
 
-`dmp`: TorchRec's DistributedModelParallel; the tables live in shards and are updated by fused optimizers in backward,
-the dense part is wrapped in DistributedDataParallel. `ddp`: DistributedDataParallel over everything.
+`dmp`: TorchRec's DistributedModelParallel shards the tables, which fused optimizers update in backward or ordinary ones
+after it; DistributedDataParallel wraps the dense part. `ddp`: DistributedDataParallel replicates everything.
 """
 
 import math
@@ -43,7 +43,7 @@ POSITIONS, TIMES = "encoder.positions.weight", ("encoder.gaps.weight", "encoder.
 
 @torch.no_grad()
 def initialize(model: RankingModel, seed: int) -> None:
-    """Fill every weight of an allocated, perhaps sharded `model` as a pure function of `seed`."""
+    """Fill every weight of an allocated, possibly sharded `model`, as a pure function of `seed`."""
     for name, value in model.state_dict().items():
         if is_of_table(name):
             table = model.get_submodule(name.partition(".")[0])
@@ -55,7 +55,7 @@ def initialize(model: RankingModel, seed: int) -> None:
 
 
 def initial_rows(name: str, first: int, n_rows: int, width: int, seed: int) -> Tensor:
-    """Return the vectors of rows `first` … `first + n_rows` of table `name` at the start, [n_rows, width]."""
+    """Return the initial vectors [n_rows, width] of `n_rows` rows from `first` on of the table `name`."""
     blocks = range(first // ROWS_PER_BLOCK, (first + n_rows - 1) // ROWS_PER_BLOCK + 1)
     values = torch.cat([_normal((ROWS_PER_BLOCK, width), seed, name, block) for block in blocks])
     offset = first - blocks.start * ROWS_PER_BLOCK
@@ -63,7 +63,7 @@ def initial_rows(name: str, first: int, n_rows: int, width: int, seed: int) -> T
 
 
 def _fill_rows(part: Tensor, name: str, row: int, column: int, width: int, seed: int) -> None:
-    """Fill a shard that begins at (`row`, `column`), a block at a time: vectors `width` wide, zeros behind them."""
+    """Fill a shard that begins at (`row`, `column`), block by block: drawn up to column `width`, then zeros."""
     for start in range(0, len(part), ROWS_PER_BLOCK):
         piece = part[start : start + ROWS_PER_BLOCK]
         vectors = initial_rows(name, row + start, len(piece), width, seed)[:, column : column + part.shape[1]]
@@ -91,17 +91,17 @@ def parallelize(
 ) -> nn.Module:  # fmt: skip
     """Allocate, initialise and wrap a `model` that was built on `meta`, by `plan`; needs a process group.
 
-    The result is called as the model is. Where the plan is not one of a training, the weights are yet to be loaded, and
-    there are no buckets of gradients. Under `dmp` no process ever holds more of a table than its shards. With
-    `repeatable`, gradients are summed in the same order at every step, also the first one after a restart. A message
-    between the groups of the plan may take as long as `timeout`.
+    Returns the wrapped model, which is called like the model. If the plan is not for a training, the weights are not
+    initialised, and there are no gradient buckets. Under `dmp`, no process ever holds more of a table than its shards.
+    With `repeatable`, gradients are summed in the same order at every step, also at the first one after a restart.
+    `timeout` limits each message between the groups of the plan.
     """
     set_precision(model.tables, plan.job.table_precision)
     groups = make_groups(plan.job.group_size, timeout)
     for table in model.tables:
         table.partition, table.replicas, table.world = groups
-    # After its first step DDP puts the gradients into an order of its own, and with it the sums of three or more
-    # processes; not where it has to look for parameters without a gradient.
+    # After its first step DDP reorders the gradients, which changes the rounding of sums over three or more processes.
+    # It does not reorder them if it has to look for unused parameters.
     keeps_order = repeatable and groups.world.n_processes > 2
     if plan.job.mode == "ddp":
         model.to_empty(device=device)
@@ -122,7 +122,7 @@ def parallelize(
             static_graph=not keeps_order, find_unused_parameters=keeps_order
         ),
     )
-    for kernel in kernels(unwrap(sharded)):  # row-wise, the last processes have none where there are few rows
+    for kernel in kernels(unwrap(sharded)):  # with few rows, row-wise sharding leaves the last processes without any
         give_a_row_to_empty_kernel(kernel)
         if groups.replicas.n_processes > 1:
             share_gradients(kernel, groups.replicas)
@@ -138,7 +138,7 @@ def parallelize(
 
 
 def _plan_of_group(plan: Plan, groups: Groups) -> ShardingPlan | None:
-    """Return TorchRec's plan, made for the first group, for the group of this process."""
+    """Return TorchRec's plan, which is made for the first group, moved to the group of this process."""
     if plan.sharding_plan is None or groups.replicas.n_processes == 1:
         return plan.sharding_plan
     first = groups.replicas.rank * groups.shards.n_processes
@@ -149,7 +149,7 @@ def _plan_of_group(plan: Plan, groups: Groups) -> ShardingPlan | None:
 
 
 class _Sharder(EmbeddingCollectionSharder):  # type: ignore[misc]
-    """Shards each table with the optimizer that updates it in backward: one without a state, where none does."""
+    """Shards each table with its fused optimizer, or with SGD, which has no state, if an ordinary one updates it."""
 
     def __init__(self, job: Job, learning_rate: float) -> None:
         super().__init__()
@@ -159,34 +159,34 @@ class _Sharder(EmbeddingCollectionSharder):  # type: ignore[misc]
         }
 
     def shard(self, module: Any, *args: Any, **keywords: Any) -> ShardedEmbeddingCollection:
-        """Called by TorchRec for each collection, which holds one table."""
+        """Return the sharded `module`, a collection of one table; called by TorchRec."""
         (table,) = module.embedding_configs()
         return self._of_table[table.name].shard(module, *args, **keywords)
 
 
 def _dense_shard(table: Table, device: torch.device, job: Job) -> DenseShard:
-    """Return the rows that this process holds: TorchRec gives each as many, the last one what is left."""
+    """Return this process's rows: TorchRec gives each process equally many, and the last one the rest."""
     (value,) = table.collection.state_dict().values()
     rows_per_process = -(-table.config.num_embeddings // table.partition.n_processes)
     (weight,) = local_parts(value) or [torch.empty(0, table.config.embedding_dim, device=device)]
     first = table.partition.rank * rows_per_process
-    message = torch.float32 if job.messages == "fp32" else torch.bfloat16  # as TorchRec's, for the others
+    message = torch.float32 if job.messages == "fp32" else torch.bfloat16  # like the gradients in TorchRec's messages
     return DenseShard(weight, first=first, partition=table.partition, message=message)
 
 
 def unwrap(model: nn.Module) -> Any:
-    """Return the model inside the wrappers: its tables stay sharded, its methods can be called."""
+    """Return the model inside the wrappers, with its methods; its tables stay sharded."""
     return get_unwrapped_module(model)
 
 
 def compile_blocks(model: nn.Module) -> None:
-    """torch.compile what follows attention in each block, most of its work, for any number of positions."""
+    """Apply torch.compile to the part after attention in each block, most of its work, for any number of positions."""
     for block in unwrap(model).encoder.blocks:
         block.feed_forward = torch.compile(block.feed_forward, dynamic=True)
 
 
 def held_bytes(model: nn.Module, optimizer_states: Any) -> dict[str, int]:
-    """Return bytes of weights and of optimizer state that this process holds."""
+    """Return the bytes of weights and of optimizer state on this process."""
     return {
         "weights": local_bytes(unwrap(model).state_dict().values()),
         "optimizer_state": local_bytes(optimizer_states),

@@ -1,6 +1,6 @@
-"""Plan which process stores which shards, in bytes, before anything is allocated: by TorchRec's planner in `dmp`.
+"""Plan the shards and the memory of each process before anything is allocated, with TorchRec's planner in `dmp`.
 
-The planner is asked for processes that need not exist.
+The planned processes need not exist.
 """
 
 import contextlib
@@ -52,12 +52,12 @@ FUSED_OPTIMIZERS = {
     "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
     "adam": EmbOptimType.ADAM,
 }
-EPSILON = 1e-8  # of every adaptive optimizer, fused or not: the libraries' own defaults differ
+EPSILON = 1e-8  # of every adaptive optimizer, fused or not: the defaults of the libraries differ
 NO_LIMIT = 2**62
 
 
 class StepTime(NamedTuple):
-    """TorchRec's estimate of what a process spends on the tables in a step, in milliseconds."""
+    """Hold TorchRec's estimate of the time of a process for the tables in a step, in milliseconds."""
 
     forward_compute: float
     forward_communication: float
@@ -69,8 +69,8 @@ class StepTime(NamedTuple):
 class Plan:
     """Hold the shards of a `job` and the available `memory`; equal on every process.
 
-    `needs` [world_size]: peak bytes of each process, on its GPU and on its host. `sharding_plan`, that of the first
-    group, `sharding_types` by table and `times` by rank are TorchRec's, in `dmp` only.
+    `needs` [world_size]: peak bytes of each process, on its GPU and on its host. In `dmp` only, TorchRec gives the
+    `sharding_plan` of the first group, the `sharding_types` by table, and the `times` by rank.
     """
 
     job: Job
@@ -82,11 +82,11 @@ class Plan:
     times: dict[int, StepTime] = field(default_factory=dict)
 
     def resident_bytes(self, rank: int) -> dict[str, int]:
-        """Return bytes of weights and of optimizer state on `rank`, counted like `parallelize.held_bytes`."""
+        """Return the bytes of weights and of optimizer state on `rank`, counted like `parallelize.held_bytes`."""
         weights, state = dense_bytes(self.job)
         shards = self.of_rank(rank)
         for table in self.job.tables.keys() - {part.table for part in shards}:
-            if self.job.updates[table] == "dense_shards":  # a weight without rows has its steps counted all the same
+            if self.job.updates[table] == "dense_shards":  # a shard without rows has a step count too
                 state += step_count_bytes(self.job, table)
         return {
             "weights": weights + sum(part.weight_bytes for part in shards),
@@ -98,7 +98,7 @@ class Plan:
         return [part for part in self.shards if part.rank == rank]
 
     def largest(self) -> Iterator[tuple[str, int, Bytes, int | None]]:
-        """Yield for each kind of memory its name, the rank that needs most of it, what for, and the available bytes."""
+        """Yield for each kind of memory its name, the rank that needs most, its bytes by use, and the limit or None."""
         kinds = (("GPU memory", self.memory.device), ("host memory", self.memory.host))
         for kind, (name, available) in enumerate(kinds):
             rank = max(range(self.job.world_size), key=lambda rank: sum(self.needs[rank][kind].values()))
@@ -106,19 +106,19 @@ class Plan:
                 yield name, rank, parts, available
 
     def messages(self) -> dict[str, tuple[int, float]]:
-        """Return messages that `times` leaves out: most bytes received by a process in a step, and milliseconds.
+        """Return the messages that `times` omits: the most bytes that a process receives per step, and milliseconds.
 
-        Bandwidths are TorchRec's; messages among processes of several hosts count as messages between hosts.
+        Bandwidths are TorchRec's; a group of processes on several hosts uses the bandwidth between hosts.
         """
-        job, where = self.job, topology(self.job)
+        job, bandwidths = self.job, topology(self.job)
         received = {
             "hidden states to be scored": (hidden_bytes(job), job.group_size),
             "between the groups": (max(sync_bytes(job, self.of_rank(rank)) for rank in range(job.group_size)),
                                    job.world_size),
         }  # fmt: skip
         return {
-            name: (taken, taken / (where.intra_host_bw if n <= job.local_world_size else where.inter_host_bw))
-            for name, (taken, n) in received.items() if taken
+            name: (total, total / (bandwidths.intra_host_bw if n <= job.local_world_size else bandwidths.inter_host_bw))
+            for name, (total, n) in received.items() if total
         }  # fmt: skip
 
     @property
@@ -128,17 +128,17 @@ class Plan:
 
 
 def make_plan(job: Job, memory: Memory) -> Plan:
-    """Plan `job` for processes with `memory`; needs no process group and allocates nothing.
+    """Return a plan of `job` for processes with `memory`; needs no process group and allocates nothing.
 
-    The plan may not fit (`Plan.fits`). Raise `SettingsError` if TorchRec finds no plan even without a limit, or if the
-    number of processes is no multiple of a group's.
+    The plan may not fit (`Plan.fits`). Raises `SettingsError` if TorchRec finds no plan even without a limit, or if the
+    number of processes is not a multiple of the group size.
     """
     _check_groups(job)
     if job.mode == "ddp":
         return _replicated(job, memory)
     with contextlib.suppress(PlannerError):
         return _sharded(job, memory, memory)
-    try:  # without a limit: the figures of a refusal
+    try:  # without a limit, for the numbers in the error message
         return _sharded(job, memory, Memory(host=None))
     except PlannerError as error:
         reason = str(error).splitlines()[0].strip(" .")
@@ -159,7 +159,7 @@ def fitting_plan(job: Job, memory: Memory) -> Plan | None:
 
 
 def _check_groups(job: Job) -> None:
-    """Raise `SettingsError` if the number of processes is no multiple of a group's."""
+    """Raise `SettingsError` if the number of processes is not a multiple of a group size."""
     shared_by, n = job.negatives_shared_by, job.world_size
     if n % job.group_size:
         raise SettingsError(
@@ -171,7 +171,7 @@ def _check_groups(job: Job) -> None:
 
 def _no_such_groups(n: int) -> str:
     sizes = ", ".join(str(size) for size in range(1, n + 1) if n % size == 0)
-    return f"{pluralize(n, 'process')} cannot be cut into such groups; valid with {n}: {sizes}"
+    return f"{pluralize(n, 'process')} cannot be divided into groups of this size; valid with {n}: {sizes}"
 
 
 def summary(plan: Plan) -> str:
@@ -231,7 +231,7 @@ def _replicated(job: Job, memory: Memory) -> Plan:
 
 def _sharded(job: Job, memory: Memory, limits: Memory) -> Plan:
     """Return TorchRec's plan within `limits`; raise `PlannerError` if the tables do not fit."""
-    # The planner places the tables alone.
+    # The planner places only the tables.
     others = [sum(parts.values()) for parts in peak_bytes(job, [])]
     hbm, ddr = (
         NO_LIMIT if limit is None else max(0, limit - taken)
@@ -259,7 +259,7 @@ def _sharded(job: Job, memory: Memory, limits: Memory) -> Plan:
 
 
 def _needs(job: Job, shards: list[Shard]) -> list[tuple[Bytes, Bytes]]:
-    """Return the memory of each process, computed once for equal sets of shard sizes."""
+    """Return the peak bytes of each process, computed once for equal sets of shard sizes."""
     of_rank: list[list[Shard]] = [[] for _ in range(job.world_size)]
     for part in shards:
         of_rank[part.rank].append(part)
@@ -292,9 +292,9 @@ def _range(sizes: list[tuple[int, str]]) -> str:
 
 
 def sharder(job: Job, optimizer: str, learning_rate: float = 0.0) -> EmbeddingCollectionSharder:
-    """Return the sharder of tables that are updated in backward by `optimizer`."""
+    """Return the sharder of tables that `optimizer` updates in backward."""
     fused = {"optimizer": FUSED_OPTIMIZERS[optimizer], "learning_rate": learning_rate, "eps": EPSILON}
-    # Rounded to the nearest, rows of fp16 would stay where they are once updates are small; fbgemm has it on CUDA only.
+    # With rounding to nearest, small updates would not change fp16 rows; fbgemm rounds stochastically on CUDA only.
     fused["stochastic_rounding"] = job.table_precision == "fp16"
     return EmbeddingCollectionSharder(fused_params=fused, qcomm_codecs_registry=_codecs(job))
 
@@ -302,12 +302,12 @@ def sharder(job: Job, optimizer: str, learning_rate: float = 0.0) -> EmbeddingCo
 def _codecs(job: Job) -> dict[str, Any] | None:
     """Return the codecs of vectors and gradients in messages; None if messages are fp32.
 
-    Gradients are bf16 where vectors are fp16: below 6e-5 fp16 loses digits and soon everything, bf16 does not.
+    Gradients are bf16 if vectors are fp16: fp16 loses precision below 6e-5 and soon underflows, bf16 does not.
     """
     if job.messages == job.table_precision == "fp32":
         return None
     back = CommType.FP32 if job.messages == "fp32" else CommType.BF16
-    # Made by hand: TorchRec's own registry falls back from bf16 to fp16 on CPU, though gloo sends both.
+    # Built here because TorchRec's registry replaces bf16 by fp16 on CPU, although gloo sends both.
     codecs = get_qcomm_codecs(QCommsConfig(forward_precision=CommType(job.messages), backward_precision=back))
     return {CommOp.SEQUENCE_EMBEDDINGS_ALL_TO_ALL.name: codecs}
 
@@ -320,9 +320,10 @@ def allowed_types(sharding_type: str, sparse_optimizer: str) -> list[str]:
 
 
 def topology(job: Job, *, hbm: int = 0, ddr: int = 0) -> Topology:
-    """Return the processes of a group as TorchRec sees them; `hbm` and `ddr` are bytes of GPU and host memory of each.
+    """Return TorchRec's topology of a group; `hbm` and `ddr` are the bytes of GPU and host memory of each process.
 
-    The planner wants hosts of as many processes each: of a group that does not end where a host ends, smaller ones.
+    The planner needs hosts with equally many processes: if a group does not end at the end of a host, hosts are
+    smaller.
     """
     of_host = math.gcd(job.group_size, job.local_world_size)
     return make_topology(
@@ -331,7 +332,7 @@ def topology(job: Job, *, hbm: int = 0, ddr: int = 0) -> Topology:
 
 
 def _constraints(job: Job) -> dict[str, ParameterConstraints]:
-    """Return sharding types, a kernel that updates in backward, narrow enough columns, the load of each feature."""
+    """Return by table the allowed sharding types and kernel, the minimum shard width, and the load of each feature."""
     cached = job.compute_kernel == "fused_uvm_caching"
     return {
         name: ParameterConstraints(
@@ -346,9 +347,9 @@ def _constraints(job: Job) -> dict[str, ParameterConstraints]:
 
 
 class _Sizes:
-    """Tells the planner how large a shard is, by the formulas of the footprint: one truth about bytes.
+    """Estimates the size of a shard for the planner, with the formulas of the footprint.
 
-    What passes through a step is no sum over shards and is judged when all are placed.
+    The memory of a step is not a sum over shards; it is computed when all shards are placed.
     """
 
     def __init__(self, job: Job) -> None:
@@ -360,7 +361,7 @@ class _Sizes:
         for option in sharding_options:
             for part in option.shards:
                 size = (option.name, part.size[0], part.size[1])
-                if size not in self._known:  # a thousand shards come in two or three sizes
+                if size not in self._known:  # a thousand shards have two or three different sizes
                     self._known[size] = self._size(_shard(self._job, option.name, 0, part))
                 part.storage = Storage(*self._known[size])
 
@@ -371,11 +372,11 @@ class _Sizes:
 
 
 class _Times:
-    """TorchRec's estimate of a step, corrected where it cannot know what the candidates are.
+    """Estimates the time of a step with TorchRec, corrected for messages that are not sent.
 
-    It takes every id for one that may stand on any process. With a softmax over the whole catalogue and row-wise
-    sharding a process asks for the rows that it holds itself: they are looked up, but do not travel. And it lets a
-    lone process send messages to itself.
+    TorchRec assumes that every id may be on any process. With a softmax over the whole catalogue and row-wise sharding,
+    the candidates of a process are its own rows, which need no messages. TorchRec also counts messages of a single
+    process to itself.
     """
 
     def __init__(self, job: Job, topology: Topology, constraints: dict[str, ParameterConstraints]) -> None:
@@ -393,9 +394,9 @@ class _Times:
                 self._without_candidates(option, sharder_data_map)
 
     def _without_candidates(self, option: Any, sharder_data_map: Any) -> None:
-        # The first feature are the sequences, the second, if there is one, the candidates.
+        # The first feature is that of the sequences, the second, if any, that of the candidates.
         sequences = option.input_lengths[0] if self._job.group_size > 1 else 0.0
-        # One shard: the messages of all row-wise shards are the same.
+        # One shard suffices: all row-wise shards have the same messages.
         travelling = with_input_lengths(option, [sequences, *[0.0] * (len(option.input_lengths) - 1)])
         self._torchrec.estimate([travelling], sharder_data_map)
         messages = travelling.shards[0].perf
@@ -411,7 +412,7 @@ def _shards(job: Job, options: list[Any]) -> list[Shard]:
 
 
 def _step_times(options: list[Any]) -> dict[int, StepTime]:
-    """Return the sum over the shards of each rank."""
+    """Return the estimated time of each rank, summed over its shards."""
     total: dict[int, Perf] = {}
     for part in (part for option in options for part in option.shards):
         total[part.rank] = total[part.rank] + part.perf if part.rank in total else part.perf

@@ -1,7 +1,7 @@
-"""The only uses of private interfaces of TorchRec, fbgemm and torch.
+"""All uses of private interfaces of TorchRec, fbgemm and torch.
 
-Another release may rename any of it. tests/sharding/test_torchrec_internals.py lists each name with the versions for
-which it was checked, and fails where an installed release lacks one or the pinned versions move on.
+Another release may rename any of them. tests/sharding/test_torchrec_internals.py lists each name with the versions for
+which it was checked, and fails if an installed release lacks one or the pinned versions change.
 """
 
 import copy
@@ -32,34 +32,34 @@ __all__ = [
 def sharded_tensor(
     local: list[Shard], metadata: ShardedTensorMetadata, like: ShardedTensor | None = None
 ) -> ShardedTensor:
-    """Return a tensor of which this process holds the shards `local`, made without a message to the others.
+    """Return a tensor with the shards `local` on this process, created without messages.
 
-    On the processes of `like`; by default on all.
+    It is distributed over the processes of `like`, by default over all.
     """
     group = like._process_group if like is not None else None
     return ShardedTensor._init_from_local_shards_and_global_metadata(local, metadata, process_group=group)
 
 
 def kernels(model: nn.Module) -> list[Kernel]:
-    """Return fbgemm's kernels, which look up and update this process's rows of the sharded tables in `model`."""
+    """Return fbgemm's kernels that look up and update this process's rows of the sharded tables in `model`."""
     sharded = [module for module in model.modules() if isinstance(module, ShardedEmbeddingCollection)]
     lookups = [lookup for collection in sharded for lookup in collection._lookups]
     return [module for lookup in lookups for module in lookup.modules() if isinstance(module, Kernel)]
 
 
 def set_step_count(kernel: Kernel, n: int) -> None:
-    """Let the next lookup that is trained be step `n` + 1: fused Adam corrects its bias by that."""
+    """Set the step count to `n`: the next training lookup is step `n` + 1, for the bias correction of fused Adam."""
     kernel.iter_cpu.fill_(n)
     kernel.iter.fill_(n)
 
 
 def repeat_step(kernel: Kernel) -> None:
-    """Let the next lookup be of the same step as the last one."""
+    """Give the next lookup the same step number as the last one."""
     set_step_count(kernel, int(kernel.iter_cpu) - 1)
 
 
 def n_features(kernel: Kernel) -> int:
-    """Return how many features a kernel looks up, one after another."""
+    """Return the number of features that a kernel looks up."""
     return len(kernel.feature_table_map)
 
 
@@ -77,17 +77,17 @@ def move_plan(plan: ShardingPlan, first: int, processes_per_host: int) -> Shardi
 
 
 def give_a_row_to_empty_kernel(kernel: Kernel) -> None:
-    """Let a process without rows take part: fbgemm takes a table of no size for one that is not on the CPU.
+    """Give a CPU kernel without rows one row: fbgemm treats an empty table as one that is not on the CPU.
 
-    No lookup reaches the row, and no state dict shows it.
+    No lookup reaches the row, and no state dict contains it.
     """
     if kernel.use_cpu and not kernel.weights_host.numel():
-        del kernel.weights_host  # a buffer, through which no gradient would reach the other processes
+        del kernel.weights_host  # a buffer: no gradients would pass through it to other processes
         kernel.weights_host = nn.Parameter(torch.zeros(kernel.max_D, dtype=kernel.weights_precision.as_dtype()))
 
 
 def place_on_first_gpus(sharding_plan: ShardingPlan) -> None:
-    """Place all shards on GPU 0 of their process, which sees no other; TorchRec numbers GPUs by process."""
+    """Place all shards on GPU 0 of their process, for processes that see one GPU; TorchRec numbers GPUs by process."""
     for tables in sharding_plan.plan.values():
         for table in tables.values():
             for part in table.sharding_spec.shards:
@@ -95,7 +95,7 @@ def place_on_first_gpus(sharding_plan: ShardingPlan) -> None:
 
 
 def make_topology(*, world_size: int, local_world_size: int, device_type: str, hbm: int, ddr: int) -> Topology:
-    """Return the processes as the planner sees them; `hbm` and `ddr` are bytes of GPU and host memory of each."""
+    """Return the planner's topology; `hbm` and `ddr` are the bytes of GPU and host memory of each process."""
     trainer = TrainerConfig(
         world_size=world_size,
         local_world_size=local_world_size,
@@ -106,34 +106,34 @@ def make_topology(*, world_size: int, local_world_size: int, device_type: str, h
 
 
 def perf_estimator(topology: Topology, constraints: Mapping[str, ParameterConstraints]) -> Any:
-    """Return what fills `perf` of the shards of the planner's options: the planner's own estimate of times."""
+    """Return the planner's own estimator of times, which fills `perf` of the shards of its options."""
     return EmbeddingPerfEstimatorFactory.create(DEFAULT_PERF_ESTIMATOR, topology=topology, constraints=constraints)
 
 
 def with_input_lengths(option: Any, lengths: Sequence[float]) -> Any:
-    """Return the planner's `option` with its first shard alone, looked up so often by each of the table's features."""
+    """Return a copy of the planner's `option` with its first shard only, and other input `lengths` of its features."""
     changed = copy.copy(option)
     changed.shards, changed.input_lengths = copy.deepcopy(option.shards[:1]), list(lengths)
     return changed
 
 
 class ChosenOptions:
-    """Stands where the planner would print its plan, and keeps it."""
+    """Replaces the planner's report, and keeps the chosen options."""
 
-    options: list[Any]  # one a table
+    options: list[Any]  # one per table
 
     def log(self, *, best_plan: list[Any], **_: Any) -> None:
-        """Called by the planner when it has chosen."""
+        """Keep the planner's choice; called by the planner."""
         self.options = best_plan
 
 
 def local_parts(value: Any) -> list[Tensor]:
-    """Return the parts of a tensor that this process holds; all of it, where it is no ShardedTensor."""
+    """Return this process's parts of a ShardedTensor, or any other tensor as one part."""
     return [shard.tensor for shard in value.local_shards()] if isinstance(value, ShardedTensor) else [value]
 
 
 def placed_parts(table: Any) -> Iterator[tuple[Tensor, int, int]]:
-    """Yield the parts of a `table` that this process holds, each with its first row and column."""
+    """Yield this process's parts of a `table`, each with its first row and column."""
     if not isinstance(table, ShardedTensor):
         yield table, 0, 0
         return
@@ -143,12 +143,12 @@ def placed_parts(table: Any) -> Iterator[tuple[Tensor, int, int]]:
 
 
 def local_bytes(values: Iterable[Any]) -> int:
-    """Return bytes that this process holds of all the tensors."""
+    """Return the bytes of this process's parts of all the tensors."""
     return sum(part.numel() * part.element_size() for value in values for part in local_parts(value))
 
 
 def copy_of(value: Any) -> Any:
-    """Return a tensor with the same values, sharded in the same way, in memory of its own."""
+    """Return a copy of a tensor, sharded in the same way."""
     if not isinstance(value, ShardedTensor):
         return value.detach().clone()
     local = [Shard(shard.tensor.detach().clone(), shard.metadata) for shard in value.local_shards()]
@@ -156,16 +156,16 @@ def copy_of(value: Any) -> Any:
 
 
 def of_one_shard(values: Tensor) -> ShardedTensor:
-    """Return a tensor of which this process holds all, in one shard, which is `values` itself."""
+    """Return a ShardedTensor with one shard, which is `values` itself, on this process."""
     shard = Shard(values, ShardMetadata([0] * values.dim(), list(values.shape), "rank:0/cpu"))
     metadata = ShardedTensorMetadata([shard.metadata], values.size(), TensorProperties(dtype=values.dtype))
     return sharded_tensor([shard], metadata)
 
 
 def sharded_like(table: ShardedTensor, local: list[Shard], every: list[ShardMetadata]) -> ShardedTensor:
-    """Return a tensor with other shards or values than `table`, possibly of its first dimensions only.
+    """Return a tensor on the processes of `table`, with other shards, and possibly with its first dimensions only.
 
-    `local` are those of this process, `every` says where those of all processes are.
+    `local` are the shards of this process, `every` the metadata of the shards of all processes.
     """
     size = table.size()[: len(every[0].shard_sizes)]
     metadata = ShardedTensorMetadata(every, size, table.metadata().tensor_properties)
