@@ -1,4 +1,4 @@
-"""`bert4rec compare RUN RUN …`: runs side by side, with what differs and how certainly."""
+"""`bert4rec compare RUN RUN …`: show runs side by side, with their differences, intervals and tests."""
 
 import argparse
 from collections.abc import Callable

@@ -132,7 +132,7 @@ class Interactions:
 
     @property
     def order(self) -> dict[str, Any]:
-        """Return the order of a user's items, as in `metadata.json`: by the `column` of the times, or as in the file."""
+        """Return the order of a user's items for `metadata.json`: by the `column` of the times, or as in the file."""
         if "time" not in self.columns:
             return {"by": "file", "column": None, "newest_first": self.newest_first}
         column = self.columns["time"] if self.source.form == "table" or self.source.has_header else None
