@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the run, the histories and the choice of results."""
-    parser.description = "Recommends the next items for histories, in the items' own ids, with titles where known."
+    parser.description = "Recommends the next items for histories, by original id, with titles if known."
     parser.epilog = (
         f"--table.key=value: how the file of --histories is read, as in a preparation: {', '.join(FILE_SETTINGS)}"
     )
@@ -131,7 +131,7 @@ def _figures(bar: ProgressBar, done: int, total: int | None) -> str:
 def _why(model: "Recommender") -> str:
     """Return the sentence that says whether seen items are left out by default."""
     if model.is_package:
-        return OF_PACKAGE.format(what="are left out" if model.leaves_out_seen else "may come")
+        return OF_PACKAGE.format(what="are left out" if model.leaves_out_seen else "may be recommended")
     return LEFT_OUT if model.leaves_out_seen else KEPT
 
 

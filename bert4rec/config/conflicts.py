@@ -35,9 +35,9 @@ def _model_conflicts(config: Config) -> Iterator[tuple[str, str]]:
         reason = f"turns pairs of numbers, and a head has {model.embed_dim} / {model.n_heads} of them"
         yield "model.positions", f'"rotary" {reason}; make that an even number, or choose "learned"'
     if of_kind.learns_pairs and model.head != "tied":
-        yield "model.head", f'a layer of scores stands behind a transformer; valid with {kind}: "tied"'
+        yield "model.head", f'only a transformer can have a separate output layer; valid with {kind}: "tied"'
     if of_kind.learns_pairs and training.compile:
-        yield "training.compile", f"compiles the blocks of a transformer, of which {kind} has none; set it to false"
+        yield "training.compile", f"compiles the blocks of a transformer, but {kind} has none; set it to false"
     if loss == "mse" and not of_kind.learns_pairs:
         yield (
             "training.loss",

@@ -211,7 +211,7 @@ def _read_toml(name: str | Path) -> dict[str, Any]:
     for name, table in tables.items():
         if not isinstance(table, dict):
             nearest = did_you_mean(nearest_keys(name, all_keys()))
-            raise SettingsError(f"{path}: {name} = {shown(table)} stands outside the tables{nearest}")
+            raise SettingsError(f"{path}: {name} = {shown(table)} is outside of the tables{nearest}")
         if name not in Config.model_fields:
             nearest = did_you_mean([f"[{table}]" for table in nearest_values(name, [*Config.model_fields], {})])
             valid = f"; valid: {', '.join(Config.model_fields)}"

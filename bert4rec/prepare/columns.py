@@ -110,7 +110,7 @@ class Fields:
         if value in (None, ""):
             return f"{self.names[name]} is missing"
         if value in _missing(name):
-            expected = "stands for a missing id; write the id, or drop the row"
+            expected = "means a missing id; write the id, or drop the row"
         elif name == "time":
             expected = self.times.expected_value(value, column)
         elif name in IDS and isinstance(value, float) and value.is_integer():

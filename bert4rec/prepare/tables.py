@@ -159,7 +159,7 @@ class Words:
 
     def __init__(self) -> None:
         self._n_lines = 0
-        self._first_long = ""  # place of the first line with more than two words
+        self._first_long = ""  # file and number of the first line with more than two words
 
     def parse(self, block: Block, bad: BadRows) -> pl.DataFrame:
         """Return `LINE`, `user`, `item`, a row per interaction; lines without an item, or not UTF-8, go to `bad`."""
@@ -181,7 +181,7 @@ class Words:
         """Raise `DataError` if a line has several items, and yet a user is on several lines."""
         if self._first_long and n_users < self._n_lines:
             raise DataError(
-                f"{self._first_long}, and some users stand on several lines: write either one `user item` pair on "
+                f"{self._first_long}, and some users are on several lines: write either one `user item` pair on "
                 "each line, or each user once with all its items"
             )
 

@@ -130,7 +130,7 @@ def _checked(form: str) -> str:
     """Return `form` in Polars' syntax. Raise `DataError` if a date in that format is not read back as the same day."""
     pattern, name = form.replace(".%f", "%.f"), f'data.time_format = "{form}"'
     if "%Z" in pattern:
-        raise DataError(f"{name}: names of time zones are not read; use %z for offsets, or write UTC in place of %Z")
+        raise DataError(f"{name}: names of time zones are not read; use %z for offsets, or write UTC instead of %Z")
     try:
         written = pl.Series([PROBE]).dt.strftime(pattern)
         day = written.str.to_datetime(pattern, time_unit="us").dt.date()[0]

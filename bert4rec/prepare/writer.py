@@ -116,10 +116,10 @@ def refuse_another_input(folder: Path, origin: Mapping[str, str], *, is_own_data
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         name = "an input that it does not name"
     new = f"a {origin['name']} that lies elsewhere" if name == _input_name(origin) else _input_name(origin)
-    beside = next(f"{folder}-{number}" for number in itertools.count(2) if not Path(f"{folder}-{number}").exists())
+    free_folder = next(f"{folder}-{number}" for number in itertools.count(2) if not Path(f"{folder}-{number}").exists())
     raise DataError(
         f"{folder}: holds a dataset made from {name}, this one is from {new}; to keep both add "
-        f"{shlex.quote(f'--data.dataset_dir={beside}')}, to replace it --data.replace=true"
+        f"{shlex.quote(f'--data.dataset_dir={free_folder}')}, to replace it --data.replace=true"
     )
 
 

@@ -36,7 +36,7 @@ STYLE: Any = {
 }  # fmt: skip
 SIZE = (5.0, 3.0)  # inches: text stays readable on a phone, and with two pictures in a row
 DPI = 120
-ABOVE: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}  # the place of a legend
+ABOVE: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}  # position of a legend
 
 ATTRIBUTE, DIGITS = re.compile(r'="[^"]*"'), re.compile(r"(\.\d\d)\d+")
 REWRITTEN = [

@@ -103,14 +103,14 @@ class TensorBoard:
         self._events.add_hparams(self._settings, dict(results), run_name=".")
 
     def close(self, *, is_finished: bool) -> None:
-        """Write all that is buffered."""
+        """Write all buffered data."""
         self._events.close()
 
 
 class MLflow:
     """A run named as `folder`, or one for each part of a resumed run; the `settings` are its parameters.
 
-    Stored beside the run folders, unless MLFLOW_TRACKING_URI is set.
+    It is stored next to the run folders, unless MLFLOW_TRACKING_URI is set.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
