@@ -136,7 +136,7 @@ def named_run(resume: str) -> tuple[Path, Path | None]:
         raise SettingsError(
             f'run.resume = "{resume}": model.kind = "{kind}" is not trained: there is nothing to resume'
         )
-    problem = "has no checkpoint" if path.is_dir() else "is no folder" if path.exists() else "does not exist"
+    problem = "has no checkpoint" if path.is_dir() else "is no folder" if path.exists() else "is not there"
     raise SettingsError(
         f'run.resume = "{resume}": {problem}; name a run folder, one of its {CHECKPOINTS}/step-…, or auto'
     )
