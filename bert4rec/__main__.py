@@ -1,4 +1,4 @@
-"""`bert4rec COMMAND …`, or `python -m bert4rec COMMAND …`: all that the package does, from a terminal."""
+"""`bert4rec COMMAND …`, or `python -m bert4rec COMMAND …`: run the package from a terminal."""
 
 import argparse
 import sys
@@ -18,7 +18,7 @@ try:
 except ModuleNotFoundError as error:
     exit_for_missing(error)
 
-# Name → what the module of that name in bert4rec/commands/ does; it is imported when it is chosen.
+# Command → its help; the module of that name in bert4rec/commands/ is imported only when it is chosen.
 COMMANDS = {
     "prepare": "raw interactions → dataset folder",
     "train": "dataset folder → run folder",
@@ -33,34 +33,34 @@ COMMANDS = {
     "doctor": "whether this machine can train what the settings say: packages, devices, network, memory, plan",
     "check": "whether a dataset folder is whole and leaks nothing, row by row",
 }
-OTHER_NAMES = {"prepare": "preprocess preprocessing", "train": "fit", "recommend": "predict"}  # of other programs
-OUTLIVES_READERS = ("train",)  # a closed pipe is no reason to end
+OTHER_NAMES = {"prepare": "preprocess preprocessing", "train": "fit", "recommend": "predict"}  # in other programs
+OUTLIVES_READERS = ("train",)  # commands that do not end when their output pipe is closed
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that knows whole names alone, and raises `SettingsError` in place of writing how it is used."""
+    """A parser that accepts only whole option names, and raises `SettingsError` instead of printing its usage."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)
 
     def print_help(self, file: Any = None) -> None:
-        """Print the help by `print`, because argparse hides a broken pipe."""
+        """Print the help with `print`, because argparse hides a broken pipe."""
         with ending_on_broken_pipe():
             print(self.format_help(), end="", file=file)
 
     def error(self, message: str) -> NoReturn:
-        """Raise `message` as an error of the person who typed the command."""
+        """Raise `SettingsError` with `message`."""
         raise SettingsError(f"{message.removeprefix('argument ')}; {self.prog} --help")
 
     def refuse(self, word: str) -> NoReturn:
-        """Raise that nobody knows this option, or this word too many."""
+        """Raise `SettingsError` for an unknown option or an unexpected argument."""
         name = word.partition("=")[0]
         if not name.startswith("-"):
             self.error(f'"{word}": a word too many')
         raise SettingsError(f"{name}: no such option{self._suggestion(name) or ';'} {self.prog} --help")
 
     def refuse_misspelt(self, words: Sequence[str]) -> None:
-        """Raise for the first of `words` that is neither a setting nor an option, but nearly one of these options."""
+        """Raise `SettingsError` for the first of `words` that is no setting, but similar to an option."""
         from bert4rec.config.help import SHORT_OPTIONS
 
         short = self.get_default("short") or SHORT_OPTIONS
@@ -77,7 +77,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class HelpAll(argparse.Action):
-    """Print the help with all settings and end the process."""
+    """Print the help with all settings, and end the process."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         """Print the help."""
@@ -89,10 +89,10 @@ class HelpAll(argparse.Action):
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "") -> int:
-    """Run a command line (default: that of this process), which `prog` and the name of its command begin.
+    """Run a command line (default: that of this process), and return its exit status; `prog` is its name in help.
 
-    The exit status: 0 finished, 1 a plan that does not fit or a run that was interrupted, 2 bad arguments or input, 130
-    stopped; a run that a signal has ended has the status of that signal.
+    The status is 0 for finished, 1 for a plan that does not fit or an interrupted run, 2 for bad arguments or input,
+    130 for stopped. A run that a signal has ended has the status of that signal.
     """
     name, *words = (sys.argv[1:] if argv is None else argv) or ["--help"]
     stop_with_parent()
@@ -119,12 +119,12 @@ def _run(name: str, words: Sequence[str], prog: str) -> int:
     takes_settings = parser.get_default("settings") is not None
     if takes_settings:
         parser.add_argument("--help-all", action=HelpAll, nargs=0, help="show all settings and exit")
-    arguments, others = parser.parse_known_args(words)
+    arguments, unknown = parser.parse_known_args(words)
     if takes_settings:
-        parser.refuse_misspelt(others)
-        arguments.settings = others
-    elif others:
-        parser.refuse(others[0])
+        parser.refuse_misspelt(unknown)
+        arguments.settings = unknown
+    elif unknown:
+        parser.refuse(unknown[0])
     return int(command.run(arguments))
 
 
@@ -137,7 +137,7 @@ def _answer(word: str) -> NoReturn:
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"bert4rec {__version__}")
     if word.startswith("-"):
-        parser.parse_known_args([word])  # which ends the process for those that there are
+        parser.parse_known_args([word])  # ends the process for --help and --version
         parser.refuse(word)
     from bert4rec.config.help import did_you_mean, nearest_values
 
@@ -146,7 +146,7 @@ def _answer(word: str) -> NoReturn:
 
 
 def _program() -> str:
-    """Return how this process was started."""
+    """Return the name under which this process was started."""
     return "python -m bert4rec" if Path(sys.argv[0]).parts[-2:] == ("bert4rec", "__main__.py") else "bert4rec"
 
 

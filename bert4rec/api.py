@@ -1,4 +1,4 @@
-"""The package from Python: what the commands do, as functions that return, raise `UserError`, and end no process."""
+"""Use the package from Python: the commands as functions that return, raise `UserError`, and never end the process."""
 
 import logging
 import os
@@ -13,15 +13,15 @@ from bert4rec.config.tables import GENERATED, Config
 from bert4rec.runtime.console import quiet_libraries
 from bert4rec.runtime.errors import Interrupted, SettingsError
 
-if TYPE_CHECKING:  # they import Polars, Arrow and torch, which take seconds
+if TYPE_CHECKING:  # these import Polars, Arrow and torch, which takes seconds
     from bert4rec.dataset.reader import Dataset
     from bert4rec.inference.load import Run
     from bert4rec.inference.recommender import Recommender
 
 StrPath = str | os.PathLike[str]
 
-DOWNLOADED = "ml-1m"  # where no other set is named
-RAW = Path("data/raw")  # where downloads go
+DOWNLOADED = "ml-1m"  # default set of --download
+RAW = Path("data/raw")  # folder for downloads
 
 logger = logging.getLogger(__name__)
 
@@ -29,13 +29,13 @@ logger = logging.getLogger(__name__)
 def prepare(
     settings: Mapping[str, Any] | None = None, *, config: StrPath | None = None, download: bool = False
 ) -> "Dataset":
-    """Raw interactions → dataset folder, as `bert4rec prepare` makes it.
+    """Make a dataset folder from raw interactions, like `bert4rec prepare`, and return the dataset.
 
-    `settings` are those of the command line, {"data.path": "log.csv", "model.max_len": 20}; they count more than the
-    settings file `config`, which counts more than the defaults. Without `config` no file is read. With `download` the
-    MovieLens set `data.source` (default: ml-1m) is fetched into data/raw/ first.
+    `settings` are those of the command line, such as {"data.path": "log.csv", "model.max_len": 20}. They override the
+    settings file `config`, which overrides the defaults; without `config` no file is read. With `download`, the
+    MovieLens set `data.source` (default: ml-1m) is first downloaded into data/raw/.
 
-    Raises `UserError` for settings or input that cannot be used, in one line; then no dataset is written.
+    Raises `UserError`, in one line, for invalid settings or input; then no dataset is written.
     """
     file = None if config is None else os.fspath(config)
     with quiet_libraries():
@@ -46,7 +46,7 @@ def prepare(
 
 
 def make_dataset(file: str | None, overrides: Overrides, *, download: bool) -> Config:
-    """Make a dataset and return its settings, with the source that was recognized."""
+    """Make a dataset, and return its settings with the recognized source."""
     from bert4rec.prepare.engine import prepare as run_pipeline
 
     config, recognized = load_and_recognize(file, overrides)
@@ -66,29 +66,29 @@ def train(
     settings: Mapping[str, Any] | None = None, *, dataset: StrPath = "", config: StrPath | None = None,
     processes: int | None = None,
 ) -> "Run":  # fmt: skip
-    """Dataset folder → run folder, as `bert4rec train` makes it, on this process alone or on those of a launcher.
+    """Train on a dataset folder, like `bert4rec train`, in this process or in those of a launcher; return the run.
 
-    `dataset`: a folder that `prepare` has made; "": the one that the settings name. `settings` and `config` as for
-    `prepare`; {"resume": …} goes on with a run. What is global in Python, NumPy and
-    torch is afterwards as it was before, random states too. With `processes` it runs on as many new ones of this host,
-    a GPU for each where there are some, and nothing of it in this one; a notebook shows how far it is.
+    `dataset` is a folder that `prepare` has made; "" means the folder of the settings. `settings` and `config` are as
+    for `prepare`; {"resume": …} resumes a run. Global states of Python, NumPy and torch, including random states, are
+    restored afterwards. With `processes`, the training runs in that many new processes of this host, each with a GPU if
+    there are any, and not in this process; a notebook shows the progress.
 
-    Raises `UserError` for settings or data that cannot be used, and for a training that diverges, in one line. Ctrl-C,
-    or the notebook's interrupt, is `KeyboardInterrupt`, when all is saved.
+    Raises `UserError`, in one line, for invalid settings or data, and for a training that diverges. After Ctrl-C, or
+    the notebook's interrupt, it saves the training and raises `KeyboardInterrupt`.
     """
     from bert4rec.checkpoint.run_settings import load_run_settings
 
     if processes is not None and processes < 1:
         raise SettingsError(f"processes={processes}: must be at least 1")
     file, overrides = None if config is None else os.fspath(config), parse_mapping(settings or {})
-    asked = load_run_settings(file, overrides, dataset=os.fspath(dataset), looks_around=False)
-    for note in asked.notes:
+    run_settings = load_run_settings(file, overrides, dataset=os.fspath(dataset), looks_around=False)
+    for note in run_settings.notes:
         logger.info(note)
     with quiet_libraries("torchrec"):
         from bert4rec.inference.load import Run
 
-        if asked.finished is not None:
-            return Run(asked.finished)
+        if run_settings.finished is not None:
+            return Run(run_settings.finished)
         if processes is not None:
             from bert4rec.launch import make_view, train_on
 
@@ -99,7 +99,7 @@ def train(
 
         with preserve_global_state():
             try:
-                return Run(run(asked.config, may_exit=False))
+                return Run(run(run_settings.config, may_exit=False))
             except Interrupted as interrupted:
                 if interrupted.is_by_keyboard:
                     raise KeyboardInterrupt(f"{interrupted}; {interrupted.advice}") from None
@@ -107,13 +107,12 @@ def train(
 
 
 def load(path: StrPath, *, dataset: StrPath | None = None) -> "Recommender":
-    """The model of a run folder (its best weights), of one of its checkpoints, or of a model package.
+    """Return the model of a run folder (its best weights), of one of its checkpoints, or of a model package.
 
-    `dataset` is the folder that it was trained on, where that is not where the run's settings say; a package needs one
-    for the histories of its users alone. Raises `UserError`, in one line, for what is missing, damaged or does not
-    belong together.
+    `dataset` is the folder of the training data, if it was moved; a package needs it only for histories of its users.
+    Raises `UserError`, in one line, if something is missing or damaged, or if the dataset is another one.
     """
-    with quiet_libraries(*(() if is_package(Path(path)) else ("torchrec",))):  # without which a package is loaded
+    with quiet_libraries(*(() if is_package(Path(path)) else ("torchrec",))):  # a package does not need torchrec
         from bert4rec.inference.load import load as load_run
 
         return load_run(Path(path), dataset=None if dataset is None else Path(dataset))

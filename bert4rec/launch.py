@@ -1,4 +1,4 @@
-"""A training on processes of its own, started from a running program with torchrun; only its settings are passed."""
+"""Run a training in new processes, started from a running program; only the settings are passed."""
 
 import html
 import json
@@ -24,14 +24,14 @@ from bert4rec.runtime.signals import PARENT, SIGNALS
 TRAIN = ["-m", "bert4rec", "train"]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone"]
 TORCHRUN_LOG = re.compile(r"[WE]\d{4} \d\d:")  # the start of a line of torchrun's own log
-ERROR = "error: "  # the start of the line that a failed command ends with
-CELL_LINES = 12  # the last lines that a cell shows
+ERROR = "error: "  # the start of the last line of a failed command
+CELL_LINES = 12  # number of last lines that a cell shows
 
 logger = logging.getLogger(__name__)
 
 
 class View:
-    """Log the lines of a training and, now and then, its progress; `log_to_terminal` shows them."""
+    """Log the lines of a training and, at intervals, its progress; `log_to_terminal` shows them."""
 
     _shown_at = float("-inf")
 
@@ -40,14 +40,14 @@ class View:
         logger.info(text)
 
     def progress(self, done: int, total: int, figures: str) -> None:
-        """Show that `done` of `total` steps or batches are done, and `figures`, if the last time is seconds ago."""
+        """Show that `done` of `total` steps or batches are done, and `figures`, unless it was shown just before."""
         if time.monotonic() - self._shown_at >= SECONDS_BETWEEN_LINES:
             self._shown_at = time.monotonic()
             logger.info(f"{done:,}/{total:,}  {figures}")
 
 
 class CellView(View):
-    """Show a bar, its figures and the last lines in the output of a notebook cell, which changes in place."""
+    """Show a bar, its figures and the last lines in the output of a notebook cell, updated in place."""
 
     def __init__(self) -> None:
         from IPython.display import HTML, display
@@ -77,29 +77,29 @@ class CellView(View):
 
 
 def make_view() -> View:
-    """Return the view of a cell if this process is the kernel of a notebook, else one that logs."""
+    """Return a `CellView` if this process is the kernel of a notebook, else a `View`."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     return CellView() if type(shell).__name__ == "ZMQInteractiveShell" else View()
 
 
 def train_on(words: Sequence[str], *, n_processes: int, view: View) -> Path:
-    """Run `bert4rec train` with these `words` on `n_processes` of this host; return the run folder.
+    """Run `bert4rec train` with these `words` on `n_processes` of this host, and return the run folder.
 
-    Signals are passed on. The processes end before this function does, and stop as after SIGTERM if this process dies.
-    Raises `UserError` for an error of the training, `RuntimeError` with all its output for a crash, and
-    `KeyboardInterrupt` with the advice how to continue after a signal.
+    Signals are passed on. The processes end before this function returns, and stop as after SIGTERM if this process
+    dies. Raises `UserError` for an error of the training, `RuntimeError` with its error output for a crash, and
+    `KeyboardInterrupt` with advice on how to continue after a signal.
     """
     launcher = [*TORCHRUN, f"--nproc_per_node={n_processes}"] if n_processes > 1 else []
     variables = {PARENT: "1", EVENTS: "1"}
-    if launcher:  # torchrun sets it, with a warning, only where it is not set
+    if launcher:  # avoids torchrun's warning that it sets this variable
         variables["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
     events: dict[str, Any] = {}
     with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
         child = subprocess.Popen(
             [sys.executable, *launcher, *TRAIN, *words],
-            stdin=subprocess.PIPE,  # nothing is written: its end tells the child that this process has ended
+            stdin=subprocess.PIPE,  # never written: when it closes, the child knows that this process has ended
             stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8",
-            start_new_session=True,  # so that Ctrl-C comes once, from here
+            start_new_session=True,  # so that the child gets Ctrl-C only once, from this process
             env=os.environ | variables,
         )  # fmt: skip
         with _signals_passed_to(child) as received:
@@ -133,7 +133,7 @@ def _how_to_continue(name: str, events: dict[str, Any], n_processes: int) -> str
 
 @contextmanager
 def _signals_passed_to(child: "subprocess.Popen[str]") -> Iterator[list[int]]:
-    """Pass the signals of this process on to `child`, and yield their list; `child` ends with the context."""
+    """Pass the signals of this process on to `child`, and yield a list of those received; `child` ends on exit."""
     received: list[int] = []
 
     def pass_on(number: int, _: Any) -> None:
@@ -142,8 +142,9 @@ def _signals_passed_to(child: "subprocess.Popen[str]") -> Iterator[list[int]]:
             child.send_signal(number)
 
     is_main = threading.current_thread() is threading.main_thread()  # only this thread can set handlers
-    heeded = [number for number in SIGNALS if is_main and signal.getsignal(number) != signal.SIG_IGN]  # as under nohup
-    before = {number: signal.signal(number, pass_on) for number in heeded}
+    # A signal that is ignored, as under nohup, stays ignored.
+    handled = [number for number in SIGNALS if is_main and signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, pass_on) for number in handled}
     try:
         yield received
     finally:

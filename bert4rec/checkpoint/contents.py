@@ -1,4 +1,4 @@
-"""The contents of a checkpoint: tensors of each part of a training, which are loaded in place; and when it is due."""
+"""Name the tensors of a checkpoint, load them in place, and save checkpoints when they are due."""
 
 import logging
 import shutil
@@ -28,30 +28,30 @@ from bert4rec.sharding.torchrec_internals import local_bytes, local_parts, place
 
 
 class Weights:
-    """The weights of a parallelized model, independent of its sharding.
+    """Save and load the weights of a parallelized model, independent of its sharding.
 
-    `name`: `MODEL`, or `LATEST` if the model of the checkpoint is a mean of the weights.
+    `name` is `MODEL`, or `LATEST` if the model of the checkpoint is the moving average of the weights.
     """
 
     def __init__(self, model: nn.Module, name: str = MODEL) -> None:
         self._model, self._name = unwrap(model), name
 
     def tensors(self) -> dict[str, Any]:
-        """Return them by parameter."""
+        """Return the weights by parameter."""
         return _named(self._name, self._model.state_dict())
 
     def load(self, folder: Path, name: str = MODEL) -> None:
-        """Load the model of a checkpoint, or with `LATEST` its weights after the last step."""
+        """Load the model of a checkpoint or, with `LATEST`, its weights after the last step."""
         state = self._model.state_dict()
         load(folder, _named(name, state))
         self._model.load_state_dict(state)
 
     def load_latest(self, folder: Path) -> None:
-        """Load the weights after the last step of a checkpoint."""
+        """Load the weights that a checkpoint has after its last step."""
         self.load(folder, self._name)
 
     def load_package(self, file: Path) -> None:
-        """Load the safetensors of a model package. Raises `DataError`, on every process, if they do not fit."""
+        """Load the safetensors of a model package. Raises `DataError`, on every rank, if they do not fit."""
         state, problem = self._model.state_dict(), ""
         try:
             with safe_open(file, "pt") as stored:
@@ -59,26 +59,26 @@ class Weights:
                     rows = stored.get_slice(saved_name(name))
                     for part, *corner in placed_parts(value):
                         if part.numel():
-                            ends = zip(corner, part.shape, strict=False)  # of at most two dimensions
+                            ends = zip(corner, part.shape, strict=False)  # a part has at most two dimensions
                             part.copy_(rows[tuple(slice(first, first + size) for first, size in ends)])
         except (OSError, SafetensorError, RuntimeError) as error:
             problem = in_one_line(error)
-        if found := next(filter(None, gather_objects(problem)), ""):
-            raise DataError(f"{file}: does not hold the weights of this model: {found}")
+        if first_problem := next(filter(None, gather_objects(problem)), ""):
+            raise DataError(f"{file}: does not hold the weights of this model: {first_problem}")
         self._model.load_state_dict(state)
 
     def local_parts(self) -> Iterator[Tensor]:
-        """Yield the parts that this process holds."""
+        """Yield the shards and replicated tensors of this rank."""
         return (part for value in self._model.state_dict().values() for part in local_parts(value))
 
 
 def moments(optimizers: Optimizers) -> dict[str, Any]:
-    """Return the state of the optimizers by parameter and slot, without the number of their steps."""
+    """Return the state of the optimizers by parameter and slot, without the step counts."""
     return _named("optimizer.", optimizers.tensors())
 
 
 def random_states(world: Processes) -> dict[str, Any]:
-    """Return the random states from which dropout draws on this process; they fit as many on the same devices."""
+    """Return the random states for dropout on this rank; they fit the same world size and type of device only."""
     states = {f"random.cpu.{world.rank}": torch.get_rng_state()}
     if world.device.type == "cuda":
         states[f"random.cuda.{world.rank}"] = torch.cuda.get_rng_state(world.device)
@@ -86,7 +86,7 @@ def random_states(world: Processes) -> dict[str, Any]:
 
 
 def load_random_states(folder: Path, world: Processes) -> None:
-    """Let dropout of this process draw on from where it was at a checkpoint."""
+    """Restore the random states of dropout on this rank from a checkpoint."""
     states = random_states(world)
     load(folder, states)
     torch.set_rng_state(states[f"random.cpu.{world.rank}"])
@@ -98,18 +98,18 @@ def _named(prefix: str, tensors: dict[str, Any]) -> dict[str, Any]:
     return {prefix + saved_name(name): value for name, value in tensors.items()}
 
 
-MARGIN = 1.2  # of memory, for a copy that is made without being told to
-BYTES_PER_SECOND = 100e6  # of a save, as long as none has been measured
+MARGIN = 1.2  # required free memory for an automatic copy, as a multiple of its size
+BYTES_PER_SECOND = 100e6  # assumed speed of a save until one has been measured
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSettings:
-    """Hold when a checkpoint is due, after `every_steps` and `every_minutes` (0: never), and how many to `keep`.
+    """Hold when a checkpoint is due, after `every_steps` or `every_minutes` (0: never), and how many to `keep`.
 
-    `asynchronous` ones are written by a thread from a copy in memory; "auto": if every process has room for it.
-    `on_error`: what to do if the disk does not take one. `seconds_on_signal`: for a save on a signal.
+    `asynchronous`: a thread writes a copy in memory; "auto": if every rank has memory for the copy. `on_error`: what to
+    do if a save fails. `seconds_on_signal`: the most that a save on a signal may take.
     """
 
     every_steps: int
@@ -121,10 +121,10 @@ class CheckpointSettings:
 
 
 class CheckpointManager:
-    """Writes checkpoints into `folder` and removes old ones: the last ones stay, and the best.
+    """Write checkpoints into `folder`, and remove old ones, except for the last ones and the best.
 
-    `about` goes into each of them, `last_step` is that of the checkpoint of a resumed run. Every process makes the same
-    calls.
+    `about` is metadata of every checkpoint, `last_step` the step of the checkpoint that the run resumes from. Every
+    rank makes the same calls.
     """
 
     def __init__(
@@ -137,19 +137,19 @@ class CheckpointManager:
         self._thread, self._copies = ThreadPoolExecutor(max_workers=1), Copies()
         self._writing: Future[None] | None = None
         self._bytes_per_second = BYTES_PER_SECOND
-        self.last_step = last_step  # with a whole checkpoint, or one that is being written; 0 = none
+        self.last_step = last_step  # of the last checkpoint that is complete or being written; 0 = none
         self._saved_at = time.monotonic()
 
     def is_due(self, step: int) -> bool:
-        """Return whether a checkpoint is due after `step` steps; the first process decides."""
+        """Return whether a checkpoint is due after `step` steps; rank zero decides."""
         every_steps, every_seconds = self._settings.every_steps, 60 * self._settings.every_minutes
         by_time = 0 < every_seconds <= time.monotonic() - self._saved_at
         return by_time or bool(every_steps and step % every_steps == 0)
 
     def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any], *, best_step: int) -> None:
-        """Save `tensors` and `metadata` as they are after `step` steps; `best_step` is the best so far.
+        """Save `tensors` and `metadata` as they are after `step` steps; `best_step` is the best step so far.
 
-        Raises `SaveError` if `on_error` is "stop", of an earlier one too.
+        With `on_error` = "stop", raises `SaveError` if this save or the previous asynchronous one fails.
         """
         self.wait()
         self.last_step, self._saved_at = step, time.monotonic()
@@ -173,9 +173,9 @@ class CheckpointManager:
             logger.warning(f"cannot save: {error}; {self.kept()}")
 
     def require_time_to_save(self, tensors: Tensors, number: int) -> None:
-        """Raise `Interrupted` if a save may take longer than the launcher waits after signal `number`.
+        """Raise `Interrupted` if a save may take longer than `seconds_on_signal` after signal `number`.
 
-        The duration is that of the slowest process at the speed of the last save. The first checkpoint is never
+        The duration is estimated from the speed of the last save, for the slowest rank. The first checkpoint is never
         refused.
         """
         milliseconds = all_reduce_min(-round(1e3 * local_bytes(tensors.values()) / self._bytes_per_second))
@@ -183,27 +183,27 @@ class CheckpointManager:
         if self.last_step and seconds > most:
             raise Interrupted(
                 number,
-                f"a checkpoint would take some {seconds:.0f} s, more than checkpoint.seconds_on_signal = "
+                f"a checkpoint would take about {seconds:.0f} s, more than checkpoint.seconds_on_signal = "
                 f"{most:g}; the last one is of step {self.last_step}",
             )
 
     def kept(self) -> str:
-        """Return in words which checkpoint a run can be resumed from."""
+        """Return a clause that names the last checkpoint."""
         paths = found(self._folder)
         return f"{paths[-1].name} is the last checkpoint" if paths else "there is no checkpoint"
 
     def path_of(self, step: int) -> Path:
-        """Return the folder of the checkpoint of `step`."""
+        """Return the folder for the checkpoint of `step`."""
         return step_folder(self._folder, step)
 
     def best(self, step: int) -> Path | None:
-        """Return the checkpoint of the best `step`, or the best that could be saved."""
+        """Return the checkpoint of the best `step`, or the best one that was saved; None if there is none."""
         best, link = self.path_of(step), self._folder / BEST
         return best if best.is_dir() else link.resolve() if link.is_dir() else None
 
     def _write(self, step: int, tensors: Tensors, metadata: Mapping[str, Any], best_step: int) -> None:
         if self._world.device.type == "cuda":
-            torch.cuda.set_device(self._world.device)  # of this thread, which begins with the host's first GPU
+            torch.cuda.set_device(self._world.device)  # a new thread starts with the host's first GPU
         began = time.monotonic()
         save(self.path_of(step), tensors, metadata, group=self._group)
         self._bytes_per_second = local_bytes(tensors.values()) / max(1e-3, time.monotonic() - began)
@@ -221,7 +221,7 @@ class CheckpointManager:
         return self._asynchronous
 
     def _link(self, best_step: int) -> None:
-        """Let `best` point at the best checkpoint, for people and other programs."""
+        """Make the link `best` point to the best checkpoint, for people and other programs."""
         if not self.path_of(best_step).is_dir():
             return
         link = self._folder / BEST

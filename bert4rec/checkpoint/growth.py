@@ -1,12 +1,12 @@
-"""A checkpoint for more items: read into tensors that have room for them, filled, and written by a single process.
+"""Add items to a checkpoint: read it into tensors with more rows, initialize the new rows, and write it in one process.
 
-Whatever belongs to items stands in the order of their ids, so that new rows come behind the others and no row moves.
+Tensors that belong to items have their rows in the order of the item ids, so new rows are appended and no row moves.
 
-A new item starts as the mean of the known items around it. Means of many vectors lie close to the mean of all of them:
-such an item would never be recommended, and scaled up as it is it would be to everybody, since what all vectors have in
-common would grow too. So its difference from the mean of all known vectors is given the share `LENGTH` of the length
-that theirs have on average; to a softmax that mean itself makes no difference. An item without a known one around it is
-that mean: no history prefers it.
+A new item starts as the mean of its known neighbours in the histories. The mean of many vectors is close to the mean of
+all vectors, so the item would never be recommended. Scaling the vector itself would also scale what all vectors have in
+common, and the item would be recommended to every user. So its difference from the mean of all known vectors is scaled
+to `LENGTH` times the average length of their differences; the mean itself does not change a softmax. An item without
+known neighbours starts as that mean: no history prefers it.
 """
 
 import math
@@ -27,10 +27,10 @@ from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.memory import host_memory
 from bert4rec.sharding.torchrec_internals import of_one_shard
 
-OF_ITEMS = ("item_table.", "head.")  # modules of a model with a row an item
-NEIGHBOUR_WINDOW = 3  # places before and after an item from which its neighbours are taken, all of them alike
-# Chosen on the validation of MovieLens 1M, where a tenth of the items are then a tenth of what is recommended; with 1
-# they would be six tenths, with .65 nothing.
+OF_ITEMS = ("item_table.", "head.")  # modules of a model with one row per item
+NEIGHBOUR_WINDOW = 3  # positions before and after an item whose items are its neighbours, with equal weights
+# Chosen on the validation of MovieLens 1M with 10 % of the items new: they are then 10 % of the recommendations; with
+# 1.0 they would be 60 %, with 0.65 none.
 LENGTH = 0.8
 HISTORIES_AT_ONCE = 1024
 ROWS_AT_ONCE = 65_536
@@ -41,10 +41,10 @@ DIRECTION = ".exp_avg"  # Adam's mean of gradients
 
 
 def read_grown(checkpoint: Path, n_new: int) -> dict[str, Tensor]:
-    """Read all tensors of a verified checkpoint by name; those that belong to items get `n_new` more rows of zeros.
+    """Return all tensors of a verified checkpoint by name; those that belong to items get `n_new` more rows of zeros.
 
-    Every tensor is in memory once: it is read straight into its place. Needs a process group. Raises `DataError` if
-    there is no room for them.
+    Every tensor is in memory only once, because it is read in place. Needs a process group. Raises `DataError` if the
+    host has too little memory.
     """
     stored = StoredTensors(checkpoint)
     shapes = {name: _shape(name, stored.shape(name), n_new) for name in stored}
@@ -60,13 +60,13 @@ def read_grown(checkpoint: Path, n_new: int) -> dict[str, Tensor]:
 
 
 def write_grown(folder: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
-    """Write a checkpoint of these tensors as a run of one process does. Needs a process group. Raises `SaveError`."""
+    """Write a checkpoint of `tensors`, as a run of one rank does. Needs a process group. Raises `SaveError`."""
     parts = {name: of_one_shard(value) if _belongs_to_items(name) else value for name, value in tensors.items()}
     save(folder, parts, metadata)
 
 
 def rows_of_items(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Yield each tensor that belongs to items, [V, …], and its name."""
+    """Yield the name of each tensor that belongs to items, and the tensor [V, …]."""
     for name, tensor in tensors.items():
         if _belongs_to_items(name):
             yield name, tensor
@@ -81,7 +81,7 @@ def _shape(name: str, shape: tuple[int, ...], n_new: int) -> tuple[int, ...]:
 
 
 class Part(NamedTuple):
-    """Holds a tensor's rows of `known` items [V, …] and of `new` ones [n, …], views."""
+    """Hold views of a tensor's rows: those of `known` items [V, …] and of `new` items [n, …]."""
 
     known: Tensor
     new: Tensor
@@ -90,44 +90,46 @@ class Part(NamedTuple):
 def initialize_new_items(
     tensors: Mapping[str, Tensor], histories: Histories, popularity: Ints, *, n_known: int, embed_dim: int
 ) -> int:
-    """Fill the zero rows of the items behind the `n_known` ones; return how many have no known neighbour.
+    """Fill the zero rows of the items after the first `n_known`, and return how many have no known neighbour.
 
-    `histories` are the new dataset's, `popularity` [V + n] how often their training parts have each item. Adam's second
-    moments and Adagrad's sums become the neighbours' mean as well, so that a step moves a new row about as far as
-    theirs: from zero, Adagrad's first step would be as long as in a new model, and Adam's, whose number of steps is
-    common to all rows, several times that. First moments stay zero: no direction is known. Biases follow the
-    popularity.
+    `histories` are those of the new dataset, `popularity` [V + n] counts each item in their training parts. Adam's
+    second moments and Adagrad's sums also become the neighbours' mean, so that a step moves a new row about as far as
+    their rows. From zero, Adagrad's first step would be as long as in a new model, and Adam's, with a step count common
+    to all rows, several times as long. First moments stay zero. Biases are fitted to the popularity.
     """
     parts = {name: Part(rows[:n_known], rows[n_known:]) for name, rows in rows_of_items(tensors)}
     counts = _average([part for name, part in parts.items() if not name.endswith(DIRECTION)], histories)
     for weights in (MODEL, LATEST):
         if weights + names.TABLE in parts:
-            own = {name: parts[weights + name] for name in NAMES if weights + name in parts}
-            _complete(own, counts > 0, popularity, embed_dim=embed_dim)
+            item_parts = {name: parts[weights + name] for name in NAMES if weights + name in parts}
+            _complete(item_parts, counts > 0, popularity, embed_dim=embed_dim)
     return int((counts == 0).sum())
 
 
 def neighbours(rows: Rows, n_known: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield pairs of a new item [P] and a known one [P] at most `NEIGHBOUR_WINDOW` places away in a row; from 0."""
+    """Yield pairs of new items [P], counted from 0, and known items [P] within `NEIGHBOUR_WINDOW` positions of them."""
     items, lengths = tensors_of(rows)
-    of_row = torch.repeat_interleave(lengths)
+    row_ids = torch.repeat_interleave(lengths)
     is_new = items >= n_known
     for distance in range(1, NEIGHBOUR_WINDOW + 1):
         before, after = items[:-distance], items[distance:]
         is_mixed = is_new[:-distance] != is_new[distance:]
-        pairs = (of_row[:-distance] == of_row[distance:]) & is_mixed
+        pairs = (row_ids[:-distance] == row_ids[distance:]) & is_mixed
         before, after = before[pairs], after[pairs]
         yield torch.maximum(before, after) - n_known, torch.minimum(before, after)
 
 
 def _average(parts: Sequence[Part], histories: Histories) -> Tensor:
-    """Fill the new rows of `parts` with the means of their known neighbours, or of all; return their number [n]."""
+    """Fill the new rows of `parts` with the mean of their known neighbours, or of all known rows if there are none.
+
+    Return the number of known neighbours of each new item [n].
+    """
     n_known, n_new = len(parts[0].known), len(parts[0].new)
     counts = torch.zeros(n_new, dtype=torch.int64)
     for start in range(0, len(histories), HISTORIES_AT_ONCE):
-        where = np.arange(start, min(start + HISTORIES_AT_ONCE, len(histories)))
-        n_train = histories.n_train[where]
-        for new, known in neighbours(histories.read(where, np.zeros_like(n_train), n_train), n_known):
+        indices = np.arange(start, min(start + HISTORIES_AT_ONCE, len(histories)))
+        n_train = histories.n_train[indices]
+        for new, known in neighbours(histories.read(indices, np.zeros_like(n_train), n_train), n_known):
             counts += torch.bincount(new, minlength=n_new)
             for part in parts:
                 part.new.index_add_(0, new, part.known[known])
@@ -138,28 +140,28 @@ def _average(parts: Sequence[Part], histories: Histories) -> Tensor:
 
 
 def _complete(weights: Mapping[str, Part], is_beside_known: Tensor, popularity: Ints, *, embed_dim: int) -> None:
-    """Scale the new vectors of `weights`, by parameter, and fit the new biases."""
+    """Scale the new vectors of `weights` (parameter → rows), and fit the new biases."""
     for part in (weights[name] for name in (names.TABLE, names.HEAD) if name in weights):
         _stretch(Part(part.known[:, :embed_dim], part.new[:, :embed_dim]), is_beside_known)
     if names.HEAD_BIAS in weights:
         _fit_bias(weights[names.HEAD_BIAS], popularity)
-    elif names.HEAD not in weights and weights[names.TABLE].known.shape[1] > embed_dim:  # it stands behind the vector
+    elif names.HEAD not in weights and weights[names.TABLE].known.shape[1] > embed_dim:  # column with the bias
         _fit_bias(Part(*(rows[:, embed_dim] for rows in weights[names.TABLE])), popularity)
 
 
 def _stretch(vectors: Part, is_beside_known: Tensor) -> None:
-    """Make new vectors [n, d] nearly as different from the mean of the known ones as those are on average."""
+    """Scale new vectors [n, d]: give them `LENGTH` times the average distance of known vectors to their mean."""
     mean = vectors.known.mean(0)
     lengths = torch.cat([(rows - mean).norm(dim=1) for rows in vectors.known.split(ROWS_AT_ONCE)])
-    own = vectors.new.sub_(mean).norm(dim=1).clamp(min=torch.finfo(mean.dtype).tiny)
-    vectors.new.mul_(torch.where(is_beside_known, LENGTH * lengths.mean() / own, 1.0)[:, None]).add_(mean)
+    new_lengths = vectors.new.sub_(mean).norm(dim=1).clamp(min=torch.finfo(mean.dtype).tiny)
+    vectors.new.mul_(torch.where(is_beside_known, LENGTH * lengths.mean() / new_lengths, 1.0)[:, None]).add_(mean)
 
 
 def _fit_bias(biases: Part, popularity: Ints) -> None:
-    """Return new biases [n] on the best line through the known ones over the logarithm of an item's count."""
+    """Set the new biases [n] by a linear regression of the known ones on log(1 + popularity)."""
     known, new = torch.from_numpy(np.log1p(popularity)).split([len(biases.known), len(biases.new)])
-    of_known = biases.known.double()
-    x, y = known - known.mean(), of_known - of_known.mean()
+    known_biases = biases.known.double()
+    x, y = known - known.mean(), known_biases - known_biases.mean()
     square = (x * x).sum()
     slope = (x * y).sum() / square if square else 0.0
-    biases.new.copy_(of_known.mean() + slope * (new - known.mean()))
+    biases.new.copy_(known_biases.mean() + slope * (new - known.mean()))

@@ -1,4 +1,4 @@
-"""Resuming a run: its folder, its newest whole checkpoint, and whether the settings still fit."""
+"""Resume a run: find its folder and its newest intact checkpoint, and check that the settings still fit."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -25,25 +25,25 @@ from bert4rec.config.load import load_config
 from bert4rec.runtime.collectives import on_rank_zero
 from bert4rec.runtime.errors import DataError, SettingsError
 
-QUARANTINE = "set-aside"  # in the folder of the checkpoints: what is newer than the one from which a run was resumed
+QUARANTINE = "set-aside"  # folder, inside that of the checkpoints, for those newer than the resumed one
 
 Settings = Mapping[str, Mapping[str, Any]]
 
-# What may be another in a resumed run. Whether the data are the same is told by the fingerprint of the dataset.
+# Settings that may change in a resumed run; the fingerprint of the dataset guards the data.
 FREE_TABLES = {"data", "preprocessing", "parallelism", "evaluation", "checkpoint", "run"}
 FREE_KEYS = {
     "n_epochs", "max_minutes", "patience", "num_workers", "per_device_train_batch_size", "max_skipped_steps",
     "negatives_shared_by",
 }  # fmt: skip
 OPTIMIZERS = ("training.optimizer", "parallelism.sparse_optimizer")
-FIXED = ("evaluation.seen_items",)  # the best epoch so far was chosen by it
+FIXED = ("evaluation.seen_items",)  # the best epoch so far depends on it
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Resumption:
-    """The `run` folder that is resumed, from the `checkpoint` with that `metadata`."""
+    """Hold the `run` folder to resume, the `checkpoint` to start from, and its `metadata`."""
 
     run: Path
     checkpoint: Path
@@ -51,11 +51,11 @@ class Resumption:
 
 
 def find(resume: str, parent: Path, name: str, *, claim: Callable[[Path], Any]) -> Resumption | None:
-    """Find what `run.resume` means for runs of that `name` in `parent`; None for a new run. Every process calls this.
+    """Return what `run.resume` refers to, for runs of that `name` in `parent`; None for a new run. Every rank calls it.
 
-    The first one calls `claim` with the run folder before it changes anything there. A damaged checkpoint is skipped
-    for the one before, with a warning. Raises `SettingsError` if there is no such run, `DataError` if no checkpoint is
-    whole.
+    Rank zero calls `claim` with the run folder before it changes anything there. A damaged checkpoint is skipped for
+    the previous one, with a warning. Raises `SettingsError` if there is no such run, `DataError` if no checkpoint is
+    intact.
     """
 
     def candidates() -> tuple[Path | None, list[Path]]:
@@ -74,15 +74,15 @@ def find(resume: str, parent: Path, name: str, *, claim: Callable[[Path], Any]) 
     checkpoint = _newest_whole(paths)
     if checkpoint is None:
         others = on_rank_zero(lambda: [path.name for path in found(run / CHECKPOINTS) if path not in paths])
-        advice = f"others are there: {', '.join(others)}" if others else "start a new run without --resume"
+        advice = f"resume from another one: {', '.join(others)}" if others else "start a new run without --resume"
         raise DataError(f"{run / CHECKPOINTS}: there is no whole checkpoint to resume from; {advice}")
     return Resumption(run, checkpoint, read_metadata(checkpoint))
 
 
 def best_of(path: Path) -> tuple[Path, Mapping[str, Any]]:
-    """Return the best checkpoint of a run, or the one that `path` is, and its metadata, for `run.init_from`.
+    """Return the best checkpoint of the run `path`, or `path` itself if it is a checkpoint, and its metadata.
 
-    Raises `SettingsError`, `DataError`.
+    Raises `SettingsError` if there is none, `DataError` if it is damaged.
     """
     folder = on_rank_zero(lambda: next((f for f in (path / CHECKPOINTS / BEST, path) if (f / METADATA).exists()), None))
     if folder is None:
@@ -92,11 +92,11 @@ def best_of(path: Path) -> tuple[Path, Mapping[str, Any]]:
 
 
 def check_settings(saved: Mapping[str, Any], settings: Settings, fingerprint: str, *, reset_optimizer: bool) -> None:
-    """Raise `SettingsError` for the first setting with which the run cannot be resumed, naming both values."""
+    """Raise `SettingsError` with both values of the first setting that may not change in a resumed run."""
     if saved["fingerprint"] != fingerprint:
         raise SettingsError(
             f"another dataset: the run was trained on {saved['fingerprint'][:12]}…, this one is {fingerprint[:12]}…; "
-            "set data.dataset_dir to the folder that the run was trained on, or start another run from its weights "
+            "set data.dataset_dir to the folder that the run was trained on, or start a new run from its weights "
             "with --run.init_from"
         )
     changed = changes(saved, settings)
@@ -105,24 +105,24 @@ def check_settings(saved: Mapping[str, Any], settings: Settings, fingerprint: st
             before, now = changed[name]
             raise SettingsError(
                 f'{name} = "{before}" in the run, "{now}" now: its state does not fit another optimizer; set it to '
-                f'"{before}", or start with fresh optimizers by --run.reset_optimizer=true'
+                f'"{before}", or reset the optimizers with --run.reset_optimizer=true'
             )
     for name, (before, now) in changed.items():
         if not _is_free(name):
             raise SettingsError(
-                f"{name} = {before} in the run, {now} now: a resumed run keeps what it began with; set it to {before} "
-                "(the run's config.toml has all of them), or start another run without --resume"
+                f"{name} = {before} in the run, {now} now: a resumed run keeps this setting; set it to {before} "
+                "(the run's config.toml has all settings), or start a new run without --resume"
             )
 
 
 def wants_fresh_optimizers(saved: Mapping[str, Any], settings: Settings) -> bool:
-    """Return whether `run.reset_optimizer` is still to be done: once, however often the same command is given."""
-    has_others = not changes(saved, settings).keys().isdisjoint(OPTIMIZERS)
-    return settings["run"]["reset_optimizer"] and (has_others or not saved["config"]["run"]["reset_optimizer"])
+    """Return whether to reset the optimizers now: repeating a command with `run.reset_optimizer` resets only once."""
+    has_changed = not changes(saved, settings).keys().isdisjoint(OPTIMIZERS)
+    return settings["run"]["reset_optimizer"] and (has_changed or not saved["config"]["run"]["reset_optimizer"])
 
 
 def changes(saved: Mapping[str, Any], settings: Settings) -> dict[str, list[Any]]:
-    """Return the settings that differ: saved and current value; one that the run does not know has not changed."""
+    """Return the saved and the current value of each setting that differs, except for keys that were not saved."""
     pairs = {
         f"{table}.{key}": [saved["config"].get(table, {}).get(key, value), value]
         for table, values in settings.items()
@@ -133,7 +133,7 @@ def changes(saved: Mapping[str, Any], settings: Settings) -> dict[str, list[Any]
 
 
 def quarantine_newer(resumption: Resumption) -> int:
-    """Move newer checkpoints, and the report, out of the way; return the number of those checkpoints."""
+    """Move newer checkpoints to `QUARANTINE`, rename the report files, and return the number of those checkpoints."""
     newer = [path for path in found(resumption.run / CHECKPOINTS) if path.name > resumption.checkpoint.name]
     target = resumption.run / CHECKPOINTS / QUARANTINE
     for path in newer:
@@ -144,7 +144,7 @@ def quarantine_newer(resumption: Resumption) -> int:
 
 
 def _keep_report(run: Path) -> None:
-    """Rename the report files of the run when it was finished before, all with one number."""
+    """Rename the report files of a run that was finished before, all with the same number."""
     present = [run / name for name in REPORTS if (run / name).exists()]
     for number in numbers():
         kept = {path: path.with_name(f"{path.stem}-before{number}{path.suffix}") for path in present}
@@ -157,7 +157,7 @@ def _keep_report(run: Path) -> None:
 
 
 def _hint(parent: Path, name: str) -> str:
-    """Return how to train the newest finished run longer, if that can be said."""
+    """Return how to train the newest finished run longer, or ""."""
     if (run := newest_run(parent, name, is_finished=True)) is None:
         return ""
     try:
@@ -174,7 +174,7 @@ def _newest_whole(paths: list[Path]) -> Path | None:
             verify(path)
             return path
         except DataError as error:
-            logger.warning(str(error) + ("; skipped for the one before" if number < len(paths) else ""))
+            logger.warning(str(error) + ("; trying the previous one" if number < len(paths) else ""))
     return None
 
 

@@ -1,4 +1,4 @@
-"""Run folders, checkpoints and model packages on the disk; nothing here imports torch."""
+"""Name and find run folders, checkpoints and model packages on the disk, without importing torch."""
 
 import itertools
 import json
@@ -27,15 +27,15 @@ ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
 EXAMPLES = "examples.json"
 PICTURE, PAGE, HTML_PAGE, REPORT = "learning_curve.png", "report.md", "report.html", "report.json"
-REPORTS = (PICTURE, EXAMPLES, HTML_PAGE, PAGE, REPORT)  # the last: the run is finished
-PICTURES = "pictures"  # folder of those of the page
+REPORTS = (PICTURE, EXAMPLES, HTML_PAGE, PAGE, REPORT)  # the last one marks the run as finished
+PICTURES = "pictures"  # folder of the page's pictures
 CHECKPOINTS = "checkpoints"
-METADATA = "facts.json"  # in a checkpoint: all that is no tensor
-METADATA_VERSION = 4  # of what that says of the run and its state
-BEST = "best"  # in that: a link to the best of them
-STEP = "step-"  # how the names of checkpoints begin; the number of the step follows
-UNFINISHED = ".tmp"  # how the name of a checkpoint being written ends
-REPLACED = ".old"  # and that of one of which there is a newer version
+METADATA = "facts.json"  # file in a checkpoint for everything but tensors
+METADATA_VERSION = 4  # format version of that file
+BEST = "best"  # link in `CHECKPOINTS` to the best checkpoint
+STEP = "step-"  # prefix of a checkpoint's name; the number of the step follows
+UNFINISHED = ".tmp"  # suffix of a checkpoint that is being written
+REPLACED = ".old"  # suffix of a checkpoint that a newer version replaces
 
 
 def new_folder(parent: Path, name: str) -> Path:
@@ -53,12 +53,12 @@ def new_folder(parent: Path, name: str) -> Path:
 
 
 def numbers() -> Iterator[str]:
-    """Yield endings for names that are taken: nothing, -2, -3, …"""
+    """Yield suffixes that make a name unique: "", -2, -3, …"""
     return ("" if number == 1 else f"-{number}" for number in itertools.count(1))
 
 
 def runs(parent: Path, name: str) -> list[Path]:
-    """Return the folders of the runs of that name, in order of their numbers."""
+    """Return the folders of the runs of that name, in the order of their numbers."""
     form = re.compile(rf"{re.escape(name)}(?:-(\d+))?")
     matches = [match for path in parent.glob("*") if (match := form.fullmatch(path.name))]
     return [parent / match[0] for match in sorted(matches, key=lambda match: int(match[1] or 1))]
@@ -76,15 +76,15 @@ def step_folder(folder: Path, step: int) -> Path:
 
 
 def checkpoint_of(path: Path) -> Path:
-    """Return the checkpoint that `path` is, or the best one of the run that it is, or else its last one.
+    """Return `path` if it is a checkpoint, or the best checkpoint of the run `path`, or else its last one.
 
-    Raises `DataError` if it is neither.
+    Raises `DataError` if it is neither a checkpoint nor a run with one.
     """
     present = [path, path / CHECKPOINTS / BEST, *found(path / CHECKPOINTS)[::-1]]
     folder = next((folder for folder in present if (folder / METADATA).is_file()), None)
     if folder is None and (kind := untrained_kind(path)):
         raise DataError(
-            f'{path}: a run of model.kind = "{kind}", which is not trained: there are no weights; name the run of a '
+            f'{path}: a run of model.kind = "{kind}", which is not trained and has no weights; name the run of a '
             "trained model"
         )
     if folder is None:
@@ -93,7 +93,7 @@ def checkpoint_of(path: Path) -> Path:
 
 
 def read_metadata(checkpoint: Path) -> dict[str, Any]:
-    """Read what a checkpoint holds beside tensors. Raises `DataError` if it is damaged or another version's."""
+    """Return the metadata of a checkpoint. Raises `DataError` if it is damaged or of another format version."""
     try:
         metadata: dict[str, Any] = json.loads((checkpoint / METADATA).read_text())
         version = metadata["facts_version"]
@@ -108,7 +108,7 @@ def read_metadata(checkpoint: Path) -> dict[str, Any]:
 
 
 def untrained_kind(run: Path) -> str:
-    """Return the kind of model of a run without training; "" for any other folder."""
+    """Return the model kind of a run whose model is not trained; "" for any other folder."""
     try:
         kind = KINDS[tomli.loads((run / CONFIG).read_text(encoding="utf-8"))["model"]["kind"]]
     except (OSError, ValueError, KeyError, TypeError):
@@ -117,17 +117,17 @@ def untrained_kind(run: Path) -> str:
 
 
 def newest_run(parent: Path, name: str, *, is_finished: bool) -> Path | None:
-    """Return the newest run of that name with a checkpoint, with or without a report."""
+    """Return the newest run of that name with a checkpoint, either finished or not; None if there is none."""
     with_checkpoint = (run for run in reversed(runs(parent, name)) if found(run / CHECKPOINTS))
     return next((run for run in with_checkpoint if (run / REPORT).exists() == is_finished), None)
 
 
 def named_run(resume: str) -> tuple[Path, Path | None]:
-    """Return the run that a path names, and the checkpoint if it names one. Raises `SettingsError`."""
+    """Return the run that the path `resume` names, and the checkpoint if it names one. Raises `SettingsError`."""
     path = Path(resume)
     if found(path / CHECKPOINTS):
         return path, None
-    path = path.resolve()  # of the link to the best, perhaps
+    path = path.resolve()  # it may be the link to the best checkpoint
     if path.name == CHECKPOINTS and found(path):
         return path.parent, None
     if path.parent.name == CHECKPOINTS and path in found(path.parent):
@@ -144,9 +144,9 @@ def named_run(resume: str) -> tuple[Path, Path | None]:
 
 @contextmanager
 def lock(folder: Path) -> Iterator[None]:
-    """Lock `folder` against other jobs, on this host, and on others if the file system supports that.
+    """Lock `folder` against jobs on this host, and on all hosts if the file system supports that.
 
-    Raises `SettingsError` if another job has it. The lock ends with the process.
+    Raises `SettingsError` if another job holds the lock. The lock ends with the process.
     """
     try:
         file = (folder / LOCK).open("a+")
@@ -163,18 +163,18 @@ def lock(folder: Path) -> Iterator[None]:
         yield
 
 
-FORMATS = ("safetensors", "vectors", "pt2", "onnx")  # of an export; with the first it is a package
+FORMATS = ("safetensors", "vectors", "pt2", "onnx")  # export formats; the first one makes a model package
 FORMAT, VERSION = "bert4rec model package", 4
 SETTINGS, WEIGHTS, ITEMS, CARD = "settings.json", "model.safetensors", "items.jsonl", "README.md"
 
 
 def is_package(folder: Path) -> bool:
-    """Return whether `folder` looks like a model package, whole or not."""
+    """Return whether `folder` looks like a model package, even if it is damaged."""
     return (folder / SETTINGS).is_file()
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Read the settings of a package that is whole and has weights. Raises `DataError`."""
+    """Return the settings of a model package. Raises `DataError` if it is damaged or has no weights."""
     if problem := files.problem_of(folder):
         raise DataError(f"{folder}: this model package is damaged: {problem}; export it again, or copy it whole")
     try:
@@ -193,9 +193,9 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Trained:
-    """The weights in a `folder`, a checkpoint or a model package, with its `metadata` and the `run` it belongs to.
+    """Hold the `folder` of trained weights, a checkpoint or a model package, its `metadata` and its `run`.
 
-    `run` is None if the folder stands by itself.
+    `run` is None if the folder does not belong to a run.
     """
 
     folder: Path
@@ -210,7 +210,7 @@ class Trained:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return all settings of its training, "table.key" → value."""
+        """Return all settings of the training, "table.key" → value."""
         return flat(self.metadata["config"])
 
     @property
@@ -220,7 +220,7 @@ class Trained:
 
     @property
     def kind(self) -> Kind:
-        """Return the kind of the model. Raises `DataError` for one that this version does not know."""
+        """Return the kind of the model. Raises `DataError` for a kind that this version does not have."""
         if (kind := KINDS.get(self.model["kind"])) is None:
             valid = f"valid in this version: {', '.join(KINDS)}"
             raise DataError(f'{self.folder}: model.kind = "{self.model["kind"]}" is not known; {valid}')
@@ -228,13 +228,13 @@ class Trained:
 
     @property
     def loss(self) -> str:
-        """Return the loss of its training."""
+        """Return the loss of the training."""
         return str(self.metadata["config"]["training"]["loss"])
 
     @property
     def dataset(self) -> Path:
-        """Return the dataset folder of the settings, from here, or else from where the run was started."""
-        from bert4rec.dataset.format import METADATA as DATASET  # imports Arrow, for which no help should wait
+        """Return the dataset folder of the settings, relative to the current folder or to where the run was started."""
+        from bert4rec.dataset.format import METADATA as DATASET  # imports Arrow, which would slow down --help
 
         settings = self.metadata["config"]
         folder, runs = Data.model_validate(settings["data"]).folder, Path(settings["run"]["dir"])
@@ -246,29 +246,29 @@ class Trained:
 
     @property
     def checksum(self) -> str:
-        """Return the checksum of the manifest, which vouches for every byte of the folder."""
+        """Return the checksum of the manifest, which holds the checksums of all files of the folder."""
         return sha256(self.folder / files.MANIFEST)[:12]
 
     @property
     def is_reported(self) -> bool:
-        """Return whether the run's report is about these weights: its best ones."""
+        """Return whether the run's report is about these weights, the run's best ones."""
         return self.run is not None and self.folder.resolve() == checkpoint_of(self.run).resolve()
 
 
 def find_trained(path: Path) -> Trained:
-    """Find the weights that `path` names: those of a run are its best. Raises `DataError`; no tensor is read."""
+    """Return the weights at `path`, for a run its best ones. Reads no tensor. Raises `DataError`."""
     if is_package(path):
         return Trained(path, read_settings(path), None, is_package=True)
-    folder = checkpoint_of(path).resolve()  # of the link to the best, perhaps
+    folder = checkpoint_of(path).resolve()  # it may be the link to the best checkpoint
     metadata = read_metadata(folder)
     if not (folder / files.MANIFEST).is_file():
         raise DataError(f"{folder}: this checkpoint is damaged: {files.MANIFEST} is missing")
     run = folder.parent.parent
     has_run = folder.parent.name == CHECKPOINTS and (run / CONFIG).is_file()
-    return Trained(_from_here(folder), metadata, _from_here(run) if has_run else None)
+    return Trained(_shortened(folder), metadata, _shortened(run) if has_run else None)
 
 
-def _from_here(path: Path) -> Path:
-    """Return the path as a person would type it if it is below the current folder."""
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
+def _shortened(path: Path) -> Path:
+    """Return `path` relative to the current folder if it is below it, else unchanged."""
+    current = Path.cwd()
+    return path.relative_to(current) if path.is_relative_to(current) else path

@@ -1,6 +1,6 @@
-"""The settings of a training: of a new run from the file and the command line, of a resumed one from its own file.
+"""Load the settings of a training: a new run has those of the file and command line, a resumed run those of its folder.
 
-All of it before torch is imported and before the processes meet: each of them reads the same disk.
+This happens before torch is imported and before the ranks connect; each rank reads the same disk.
 """
 
 import json
@@ -25,7 +25,7 @@ COMMAND = "train"
 
 
 def train_command(*options: str) -> str:
-    """Return the command of a training with `options`, by the launcher of this process, on as many processes."""
+    """Return the command of a training with `options`, with the launcher and number of processes of this process."""
     return " ".join([*_launcher(), *map(shlex.quote, options)])
 
 
@@ -37,7 +37,7 @@ def on_processes(world_size: int, *options: str) -> str:
 
 
 def how_to_continue(run: Path | None = None) -> str:
-    """Return the advice for a `run` that has ended too early; without a run its folder is not known."""
+    """Return the advice for a `run` that ended early; None if its folder is not known."""
     if run is None:
         return "continue with: the same command and --resume=auto"
     if found(run / CHECKPOINTS):
@@ -56,19 +56,19 @@ def _launcher() -> list[str]:
         return ["bert4rec", COMMAND]
     if n_hosts == "1":
         return ["torchrun", "--standalone", f"--nproc_per_node={n_processes}", *PROGRAM, COMMAND]
-    # The address of the rendezvous is not known here.
+    # The address of the rendezvous is unknown.
     nodes = [f"--nnodes={n_hosts}", f"--nproc_per_node={n_processes}", "…"]
     return ["(on every host)", "torchrun", *nodes, *PROGRAM, COMMAND]
 
 
-MOST_NAMED = 3  # settings in one line
+MOST_NAMED = 3  # number of settings to list in a note
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The settings of a training, and `notes` for people, a line each.
+    """Hold the settings of a training, and `notes` for people, a line each.
 
-    `finished`: the run that was to be resumed and has nothing left to do, as the last note says.
+    `finished` is the run to resume if it has nothing left to do; the last note says so.
     """
 
     config: Config
@@ -77,11 +77,11 @@ class RunSettings:
 
 
 def load_run_settings(file: str | None, overrides: Overrides, *, dataset: str = "", looks_around: bool) -> RunSettings:
-    """Load the settings of a training from a settings file, if one is named, and `overrides`.
+    """Return the settings of a training from the settings `file`, if any, and `overrides`.
 
-    A new run has the settings of the file, a resumed one those of its last training; the overrides go over either. A
-    `dataset` folder, if one is named, says all about the data. If no file is named, `looks_around` takes the usual
-    one; "" is no file. Raises `SettingsError`, and `DataError` for a folder that is no dataset.
+    A new run has the settings of the file, a resumed run those of its last training; the overrides replace either. A
+    `dataset` folder replaces the settings of the data. If `file` is None, `looks_around` uses the default file; "" is
+    no file. Raises `SettingsError`, and `DataError` for a folder that is no dataset.
     """
     notes = []
     if dataset:
@@ -89,14 +89,14 @@ def load_run_settings(file: str | None, overrides: Overrides, *, dataset: str = 
     if file == "":
         file, looks_around = None, False
     if overrides.get("run.resume", "auto") not in ("", "auto") and file is None:
-        usual = load_config(None, {"run.resume": overrides["run.resume"]})  # no file has a part in it
+        usual = load_config(None, {"run.resume": overrides["run.resume"]})  # the settings file has no effect
     else:
         if looks_around and (file := settings_file(file)) is None:
             notes = [NO_FILE]
         usual = load_config(file, overrides)
     if usual.run.resume == "auto":
         run = newest_run(Path(usual.run.dir), usual.run_name, is_finished=False)
-        place = {"run.dir": usual.run.dir, "run.name": usual.run_name}  # where it is found again, on every host
+        place = {"run.dir": usual.run.dir, "run.name": usual.run_name}  # the same on every host
         return RunSettings(usual, notes) if run is None else _resumed(run, None, overrides, place, file)
     if not usual.run.resume:
         return RunSettings(usual, notes)
@@ -104,7 +104,7 @@ def load_run_settings(file: str | None, overrides: Overrides, *, dataset: str = 
 
 
 def with_dataset(folder: str, overrides: Overrides) -> Overrides:
-    """Return `overrides` with the settings of [data] and [preprocessing] that the dataset `folder` was made with."""
+    """Return `overrides` plus the settings of [data] and [preprocessing] that the dataset `folder` was made with."""
     from bert4rec.dataset.format import METADATA  # imports Arrow
     from bert4rec.dataset.reader import read_metadata
 
@@ -114,8 +114,8 @@ def with_dataset(folder: str, overrides: Overrides) -> Overrides:
     for name in overrides:
         if name.partition(".")[0] in ("data", "preprocessing"):
             raise SettingsError(
-                f"{overrides.typed.get(name, name)}: cannot change in {folder}, which is made already; leave it out, "
-                "or prepare another dataset with it"
+                f"{overrides.typed.get(name, name)}: cannot change for {folder}, which is already prepared; leave it "
+                "out, or prepare another dataset with it"
             )
     metadata = read_metadata(Path(folder))
     data, recipe = Data(source=metadata["source"], dataset_dir=folder), Preprocessing(**metadata["preprocessing"])
@@ -124,10 +124,10 @@ def with_dataset(folder: str, overrides: Overrides) -> Overrides:
 
 
 def how_to_train_longer(run: Path, config: Config, saved: Config) -> str:
-    """Return how a finished `run` ended and what to type to train it longer than the settings `config` say.
+    """Return how a finished `run` ended, and the command to train it longer than `config` allows.
 
-    `saved` are the settings with which it ended. "" if it has something left to do. Raises
-    `SettingsError` if the report cannot be read.
+    `saved` are the settings with which it ended. Returns "" if `config` leaves something to do. Raises `SettingsError`
+    if the report cannot be read.
     """
     training = _training_of(run)
     options = list(_longer(training, config, saved))
@@ -148,9 +148,9 @@ def options_to_train_longer(run: Path) -> list[str]:
 def _resumed(
     run: Path, checkpoint: Path | None, overrides: Overrides, place: Mapping[str, str], file: str | None
 ) -> RunSettings:
-    """Return the settings of the `run` with the `overrides` and its `place`.
+    """Return the settings of the `run` with the `overrides` and its `place` (the [run] keys that find it again).
 
-    `file` names the settings file that is not used, if any.
+    `file` is the settings file that is not used, if any.
     """
     saved = _saved_settings(run)
     changed = {"run.init_from": "", "run.resume": "auto", **overrides, **place}
@@ -166,15 +166,15 @@ def _saved_settings(run: Path) -> Config:
         return load_config(run / CONFIG)
     except SettingsError as error:
         raise SettingsError(
-            f"{error}; a run is resumed with the settings in that file: restore it (facts.json of a checkpoint has "
-            f"them too), or start another run from the weights of this one with --run.init_from={run}"
+            f"{error}; a resumed run needs the settings in that file: restore it (facts.json of a checkpoint has "
+            f"them too), or start a new run from the weights of this one with --run.init_from={run}"
         ) from None
 
 
 def _unused(file: str, overrides: Mapping[str, Any], saved: Config, run: Path) -> str:
     """Return a note on settings of the `file` that differ from the run's; "" if there are none.
 
-    A value "auto" was decided in the run.
+    A value "auto" in the file does not count, since the run has resolved it.
     """
     stated = tomli.loads(Path(expand_user(file)).read_text(encoding="utf-8"))
     theirs, mine = (config.model_dump(mode="json") for config in (load_config(file), saved))
@@ -202,7 +202,7 @@ def _training_of(run: Path) -> dict[str, Any]:
 
 
 def _longer(report: Mapping[str, Any], config: Config, saved: Config) -> Iterator[str]:
-    """Yield options for twice as much of what ended the training."""
+    """Yield options that double each limit that ended the training."""
     training = config.training
     if report["epochs"] >= training.n_epochs:
         yield f"--training.n_epochs={2 * math.ceil(report['epochs'])}"

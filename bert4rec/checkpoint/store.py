@@ -1,7 +1,7 @@
-"""Checkpoints by torch.distributed.checkpoint: every process writes its own shards, any number of processes reads them.
+"""Write and read checkpoints with torch.distributed.checkpoint: every rank writes its shards, and any world size reads.
 
-A checkpoint is a folder: the shards, `facts.json` with everything that is no tensor, and a manifest of them all,
-written last. It is made under another name and renamed when whole. It holds a pickle: trusted input, like any program.
+A checkpoint is a folder with the shards, `facts.json` for everything but tensors, and a manifest of all files, written
+last. It is written under a temporary name and then renamed. It contains a pickle: load only checkpoints you trust.
 """
 
 import errno
@@ -29,15 +29,15 @@ Tensors: TypeAlias = Mapping[str, Any]
 
 
 class SaveError(UserError):
-    """A checkpoint that could not be written; the older ones are as they were."""
+    """A checkpoint could not be written; older checkpoints are unchanged."""
 
     status = 1
 
 
 def save(folder: Path, tensors: Tensors, metadata: Mapping[str, Any], *, group: Group = None) -> None:
-    """Write a checkpoint to `folder`, which all hosts share; every process of `group` calls this.
+    """Write a checkpoint to `folder`, which all hosts share; every rank of `group` calls this.
 
-    Raises `SaveError` on all of them if one cannot write; then nothing is left of it.
+    Raises `SaveError` on all ranks if one cannot write, and removes the unfinished checkpoint.
     """
     unfinished = folder.with_name(folder.name + UNFINISHED)
     try:
@@ -52,9 +52,9 @@ def save(folder: Path, tensors: Tensors, metadata: Mapping[str, Any], *, group: 
 
 
 def load(folder: Path, tensors: Tensors) -> None:
-    """Read the tensors of a verified checkpoint into `tensors`, in place, however either side is sharded.
+    """Read a verified checkpoint into `tensors` in place; both sides may be sharded in different ways.
 
-    Raises `DataError`, on every process, if it has no such tensors.
+    Raises `DataError`, on every rank, if the checkpoint does not have these tensors.
     """
     try:
         dcp.load(in_pieces(tensors), checkpoint_id=folder)  # the pieces are views
@@ -63,15 +63,15 @@ def load(folder: Path, tensors: Tensors) -> None:
 
 
 def verify(folder: Path) -> None:
-    """Raise `DataError`, on every process, for a checkpoint that is not as it was written; they share the reading."""
+    """Raise `DataError`, on every rank, for a damaged checkpoint; each rank checks a part of the files."""
     rank, n = dist.get_rank(), dist.get_world_size()
     problems = gather_objects(files.problem_of(folder, looks_at=lambda number: number % n == rank))
-    if found := next(filter(None, problems), ""):
-        raise DataError(f"{folder}: this checkpoint is damaged: {found}")
+    if problem := next(filter(None, problems), ""):
+        raise DataError(f"{folder}: this checkpoint is damaged: {problem}")
 
 
 def in_pieces(tensors: Tensors) -> dict[str, Any]:
-    """Return the same tensors with every shard in small pieces: a shard is copied on its way to and from the disk."""
+    """Return the same tensors with shards cut into small pieces, since each piece is copied when written or read."""
     return {
         name: sharded_like(value, [Shard(*piece) for piece in _own_pieces(value)], list(_all_pieces(value)))
         if isinstance(value, ShardedTensor)
@@ -81,17 +81,17 @@ def in_pieces(tensors: Tensors) -> dict[str, Any]:
 
 
 class Copies:
-    """Copies tensors to the CPU, each time into the same memory: allocating takes longer than copying.
+    """Copy tensors to the CPU, each time into the same memory, since allocation takes longer than copying.
 
-    Tensors of a GPU go to pinned memory. torch rounds that up to a power of two, so a shard is copied in pieces of
-    nearly one; a whole tensor that is larger has ordinary memory.
+    GPU tensors go to pinned memory. torch rounds pinned memory up to a power of two, so shards are copied in pieces of
+    nearly that size; a larger tensor that is not sharded goes to ordinary memory.
     """
 
     def __init__(self) -> None:
         self._parts: dict[tuple[str, int], torch.Tensor] = {}
 
     def of(self, tensors: Tensors) -> dict[str, Any]:
-        """Return copies of the tensors as they are now; those of the call before are overwritten."""
+        """Return copies of the current tensors, which overwrite those of the previous call."""
         copies = {name: self._copy(name, value) for name, value in tensors.items()}
         if torch.cuda.is_initialized():
             torch.cuda.current_stream().synchronize()
@@ -100,8 +100,8 @@ class Copies:
     def _copy(self, name: str, value: Any) -> Any:
         if not isinstance(value, ShardedTensor):
             return self._part((name, 0), value)
-        own = enumerate(_own_pieces(value))
-        local = [Shard(self._part((name, number), part), _on_host(piece)) for number, (part, piece) in own]
+        pieces = enumerate(_own_pieces(value))
+        local = [Shard(self._part((name, number), part), _on_host(piece)) for number, (part, piece) in pieces]
         return sharded_like(value, local, list(map(_on_host, _all_pieces(value))))
 
     def _part(self, key: tuple[str, int], part: torch.Tensor) -> torch.Tensor:
@@ -124,7 +124,7 @@ def _begin(unfinished: Path) -> None:
 def _write_shards(unfinished: Path, tensors: Tensors, group: Group) -> None:
     try:
         dcp.save(in_pieces(tensors), storage_writer=dcp.FileSystemWriter(unfinished), process_group=group)
-    except CheckpointException as error:  # raised on all processes, with what each of them met
+    except CheckpointException as error:  # raised on all ranks, with the failure of each
         raise SaveError(f"{unfinished}: {_first_failure(error)}") from None
 
 
@@ -134,27 +134,27 @@ def _first_failure(error: CheckpointException) -> str:
 
 
 def _describe(unfinished: Path, metadata: Mapping[str, Any], group: Group) -> files.Files:
-    """Return sizes and checksums of what this process has written."""
+    """Return the sizes and checksums of the files that this rank has written."""
     rank = dist.get_rank(group)
-    mine = [path.name for path in unfinished.glob(f"__{rank}_*")]
+    names = [path.name for path in unfinished.glob(f"__{rank}_*")]
     if rank == 0:
         atomic_write(unfinished / METADATA, json.dumps(metadata, indent=1) + "\n")
-        mine += [METADATA, ".metadata"]
-    return files.describe(unfinished, mine)
+        names += [METADATA, ".metadata"]
+    return files.describe(unfinished, names)
 
 
 def _finish(unfinished: Path, folder: Path, described: list[files.Files]) -> None:
-    every = {name: file for part in described for name, file in part.items()}
-    if unseen := next((name for name, file in every.items() if _size(unfinished / name) != file["bytes"]), ""):
-        why = "another process wrote it, the first does not see it: run.dir must be on a disk that all hosts share"
+    manifest = {name: file for part in described for name, file in part.items()}
+    if unseen := next((name for name, file in manifest.items() if _size(unfinished / name) != file["bytes"]), ""):
+        why = "another process wrote it, but rank zero does not see it: run.dir must be on a disk that all hosts share"
         raise FileNotFoundError(errno.ENOENT, why, unfinished / unseen)
-    files.write_manifest(unfinished, every)
+    files.write_manifest(unfinished, manifest)
     sync(unfinished)
-    replace_directory(unfinished, folder, replaced=folder.with_name(folder.name + REPLACED))  # one of the same step
+    replace_directory(unfinished, folder, replaced=folder.with_name(folder.name + REPLACED))
 
 
 def tidy(folder: Path) -> None:
-    """Remove from `folder` what a killed process has left of its checkpoints; a whole one is not lost."""
+    """Remove unfinished checkpoints of a killed process from `folder`; put back a replaced one if needed."""
     for unfinished in folder.glob(f"*{UNFINISHED}"):
         shutil.rmtree(unfinished, ignore_errors=True)
     for replaced in folder.glob(f"*{REPLACED}"):
@@ -166,7 +166,7 @@ def _size(file: Path) -> int:
 
 
 def _on_all(work: Any, group: Group, *, first_only: bool = False) -> list[Any]:
-    """Return what `work` returns on each process; raise a failure of one on all."""
+    """Return the results of `work` on all ranks; raise `SaveError` on all ranks if one fails."""
     result, failure = None, ""
     if dist.get_rank(group) == 0 or not first_only:
         try:
@@ -183,7 +183,7 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = (str(error) or type(error).__name__).splitlines()[0]
-    # What torch says when a write has failed, whatever the reason, while it was still to close the file.
+    # torch reports this for any failed write when it closes the file.
     return "not all of it could be written, is the disk full?" if "inline_container" in text else text
 
 
@@ -192,7 +192,7 @@ def _all_pieces(value: ShardedTensor) -> Iterator[ShardMetadata]:
 
 
 def _own_pieces(value: ShardedTensor) -> Iterator[tuple[torch.Tensor, ShardMetadata]]:
-    """Yield views of the shards of this process, and their places in the whole."""
+    """Yield views of this rank's shards, in pieces, and the position of each piece in the whole tensor."""
     for shard in value.local_shards():
         first = shard.metadata.shard_offsets[0]
         for piece in _pieces(shard.metadata, value.dtype):
@@ -201,7 +201,7 @@ def _own_pieces(value: ShardedTensor) -> Iterator[tuple[torch.Tensor, ShardMetad
 
 
 def _pieces(shard: ShardMetadata, dtype: torch.dtype) -> Iterator[ShardMetadata]:
-    """Yield a shard's rows, `PIECE_BYTES` at a time."""
+    """Yield a shard's rows in pieces of up to `PIECE_BYTES`."""
     (first, *rest), (n_rows, *width) = shard.shard_offsets, shard.shard_sizes
     step = max(1, PIECE_BYTES // (dtype.itemsize * max(1, sum(width))))
     for start in range(0, n_rows, step):

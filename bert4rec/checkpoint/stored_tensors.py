@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint on one process, without a process group, and without all of a table in memory."""
+"""Read the tensors of a checkpoint in one process, without a process group, whole or block by block."""
 
 import itertools
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import LoadPlan
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-MODEL = "model."  # how the names of a model's tensors begin: those that are tested, exported and recommended with
-LATEST = "latest."  # the same of the weights after the last step, where the model is a mean of many steps
+MODEL = "model."  # prefix of the weights to evaluate, export and recommend with
+LATEST = "latest."  # prefix of the weights after the last step, if the model is a moving average
 
 
 class StoredTensors:
-    """The tensors of a verified checkpoint `folder`, by name, whatever number of processes has written them."""
+    """Read the tensors of a verified checkpoint `folder` by name; any world size may have written them."""
 
     def __init__(self, folder: Path) -> None:
         self._reader = dcp.FileSystemReader(folder)
@@ -33,19 +33,19 @@ class StoredTensors:
         return tuple(self._stored[name].size)
 
     def dtype(self, name: str) -> torch.dtype:
-        """Return the type of its numbers as they are read: half precision becomes float32, without loss."""
+        """Return the dtype in which the tensor is read: float16 becomes float32, without loss."""
         stored = self._stored[name].properties.dtype
         return torch.float32 if stored == torch.float16 else stored
 
     def read(self, name: str) -> Tensor:
-        """Read the whole tensor."""
+        """Return the whole tensor."""
         whole = torch.empty(self.shape(name), dtype=self.dtype(name))
         for first, last in self._blocks(name):
             self._read_into(whole[first:last], name, first)
         return whole
 
     def blocks(self, name: str) -> Iterator[Tensor]:
-        """Yield its rows in order, in blocks as they were written: some MB each if it was sharded."""
+        """Yield the tensor's rows in order, in the blocks as written: some MB each if it was sharded."""
         for first, last in self._blocks(name):
             block = torch.empty(last - first, *self.shape(name)[1:], dtype=self.dtype(name))
             self._read_into(block, name, first)
@@ -58,13 +58,13 @@ class StoredTensors:
 
     def _read_into(self, block: Tensor, name: str, first: int) -> None:
         offsets = torch.Size([first, *(0 for _ in block.shape[1:])])
-        asked = [ChunkStorageMetadata(offsets=offsets, sizes=block.shape)]
-        plan = LoadPlan(create_read_items_for_chunk_list(name, self._stored[name], asked))
+        chunks = [ChunkStorageMetadata(offsets=offsets, sizes=block.shape)]
+        plan = LoadPlan(create_read_items_for_chunk_list(name, self._stored[name], chunks))
         self._reader.read_data(plan, _Into(block)).wait()
 
 
 class _Into(dcp.DefaultLoadPlanner):
-    """Reads everything into one block."""
+    """Read everything into one block."""
 
     def __init__(self, block: Tensor) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`bert4rec check DATASET_DIR`: whether a dataset folder is whole and leaks nothing."""
+"""`bert4rec check DATASET_DIR`: check that a dataset folder is complete and that no target leaks into the training."""
 
 import argparse
 import time
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises `UserError` for the first thing that is wrong with the folder.
     """
-    # Only now, because importing Arrow takes time that the other commands need not wait for.
+    # Imported late, because Arrow takes time to import.
     from bert4rec.dataset.check import check_dataset
 
     log_to_terminal(stream="stderr")
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def summary(folder: Path, metadata: Mapping[str, Any]) -> str:
-    """Return the counts of a folder, which were found to be true, in a few lines."""
+    """Return the checked counts of a folder in a few lines."""
     settings, n_bytes = metadata["preprocessing"], sum(entry["bytes"] for entry in metadata["files"].values())
     counts = {"files": len(metadata["files"]), "bytes": n_bytes} | {name: metadata[name] for name in COUNTED}
     if settings["split"] != "none":

@@ -1,4 +1,4 @@
-"""`bert4rec compare RUN RUN …`: runs side by side, with what differs and how certainly."""
+"""`bert4rec compare RUN RUN …`: show runs side by side, with their differences, intervals and tests."""
 
 import argparse
 from collections.abc import Callable
@@ -17,11 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "evaluate` counts as a run."
     )
     add = parser.add_argument
-    add("folders", metavar="RUN", nargs="+", type=Path, help="run folders; the others are compared with the first")
+    add("folders", metavar="RUN", nargs="+", type=Path, help="run folders; each is compared with the first one")
     split = "split of the figures; choose settings on validation, and read the test once (default: test)"
     add("--split", choices=("test", "validation"), default="test", help=split)
     add("--html", metavar="FILE", type=Path, help="write one HTML file, with the learning curves")
-    add("--markdown", metavar="FILE", type=Path, help="write the same as text, with the curves beside it (.png)")
+    add("--markdown", metavar="FILE", type=Path, help="write the same as text, with the curves in a .png file")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`bert4rec doctor …`: whether this machine can train what the settings say, a line a check."""
+"""`bert4rec doctor …`: check whether this machine can run the training of the settings, one line per check."""
 
 import argparse
 import logging
@@ -36,8 +36,8 @@ SHARED_MEMORY = 64 * MIB  # the least that batches of loader workers, gloo and N
 SHM = Path("/dev/shm")
 
 FASTEST = "seconds of the fastest all-reduce: "
-BACKEND = "BERT4REC_BACKEND"  # a variable, for the two processes of an all-reduce
-N_NUMBERS = 4 * MIB  # of 4 bytes: as many as the gradients of a large transformer
+BACKEND = "BERT4REC_BACKEND"  # environment variable for the two processes of an all-reduce
+N_NUMBERS = 4 * MIB  # numbers of 4 bytes, about as many as a large transformer has gradients
 ROUNDS = 5
 TIMEOUT_SECONDS = 120
 NETWORK_ADVICE = {
@@ -49,7 +49,7 @@ NETWORK_ADVICE = {
 
 
 class Finding(NamedTuple):
-    """The result of the check `name`; `advice` says what to do, and is empty where all is good."""
+    """Hold the result of the check `name`; `advice` says what to do, and is empty if the check is good."""
 
     name: str
     text: str
@@ -60,7 +60,7 @@ class Finding(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the number of processes; any setting besides."""
+    """Add the number of processes and the settings file; any setting is an option, too."""
     parser.usage = "%(prog)s [--processes=N] [--config=FILE] [--table.key=value …]"
     parser.description = (
         "Checks what a training needs. Each check is a line, good or bad, and a bad one says what to do. Nothing is "
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print each finding when it is known; return the exit status: 0 all is good, 1 something is bad."""
+    """Print each finding as soon as it is known; return the exit status: 0 all is good, 1 something is bad."""
     if arguments.processes < 1:
         raise SettingsError(f"--processes={arguments.processes}: must be at least 1")
     config = load_config(settings_file(arguments.config), parse_command_line(arguments.settings)[1])
@@ -160,15 +160,15 @@ def devices() -> Finding:
 
 
 def load() -> Finding:
-    """Say whether other programs compute on the cores of this process."""
+    """Return the load of other programs on the cores of this process."""
     n_running, n_cores = os.getloadavg()[0], usable_cores()
-    slower = ": a training beside them takes several times as long" if n_running > n_cores / 2 else ""
+    slower = ": a training at the same time takes several times as long" if n_running > n_cores / 2 else ""
     text = f"{n_running:.1f} threads of all programs computed on average in the last minute"
     return Finding("load", f"{text}, on {pluralize(n_cores, 'core')}{slower}")
 
 
 def shared_memory() -> Finding:
-    """Check the shared memory, by which loader workers pass their batches on."""
+    """Check the shared memory, through which loader workers pass their batches."""
     try:
         free = shutil.disk_usage(SHM).free
     except OSError:
@@ -246,11 +246,11 @@ def plan(config: Config, n_processes: int) -> Finding:
             config.data.folder, preprocessing=config.preprocessing.recipe, with_times=config.model.knows_times
         )
         device = choose_device(config.parallelism.device, local_rank=0, local_world_size=n_processes)
-        to_do = job(
+        described = job(
             resolve(config, device.type, facts_of_dataset(config, dataset), n_processes), sizes_of(config, dataset),
             device_type=device.type, world_size=n_processes, local_world_size=n_processes,
         )  # fmt: skip
-        planned = make_plan(to_do, available(device, n_processes))
+        planned = make_plan(described, available(device, n_processes))
         refuse_unless_it_fits(planned, min_len=config.shortest_window)
     except UserError as error:
         problem, _, advice = str(error).partition("; ")

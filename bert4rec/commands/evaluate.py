@@ -1,4 +1,4 @@
-"""`bert4rec evaluate RUN …`: the metrics of a trained model again, and the ranks of all users."""
+"""`bert4rec evaluate RUN …`: evaluate a trained model again, and write the ranks of all users."""
 
 import argparse
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ OUTPUT = "evaluation"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the model and the folder of the results; some settings besides."""
+    """Add the model and the folder of the results; some settings are options, too."""
     parser.usage = "%(prog)s RUN [DATASET] [--output=FOLDER] [--table.key=value …]"
     parser.description = (
         "Evaluates the best weights of a run, a checkpoint, or a model package, on any number of processes: with "
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(settings=[])
     model = "run folder (its best weights), a checkpoint, or a model package"
     parser.add_argument("model", metavar="RUN", type=Path, help=model)
-    output = f"folder of the results (default: {OUTPUT} in the run folder); -2, -3, … where there are some"
+    output = f"folder of the results (default: {OUTPUT} in the run folder); -2, -3, … if it exists"
     parser.add_argument("--output", metavar="FOLDER", type=Path, help=output)
 
 
@@ -56,16 +56,17 @@ def _evaluate(arguments: argparse.Namespace, trained: Trained, config: Config) -
     with importing():
         from bert4rec.training.evaluate import evaluate  # imports torch, after the libraries are quiet
 
-    found = evaluate(config, trained, arguments.output or (trained.run or Path()) / OUTPUT)
+    evaluation = evaluate(config, trained, arguments.output or (trained.run or Path()) / OUTPUT)
+    report = evaluation.report
     if launched.is_rank_zero():
-        if "ratings" in found.report:
-            print(f"{ratings_line(found.report['ratings'])}\n")
+        if "ratings" in report:
+            print(f"{ratings_line(report['ratings'])}\n")
         for split in ("test", "validation"):
-            if split in found.report:
-                print(f"{split.capitalize()} of {arguments.model}\n\n{metrics_table(found.report, split)}\n")
-        if unknown := unknown_items(found.report):
+            if split in report:
+                print(f"{split.capitalize()} of {arguments.model}\n\n{metrics_table(report, split)}\n")
+        if unknown := unknown_items(report):
             print(f"{unknown}\n")
-        print(f"{rules(found.report)}\n\nReport and the ranks of all users: {found.folder}")
+        print(f"{rules(report)}\n\nReport and the ranks of all users: {evaluation.folder}")
 
 
 def settings_of(trained: Trained, argv: Sequence[str]) -> Config:

@@ -1,4 +1,4 @@
-"""`bert4rec export RUN`: a trained model for other programs."""
+"""`bert4rec export RUN`: export a trained model for other programs."""
 
 import argparse
 from pathlib import Path
@@ -14,9 +14,9 @@ from bert4rec.runtime.startup import importing
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the run, the formats and the folder."""
     parser.description = (
-        "Writes a folder for other programs. With safetensors it is a model package, which load() and the commands "
-        "take as they take a run, without TorchRec. One process; tables are read and written a block of rows at a "
-        "time, but for pt2 and onnx, which hold the table in memory."
+        "Writes a folder for other programs. With safetensors it is a model package: load() and the commands accept it "
+        "like a run, and do not need TorchRec for it. Runs in one process. Tables are read and written in blocks of "
+        "rows, except for pt2 and onnx, which need the table in memory."
     )
     add_model_arguments(parser, top="k in the example of README.md; programs (pt2, onnx) take any k")
     parser.add_argument(
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the folder; the exit status: 0. Raises `UserError`."""
+    """Write the folder, and return the exit status 0. Raises `UserError`."""
     formats = _formats(arguments.format)
     if arguments.top < 1:
         raise SettingsError(f"--top={arguments.top}: must be at least 1")

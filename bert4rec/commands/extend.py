@@ -1,4 +1,4 @@
-"""`bert4rec extend RUN --data.dataset_dir=NEW`: a trained model takes the new items of a grown dataset."""
+"""`bert4rec extend RUN DATASET`: add the new items of a grown dataset to a trained model."""
 
 import argparse
 import logging
@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # imports Arrow
 
 logger = logging.getLogger(__name__)
 
-FURTHER = 0.1  # of the epochs so far, where nothing is said
+FURTHER = 0.1  # default number of epochs, as a share of the epochs so far
 KEPT = ("training.optimizer", "parallelism.sparse_optimizer", "run.resume", "run.init_from", "run.reset_optimizer")
 
 
@@ -43,14 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s RUN DATASET [--table.key=value …]"
     parser.description = (
         "Makes a new run for DATASET, which `bert4rec prepare` has made with --data.extends: the items of RUN keep "
-        "their ids in it, new ones come behind them. What was learnt is kept to the bit: vectors, biases, the other "
-        "weights, the state of the optimizers and the number of their updates. A new item starts at the mean of the "
-        "known items around it in the training windows. Epochs, steps, minutes, schedule and early stopping are those "
-        "of the new dataset and start at 0. The new run recommends at once, and `bert4rec train --resume` trains it "
-        "on. RUN stays as it is. Takes memory for the weights and the optimizers' state once, with the new rows."
+        "their ids, and new items are numbered after them. All weights, the state of the optimizers and the number of "
+        "their updates are kept exactly. A new item starts near the mean of its known neighbours in the training "
+        "histories. Epochs, steps, minutes, schedule and early stopping start at 0. The new run can recommend at once, "
+        "and `bert4rec train --resume` continues its training. RUN is not changed. Needs memory for one copy of the "
+        "weights and of the optimizers' state, with the new rows."
     )
     parser.epilog = (
-        "--table.key=value: any setting but those of the model and of which optimizer, as `bert4rec train` takes it; "
+        "--table.key=value: any setting, as `bert4rec train` takes it, except the model and the optimizers; "
         "training.n_epochs: epochs on the new dataset (default: a tenth of those so far)"
     )
     parser.set_defaults(settings=[])
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make the new run; the exit status: 0. Raises `UserError`."""
+    """Make the new run, and return the exit status 0. Raises `UserError`."""
     log_to_terminal(stream="stderr")
     trained = find_trained(arguments.run_folder)
     if trained.is_package:
@@ -67,8 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if not trained.kind.is_transformer:
         raise DataError(
-            f"{trained.folder}: a matrix factorisation has a vector for each user too, which new rows change; train it "
-            "anew on the grown dataset"
+            f"{trained.folder}: a matrix factorisation has a vector for each user too, and new rows change the users; "
+            "train it anew on the grown dataset"
         )
     overrides, checkpoint, saved = _overrides(arguments.settings), trained.folder, trained.metadata
     warnings.simplefilter("ignore")
@@ -114,18 +114,18 @@ def _overrides(settings: list[str]) -> Overrides:
 
 
 def _config(trained: Trained, overrides: Overrides, checkpoint: Path) -> Config:
-    """Return the settings of the run with the `overrides`, for a new run beside it."""
-    own = trained.settings | {"run.resume": "", "run.init_from": "", "run.reset_optimizer": False}
-    own["training.n_epochs"] = max(1, math.ceil(FURTHER * trained.metadata["state"]["epochs"]))
+    """Return the settings of the run with the `overrides`, for a new run in the same folder of runs."""
+    settings = trained.settings | {"run.resume": "", "run.init_from": "", "run.reset_optimizer": False}
+    settings["training.n_epochs"] = max(1, math.ceil(FURTHER * trained.metadata["state"]["epochs"]))
     checkpoints = checkpoint.resolve().parent
-    if checkpoints.name == CHECKPOINTS:  # else it was copied, and the settings alone say where runs stand
-        runs, here = checkpoints.parent.parent, Path.cwd()
-        own["run.dir"] = str(runs.relative_to(here) if runs.is_relative_to(here) else runs)
-    return load_config(None, Overrides(own | overrides, overrides.typed))
+    if checkpoints.name == CHECKPOINTS:  # else the checkpoint was copied, and only the settings name the folder of runs
+        runs, current = checkpoints.parent.parent, Path.cwd()
+        settings["run.dir"] = str(runs.relative_to(current) if runs.is_relative_to(current) else runs)
+    return load_config(None, Overrides(settings | overrides, overrides.typed))
 
 
 def _resolved(config: Config, saved: Mapping[str, Any], dataset: "Dataset") -> Config:
-    """Return settings resolved for the device and the number of processes of the run, unless overridden."""
+    """Return the settings resolved for the device and the world size of the run, unless overridden."""
     from bert4rec.training.build import facts_of_dataset
 
     device = config.parallelism.device
@@ -136,7 +136,7 @@ def _resolved(config: Config, saved: Mapping[str, Any], dataset: "Dataset") -> C
 
 
 def _open(config: Config, trained: Trained, run: Path) -> "Dataset":
-    """Open the new dataset. Raises `DataError` where it does not extend that of the run."""
+    """Return the new dataset. Raises `DataError` if it does not extend that of the run."""
     from bert4rec.dataset.reader import FIRST_IDS, open_dataset, problem_of, read_metadata
 
     saved, previous = trained.metadata, trained.dataset
@@ -160,7 +160,7 @@ def _open(config: Config, trained: Trained, run: Path) -> "Dataset":
 
 
 def _fill(folder: Path, checkpoint: Path, saved: Mapping[str, Any], config: Config, dataset: "Dataset") -> int:
-    """Write the new run; how many new items stand beside no known one."""
+    """Write the new run, and return the number of new items without a known neighbour."""
     from bert4rec.checkpoint.growth import initialize_new_items, read_grown, write_grown
     from bert4rec.training.state import State
 
@@ -169,7 +169,7 @@ def _fill(folder: Path, checkpoint: Path, saved: Mapping[str, Any], config: Conf
     n_alone = initialize_new_items(
         tensors, dataset.histories, dataset.popularity, n_known=n_known, embed_dim=config.model.embed_dim
     )
-    # Validated before the first step, so that training on can only replace the weights by better ones.
+    # -1 makes the training validate before the first step, so that only better weights replace these.
     state = State(updates=saved["state"]["updates"], validated=-1.0)
     metadata = {name: value for name, value in saved.items() if name != "plan"} | {
         "facts_version": METADATA_VERSION,

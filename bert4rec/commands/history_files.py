@@ -1,4 +1,4 @@
-"""Histories read from files of any size, and recommendations written to files, a few thousand users at a time."""
+"""Read histories from files, and write recommendations to files, a few thousand users at a time."""
 
 import contextlib
 import csv
@@ -44,10 +44,10 @@ logger = logging.getLogger(__name__)
 def read_histories(
     path: str, open_rows: "Callable[[str], Interactions]", *, with_times: bool = False, at: float | None = None
 ) -> Iterator[Histories]:
-    """Yield the histories in a file, "-" for JSON lines from standard input. Raises `DataError`, in one line.
+    """Yield the histories in a file, or in JSON lines from standard input ("-"). Raises `DataError`, in one line.
 
-    `open_rows` opens a file with one row for each interaction. `with_times`: yield `TimedHistory`, for the instant `at`
-    (None: that of the last item).
+    `open_rows` opens a file with one row per interaction. With `with_times`, yields `TimedHistory` with the query time
+    `at` (None: the time of the last item).
     """
     try:
         with contextlib.ExitStack() as stack:
@@ -62,14 +62,14 @@ def read_histories(
                 histories = _from_rows(path, open_rows(path), with_times=with_times)
             while part := list(itertools.islice(histories, AT_ONCE)):
                 yield [(user, of._replace(at=at) if isinstance(of, TimedHistory) else of) for user, of in part]
-    except (OSError, ValueError) as error:  # text that is not UTF-8 and what Arrow cannot read are values, too
+    except (OSError, ValueError) as error:  # text that is not UTF-8 and errors of Arrow are ValueErrors, too
         reason = getattr(error, "strerror", None) or error
         name, forms = "standard input" if path == "-" else path, TIMED if with_times else FORMS
         raise DataError(f"{name}: cannot be read: {reason}; it must be {forms}") from None
 
 
 def _has_json_lists(path: str) -> bool:
-    """Return whether a file has a history on each line as JSON: by its first line, or else by its name."""
+    """Return whether each line of a file is a history as JSON, judged by its first line or else by its name."""
     with open(path, "rb") as file:
         start = next((line.strip() for line in file if line.strip()), b"")
     try:
@@ -112,10 +112,10 @@ LIST_TYPES = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 
 
 def _from_rows(path: str, rows: "Interactions", *, with_times: bool) -> Iterator[tuple[Any, History]]:
-    """Yield the users of a file with one row for each interaction, in the order of their first rows.
+    """Yield the users of a file with one row per interaction, in the order of their first rows.
 
-    All rows are in memory, 8 to 24 bytes each, and every id that is text once. Items are in the order of their times,
-    equal times and items without times in the order of the rows. Raises `DataError` where no row can be used.
+    All rows are in memory, 8 to 24 bytes each, and each distinct text id once. Items are sorted by time; with equal
+    times or without times they keep the order of the rows. Raises `DataError` if no row is usable.
     """
     columns = rows.columns
     has_times = "time" in columns
@@ -139,16 +139,16 @@ def _from_rows(path: str, rows: "Interactions", *, with_times: bool) -> Iterator
     elif rows.newest_first:
         items = items.reverse()
     lists = [items, pl.col("time").sort()] if with_times else [items]
-    of_users = pl.concat(parts).group_by("user", maintain_order=True).agg(lists)
-    for part in of_users.iter_slices(AT_ONCE):
+    histories = pl.concat(parts).group_by("user", maintain_order=True).agg(lists)
+    for part in histories.iter_slices(AT_ONCE):
         yield from ((user, TimedHistory(*of) if with_times else of[0]) for user, *of in part.iter_rows())
 
 
 @contextlib.contextmanager
 def writer(path: Path | None) -> Iterator[Write]:
-    """Yield a function that writes to `path`, in the form of its ending, or JSON lines to standard output for None.
+    """Yield a function that writes to `path` in the format of its suffix, or JSON lines to standard output for None.
 
-    The file is written whole or not at all. Raises `DataError` for another ending, and where it cannot be written.
+    The file appears only when it is complete. Raises `DataError` for another suffix, and if it cannot be written.
     """
     if path is None:
         yield _json_lines_writer(sys.stdout)
@@ -172,18 +172,18 @@ def writer(path: Path | None) -> Iterator[Write]:
 
 def _json_lines_writer(file: TextIO) -> Write:
     def write(rows: Recommended) -> None:
-        for user, found in rows:
-            line: dict[str, Any] = {"user": user, "items": [one.item for one in found]}
-            if any(one.title for one in found):
-                line["titles"] = [one.title for one in found]
-            print(json.dumps({**line, "scores": [round(one.score, 6) for one in found]}, ensure_ascii=False), file=file)
+        for user, best in rows:
+            line: dict[str, Any] = {"user": user, "items": [one.item for one in best]}
+            if any(one.title for one in best):
+                line["titles"] = [one.title for one in best]
+            print(json.dumps({**line, "scores": [round(one.score, 6) for one in best]}, ensure_ascii=False), file=file)
 
     return write
 
 
 def _flat(rows: Recommended) -> list[tuple[Any, ...]]:
     """Return one row of `COLUMNS` for each recommendation."""
-    return [(user, rank, *one) for user, found in rows for rank, one in enumerate(found, 1)]
+    return [(user, rank, *one) for user, best in rows for rank, one in enumerate(best, 1)]
 
 
 def _csv_writer(file: TextIO) -> Write:

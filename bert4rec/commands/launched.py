@@ -1,4 +1,4 @@
-"""A command on the processes of a launcher: one error line for each host, and the exit status of each process."""
+"""Run a command on the processes of a launcher, print one error line per host, and return the exit status."""
 
 import contextlib
 import errno
@@ -24,10 +24,10 @@ NO_ANSWER = (
 # Errors of gloo for a dead process, and for one that cannot be reached.
 GONE = {
     "Connection closed by peer": LOST_ANOTHER, "Connection reset by peer": LOST_ANOTHER, "Broken pipe": LOST_ANOTHER,
-    "Timed out waiting": NO_ANSWER, "Application timeout": NO_ANSWER,  # the latter where another message was first
+    "Timed out waiting": NO_ANSWER, "Application timeout": NO_ANSWER,  # the latter if another message came first
 }  # fmt: skip
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-SECONDS_FOR_THE_FIRST = 5.0  # the other processes of a host wait this long with an error: one line is enough
+SECONDS_FOR_THE_FIRST = 5.0  # delay of errors of local ranks above 0, so that the host prints only one line
 
 T = TypeVar("T")
 
@@ -38,24 +38,24 @@ def is_rank_zero() -> bool:
 
 
 def run(prepare: Callable[[], T | None], work: Callable[[T], None], *, resumes: bool) -> int:
-    """Call `work` with the result of `prepare` unless that is None; every process calls this.
+    """Call `work` with the result of `prepare` unless that is None, and return the exit status; every rank calls this.
 
-    `resumes`: a stopped command can be resumed. Return the exit status: 0 finished, 2 bad settings or input, 130, 143
-    or 129 after SIGINT, SIGTERM or SIGHUP, else 1.
+    `resumes`: a stopped command can be resumed. The status is 0 for finished, 2 for bad settings or input, 130, 143 or
+    129 after SIGINT, SIGTERM or SIGHUP, else 1.
     """
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # which torch reads when it is imported
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch reads it on import
     try:
         prepared = prepare()
         if prepared is None:
             return 0
-        # Only now, because importing torch takes seconds and a wrong setting should not wait for it. `record` leaves
-        # the traceback of a crash in a file, where the launcher finds the first cause.
+        # Imported late, because torch takes seconds and wrong settings should be reported at once. `record` writes the
+        # traceback of a crash to a file, in which the launcher finds the first cause.
         with importing():
             from torch.distributed.elastic.multiprocessing.errors import record
 
         return record(_work)(work, prepared, resumes=resumes) or 0
     except UserError as error:
-        return show(_told_to_all_hosts(error))
+        return show(_shared_with_all_hosts(error))
     except ModuleNotFoundError as error:
         exit_for_missing(error)
     except KeyboardInterrupt:
@@ -65,10 +65,10 @@ def run(prepare: Callable[[], T | None], work: Callable[[T], None], *, resumes: 
 
 
 def show(error: UserError, *, is_awaited: bool = True) -> int:
-    """Print one line from a process of each host, whose launcher ends the other processes; return the exit status.
+    """Print one error line per host, and return the exit status; the launcher then ends the host's other processes.
 
-    An error of all processes (`is_on_all`) is the same line on all hosts. `is_awaited`: other processes wait for this
-    one to print.
+    An error of all ranks (`is_on_all`) is printed only by the first rank of each host. With `is_awaited`, other ranks
+    of a host wait, so that its first rank can print.
     """
     rank = int(os.environ.get("RANK", 0))
     is_first_of_host = int(os.environ.get("LOCAL_RANK", rank)) == 0
@@ -83,32 +83,32 @@ def _work(work: Callable[[T], None], prepared: T, *, resumes: bool) -> int:
     _quiet_libraries()
     try:
         work(prepared)
-    except Interrupted as interrupted:  # on all processes together: said once
+    except Interrupted as interrupted:  # raised on all ranks together, so only rank zero prints it
         if is_rank_zero():
             emit_event(stopped=str(interrupted))
             log_interrupted(f"{interrupted}; {interrupted.advice}" if resumes else str(interrupted))
-        os._exit(interrupted.status)  # at once: the launcher's patience is short, and library threads may be waiting
+        os._exit(interrupted.status)  # at once: the launcher waits only briefly, and library threads may block
     except UserError as error:
-        return show(error)  # here: `record` would take it for a crash
+        return show(error)  # not outside of `record`, which would treat it as a crash
     except OSError as error:
         if error.errno not in FULL:
             raise
-        where = error.filename or "the run folder"
+        path = error.filename or "the run folder"
         advice = how_to_continue() if resumes else "start it again"
-        return show(RunInterruptedError(f"{where}: {error.strerror}; free the disk, then {advice}"))
+        return show(RunInterruptedError(f"{path}: {error.strerror}; free the disk, then {advice}"))
     except RuntimeError as error:
-        gone = next((said for words, said in GONE.items() if words in str(error)), None)
-        if gone is None:
+        problem = next((problem for words, problem in GONE.items() if words in str(error)), None)
+        if problem is None:
             raise
         advice = how_to_continue() if resumes else "start it again"
-        return show(RunInterruptedError(f"{gone}; {advice}"), is_awaited=False)
+        return show(RunInterruptedError(f"{problem}; {advice}"), is_awaited=False)
     return 0
 
 
-def _told_to_all_hosts(error: UserError) -> UserError:
-    """Return the error that all hosts show for wrong settings on one of them, since the others wait for this one."""
+def _shared_with_all_hosts(error: UserError) -> UserError:
+    """Send an error in the settings of this host to all hosts, which would wait for it, and return the common error."""
     if "RANK" not in os.environ or os.environ.get("WORLD_SIZE") == os.environ.get("LOCAL_WORLD_SIZE"):
-        error.is_on_all = True  # the only host, whose processes have the same settings
+        error.is_on_all = True  # there is only one host, and its ranks have the same settings
         return error  # at once, without importing torch
     _quiet_libraries()
     from bert4rec.runtime.processes import rendezvous
@@ -125,12 +125,12 @@ def _told_to_all_hosts(error: UserError) -> UserError:
 
 
 def _print(text: str) -> None:
-    with contextlib.suppress(OSError):  # of a terminal that was closed
+    with contextlib.suppress(OSError):  # the terminal may be closed
         print(text, file=sys.stderr, flush=True)
 
 
 def _quiet_libraries() -> None:
-    """Hide the libraries' warnings about themselves; errors stay."""
+    """Hide the warnings of libraries, but not their errors."""
     warnings.simplefilter("ignore")
     for name in ("torchrec", "torch"):
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""`bert4rec plan …`: the plan of a run on any cluster, computed on this machine."""
+"""`bert4rec plan …`: print the sharding plan of a run on any cluster, computed on this machine."""
 
 import argparse
 import logging
@@ -14,7 +14,7 @@ from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import DataError, SettingsError, UserError
 from bert4rec.runtime.startup import importing
 
-if TYPE_CHECKING:  # imports torch, which takes seconds: neither help nor an error should wait for it
+if TYPE_CHECKING:  # torch takes seconds to import, and would delay help and errors
     from bert4rec.config.resolve import Facts
     from bert4rec.dataset.reader import Sizes
     from bert4rec.runtime.memory import Memory
@@ -28,7 +28,7 @@ USUAL_FILES = 1024  # the lowest usual limit of open files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the cluster and the catalogue; any setting besides."""
+    """Add the options for the cluster and the catalogue; any setting is an option, too."""
     parser.usage = "%(prog)s --world-size=N --device=cuda|cpu [--items=N] [--users=N] [--table.key=value …]"
     parser.description = (
         "Prints the bytes on each process and the time of a step for the item table, by the formulas that plan a run "
@@ -50,12 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--device", choices=("cuda", "cpu"), required=True, help="of the processes")
     add_number("--items", int, "items in the catalogue (default: those of the dataset folder of the settings)")
     add_number("--users", int, "users, for a model with a table of them (default: those of the dataset folder)")
-    processes = f"processes a host (default: {DEFAULT_PROCESSES_PER_HOST}, or all where there are fewer)"
+    processes = f"processes per host (default: {DEFAULT_PROCESSES_PER_HOST}, or --world-size if that is less)"
     add_number("--local-world-size", int, processes)
     add_number("--memory-gb", float, f"GB (10^9 bytes) of memory of a GPU (default: {DEFAULT_GPU_GB:g})")
     host_memory = "GB of memory of a host (default: on cpu what this host has available, on cuda no limit)"
     add_number("--host-memory-gb", float, host_memory)
-    add("--config", metavar="FILE", help=f"settings file (default: {USUAL_FILE}, where there is one)")
+    add("--config", metavar="FILE", help=f"settings file (default: {USUAL_FILE}, if it exists)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -74,9 +74,9 @@ def run(arguments: argparse.Namespace) -> int:
     from bert4rec.sharding.memory_check import refuse_unless_it_fits
     from bert4rec.sharding.plan import summary
 
-    uneven, of_popularity = _load_imbalance(config, arguments, plan)
+    uneven, imbalance_lines = _load_imbalance(config, arguments, plan)
     assumed = _assumptions(config, arguments, plan)
-    print("\n".join([summary(plan), *assumed, *_times(plan, uneven), *of_popularity]), flush=True)
+    print("\n".join([summary(plan), *assumed, *_times(plan, uneven), *imbalance_lines]), flush=True)
     try:
         refuse_unless_it_fits(plan, min_len=config.shortest_window)
     except SettingsError as refusal:
@@ -104,9 +104,9 @@ def _plan(config: Config, arguments: argparse.Namespace) -> "Plan":
 
 
 def _facts_and_sizes(config: Config, arguments: argparse.Namespace) -> "tuple[Facts, Sizes]":
-    """Return what settings are chosen by, and the rows of the tables: by the arguments, or those of the dataset.
+    """Return the facts that "auto" settings depend on, and the sizes of the tables, from the arguments or the dataset.
 
-    With `--items` every window counts as full; the dataset gives their mean length.
+    With `--items`, all windows are assumed to be full; otherwise the dataset gives their mean length.
     """
     from bert4rec.config.resolve import Facts
     from bert4rec.dataset.reader import Sizes, open_dataset
@@ -129,7 +129,7 @@ def _facts_and_sizes(config: Config, arguments: argparse.Namespace) -> "tuple[Fa
 
 
 def _check_cluster(arguments: argparse.Namespace) -> None:
-    """Decide how many processes a host has, where nothing was said of it, and refuse a cluster that cannot be."""
+    """Set the default of `--local-world-size`. Raises `SettingsError` for an impossible cluster."""
     if arguments.device == "cpu" and arguments.memory_gb is not None:
         raise SettingsError("--memory-gb: is the memory of a GPU; with --device=cpu use --host-memory-gb")
     world_size = arguments.world_size
@@ -153,7 +153,7 @@ def _positive(option: str, kind: type[int] | type[float], text: str) -> float:
 
 
 def _memory(arguments: argparse.Namespace) -> "Memory":
-    """Return the memory of each process."""
+    """Return the memory limits of each process."""
     from bert4rec.runtime.memory import Memory, host_memory
 
     host = None if arguments.host_memory_gb is None else int(arguments.host_memory_gb * GB)

@@ -1,4 +1,4 @@
-"""`bert4rec prepare …`: raw interactions → dataset folder."""
+"""`bert4rec prepare …`: make a dataset folder from raw interactions."""
 
 import argparse
 import shlex
@@ -15,12 +15,12 @@ from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.signals import log_interrupted
 
 SCRIPT = "python preprocessing.py"
-OF_DATA = ("data", "preprocessing")  # tables that the dataset folder repeats
-SETS = [source for source in get_args(Source) if source.startswith("ml-")]  # can be downloaded
+OF_DATA = ("data", "preprocessing")  # settings tables that the dataset folder contains
+SETS = [source for source in get_args(Source) if source.startswith("ml-")]  # available with --download
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--download`; any setting besides."""
+    """Add `--download`; any setting is an option, too."""
     parser.usage = "%(prog)s [INPUT] [--download] [--config=FILE] [--NAME=VALUE …] [--table.key=value …]"
     parser.description = (
         "Makes a dataset folder of INPUT, by one process, whole or not at all. INPUT: a file, folder, pattern or "
@@ -65,7 +65,7 @@ def _input(place: str, words: Sequence[str], *, is_set: bool) -> list[str]:
 
 
 def _training(prog: str, words: list[str]) -> str:
-    """Return the command that trains with these words, by the program `prog`."""
+    """Return the command that trains with `words`, after the program `prog` has prepared."""
     if prog == SCRIPT:
         train = ["torchx", "run", "-s", "local_cwd", "dist.ddp", "-j", "1x2", "--script", "train.py"]
         return shlex.join([*train, "--", *words] if words else train)

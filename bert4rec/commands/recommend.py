@@ -1,4 +1,4 @@
-"""`bert4rec recommend RUN …`: the best next items for histories, in the interactions' own ids."""
+"""`bert4rec recommend RUN …`: recommend the next items for histories, in their original ids."""
 
 import argparse
 import logging
@@ -25,14 +25,14 @@ OF_PACKAGE = "seen items {what}, as this model was exported (--seen=keep|leave-o
 
 COLUMN_SETTINGS = ("data.user_column", "data.item_column", "data.time_column")
 FILE_SETTINGS = (*COLUMN_SETTINGS, "data.time_unit", "data.time_format", "data.separator", "data.has_header")
-MOST_UNKNOWN = 0.5  # of the items of a list
+MOST_UNKNOWN = 0.5  # largest share of unknown items in a file of --allow or --deny
 
 logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the run, the histories and the choice of results."""
-    parser.description = "Recommends the next items for histories, in the items' own ids, with titles where known."
+    parser.description = "Recommends the next items for histories, by original id, with titles if known."
     parser.epilog = (
         f"--table.key=value: how the file of --histories is read, as in a preparation: {', '.join(FILE_SETTINGS)}"
     )
@@ -64,11 +64,11 @@ def add_model_arguments(parser: argparse.ArgumentParser, *, top: str = "items to
     what = "run folder (its best weights), one of its checkpoints, or a model package"
     parser.add_argument("run_folder", metavar="RUN", type=Path, help=what)
     parser.add_argument("--top", metavar="N", type=int, default=10, help=f"{top} (default: 10)")
-    parser.add_argument("--dataset", metavar="FOLDER", type=Path, help="the dataset folder, where it was moved")
+    parser.add_argument("--dataset", metavar="FOLDER", type=Path, help="the dataset folder, if it was moved")
 
 
 def add_seen_argument(parser: argparse.ArgumentParser) -> None:
-    """Add whether items of a history are recommended."""
+    """Add `--seen`: whether items of the history are recommended."""
     about = "items of the history itself (default: as in the evaluation of the run)"
     parser.add_argument("--seen", choices=("leave-out", "keep"), help=about)
 
@@ -105,9 +105,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.seen is None:
         logger.info(_why(model))
     if arguments.output is None and (arguments.items is not None or arguments.user):
-        (asked_for,) = parts
-        found_for = model.recommend([items for _, items in asked_for], arguments.top, **options)
-        for (user, _), best in zip(asked_for, found_for, strict=True):
+        (named_histories,) = parts
+        recommendations = model.recommend([items for _, items in named_histories], arguments.top, **options)
+        for (user, _), best in zip(named_histories, recommendations, strict=True):
             print(as_table(best) if arguments.items is not None else f"{user}\n{as_table(best)}")
         return 0
     with writer(arguments.output) as write, ProgressBar(total or 1, form=BAR if total else NO_BAR) as bar:
@@ -131,12 +131,12 @@ def _figures(bar: ProgressBar, done: int, total: int | None) -> str:
 def _why(model: "Recommender") -> str:
     """Return the sentence that says whether seen items are left out by default."""
     if model.is_package:
-        return OF_PACKAGE.format(what="are left out" if model.leaves_out_seen else "may come")
+        return OF_PACKAGE.format(what="are left out" if model.leaves_out_seen else "may be recommended")
     return LEFT_OUT if model.leaves_out_seen else KEPT
 
 
 def as_table(found: "list[Recommendation]") -> str:
-    """Return rank, item, score and, where known, title as columns of text."""
+    """Return rank, item, score and, if known, title as columns of text."""
     items = [str(one.item) for one in found]
     width = max(map(len, items), default=0)
     lines = (
@@ -147,7 +147,7 @@ def as_table(found: "list[Recommendation]") -> str:
 
 
 def _settings(arguments: argparse.Namespace) -> tuple[Data, Preprocessing, bool]:
-    """Return how the run's data were read, with what the command line says of it, and whether that names a column."""
+    """Return the run's settings for reading data, with the overrides, and whether an override names a column."""
     overrides = parse_command_line(arguments.settings)[1]
     for name, typed in overrides.typed.items():
         if name not in FILE_SETTINGS:
@@ -157,7 +157,7 @@ def _settings(arguments: argparse.Namespace) -> tuple[Data, Preprocessing, bool]
     saved = find_trained(arguments.run_folder).metadata["config"]
     typed_data = load_config(None, overrides).data
     changes = {name.removeprefix("data."): getattr(typed_data, name.removeprefix("data.")) for name in overrides}
-    data = Data.model_validate(saved.get("data", {})).model_copy(update=changes)  # a package has none
+    data = Data.model_validate(saved.get("data", {})).model_copy(update=changes)  # a package has no [data]
     backwards = saved.get("preprocessing", {}).get("reverse_file_order", "auto")
     return data, Preprocessing(reverse_file_order=backwards), bool(overrides.keys() & {*COLUMN_SETTINGS})
 
@@ -165,7 +165,7 @@ def _settings(arguments: argparse.Namespace) -> tuple[Data, Preprocessing, bool]
 def _histories(
     arguments: argparse.Namespace, model: "Recommender", data: Data, preprocessing: Preprocessing, *, is_named: bool
 ) -> "tuple[int | None, Iterable[Histories]]":
-    """Return the number of histories, None where it is not known, and the histories."""
+    """Return the number of histories, or None if it is unknown, and the histories."""
     from bert4rec.commands.history_files import read_histories
     from bert4rec.inference.histories import UserHistories
     from bert4rec.prepare.sources import open_histories
@@ -187,7 +187,7 @@ def _histories(
 
 
 def _instant(text: str | None, times: str) -> int | None:
-    """Return seconds since 1970."""
+    """Return the query time in seconds since 1970, or None. Raises `SettingsError` if the model does not use it."""
     if text is None:
         return None
     if times != "target":
@@ -199,7 +199,7 @@ def _instant(text: str | None, times: str) -> int | None:
 
 
 def _items(option: str, arguments: argparse.Namespace, ids: "ItemIds", data: Data) -> list[Any]:
-    """Return the items in the file of an `option`. Raises `DataError` where the model does not know enough of them."""
+    """Return the items in the file of an `option`. Raises `DataError` if the model does not know enough of them."""
     from bert4rec.inference.histories import UNKNOWN
 
     path = arguments.allow if option == "--allow" else arguments.deny
@@ -222,7 +222,7 @@ def _items(option: str, arguments: argparse.Namespace, ids: "ItemIds", data: Dat
 
 
 def _read_items(path: Path, ids: "ItemIds", data: Data) -> tuple[list[Any], str]:
-    """Return the items that a file lists and the column that has them, "" for a file with an item a line."""
+    """Return the items that a file lists, and the column that has them; "" for a file with one item per line."""
     from bert4rec.config.recognition import format_of
     from bert4rec.inference.histories import UNKNOWN
     from bert4rec.prepare.columns import ITEMS, name_words

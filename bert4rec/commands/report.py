@@ -1,4 +1,4 @@
-"""`bert4rec report [RUN]`: the metrics of a finished run, and the next commands."""
+"""`bert4rec report [RUN]`: print the metrics of a finished run, and the next commands."""
 
 import argparse
 import shlex
@@ -24,14 +24,14 @@ WITH_REAL_DATA = """With real data, for instance MovieLens 1M:
 With a CSV or Parquet file of your own:
   bert4rec prepare FILE --user=… --item=… --time=…
   bert4rec train --data.source=table --data.path=FILE"""
-ML_1M = Path("configs/ml-1m.toml")  # where it is run from a copy of the project
+ML_1M = Path("configs/ml-1m.toml")  # exists in a checkout of the project
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the run folder and `--open`."""
     parser.description = (
         f"Prints the test metrics of a finished run, and what to type next. {HTML_PAGE} in its folder shows all of it; "
-        "where that is missing, or older than the figures, it is written again."
+        "it is written again if it is missing or older than the figures."
     )
     folder = "run folder (default: the newest finished run under runs/)"
     parser.add_argument("folder", metavar="RUN", nargs="?", type=Path, help=folder)

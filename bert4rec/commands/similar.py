@@ -1,4 +1,4 @@
-"""`bert4rec similar RUN ITEM …`: the items whose vectors are nearest."""
+"""`bert4rec similar RUN ITEM …`: find the items whose vectors are nearest."""
 
 import argparse
 
@@ -13,10 +13,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a table for each item; the exit status: 0. Raises `UserError`."""
+    """Print a table for each item, and return the exit status 0. Raises `UserError`."""
     model = load_model(arguments)
-    for item, found in zip(arguments.items, model.similar(arguments.items, arguments.top), strict=True):
+    for item, nearest in zip(arguments.items, model.similar(arguments.items, arguments.top), strict=True):
         (index,) = model.ids.indices([item])
         title = model.ids.titles_of([index])[0]
-        print(f"{item}{f' ({title})' if title else ''}\n{as_table(found)}")
+        print(f"{item}{f' ({title})' if title else ''}\n{as_table(nearest)}")
     return 0

@@ -1,4 +1,4 @@
-"""`bert4rec train …`: dataset folder → run folder, on one process or on all that a launcher starts."""
+"""`bert4rec train …`: train on a dataset folder and write a run folder, in one process or in those of a launcher."""
 
 import argparse
 import logging

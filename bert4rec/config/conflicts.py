@@ -1,4 +1,4 @@
-"""Settings that are possible each by itself, but not together."""
+"""Find settings that are each valid, but conflict with each other."""
 
 from collections.abc import Iterator
 
@@ -8,12 +8,12 @@ from bert4rec.config.tables import Config, instant
 
 def conflicts(config: Config) -> Iterator[tuple[str, str]]:
     """Yield the setting ("table.key") of each conflict, and the reason."""
-    yield from _of_the_dataset(config)
-    yield from _of_the_model(config)
-    yield from _of_the_run(config)
+    yield from _dataset_conflicts(config)
+    yield from _model_conflicts(config)
+    yield from _run_conflicts(config)
 
 
-def _of_the_dataset(config: Config) -> Iterator[tuple[str, str]]:
+def _dataset_conflicts(config: Config) -> Iterator[tuple[str, str]]:
     data, settings = config.data, config.preprocessing
     if data.title_column and data.titles_path:
         reason = f'titles come from data.titles_path = "{data.titles_path}" already; leave one of them empty'
@@ -25,7 +25,7 @@ def _of_the_dataset(config: Config) -> Iterator[tuple[str, str]]:
         yield "preprocessing.time_until", f'must be after time_from = "{settings.time_from}"'
 
 
-def _of_the_model(config: Config) -> Iterator[tuple[str, str]]:
+def _model_conflicts(config: Config) -> Iterator[tuple[str, str]]:
     model, training, loss = config.model, config.training, config.training.loss
     of_kind, kind = KINDS[model.kind], f'model.kind = "{model.kind}"'
     if of_kind.is_transformer and model.embed_dim % model.n_heads:
@@ -35,9 +35,9 @@ def _of_the_model(config: Config) -> Iterator[tuple[str, str]]:
         reason = f"turns pairs of numbers, and a head has {model.embed_dim} / {model.n_heads} of them"
         yield "model.positions", f'"rotary" {reason}; make that an even number, or choose "learned"'
     if of_kind.learns_pairs and model.head != "tied":
-        yield "model.head", f'a layer of scores stands behind a transformer; valid with {kind}: "tied"'
+        yield "model.head", f'only a transformer can have a separate output layer; valid with {kind}: "tied"'
     if of_kind.learns_pairs and training.compile:
-        yield "training.compile", f"compiles the blocks of a transformer, of which {kind} has none; set it to false"
+        yield "training.compile", f"compiles the blocks of a transformer, but {kind} has none; set it to false"
     if loss == "mse" and not of_kind.learns_pairs:
         yield (
             "training.loss",
@@ -50,7 +50,7 @@ def _of_the_model(config: Config) -> Iterator[tuple[str, str]]:
         yield "training.rating_range", "must be two ascending numbers, such as [0, 5.5], or [] for no limits"
 
 
-def _of_the_run(config: Config) -> Iterator[tuple[str, str]]:
+def _run_conflicts(config: Config) -> Iterator[tuple[str, str]]:
     training, run, parallelism = config.training, config.run, config.parallelism
     mode, device, optimizer = parallelism.mode, parallelism.device, parallelism.sparse_optimizer
     if config.model.max_len != "auto" and training.sliding_step > config.model.max_len:

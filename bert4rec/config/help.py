@@ -1,4 +1,4 @@
-"""Names and help of the settings, and their errors in one line.
+"""Name the settings, print their help, and format their errors in one line.
 
 An error names the file or option, the key, the value, and what is valid.
 """
@@ -17,9 +17,9 @@ from bert4rec.config.recognition import without_secrets
 from bert4rec.config.tables import Config
 
 WIDTH = 110  # characters of a line of `--help-all`
-MOST = 3  # suggestions
+MOST = 3  # suggestions in a message
 
-# Setting → what other programs call it. The order is that in which several are suggested.
+# Setting → its names in other programs. Suggestions keep this order.
 OTHER_KEYS = {
     "training.learning_rate": "lr rate",
     "parallelism.sparse_learning_rate": "lr rate",
@@ -53,7 +53,7 @@ OTHER_KEYS = {
     "run.init_from": "checkpoint ckpt restore",
 }
 
-# Source → what people call the files that it reads.
+# Source → common names of the files that it reads.
 OTHER_SOURCES = {
     "table": "csv tsv parquet pq json jsonl ndjson feather arrow ipc file dataframe log tabular",
     "sequences": "txt text sasrec bert4rec pairs",
@@ -67,17 +67,17 @@ OTHER_SOURCES = {
 
 
 def nearest_keys(name: str, keys: Collection[str]) -> list[str]:
-    """Return at most three of `keys` ("table.key", or a short option) that `name` may mean, likeliest first.
+    """Return at most three of `keys` ("table.key", or a short option) that `name` may mean, the likeliest first.
 
     If `name` begins with a table, only keys of that table are returned, if any match.
     """
     table, _, word = name.lower().replace("-", "_").rpartition(".")
-    own = [key for key in keys if table and key.startswith(f"{table}.")]
-    return (_nearest_keys(word, own) or _nearest_keys(word, keys))[:MOST]
+    table_keys = [key for key in keys if table and key.startswith(f"{table}.")]
+    return (_nearest_keys(word, table_keys) or _nearest_keys(word, keys))[:MOST]
 
 
 def nearest_values(value: str, values: Sequence[str], other_names: Mapping[str, str]) -> list[str]:
-    """Return at most three of `values` that `value` may mean, by another name or by its letters."""
+    """Return at most three of `values` that `value` may mean, by another name or by similar spelling."""
     word = value.lower().replace("_", "-")
     return (_called(word, values, other_names) or difflib.get_close_matches(word, values, n=1))[:MOST]
 
@@ -91,7 +91,7 @@ def did_you_mean(names: Sequence[str]) -> str:
 
 
 def _nearest_keys(word: str, keys: Collection[str]) -> list[str]:
-    """Return the keys whose last part is `word`, else those that others call so, else those with nearly its letters."""
+    """Return the keys whose last part is `word`, else those with that name elsewhere, else similar ones."""
     last_parts = {key: key.rpartition(".")[2] for key in keys}
     if word not in last_parts.values() and (called := _called(word, keys, OTHER_KEYS)):
         return called
@@ -103,7 +103,7 @@ def _called(word: str, names: Collection[str], other_names: Mapping[str, str]) -
     return [name for name, others in other_names.items() if word in others.split() and name in names]
 
 
-# Short name on the command line → setting: of all commands, as `train --help` lists them, and of `prepare` alone.
+# Short name on the command line → setting: for all commands, as `train --help` lists them, and for `prepare` only.
 SHORT_OPTIONS = {
     "model": "model.kind",
     "embed-dim": "model.embed_dim",
@@ -139,19 +139,19 @@ DATA_OPTIONS = {
 }
 PREPARE_OPTIONS = SHORT_OPTIONS | DATA_OPTIONS
 ALL = "--help-all lists all"
-MANY = 4  # choices of which the nearest is named, too
+MANY = 4  # from so many choices on, a message also suggests the nearest
 
 
 @dataclass(frozen=True)
 class Origins:
-    """Hold the origin of each setting ("table.key"): `in_file`, those of the `file`; `typed`, the options."""
+    """Hold the origins of settings ("table.key"): `in_file` are set in `file`, `typed` maps to options as typed."""
 
     file: str = ""
     in_file: frozenset[str] = frozenset()
     typed: Mapping[str, str] = field(default_factory=dict)
 
     def format_error(self, name: str, value: Any, reason: str) -> str:
-        """Return a line about a setting as typed, or else prefixed by the file that has it or the reason."""
+        """Return an error line with the option as typed, or with the file if it sets a setting that the line names."""
         if name in self.typed:
             return f"{without_secrets(self.typed[name])}: {reason}"
         line = f"{name} = {shown(without_secrets(value) if isinstance(value, str) else value)}: {reason}"
@@ -163,7 +163,7 @@ NOWHERE = Origins()
 
 
 def one_line(error: ValidationError, origins: Origins) -> str:
-    """Return the first problem in one line: where it stands, key, value, what is valid."""
+    """Return the first problem in one line: file or option, key, value, what is valid."""
     problem = error.errors()[0]
     keys = [str(part) for part in problem["loc"]]
     name = ".".join(keys[:2])
@@ -197,12 +197,12 @@ def all_keys() -> list[str]:
 
 
 def keys_of(table: Any) -> dict[str, Any]:
-    """Return the settings of a table (a class) by the names that people write: `async` is a word of Python."""
+    """Return the settings of a table (a class) by their names in the file; `async` differs, as a keyword of Python."""
     return {setting.alias or name: setting for name, setting in table.model_fields.items()}
 
 
 def shown(value: Any) -> str:
-    """Return a value as it would stand in the file."""
+    """Return a value as it is written in the settings file."""
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
@@ -239,15 +239,16 @@ def summary(setting: Any) -> str:
 
 
 def choices(setting: Any) -> list[str]:
-    """Return the words that the setting takes, or none if it takes other values or one word."""
-    values = re.findall("'(.*?)'", str(setting.annotation))  # of its Literal
+    """Return the words that the setting accepts, or none if it accepts other values or only one word."""
+    values = re.findall("'(.*?)'", str(setting.annotation))  # the annotation is a Literal
     return values if len(values) > 1 else []
 
 
 def usual_help(options: Mapping[str, str], prog: str) -> str:
     """Return the end of `--help`: a line for each of the short `options` (name → "table.key")."""
-    of = all_settings()
-    lines = [(f"--{option}={_plain(of[key].default)}", summary(of[key])) for option, key in options.items()]
+    settings = all_settings()
+    chosen = [(option, settings[key]) for option, key in options.items()]
+    lines = [(f"--{option}={_plain(setting.default)}", summary(setting)) for option, setting in chosen]
     return "\n".join(
         [
             "usual settings, with their defaults:",

@@ -1,6 +1,6 @@
-"""The kinds of models, and what goes together: losses, updates of table rows, optimizers, shardings, devices.
+"""Describe the kinds of models, and which losses, row updates, optimizers, shardings and devices fit together.
 
-`Kind` says what each is and needs, so that no other code has to ask which kind it is. Imports no torch.
+`Kind` holds the properties of a kind, so that no other code depends on its name. Imports no torch.
 """
 
 from dataclasses import dataclass
@@ -10,42 +10,42 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A kind of model, `name` as model.kind has it. The defaults are those of a kind that only counts."""
+    """A kind of model; `name` is its value of model.kind. The defaults are those of a kind that only counts."""
 
     name: str
     title: str  # in reports
-    model: str = ""  # the class, with its module; "" = nothing is trained, and models/baselines.py has a scorer
-    is_transformer: bool = False  # over histories: it continues any; else it knows the users of its dataset only
+    model: str = ""  # the class, with its module; "" = not trained, with a scorer in models/baselines.py
+    is_transformer: bool = False  # whether it scores any history; else it knows only the users of its dataset
     is_causal: bool = False  # whether a position attends only to earlier positions and itself
     has_mask_token: bool = False  # whether a mask token after the history predicts the next item
     settings: tuple[str, ...] = ()  # keys of [model] that are keywords of the class
-    size_arguments: tuple[str, ...] = ("n_items",)  # its keywords that say how large its tables are
-    dropout: tuple[tuple[int, float], ...] = ((0, 0.1),)  # from so many interactions an item on, on average
-    smallest_batch: int = 64  # on all processes
-    is_in_run_names: bool = True  # of those that the program gives
+    size_arguments: tuple[str, ...] = ("n_items",)  # keywords of the class for the sizes of its tables
+    dropout: tuple[tuple[int, float], ...] = ((0, 0.1),)  # (least mean interactions per item, dropout)
+    smallest_batch: int = 64  # on all ranks together
+    is_in_run_names: bool = True  # whether default run names contain it
 
     @property
     def is_trained(self) -> bool:
-        """Return whether it has weights; a kind without them counts the training split, and that is all."""
+        """Return whether it has weights; a kind without weights only counts the training split."""
         return bool(self.model)
 
     @property
     def learns_pairs(self) -> bool:
-        """Return whether it is trained on pairs of a user and an item, perhaps rated, and not on windows."""
+        """Return whether it is trained on pairs of a user and an item, rated or not, instead of windows."""
         return self.is_trained and not self.is_transformer
 
     @property
     def sample_name(self) -> str:
-        """Return what a batch counts."""
+        """Return the name of a training sample: "window" or "pair"."""
         return "window" if self.is_transformer else "pair"
 
     @property
     def examples(self) -> str:
-        """Return what the speed of a training counts."""
+        """Return the unit of the training throughput: "sequences" or "pairs"."""
         return "sequences" if self.is_transformer else "pairs"
 
     def has_products(self, form: str) -> bool:
-        """Return whether its scores are products of two vectors, as the exact softmax wants them; `form` as model."""
+        """Return whether its scores are products of two vectors, as the exact softmax needs; `form` is model.form."""
         return self.is_transformer or form != "neural"
 
 
@@ -70,8 +70,8 @@ KINDS = {
             title="Bert4Rec",
             model="bert4rec.models.sequence_model.Bert4Rec",
             has_mask_token=True,
-            dropout=((100, 0.1), (0, 0.2)),  # what is masked is dropped already (docs/results.md)
-            smallest_batch=64,  # a fifth of its positions are predicted, not all
+            dropout=((100, 0.1), (0, 0.2)),  # lower, since masking drops items already (docs/results.md)
+            smallest_batch=64,  # larger, since only a fifth of its positions are predicted
             is_in_run_names=False,
         ),
         _transformer(name="sasrec", title="SASRec", model="bert4rec.models.sequence_model.SASRec", is_causal=True),
@@ -89,9 +89,9 @@ KINDS = {
     )
 }
 UNTRAINED = tuple(name for name, kind in KINDS.items() if not kind.is_trained)
-BASELINES = tuple(name for name in UNTRAINED if name != POPULARITY)  # beside that one, which every report has
+BASELINES = tuple(name for name in UNTRAINED if name != POPULARITY)  # every report has popularity anyway
 
-# Pydantic takes the valid names from the table, which a type checker cannot.
+# Pydantic reads the valid names from `KINDS`; a type checker cannot.
 if TYPE_CHECKING:
     KindName: TypeAlias = str
     UntrainedName: TypeAlias = str
@@ -112,12 +112,12 @@ def table_updates(
     *, mode: str, device_type: str, loss: str, is_scored: bool, sharding_type: str, compute_kernel: str,
     optimizer: str, weight_decay: float,
 ) -> Updates:  # fmt: skip
-    """Return how the rows of a table are updated; `is_scored`: whether a loss takes its candidates from it.
+    """Return how the rows of a table are updated; `is_scored`: whether a loss takes its candidates from the table.
 
-    "replicated" (`ddp`): every process has them all, under an ordinary optimizer. "fused" (`dmp`): by fbgemm, in
-    backward, those that a step has looked up. "dense_shards" (`dmp`): row-wise shards are trained as ordinary
-    parameters, where every row changes at every step, by a gradient or by `weight_decay`, or where fbgemm does not have
-    the `optimizer`: Adam on CPU.
+    "replicated" (`ddp`): every rank has all rows, and an ordinary optimizer updates them. "fused" (`dmp`): fbgemm
+    updates the rows that a step has looked up, during backward. "dense_shards" (`dmp`): row-wise shards are ordinary
+    parameters. This is used if every row changes at every step, by a gradient or by `weight_decay`, or if fbgemm lacks
+    the `optimizer` (Adam on CPU).
     """
     if mode == "ddp":
         return "replicated"
@@ -127,23 +127,23 @@ def table_updates(
 
 
 def can_be_dense(sharding_type: str, compute_kernel: str) -> bool:
-    """Return whether such shards can be trained as ordinary parameters."""
+    """Return whether shards of this type and kernel can be trained as ordinary parameters."""
     return sharding_type == "row_wise" and compute_kernel == "fused"
 
 
 def has_optimizer(name: str, updates: Updates, device_type: str) -> bool:
-    """Return whether the optimizer exists for such updates: fbgemm has no fused Adam on CPU."""
+    """Return whether the optimizer exists for these updates: fbgemm has no fused Adam on CPU."""
     return not (name == "adam" and updates == "fused" and device_type == "cpu")
 
 
 def supports_column_sharding(optimizer: str, sharding_type: str) -> bool:
-    """Return whether a fused `optimizer` computes on shards what it computes on whole tables.
+    """Return whether a fused `optimizer` gives the same result on shards as on whole tables.
 
-    Row-wise Adagrad is another algorithm when a row is cut.
+    Row-wise Adagrad does not if a row is cut.
     """
     return not (optimizer == "rowwise_adagrad" and sharding_type == "column_wise")
 
 
 def has_kernel(name: str, mode: str, device_type: str) -> bool:
-    """Return whether the kernel exists: others than "fused" are for sharded tables on CUDA ("auto": possibly)."""
+    """Return whether the kernel exists: all but "fused" need sharded tables on CUDA ("auto" may be CUDA)."""
     return name == "fused" or (mode == "dmp" and device_type in ("cuda", "auto"))

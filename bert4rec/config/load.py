@@ -36,9 +36,9 @@ NO_FILE = f"no {USUAL_FILE} here: the defaults count"
 
 
 class Overrides(dict[str, Any]):
-    """Hold settings of the command line, "table.key" → value; `typed`: the same keys → the option as typed.
+    """Hold settings of the command line, "table.key" → value; `typed` maps the same keys to the options as typed.
 
-    From Python there is nothing `typed`.
+    Settings from Python have no `typed`.
     """
 
     def __init__(self, values: Mapping[str, Any] | None = None, typed: Mapping[str, str] | None = None) -> None:
@@ -55,8 +55,8 @@ class Overrides(dict[str, Any]):
 def load_config(path: str | Path | None, overrides: Mapping[str, Any] | None = None) -> Config:
     """Return settings from defaults, then the TOML file at `path`, then `overrides` ("table.key" → value).
 
-    Raises `SettingsError` for a file that is missing or not TOML, and for any setting that does not fit; `DataError`
-    where a `data.path` without a source is not there, or not recognized.
+    Raises `SettingsError` for a file that is missing or not TOML, and for an invalid setting; `DataError` if there is
+    no source and `data.path` is missing or not recognized.
     """
     return load_and_recognize(path, overrides)[0]
 
@@ -64,7 +64,7 @@ def load_config(path: str | Path | None, overrides: Mapping[str, Any] | None = N
 def load_and_recognize(
     path: str | Path | None, overrides: Mapping[str, Any] | None = None
 ) -> tuple[Config, DetectedSource | None]:
-    """Return the settings and the source recognized at `data.path`; None if it was named or reads no file."""
+    """Return the settings and the source recognized at `data.path`; None if the settings name it or read no file."""
     tables = _read_toml(path) if path is not None else {}
     overrides = overrides or {}
     in_file = {f"{table}.{key}" for table, keys in tables.items() for key in keys}
@@ -82,7 +82,7 @@ def load_and_recognize(
 
 
 def with_changes(config: Config, table: str, changes: Mapping[str, Any]) -> Config:
-    """Return `config` with other values for some keys of `table`, checked as any other."""
+    """Return `config` with `changes` to keys of `table`, checked like any settings."""
     tables = config.model_dump()
     tables[table] |= changes
     return _checked(tables)
@@ -100,7 +100,7 @@ def _checked(tables: Mapping[str, Any], origins: Origins = NOWHERE) -> Config:
 
 
 def _refuse_two_inputs(config: Config, origins: Origins, *, is_chosen: bool) -> None:
-    """Raise `SettingsError` for a generated source with a path, if the source was chosen for or over it."""
+    """Raise `SettingsError` for a generated source with a path, if the command line or the file chose the source."""
     if is_chosen:
         clear = " (--data.path= clears the one in the file)" if "data.path" in origins.in_file else ""
         advice = f"leave one of them out{clear}"
@@ -113,15 +113,15 @@ def _refuse_two_inputs(config: Config, origins: Origins, *, is_chosen: bool) -> 
 
 
 def settings_file(named: str | None) -> str | None:
-    """Return the file that was `named`, else the usual one where it stands in this folder."""
+    """Return the `named` file, or else the default file if it exists in the current folder; else None."""
     return named if named is not None or not Path(USUAL_FILE).exists() else USUAL_FILE
 
 
 def parse_mapping(settings: Mapping[str, Any], short: Mapping[str, str] = SHORT_OPTIONS) -> Overrides:
-    """Return settings from Python: "table.key", or a `short` name of the command line, → value, as overrides.
+    """Return overrides for settings from Python: "table.key", or a `short` name of the command line, → value.
 
-    A short name may have "_" for "-". Paths count as text and tuples as lists. Raises `SettingsError` for a name that
-    is no setting.
+    A short name may have "_" for "-". Paths become text and tuples become lists. Raises `SettingsError` for an unknown
+    setting.
     """
     known, overrides = all_keys(), Overrides()
     for name, value in settings.items():
@@ -136,11 +136,11 @@ def parse_mapping(settings: Mapping[str, Any], short: Mapping[str, str] = SHORT_
 
 
 def parse_command_line(argv: Sequence[str], short: Mapping[str, str] = SHORT_OPTIONS) -> tuple[str | None, Overrides]:
-    """Return the file, if named, and the overrides of `--config=FILE --table.key=value …` (or `--table.key value`).
+    """Return the settings file, or None, and the overrides of `--config=FILE --table.key=value …`.
 
-    `short`: names without a table → "table.key". A value is read as TOML where it is TOML (`3`, `true`, `[1, 5]`), else
-    as plain text, and always so for a setting that takes any text. Raises `SettingsError` for anything else on the
-    line.
+    `--table.key value` is valid too. `short` maps names without a table to "table.key". A value is read as TOML if it
+    is TOML (`3`, `true`, `[1, 5]`), else as text; the value of a text setting is always text. Raises `SettingsError`
+    for any other word.
     """
     path = None
     overrides = Overrides()
@@ -159,7 +159,7 @@ def parse_command_line(argv: Sequence[str], short: Mapping[str, str] = SHORT_OPT
 
 
 def take_folder(argv: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the word of a command line that is neither an option nor its value, "" if there is none, and the others.
+    """Return the first word that is neither an option nor its value, or "", and all other words.
 
     >>> take_folder(["--model.max_len", "50", "data/log", "--mode=ddp"])
     ('data/log', ['--model.max_len', '50', '--mode=ddp'])
@@ -211,7 +211,7 @@ def _read_toml(name: str | Path) -> dict[str, Any]:
     for name, table in tables.items():
         if not isinstance(table, dict):
             nearest = did_you_mean(nearest_keys(name, all_keys()))
-            raise SettingsError(f"{path}: {name} = {shown(table)} stands outside the tables{nearest}")
+            raise SettingsError(f"{path}: {name} = {shown(table)} is outside of the tables{nearest}")
         if name not in Config.model_fields:
             nearest = did_you_mean([f"[{table}]" for table in nearest_values(name, [*Config.model_fields], {})])
             valid = f"; valid: {', '.join(Config.model_fields)}"
@@ -220,7 +220,7 @@ def _read_toml(name: str | Path) -> dict[str, Any]:
 
 
 def _is_text(table: str, key: str) -> bool:
-    """Return whether a setting takes any text, so that `--run.name=7` is not a number."""
+    """Return whether a setting accepts any text, so that `--run.name=7` is not a number."""
     setting = keys_of(Config.model_fields[table].annotation).get(key)
     return setting is not None and setting.annotation is str
 

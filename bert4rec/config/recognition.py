@@ -1,6 +1,6 @@
-"""Recognition of files by their names and first bytes: the source that reads a path, and the format of a table.
+"""Recognize files by their names and first bytes: the source that reads a path, and the format of a table.
 
-Neither Polars nor torch is imported here: the settings are recognized before anything else is done.
+Imports neither Polars nor torch, since this runs before anything else.
 """
 
 import glob
@@ -20,7 +20,7 @@ LISTED = ("s3", "gs", "hf")  # their files can be listed, so a pattern can name 
 
 
 def is_url(path: str) -> bool:
-    """Return whether `path` is an address and no local path.
+    """Return whether `path` is a URL and not a local path.
 
     >>> is_url("s3://bucket/log.csv"), is_url("logs/log.csv")
     (True, False)
@@ -29,7 +29,7 @@ def is_url(path: str) -> bool:
 
 
 def check_url(path: str) -> str:
-    """Return `path`; raise `ValueError` if it is an address from which nothing can be read."""
+    """Return `path`; raise `ValueError` if it is a URL that cannot be read."""
     scheme, _, rest = path.partition("://")
     if not is_url(path):
         return path
@@ -46,7 +46,7 @@ def check_url(path: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Return `text` that ends with an address, without the login and without the query, which may hold a signature.
+    """Return `text`, which ends with a URL, without the URL's login and query, which may hold a signature.
 
     >>> without_secrets("--data.path=https://ann:pw@host/log.csv?X-Amz-Signature=1f"), without_secrets("s3://b/log?.csv")
     ('--data.path=https://host/log.csv', 's3://b/log?.csv')
@@ -58,7 +58,7 @@ Format: TypeAlias = Literal["text", "json lines", "parquet", "arrow file", "arro
 
 MAGIC: dict[bytes, Format] = {b"PAR1": "parquet", b"ARROW1": "arrow file", b"\xff\xff\xff\xff": "arrow stream"}
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # as pyarrow calls them
-PACKED = (".gz", ".zst")  # behind the suffix of what is packed
+PACKED = (".gz", ".zst")  # second suffix of compressed files
 TYPED_NAMES: dict[Format, str] = {  # of formats that carry the types of their columns
     "parquet": "a Parquet file", "arrow file": "an Arrow IPC (Feather) file", "arrow stream": "an Arrow IPC stream",
 }  # fmt: skip
@@ -74,7 +74,7 @@ SUFFIXES: dict[str, tuple[Format, str]] = {
     ".ipc": ("arrow file", "an Arrow file"),
 }
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-ARRAY = re.compile(rb"\s*\[\s*[\[{]")  # how an array of records begins
+ARRAY = re.compile(rb"\s*\[\s*[\[{]")  # the start of an array of records
 JSON_IN_ONE_PIECE = (
     "is JSON in one piece, which is not read: write one object a line (JSON lines), with pandas: "
     'frame.to_json("log.jsonl", orient="records", lines=True)'
@@ -106,26 +106,26 @@ GROUPLENS_FOLDERS = ("ml-20m", "ml-25m", "ml-32m", "ml-latest-small")
 GOODREADS_HEADER = ["user_id", "book_id", "is_read"]
 PUBLIC_FILES = (*GROUPLENS_LINES, "ratings.csv", "goodreads_interactions.csv")
 NOT_DATA = ("readme", "license", "changelog")
-HEAD = 1 << 16  # bytes of a file that show its source
-FIRST_LINE = 1 << 20  # bytes in which the first line of a table is looked for
-N_LINES = 20  # lines of the head, at most
-SHOWN = 8  # columns that are named
+HEAD = 1 << 16  # bytes that are read to recognize a file
+FIRST_LINE = 1 << 20  # bytes that are searched for the first line of a table
+N_LINES = 20  # largest number of lines to look at
+SHOWN = 8  # number of columns to list
 ADVICE = "say what it is: --data.source=table (columns by their names), sequences (lines of a user and items), ml-1m, …"
 
 
 @dataclass(frozen=True)
 class DetectedSource:
-    """Hold the `source` that reads what was found, and the reason ("log.csv is a CSV file …")."""
+    """Hold the recognized `source`, and the reason ("log.csv is a CSV file …")."""
 
     source: str
     reason: str
 
 
 def recognize(path: str) -> DetectedSource:
-    """Return the source of the file at `path`, of the file in the folder there, or of the first that fits a pattern.
+    """Return the source of the file at `path`, of the file in that folder, or of the first file that fits a pattern.
 
-    An address is recognized by its name alone: a training should not need the network for it. Raises `DataError` for a
-    path that does not exist and for a file that is not recognized.
+    A URL is recognized only by its name, so that a training does not need the network. Raises `DataError` for a path
+    that does not exist and for a file that is not recognized.
     """
     if is_url(path):
         url = without_secrets(path)
@@ -133,8 +133,8 @@ def recognize(path: str) -> DetectedSource:
             return DetectedSource("table", f"{Path(url).name} is {what} by its name")
         raise DataError(f"{url}: not recognized by its name; {ADVICE}")
     if files := matching_files(path):
-        found = _of_file(files[0]) or _refuse(files[0])
-        return DetectedSource(found.source, found.reason + (f" (the first of {len(files)})" if len(files) > 1 else ""))
+        first = _of_file(files[0]) or _refuse(files[0])
+        return DetectedSource(first.source, first.reason + (f" (the first of {len(files)})" if len(files) > 1 else ""))
     place = Path(path)
     try:
         place.stat()
@@ -159,13 +159,13 @@ def matching_files(path: str) -> tuple[Path, ...]:
 
 
 def format_of(path: Path) -> Format:
-    """Return the format of the table in the file at `path`, by its first bytes more than by its name.
+    """Return the format of the table in the file at `path`; its first bytes count more than its name.
 
-    Raises `DataError` for a format that is not read, and for a file that is not what its name says.
+    Raises `DataError` for an unsupported format, and for a file that is not what its name says.
     """
     start = _first_bytes(path, FIRST_LINE, unpack=False)
-    if found := _typed_format(start):
-        return found
+    if typed := _typed_format(start):
+        return typed
     refuse_unsupported_format(str(path), start)
     if named := TYPED_NAMES.get(_by_suffix(path.name)[0]):
         raise DataError(f"{path}: not {named}, or damaged; bring the whole file")
@@ -182,7 +182,7 @@ def format_of(path: Path) -> Format:
 
 
 def compression_of(start: bytes) -> str | None:
-    """Return how a file that begins with `start` is compressed, as pyarrow calls it; None if it is not.
+    """Return pyarrow's name for the compression of a file that begins with `start`; None if it is not compressed.
 
     >>> compression_of(b"\\x1f\\x8b\\x08")
     'gzip'
@@ -191,7 +191,7 @@ def compression_of(start: bytes) -> str | None:
 
 
 def refuse_unsupported_format(name: str, start: bytes = b"") -> None:
-    """Raise `DataError` if the file called `name`, which begins with `start`, has a format that is not read."""
+    """Raise `DataError` if the file `name`, which begins with `start`, has an unsupported format."""
     if problem := _problem_of_format(name, start):
         raise DataError(f"{name}: {problem}")
 
@@ -207,7 +207,7 @@ def infer_separator(line: str) -> str:
 
 
 def _of_folder(folder: Path) -> DetectedSource:
-    """Return the source of the one public file in the folder, else of the only file that is recognized."""
+    """Return the source of the first public file in the folder, or else of the only file that is recognized."""
     try:
         files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     except OSError as error:
@@ -249,7 +249,7 @@ def _of_file(file: Path) -> DetectedSource | None:
 
 
 def _public(file: Path, lines: Sequence[str]) -> DetectedSource | None:
-    """Return the source of a file of GroupLens or Goodreads."""
+    """Return the source of a file of GroupLens or Goodreads; None for another file."""
     if lines and (known := GROUPLENS_LINES.get(_unpacked_name(file))):
         source, form, words = known
         return DetectedSource(source, f"{file.name} has lines of {words}") if form.fullmatch(lines[0]) else None
@@ -274,15 +274,15 @@ def _refuse(file: Path) -> NoReturn:
 
 
 def _problem_of_format(name: str, start: bytes) -> str:
-    """Return what the file called `name`, with these first bytes, is and what to do; "" if it may be read."""
+    """Return the unsupported format of the file `name`, which begins with `start`, and the advice; "" if supported."""
     start, suffix = start[:1024], Path(name).suffix.lower()
     if start.startswith(ZIP) and _is_workbook(name):
         suffix = ".xlsx"
     begins = (start, start.lstrip().lower())
-    found = [(what, advice) for what, advice, _, suffixes in UNREAD if suffix in suffixes]
-    found += [(what, advice) for what, advice, magic, _ in UNREAD if any(text.startswith(magic) for text in begins)]
-    if found:
-        return f"is {found[0][0]}, which is not read: {found[0][1]}"
+    matches = [(what, advice) for what, advice, _, suffixes in UNREAD if suffix in suffixes]
+    matches += [(what, advice) for what, advice, magic, _ in UNREAD if any(text.startswith(magic) for text in begins)]
+    if matches:
+        return f"is {matches[0][0]}, which is not read: {matches[0][1]}"
     return JSON_IN_ONE_PIECE if ARRAY.match(start) else ""
 
 
@@ -307,12 +307,12 @@ def _typed_format(start: bytes) -> Format | None:
 
 
 def _by_suffix(name: str) -> tuple[Format, str]:
-    """Return the format of a file of that name, and what it is in words; text and "" if the name does not tell."""
+    """Return the format of a file of that name, and its description; "text" and "" if the suffix is unknown."""
     return SUFFIXES.get(Path(name).suffix.lower(), ("text", ""))
 
 
 def _unpacked_name(file: Path) -> str:
-    """Return the name in small letters, without the suffix of a packed file."""
+    """Return the name in lower case, without the suffix of a compressed file."""
     name = file.name.lower()
     return name.removesuffix(next((end for end in PACKED if name.endswith(end)), ""))
 
@@ -322,7 +322,7 @@ def _first_bytes(file: Path, size: int, *, unpack: bool = True) -> bytes:
         with file.open("rb") as stream:
             start = stream.read(size)
         if unpack and (compression := compression_of(start)):
-            import pyarrow  # here: only a packed file takes it
+            import pyarrow  # slow to import, and needed only for compressed files
 
             with pyarrow.CompressedInputStream(pyarrow.OSFile(str(file)), compression) as unpacked:
                 return bytes(unpacked.read(size)).removeprefix(BYTE_ORDER_MARK)
@@ -333,16 +333,16 @@ def _first_bytes(file: Path, size: int, *, unpack: bool = True) -> bytes:
 
 
 def _lines(head: bytes) -> list[str]:
-    """Return the first lines that hold something, without a last one that is cut off."""
+    """Return the first lines that are not blank, without a last line that is cut off."""
     text = head.decode("utf-8", "replace")
     whole = text[: text.rfind("\n")] if len(head) >= HEAD - 3 and "\n" in text else text
     return [line.rstrip("\r") for line in whole.split("\n") if line.strip()][:N_LINES]
 
 
 def _are_sequences(lines: Sequence[str]) -> bool:
-    """Return whether the lines are pairs, or each user once with all items.
+    """Return whether the lines are `user item` pairs, or have each user once with all items.
 
-    Lines of one length above two, or a user on two of them, may be a table's rows.
+    Lines that all have one length above two, or a user on two longer lines, may be rows of a table.
     """
     rows = [line.split() for line in lines]
     if not rows or not all(len(row) > 1 and all(word.isdecimal() for word in row) for row in rows):
@@ -362,7 +362,7 @@ def _are_rows(lines: Sequence[str]) -> bool:
 
 
 def _with_columns(lines: Sequence[str]) -> str:
-    """Return what a message says of the columns, if the first line has some."""
+    """Return the end of a message that describes the columns; "" if the first line has fewer than two."""
     cells = _cells(lines[0]) if lines else []
     if len(cells) < 2:
         return ""

@@ -1,4 +1,4 @@
-"""Every setting that is left to the program, decided for a device and a catalogue."""
+"""Resolve every "auto" setting for a device, a dataset and a world size."""
 
 import os
 import shutil
@@ -12,17 +12,17 @@ from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, WINDOW_LENGTHS, Config
 from bert4rec.runtime.errors import SettingsError, pluralize
 
 AVERAGE_AGE = 0.1
-STEPS, FEWEST_STEPS = 64, 16  # of an epoch: the fewer windows there are, the smaller batches are (docs/results.md)
+STEPS, FEWEST_STEPS = 64, 16  # steps per epoch: with fewer windows, batches are smaller (docs/results.md)
 LARGEST_PER_DEVICE = 64
-MANY_REPEATS = 0.05  # of held-out targets that their users have seen before: there seen items are worth recommending
+MANY_REPEATS = 0.05  # share of held-out targets that their users have seen, above which seen items are recommended
 
 
 class Facts(NamedTuple):
-    """Hold the facts of a dataset that decide settings.
+    """Hold the facts of a dataset that "auto" settings depend on.
 
-    Items, interactions, the length that three quarters of the histories do not exceed, training windows of the decided
-    length, and the share of held-out targets that their users have seen before. 0 means unknown: many interactions and
-    windows of the shortest automatic length.
+    `typical_length`: three quarters of the histories are at most so long. `n_windows`: training windows of the resolved
+    length. `repeats`: the share of held-out targets that their users have seen before. 0 means unknown, and is treated
+    as many interactions, and windows of the shortest automatic length.
     """
 
     n_items: int
@@ -33,9 +33,9 @@ class Facts(NamedTuple):
 
 
 def resolve(config: Config, device_type: str, facts: Facts, world_size: int = 1) -> Config:
-    """Return the settings with every "auto" decided by the `facts` of a dataset and the number of processes.
+    """Return the settings with every "auto" resolved by the device, the `facts` of a dataset and the world size.
 
-    Raises `SettingsError` for what this device cannot do.
+    Raises `SettingsError` for settings that the device or the dataset does not support.
     """
     config = resolve_seen_items(config, facts)
     config = resolve_batch(resolve_model(_resolve_loss(config, facts.n_items), facts), facts, world_size)
@@ -47,7 +47,7 @@ def resolve(config: Config, device_type: str, facts: Facts, world_size: int = 1)
         is_scored=config.model.head == "tied", sharding_type=parallelism.sharding_type,
         compute_kernel=parallelism.compute_kernel, weight_decay=parallelism.sparse_weight_decay,
     )  # fmt: skip
-    if optimizer == "auto":  # not Adam where that alone would keep fbgemm from updating just the rows looked up
+    if optimizer == "auto":  # Adagrad if only Adam would prevent fused updates
         has_adam = has_optimizer("adam", updates_with(optimizer="rowwise_adagrad"), device_type)
         optimizer = "adam" if has_adam else "rowwise_adagrad"
     updates = updates_with(optimizer=optimizer)
@@ -71,7 +71,7 @@ def resolve(config: Config, device_type: str, facts: Facts, world_size: int = 1)
         rate = 0.02 if "adagrad" in optimizer else config.training.learning_rate
     config = _decide(config, "training", average_age=_average_age(config, updates))
     changed = {"sparse_optimizer": optimizer, "sparse_learning_rate": rate, "device": device_type}
-    # Checked again: what "auto" became must fit the sharding type and the kernel too.
+    # This checks conflicts again: the resolved optimizer must fit the sharding type and the kernel.
     return with_changes(config, "parallelism", changed)
 
 
@@ -95,15 +95,15 @@ def _resolve_loss(config: Config, n_items: int) -> Config:
 
 
 def resolve_model(config: Config, facts: Facts) -> Config:
-    """Return the settings with [model] decided, enough to evaluate any kind of model."""
+    """Return the settings with [model] resolved, which is enough to evaluate any kind of model."""
     length, is_normalized = max_len(config, facts.typical_length), KINDS[config.model.kind].is_causal
     return _decide(config, "model", max_len=length, dropout=_dropout(config, facts), input_norm=is_normalized)
 
 
 def max_len(config: Config, typical_length: int) -> int:
-    """Return the length of windows; "auto": the least of `WINDOW_LENGTHS` that the typical history fits into.
+    """Return the length of windows; "auto": the smallest of `WINDOW_LENGTHS` that the typical history fits into.
 
-    Where none is so long, the last one: models make little of older items.
+    If none is long enough, the last one, since older items hardly improve a model.
     """
     if config.model.max_len != "auto":
         return config.model.max_len
@@ -112,12 +112,12 @@ def max_len(config: Config, typical_length: int) -> int:
 
 
 def resolve_seen_items(config: Config, facts: Facts) -> Config:
-    """Return the settings with `evaluation.seen_items` decided."""
+    """Return the settings with `evaluation.seen_items` resolved."""
     return _decide(config, "evaluation", seen_items=_seen_items(facts))
 
 
 def resolve_batch(config: Config, facts: Facts, world_size: int) -> Config:
-    """Return the settings with the batch size decided."""
+    """Return the settings with the batch size resolved."""
     return _decide(config, "training", per_device_train_batch_size=_per_device(config, facts, world_size))
 
 
@@ -128,7 +128,7 @@ def _decide(config: Config, table: str, **values: Any) -> Config:
 
 
 def choices(config: Config, facts: Facts, world_size: int) -> Iterator[str]:
-    """Yield what is chosen by the `facts` for settings that are not resolved yet, and why: a line each."""
+    """Yield a line for each setting that the `facts` will resolve, with its value and the reason."""
     if config.evaluation.seen_items == "auto" and facts.repeats:
         share = f"{100 * facts.repeats:.1f} % of held-out targets are items that the user has seen before"
         yield f'evaluation.seen_items = "{_seen_items(facts)}": {share}'
@@ -151,24 +151,24 @@ def _seen_items(facts: Facts) -> str:
 
 
 def _per_device(config: Config, facts: Facts, world_size: int) -> int:
-    """Return the batch size by the examples of an epoch: windows, or pairs of a user and an item."""
+    """Return the batch size for the number of examples in an epoch: windows, or pairs of a user and an item."""
     kind = KINDS[config.model.kind]
     n_examples = facts.n_windows if kind.is_transformer else facts.n_rows
     if not n_examples:
         return LARGEST_PER_DEVICE
-    in_all = max(n_examples // STEPS, min(kind.smallest_batch, n_examples // FEWEST_STEPS))
-    most = max(1, in_all // world_size)
+    global_batch = max(n_examples // STEPS, min(kind.smallest_batch, n_examples // FEWEST_STEPS))
+    most = max(1, global_batch // world_size)
     return min(LARGEST_PER_DEVICE, 2 ** (most.bit_length() - 1))
 
 
 def _dropout(config: Config, facts: Facts) -> float:
-    """Return the dropout: the fewer interactions an item has, the higher."""
-    of_kind = KINDS[config.model.kind].dropout
-    return next(dropout for least, dropout in of_kind if not facts.n_rows or facts.n_rows >= least * facts.n_items)
+    """Return the dropout, which is higher if items have fewer interactions."""
+    levels = KINDS[config.model.kind].dropout
+    return next(dropout for least, dropout in levels if not facts.n_rows or facts.n_rows >= least * facts.n_items)
 
 
 def _average_age(config: Config, updates: Updates) -> float:
-    """Return the average's age: 0 for large tables (it doubles their memory) and for falling learning rates."""
+    """Return the age of the moving average: 0 for fused updates (it doubles the tables' memory) and decaying rates."""
     is_averaged = updates != "fused" and config.training.lr_schedule == "constant"
     return AVERAGE_AGE if is_averaged else 0.0
 

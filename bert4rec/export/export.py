@@ -1,4 +1,4 @@
-"""A checkpoint as a folder for other programs: a model package, item vectors, programs."""
+"""Export a checkpoint to a folder for other programs: a model package, item vectors, programs."""
 
 import json
 import logging
@@ -25,11 +25,11 @@ from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError
 
 DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-ALIGNMENT = 8  # of the numbers, in bytes
+ALIGNMENT = 8  # bytes, for the start of the numbers
 
 
 def write_safetensors(path: Path, stored: StoredTensors, names: Mapping[str, str]) -> None:
-    """Write the tensors that `names` has as keys, under the names that it gives them."""
+    """Write tensors to a safetensors file, block by block; `names` maps their stored names to those in the file."""
     header, end = {}, 0
     for name, written in names.items():
         shape, dtype = stored.shape(name), stored.dtype(name)
@@ -56,8 +56,8 @@ PARQUET, NPY = "vectors.parquet", "vectors.npy"
 def write_vectors(folder: Path, stored: StoredTensors, ids: ItemIds, embed_dim: int) -> None:
     """Write `vectors.npy`, float32 [V, d + 1 with biases], and `vectors.parquet`: id, title, vector, bias of each item.
 
-    The item of row i is line i of the list of ids. A score is the product with a history's state, which has a 1 behind
-    it where there are biases.
+    The item of row i is line i of the list of ids. A score is the product of a row with a hidden state, to which a 1 is
+    appended if there are biases.
     """
     width = embed_dim + _has_bias(stored, embed_dim)
     with (folder / NPY).open("wb") as file, pq.ParquetWriter(folder / PARQUET, _schema(ids, width, embed_dim)) as table:
@@ -74,7 +74,7 @@ def write_vectors(folder: Path, stored: StoredTensors, ids: ItemIds, embed_dim: 
 def _vectors(stored: StoredTensors, embed_dim: int) -> Iterator[Tensor]:
     """Yield the vectors [n, d] that score items, with their biases as a last column, in the order of their indices."""
     if MODEL + HEAD in stored:
-        weight = stored.read(MODEL + HEAD)  # a layer of a model that is on every process: it is not sharded
+        weight = stored.read(MODEL + HEAD)  # a replicated layer, not sharded
         yield (
             torch.cat([weight, stored.read(MODEL + HEAD_BIAS)[:, None]], 1) if _has_bias(stored, embed_dim) else weight
         )
@@ -107,27 +107,27 @@ def _table(block: Tensor, ids: ItemIds, indices: range, schema: pa.Schema, embed
     return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
 
-RECIPES = ("preprocessing", "training", "evaluation")  # tables of settings that a package repeats: none names a place
+RECIPES = ("preprocessing", "training", "evaluation")  # settings tables of a package, which contain no paths
 
 logger = logging.getLogger(__name__)
 
 
 def export(source: Source, folder: Path, formats: Collection[str], *, k: int, leaves_out_seen: bool) -> Path:
-    """Write `folder`, whole or not at all, with what the `formats` need and what explains it; where it is in the end.
+    """Write `folder`, all or nothing, with the files of the `formats` and a README, and return its final path.
 
-    The programs do not find items of the history itself if `leaves_out_seen`; the examples of the card ask for `k`.
-    Tables are read and written a block at a time, but for the programs, which take the table's size in memory. Raises
-    `DataError` where `folder` is there, or cannot be written.
+    With `leaves_out_seen`, the programs do not return items of the history itself; the examples of the README use `k`.
+    Tables are read and written in blocks, but the programs need the whole table in memory. Raises `DataError` if
+    `folder` exists or cannot be written.
     """
     if not source.trained.kind.is_transformer:
         raise DataError(
-            f"{source.trained.folder}: a matrix factorisation takes no histories and cannot be exported; expected: a "
-            "model of another kind"
+            f"{source.trained.folder}: a matrix factorisation cannot score histories and cannot be exported; expected: "
+            "a model of another kind"
         )
     if folder.exists():
         raise DataError(f"{folder}: exists already; name another folder with --output=FOLDER, or remove it")
     if "onnx" in formats:
-        require_onnx()  # before the work that would be lost
+        require_onnx()  # fail before the work, not after it
     try:
         with ResultsFolder(folder) as results:
             _write(source, results.unfinished, formats, k=k, leaves_out_seen=leaves_out_seen)
@@ -137,7 +137,7 @@ def export(source: Source, folder: Path, formats: Collection[str], *, k: int, le
     except OSError as error:
         raise DataError(f"{folder}: cannot be written: {error.strerror or error}") from None
     except RuntimeError as error:
-        if "inline_container" not in str(error):  # what torch says when a write has failed, whatever the reason
+        if "inline_container" not in str(error):  # torch reports any failed write with it
             raise
         raise DataError(f"{folder}: cannot be written: not all of {PT2} could be, is the disk full?") from None
 
@@ -158,7 +158,7 @@ def _write(source: Source, folder: Path, formats: Collection[str], *, k: int, le
         logger.info(f"vectors: {len(ids):,} items")
     if {"pt2", "onnx"} & {*formats}:
         network = network_of(source)
-        assert isinstance(network, Network), "export() has refused others"
+        assert isinstance(network, Network), "export() refuses matrix factorisation"
         program = Program(network, leaves_out_seen=leaves_out_seen).eval()
         for name, file, save in (("pt2", PT2, save_pt2), ("onnx", ONNX, save_onnx)):
             if name in formats:
@@ -192,10 +192,9 @@ def _report(source: Source) -> dict[str, Any]:
 def card(
     settings: Mapping[str, Any], formats: Collection[str], *, k: int, example: Sequence[Any], report: Mapping[str, Any]
 ) -> str:
-    """Return the text for a package with these `settings` and `formats`.
+    """Return the README of a package with these `settings` and `formats`.
 
-    `k` and `example`, a history of items by their own ids, are those of the examples; `report`: of the run that the
-    package is from, {} for none.
+    Its examples use `k` and the history `example` of original ids. `report` is that of the run, {} for none.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 

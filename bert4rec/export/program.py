@@ -1,7 +1,7 @@
-"""The network and its best items as one program that needs torch alone (`.pt2`), or onnxruntime (`.onnx`).
+"""Export the network with its top-k search as one program, which needs only torch (`.pt2`) or onnxruntime (`.onnx`).
 
-Histories come as a matrix, so that there is one shape for every runtime. The arithmetic is that of `Network` and
-`top_k`, but for ties: of equal scores the runtime takes any.
+Histories are a padded matrix, a form that all runtimes support. The results are those of `Network` and `top_k`, except
+for ties: the runtime returns equal scores in any order.
 """
 
 import logging
@@ -22,16 +22,16 @@ from bert4rec.runtime.errors import SettingsError
 
 PT2, ONNX = "program.pt2", "model.onnx"
 INPUTS = ("items", "k", "times", "at")
-NOTHING = -1  # in the place of an item
+NOTHING = -1  # padding
 NEVER = 2**62  # seconds, later than any
-OPSET = 18  # of ONNX: the first whose ScatterElements takes a minimum
+OPSET = 18  # the first ONNX opset whose ScatterElements can take a minimum
 
 
 class Program(nn.Module):
-    """Find the best items for histories, and their scores. Items are numbers from 0, as lines of the list of ids.
+    """Find the best items for histories, and their scores. Items are numbers from 0, like the lines of the list of ids.
 
-    With `leaves_out_seen` no item of a history is found for it. `inputs`: what it is called with, by name; a network
-    that knows times wants those of the items, too, and with that of the target the instants for which is asked.
+    With `leaves_out_seen`, items of a history are not returned for it. `inputs` are the names of the arguments: a
+    network that uses timestamps also needs those of the items and, with model.times = "target", the query times.
     """
 
     def __init__(self, network: Network, *, leaves_out_seen: bool) -> None:
@@ -44,12 +44,12 @@ class Program(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Return the `k` best items [B, k] int64 and their scores [B, k] for `items` [B, L] int64, the oldest first.
 
-        Any number outside of the list of ids, such as -1, stands for nothing. `k` [] int64 counts for all histories: at
-        least 1, at most all items. Best first; -1 and -inf where there are fewer, and for a history without items.
-        `times` [B, L] and `at` [B] int64 are seconds; those of nothing are not looked at.
+        Any number outside of the list of ids, such as -1, is padding. `k` [] int64 is the same for all histories, and
+        is clamped to 1 … V. The best come first; missing results, and those for a history without items, are -1 and
+        -inf. `times` [B, L] and `at` [B] int64 are seconds; the times of padding are ignored.
         """
         n_items = len(self.network.item_vectors)
-        items = F.pad(items, (1, 0), value=NOTHING)  # runtimes differ in what they do with histories of length zero
+        items = F.pad(items, (1, 0), value=NOTHING)  # runtimes differ for histories of length zero
         times = None if times is None else F.pad(times, (1, 0))
         is_item = (items >= 0) & (items < n_items)
         items = items.clamp(0, n_items - 1)
@@ -58,7 +58,7 @@ class Program(nn.Module):
             limits = torch.where(is_item, -torch.inf, torch.inf)
             scores = scores.scatter_reduce(1, items, limits, "amin")
         scores = torch.where(is_item.any(1, keepdim=True), scores, -torch.inf)
-        n_best = cast(int, k.clamp(1, n_items).item())  # of whatever size: int() would fix it in an export
+        n_best = cast(int, k.clamp(1, n_items).item())  # dynamic: int() would make it a constant in an export
         torch._check(n_best >= 1)
         torch._check(n_best <= n_items)
         best, indices = scores.topk(n_best)
@@ -109,14 +109,14 @@ class Program(nn.Module):
 
 
 def save_pt2(path: Path, program: Program) -> None:
-    """Write what `torch.export.load(path).module()` makes a function of, with neither pickles nor code."""
+    """Write the program for `torch.export.load(path).module()`, without pickles or code."""
     exported = torch.export.export(program, _example(program), dynamic_shapes=_dynamic(program))
     exported.example_inputs = None  # would be pickled
     torch.export.save(exported, path)
 
 
 def save_onnx(path: Path, program: Program) -> None:
-    """Write what onnxruntime runs; the numbers are in a file of their own, `model.onnx.data`."""
+    """Write the program for onnxruntime; the weights are in a separate file, `model.onnx.data`."""
     with _without_messages():
         torch.onnx.export(
             program, _example(program), path, input_names=[*program.inputs], output_names=["best_items", "scores"],
@@ -125,7 +125,7 @@ def save_onnx(path: Path, program: Program) -> None:
 
 
 def require_onnx() -> None:
-    """Raise `SettingsError` where the packages are missing that write ONNX."""
+    """Raise `SettingsError` if the packages that write ONNX are not installed."""
     if not (find_spec("onnx") and find_spec("onnxscript")):
         raise SettingsError(
             "--format=onnx: the packages onnx and onnxscript are not installed; type pip install "
@@ -140,14 +140,14 @@ def _example(program: Program) -> tuple[Tensor, ...]:
 
 
 def _dynamic(program: Program) -> tuple[Any, ...]:
-    """Return shapes for any number of histories of any length."""
+    """Return dynamic shapes for any number of histories of any length."""
     histories, length = torch.export.Dim("histories"), torch.export.Dim("length")
     matrix = {0: histories, 1: length}
     return (matrix, None, matrix, {0: histories})[: len(program.inputs)]
 
 
 def _seen_within(is_real: Tensor) -> Tensor:
-    """Return the causal attention mask [B, 1, L, L]; every position sees itself: no keys would give NaN."""
+    """Return the causal attention mask [B, 1, L, L]; padding attends to itself too, since no keys would give NaN."""
     places = torch.arange(is_real.shape[1], device=is_real.device)
     is_before = places[None, :] <= places[:, None]
     is_self = places[None, :] == places[:, None]
@@ -155,7 +155,7 @@ def _seen_within(is_real: Tensor) -> Tensor:
 
 
 def _attend(block: Block, queries: Tensor, x: Tensor, rotation: Rotation | None, mask: Tensor) -> Tensor:
-    """Attend from `queries` [B, M, d] to `x` [B, L, d] before its norm, at places of that `rotation`."""
+    """Return the attention [B, M, d] of `queries` [B, M, d] to `x` [B, L, d] before its norm, with its `rotation`."""
 
     def heads(values: Tensor) -> Tensor:
         return values.unflatten(-1, (block.n_heads, -1)).transpose(1, 2)
@@ -167,7 +167,7 @@ def _attend(block: Block, queries: Tensor, x: Tensor, rotation: Rotation | None,
 
 @contextmanager
 def _without_messages() -> Iterator[None]:
-    """Silence what the exporter logs for its own developers."""
+    """Silence the logs and warnings of the exporter."""
     exporter = logging.getLogger("torch.onnx")
     level = exporter.level
     exporter.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""The items of a model by their own ids, and histories to recommend for, with timestamps for a model that uses them."""
+"""Map the original ids of items to indices, and read histories to recommend for, with timestamps if needed."""
 
 import itertools
 import json
@@ -24,21 +24,21 @@ from bert4rec.runtime.errors import DataError, pluralize
 
 Ints = npt.NDArray[np.int64]
 
-UNKNOWN = -1  # in the place of an index
+UNKNOWN = -1  # index of an unknown item
 LINES_AT_ONCE = 65_536
 TRAIN_COUNT = "train_count"
-COLUMNS = ("item", "original", "title", TRAIN_COUNT)  # of the items' table
+COLUMNS = ("item", "original", "title", TRAIN_COUNT)  # of the table of items
 
-NAMED = 3  # unknown users in a warning
-INTEGER = re.compile(r"-?[0-9]{1,18}")  # of 64 bits in any case
+NAMED = 3  # number of unknown users to list in a warning
+INTEGER = re.compile(r"-?[0-9]{1,18}")  # fits into 64 bits
 
 logger = logging.getLogger(__name__)
 
 
 class ItemIds:
-    """Hold the original ids of items 0 … V - 1, and their titles where they have some ("" for one that has none).
+    """Hold the original ids of items 0 … V - 1, and their titles ("" for an item without one), or None for no titles.
 
-    `train_counts` [V]: the training positions of each item, by default 0.
+    `train_counts` [V] is the number of training positions of each item, by default 0.
     """
 
     def __init__(self, originals: pa.Array, titles: pa.Array | None = None, train_counts: Ints | None = None) -> None:
@@ -47,7 +47,7 @@ class ItemIds:
 
     @classmethod
     def read(cls, folder: Path) -> "ItemIds":
-        """Read the items of a dataset folder. Raises `DataError`."""
+        """Return the items of a dataset folder. Raises `DataError` if they cannot be read."""
         try:
             table = pq.read_table(folder / ITEMS)
         except (OSError, pa.ArrowInvalid) as error:
@@ -59,9 +59,9 @@ class ItemIds:
 
     @classmethod
     def read_lines(cls, path: Path, *, are_numbers: bool) -> "ItemIds":
-        """Read JSON lines that `write_lines` has written. Raises `DataError`."""
-        own = pa.int64() if are_numbers else pa.string()
-        schema = pa.schema([("id", own), ("title", pa.string()), (TRAIN_COUNT, pa.int64())])
+        """Return the items from JSON lines of `write_lines`. Raises `DataError` if they cannot be read."""
+        id_type = pa.int64() if are_numbers else pa.string()
+        schema = pa.schema([("id", id_type), ("title", pa.string()), (TRAIN_COUNT, pa.int64())])
         options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
         try:
             table = pa.json.read_json(path, parse_options=options)
@@ -84,7 +84,7 @@ class ItemIds:
 
     @property
     def are_numbers(self) -> bool:
-        """Return whether ids are whole numbers, else text."""
+        """Return whether ids are whole numbers; otherwise they are text."""
         return bool(pa.types.is_integer(self.originals.type))
 
     def __len__(self) -> int:
@@ -92,15 +92,15 @@ class ItemIds:
 
     def indices(self, originals: Iterable[Any]) -> Ints:
         """Return the index of each item, `UNKNOWN` for an unknown one. Numbers may be given as text."""
-        found = (self._index.get(self._kind(value), UNKNOWN) for value in originals)
-        return np.fromiter(found, np.int64)
+        indices = (self._index.get(self._kind(value), UNKNOWN) for value in originals)
+        return np.fromiter(indices, np.int64)
 
     def of(self, indices: Sequence[int]) -> list[Any]:
         """Return the original ids at `indices`."""
         return list(self.originals.take(pa.array(indices, pa.int64())).to_pylist())
 
     def titles_of(self, indices: Sequence[int]) -> list[str]:
-        """Return the titles at `indices`, "" where none is known."""
+        """Return the titles at `indices`; "" for an unknown title."""
         return (
             list(self.titles.take(pa.array(indices, pa.int64())).to_pylist())
             if self.titles is not None
@@ -108,9 +108,9 @@ class ItemIds:
         )
 
     def most_popular(self, k: int, hidden: npt.NDArray[np.bool_] | None = None) -> Ints:
-        """Return the indices of the `k` items with most training positions, without those that are `hidden` [V].
+        """Return the indices of the `k` items with most training positions, without `hidden` [V] items.
 
-        The most popular comes first, of equal ones the lower index.
+        The most popular item comes first; ties go to the lower index.
         """
         shown = np.arange(len(self)) if hidden is None else np.flatnonzero(~hidden)
         counts = self.train_counts[shown]
@@ -124,25 +124,25 @@ class ItemIds:
         return {original: index for index, original in enumerate(self.originals.to_pylist())}
 
     def _kind(self, value: Any) -> Any:
-        """Return `value` as text or as a number, as the ids are."""
+        """Return `value` as text or as a number, like the ids; None if it is no possible id."""
         if not self.are_numbers:
             return str(value)
         try:
             number = int(value)
         except (TypeError, ValueError, OverflowError):
             return None
-        return number if isinstance(value, str) or number == value else None  # 1.7 is no item 1
+        return number if isinstance(value, str) or number == value else None  # 1.7 is not item 1
 
 
 def _counts(column: pa.Array) -> Ints:
-    # to_numpy would import pandas.
+    # `to_numpy` would import pandas.
     return np.from_dlpack(column.fill_null(0).cast(pa.int64())).astype(np.int64, copy=False)
 
 
 class TimedHistory(NamedTuple):
-    """Hold items in their own ids, the oldest first, and their `times` in seconds, ascending.
+    """Hold items by original id, the oldest first, and their `times` in seconds, ascending.
 
-    `at`: the instant to recommend for, in seconds; None: that of the last item, as if the user were still there.
+    `at` is the query time in seconds; None: the time of the last item.
     """
 
     items: Sequence[Any]
@@ -151,17 +151,17 @@ class TimedHistory(NamedTuple):
 
 
 History: TypeAlias = Sequence[Any] | TimedHistory
-"""Items in their own ids, the oldest first; for a model that knows times a `TimedHistory`."""
+"""Items by original id, the oldest first; for a model that uses timestamps a `TimedHistory`."""
 
 
 Histories: TypeAlias = list[tuple[Any, History]]
-"""The name of each user, and the history."""
+"""The id of each user, and the history."""
 
-AT_ONCE = 4096  # histories in memory
+AT_ONCE = 4096  # histories in memory at the same time
 
 
 def items_of(history: History) -> Sequence[Any]:
-    """Return the items in their own ids."""
+    """Return the items of a history by original id."""
     return history.items if isinstance(history, TimedHistory) else history
 
 
@@ -175,7 +175,10 @@ class KnownHistory:
 
     @classmethod
     def of(cls, history: History, ids: ItemIds, *, with_times: bool) -> "tuple[KnownHistory, Ints]":
-        """Return the known items, and the indices of all, with `UNKNOWN` ones. Raises `DataError` for bad times."""
+        """Return the known items, and the indices of all items (`UNKNOWN` if unknown).
+
+        Raises `DataError` for bad times: `with_times` needs ascending numbers, one per item, and none after `at`.
+        """
         indices = ids.indices(items_of(history))
         is_known = indices != UNKNOWN
         if not with_times:
@@ -198,7 +201,7 @@ class KnownHistory:
         return len(self.items)
 
     def last(self, n: int) -> "KnownHistory":
-        """Return the history with its last `n` items alone."""
+        """Return the last `n` items of the history."""
         return KnownHistory(self.items[-n:], None if self.seconds is None else self.seconds[-n:], self.at)
 
 
@@ -212,15 +215,15 @@ def _seconds(history: TimedHistory) -> Ints:
     if seconds.shape != (len(history.items),):
         raise DataError(f"a history has {len(history.items)} items and {seconds.size} times; each item needs one")
     if (np.diff(seconds) < 0).any():
-        raise DataError("the times of a history descend; items must come the oldest first")
+        raise DataError("the times of a history descend; items must be in the order of time, the oldest first")
     return seconds.astype(np.int64)
 
 
 class UserHistories:
-    """Read the histories of the users of a dataset `folder`, in the items' own `ids`.
+    """Read the histories of the users of a dataset `folder`, with the original `ids` of the items.
 
-    They are whole: targets of the test are items like all others. `with_times`: as `TimedHistory`, that ask for the
-    instant `at` (None: that of the last item). Raises `DataError` where there are no times.
+    Histories are whole and include the held-out targets. `with_times`: histories are `TimedHistory` with the query time
+    `at` (None: the time of the last item). Raises `DataError` if the dataset has no times.
     """
 
     def __init__(self, folder: Path, ids: ItemIds, *, with_times: bool = False, at: float | None = None) -> None:
@@ -244,7 +247,7 @@ class UserHistories:
             yield list(zip(names, self._items(np.arange(first, first + len(names))), strict=True))
 
     def of(self, names: Sequence[str]) -> Histories:
-        """Return the users with these original ids and their histories; without items, and a warning, if unknown."""
+        """Return the users with these original ids and their histories; unknown users have no items, with a warning."""
         values = [int(name) if self._has_numbers and INTEGER.fullmatch(name) else name for name in names]
         users = np.array([self._user(value) for value in values], np.int64)
         unknown = [name for name, user in zip(names, users, strict=True) if user == UNKNOWN]
@@ -262,7 +265,7 @@ class UserHistories:
         return pa.types.is_integer(self._users.type)
 
     def _user(self, value: Any) -> int:
-        """Return the dense id of a user, `UNKNOWN` for one who is not there."""
+        """Return the dense id of a user; `UNKNOWN` for a user who is not in the dataset."""
         is_possible = isinstance(value, int) == self._has_numbers
         return int(self._users.index(pa.scalar(value, self._users.type)).as_py()) if is_possible else UNKNOWN
 
@@ -273,9 +276,9 @@ class UserHistories:
         histories = self._histories
         rows = np.minimum(np.searchsorted(histories.users, users), len(histories) - 1)
         lengths = np.where(histories.users[rows] == users, histories.lengths[rows], 0)  # a user may have none
-        found = histories.read(rows, np.zeros_like(lengths), lengths)
-        flat = self._ids.of(found.items.tolist())
+        interactions = histories.read(rows, np.zeros_like(lengths), lengths)
+        items, times = self._ids.of(interactions.items.tolist()), interactions.times
         bounds = list(itertools.pairwise(itertools.accumulate(lengths.tolist(), initial=0)))
-        if found.times is None:
-            return [flat[first:last] for first, last in bounds]
-        return [TimedHistory(flat[first:last], found.times[first:last].tolist(), self._at) for first, last in bounds]
+        if times is None:
+            return [items[first:last] for first, last in bounds]
+        return [TimedHistory(items[first:last], times[first:last].tolist(), self._at) for first, last in bounds]

@@ -1,4 +1,4 @@
-"""A finished run: its metrics, and its model; or a checkpoint or a model package: on one process, without a group."""
+"""Load the metrics and the model of a finished run, a checkpoint or a model package, without a process group."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from polars import DataFrame
 
-LONGEST = 200  # characters of an error that torch makes of all weights that are missing
+LONGEST = 200  # characters of an error of torch, which may list all missing weights
 
 
 def read_network(folder: Path, settings: dict[str, Any]) -> Network:
-    """Read the network of a package with these settings. Raises `DataError`."""
+    """Return the network of a package with these settings. Raises `DataError` if the weights do not fit them."""
     try:
         tensors = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
@@ -48,7 +48,7 @@ def read_network(folder: Path, settings: dict[str, Any]) -> Network:
 
 
 def read_ids(folder: Path, settings: dict[str, Any]) -> ItemIds:
-    """Read the items of a package with these settings. Raises `DataError`."""
+    """Return the items of a package with these settings. Raises `DataError` if their number differs."""
     ids = ItemIds.read_lines(folder / ITEMS, are_numbers=settings["item_ids"] == "numbers")
     if len(ids) != settings["n_items"]:
         raise DataError(f"{folder}: {ITEMS} has {len(ids):,} items, not {settings['n_items']:,}")
@@ -57,7 +57,7 @@ def read_ids(folder: Path, settings: dict[str, Any]) -> ItemIds:
 
 @dataclass(frozen=True)
 class Source:
-    """A checkpoint that was verified, its `dataset` folder, and what that says of itself."""
+    """Hold a verified checkpoint, its `dataset` folder, and the metadata of the dataset."""
 
     trained: Trained
     dataset: Path
@@ -65,7 +65,7 @@ class Source:
 
     @property
     def leaves_out_seen(self) -> bool:
-        """Return whether the evaluation of the run has left out items that a user has seen."""
+        """Return whether the evaluation of the run leaves out seen items."""
         return bool(self.trained.settings["evaluation.seen_items"] == "leave_out")
 
     def tensors(self) -> StoredTensors:
@@ -74,9 +74,9 @@ class Source:
 
 
 def find_source(path: Path, dataset: Path | None = None) -> Source:
-    """Find the best checkpoint of the run folder or checkpoint `path`; `dataset`: its moved dataset folder.
+    """Return the best checkpoint of the run `path`, or the checkpoint `path`; `dataset` is its moved dataset folder.
 
-    Raises `DataError`, in one line, for what is missing, damaged or does not belong together.
+    Raises `DataError`, in one line, if something is missing or damaged, or if the dataset is another one.
     """
     trained = find_trained(path)
     if trained.is_package:
@@ -92,11 +92,10 @@ def find_source(path: Path, dataset: Path | None = None) -> Source:
 
 
 def load(path: str | Path, *, dataset: str | Path | None = None) -> Recommender:
-    """Load the model of a run folder (its best weights), of one of its checkpoints, or of a model package.
+    """Return the model of a run folder (its best weights), of one of its checkpoints, or of a model package.
 
-    `dataset` is the folder that it was trained on, where that is not where the run's settings say; a package needs one
-    for the histories of its users alone. Raises `DataError`, in one line, for what is missing, damaged or does not
-    belong together.
+    `dataset` is the folder of the training data, if it was moved; a package needs it only for histories of its users.
+    Raises `DataError`, in one line, if something is missing or damaged, or if the dataset is another one.
     """
     folder, data = Path(path), None if dataset is None else Path(dataset)
     if is_package(folder):
@@ -107,9 +106,9 @@ def load(path: str | Path, *, dataset: str | Path | None = None) -> Recommender:
 
 
 def network_of(source: Source) -> Network | ItemVectors:
-    """Return the network of a checkpoint, however it was sharded; without histories its item vectors.
+    """Return the network of a checkpoint with any sharding; for a matrix factorisation its item vectors.
 
-    Raises `DataError` where it has other weights than this version of the program trains.
+    Raises `DataError` if the weights are of another version of the program.
     """
     stored = source.tensors()
     if not source.trained.kind.is_transformer:
@@ -131,7 +130,7 @@ def _of_package(folder: Path, dataset: Path | None) -> Recommender:
 
 
 class Run:
-    """Hold the folder of a finished run. Raises `DataError` for another folder."""
+    """Hold the folder of a finished run. Raises `DataError` for any other folder."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -141,7 +140,7 @@ class Run:
         return f"Run('{self.folder}': {result_line(self.report)})"
 
     def _repr_markdown_(self) -> str:
-        """Return the text that a notebook shows."""
+        """Return the Markdown text that a notebook shows."""
         return f"**{self.folder}**\n\n{summary(self.report)}\n\n{metrics_table(self.report)}"
 
     @property
@@ -150,9 +149,9 @@ class Run:
         return dict(self.report.get("test", {}))
 
     def frame(self) -> "DataFrame":
-        """Return the test as a Polars frame, a row for each "model", "protocol" and "metric".
+        """Return the test metrics as a Polars frame, a row for each "model", "protocol" and "metric".
 
-        Other columns are "value" and its interval "low", "high", null where a figure has none. The model comes first,
+        Other columns are "value" and its interval "low", "high", null for a figure without one. The model comes first,
         then its baselines.
         """
         from polars import DataFrame, Float64, String
@@ -167,7 +166,7 @@ class Run:
         return DataFrame(rows, names | dict.fromkeys(("value", "low", "high"), Float64), orient="row")
 
     def curves(self) -> "Figure":
-        """Return training loss and validation by epoch, as in the report: a Matplotlib figure."""
+        """Return a Matplotlib figure of training loss and validation by epoch, as in the report."""
         train, validations = ([r for r in self.history if r["kind"] == kind] for kind in ("train", "validation"))
         return learning_curve(train, validations, self.report)
 
@@ -177,6 +176,6 @@ class Run:
         return read_records(self.folder, "train", "validation")
 
     def load(self, *, dataset: str | Path | None = None) -> Recommender:
-        """Load the model with its best weights; `dataset` is the moved dataset folder. Raises `DataError`."""
+        """Return the model with its best weights; `dataset` is the moved dataset folder. Raises `DataError`."""
         with quiet_libraries("torchrec"):
             return load(self.folder, dataset=dataset)

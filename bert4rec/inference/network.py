@@ -1,4 +1,4 @@
-"""A trained network on one process, in plain torch: histories → hidden states → scores of items."""
+"""Run a trained network in one process, in plain torch: histories → hidden states → scores of items."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -16,8 +16,8 @@ from bert4rec.models.transformer import Encoder, EncoderSettings, append_ones
 class Network(nn.Module):
     """Hold an encoder, the `rows` [V, D] of the item table, and the vectors [V, D] of a `head`.
 
-    `mask` [d] is the mask token's vector, of a model that asks by it; `times`: what it knows of them, as model.times.
-    D is embed_dim (d) and, where items have biases, their columns. V items, B histories, N positions in all.
+    `mask` [d] is the vector of the mask token, if the model has one; `times` is model.times. D is embed_dim (d), plus
+    one column if items have biases. V items, B histories, N positions in total.
     """
 
     rows: Tensor
@@ -41,7 +41,7 @@ class Network(nn.Module):
 
     @property
     def max_len(self) -> int:
-        """Return the largest number of items of a history that count: one position is for the next item."""
+        """Return how many last items of a history the model uses: one position is for the next item."""
         return self.encoder.max_len - 1
 
     @property
@@ -60,17 +60,17 @@ class Network(nn.Module):
         return self.times != "none"
 
     def forward(self, ids: Tensor, lengths: Tensor, seconds: Tensor | None = None, at: Tensor | None = None) -> Tensor:
-        """Return the hidden states [B, D] after histories `ids` [N] int64, one after another, of `lengths` [B].
+        """Return the hidden states [B, D] after histories `ids` [N] int64, concatenated, of `lengths` [B].
 
-        Each length is at least 1 and at most `max_len`. Scores are products with `item_vectors`. A network that knows
-        times needs the `seconds` [N] int64 at which items were taken, and with those of the target the instants `at`
-        [B] for which is asked.
+        Each length is at least 1 and at most `max_len`. Scores are products with `item_vectors`. A network that uses
+        timestamps needs those of the items, `seconds` [N] int64, and with model.times = "target" the query times `at`
+        [B].
         """
         gaps = instants = None
         if self.knows_times:
-            assert seconds is not None, "this network knows times"
-            asked_at = at if self.times == "target" else None
-            gaps, instants = inference_time_deltas(seconds, lengths, asked_at, is_causal=self.mask is None)
+            assert seconds is not None, "this network uses timestamps"
+            query_times = at if self.times == "target" else None
+            gaps, instants = inference_time_deltas(seconds, lengths, query_times, is_causal=self.mask is None)
         vectors = self.input_vectors[ids]
         if self.mask is not None:
             vectors, lengths = _with_mask(vectors, lengths, self.mask)
@@ -79,9 +79,9 @@ class Network(nn.Module):
 
 
 class ItemVectors(nn.Module):
-    """Hold the `rows` [V, D] of the item table of a model without histories; d = `embed_dim`.
+    """Hold the `rows` [V, D] of the item table of a model that cannot score histories; d = `embed_dim`.
 
-    Items can be compared by them, nothing can be asked.
+    They only serve to compare items.
     """
 
     head = None
@@ -97,9 +97,9 @@ class ItemVectors(nn.Module):
 
 
 def make_network(tensors: Mapping[str, Tensor], model: Mapping[str, Any], *, is_causal: bool) -> Network:
-    """Return the network of a model's `tensors`, by the settings `model` that it was trained with.
+    """Return the network with these `tensors`, for the settings `model` of its training.
 
-    Raises `KeyError` or `RuntimeError` where tensors are missing or have other shapes.
+    Raises `KeyError` or `RuntimeError` if tensors are missing or have other shapes.
     """
     settings = EncoderSettings(**{field.name: model[field.name] for field in fields(EncoderSettings)})
     encoder = Encoder(settings, is_causal=is_causal)
@@ -113,7 +113,7 @@ def make_network(tensors: Mapping[str, Tensor], model: Mapping[str, Any], *, is_
 
 
 def _with_mask(vectors: Tensor, lengths: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the vectors [N, d] of the histories, each with the `mask` [d] as the last one: the query."""
+    """Append the `mask` [d] to the vectors [N, d] of each history, as its query; return vectors and lengths."""
     n_before = torch.repeat_interleave(torch.arange(len(lengths), device=vectors.device), lengths)
     places = torch.arange(len(vectors), device=vectors.device) + n_before
     return mask.repeat(len(vectors) + len(lengths), 1).index_copy(0, places, vectors), lengths + 1

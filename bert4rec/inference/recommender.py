@@ -1,4 +1,4 @@
-"""Recommendations for histories of items, in the items' own ids."""
+"""Recommend items for histories, by original id."""
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -16,14 +16,14 @@ from bert4rec.inference.histories import UNKNOWN, History, Ints, ItemIds, KnownH
 from bert4rec.inference.network import ItemVectors, Network
 from bert4rec.runtime.errors import DataError, SettingsError, pluralize
 
-BATCH = 256  # histories at once
-NAMED = 3  # unknown items in a warning
+BATCH = 256  # histories per forward pass
+NAMED = 3  # number of unknown items to list in a warning
 
 logger = logging.getLogger(__name__)
 
 
 class Recommendation(NamedTuple):
-    """Hold an item in its own id, its title ("" where none is known), and its score: higher is better."""
+    """Hold the original id of an item, its title ("" if unknown), and its score (higher is better)."""
 
     item: Any
     title: str
@@ -31,7 +31,7 @@ class Recommendation(NamedTuple):
 
 
 class Items(NamedTuple):
-    """Hold the items of a model in their own ids, their titles ("" where none is known), and their vectors [V, d]."""
+    """Hold the original ids of a model's items, their titles ("" if unknown), and their vectors [V, d]."""
 
     ids: list[Any]
     titles: list[str]
@@ -39,11 +39,11 @@ class Items(NamedTuple):
 
 
 class Recommender:
-    """A trained model in use: `network` gives the scores of the items `ids`; `dataset`: the folder of its users.
+    """Recommend with a trained `network`, which scores the items `ids`; `dataset` is the folder of its users.
 
-    Scores depend on the histories alone: a user need not be one of those that it was trained on. With
-    `leaves_out_seen` no item of a history is recommended for it, unless a call asks otherwise. Of `ItemVectors` there
-    are similar items alone; what asks for more raises `DataError`.
+    Scores depend only on the histories, so any user can be scored. With `leaves_out_seen`, items of a history are not
+    recommended for it, unless a call overrides this. `ItemVectors` only support similar items; other calls raise
+    `DataError`.
     """
 
     def __init__(
@@ -59,20 +59,20 @@ class Recommender:
     ) -> list[list[Recommendation]]:  # fmt: skip
         """Return the `k` best items for each history, the best first.
 
-        A history without a known item gets the most popular items, whose scores are their training positions; a
-        warning says so.
-        `leave_out_seen` decides whether items of the history itself may come (None: as `leaves_out_seen` says). With
-        `allow` only these items may come; those of `deny` never do. Items of a history that the model does not know are
-        skipped, with one warning.
+        A history without a known item gets the most popular items, scored by their training positions, with a warning.
+        `leave_out_seen` overrides `leaves_out_seen`. With `allow`, only these items are recommended; items of `deny`
+        never are. Items that the model does not know are skipped, with one warning.
         """
-        (found,) = self.recommend_in_parts([histories], k, leave_out_seen=leave_out_seen, allow=allow, deny=deny)
-        return found
+        (recommendations,) = self.recommend_in_parts(
+            [histories], k, leave_out_seen=leave_out_seen, allow=allow, deny=deny
+        )
+        return recommendations
 
     def recommend_in_parts(
         self, parts: Iterable[Sequence[History]], k: int = 10, *, leave_out_seen: bool | None = None,
         allow: Collection[Any] | None = None, deny: Collection[Any] = (),
     ) -> Iterator[list[list[Recommendation]]]:  # fmt: skip
-        """Yield the recommendations of each part of any number of histories, with one warning at the end."""
+        """Yield the recommendations for each part, like `recommend`, with the warnings at the end."""
         _check(k)
         self.require_histories()
         leave_out = self.leaves_out_seen if leave_out_seen is None else leave_out_seen
@@ -84,9 +84,9 @@ class Recommender:
         for part in parts:
             known = self._known(part, unknown)
             n_histories, n_empty = n_histories + len(known), n_empty + sum(not len(history) for history in known)
-            batches = [known[where] for where in chunks(len(known), BATCH)]
-            found = [best for batch in batches for best in self._best(batch, k, hidden_items, leave_out=leave_out)]
-            yield [best if len(history) else popular for best, history in zip(found, known, strict=True)]
+            batches = [known[rows] for rows in chunks(len(known), BATCH)]
+            results = [best for batch in batches for best in self._best(batch, k, hidden_items, leave_out=leave_out)]
+            yield [best if len(history) else popular for best, history in zip(results, known, strict=True)]
         unknown.warn()
         if n_empty:
             logger.warning(
@@ -95,7 +95,7 @@ class Recommender:
             )
 
     def similar(self, items: Sequence[Any], k: int = 10) -> list[list[Recommendation]]:
-        """Return the `k` items nearest to each of `items` by the cosine of their vectors, without the item itself.
+        """Return the `k` items nearest to each of `items` by cosine similarity, without the item itself.
 
         Raises `DataError` for an item that the model does not know.
         """
@@ -105,8 +105,8 @@ class Recommender:
             raise DataError(f"{unknown[0]}: the model knows no such item; ids are those of the interactions")
         vectors = torch.nn.functional.normalize(self._vectors, dim=1)
         exclude = _excluder([indices[row : row + 1] for row in range(len(indices))], None)
-        found = top_k(vectors[torch.from_numpy(indices)], vectors, min(k, len(self.ids)), exclude=exclude)
-        return self._named(*found)
+        nearest = top_k(vectors[torch.from_numpy(indices)], vectors, min(k, len(self.ids)), exclude=exclude)
+        return self._named(*nearest)
 
     def _best(
         self, histories: Sequence[KnownHistory], k: int, hidden_items: Tensor | None, *, leave_out: bool
@@ -115,16 +115,16 @@ class Recommender:
         rows = [row for row, history in enumerate(histories) if len(history)]
         results: list[list[Recommendation]] = [[] for _ in histories]
         if rows:
-            asked = [histories[row] for row in rows]
-            exclude = _excluder([history.items for history in asked] if leave_out else [], hidden_items)
-            found = top_k(self._encode(asked), self.network.item_vectors, min(k, len(self.ids)), exclude=exclude)
-            for row, of_row in zip(rows, self._named(*found), strict=True):
-                results[row] = of_row
+            queries = [histories[row] for row in rows]
+            exclude = _excluder([history.items for history in queries] if leave_out else [], hidden_items)
+            best = top_k(self._encode(queries), self.network.item_vectors, min(k, len(self.ids)), exclude=exclude)
+            for row, recommendations in zip(rows, self._named(*best), strict=True):
+                results[row] = recommendations
         return results
 
     @torch.no_grad()
     def encode(self, histories: Sequence[History]) -> Tensor:
-        """Return the hidden states [B, d] after the histories; zeros for one without a known item."""
+        """Return the hidden states [B, d] after the histories; zeros for a history without a known item."""
         self.require_histories()
         width = self.network.embed_dim
         states = torch.zeros(len(histories), width)
@@ -132,25 +132,25 @@ class Recommender:
         known = self._known(histories, unknown)
         unknown.warn()
         rows = [row for row, history in enumerate(known) if len(history)]
-        for where in chunks(len(rows), BATCH):
-            states[rows[where]] = self._encode([known[row] for row in rows[where]])[:, :width]
+        for batch in chunks(len(rows), BATCH):
+            states[rows[batch]] = self._encode([known[row] for row in rows[batch]])[:, :width]
         return states
 
     def require_histories(self) -> Network:
-        """Return the network. Raises `DataError` where the model takes no histories."""
+        """Return the network. Raises `DataError` if the model cannot score histories."""
         if isinstance(self.network, ItemVectors):
-            others = " or ".join(name for name, kind in KINDS.items() if kind.is_transformer)
+            kinds = " or ".join(name for name, kind in KINDS.items() if kind.is_transformer)
             raise DataError(
                 "this model is a matrix factorisation: it knows the users that it was trained on and no histories, so "
-                f"that it can be evaluated and has similar items; recommendations come from model.kind = {others}"
+                f"that it can be evaluated and has similar items; recommendations come from model.kind = {kinds}"
             )
         return self.network
 
     @property
     def items(self) -> Items:
         """Return all items, without their biases."""
-        everyone = range(len(self.ids))
-        return Items(self.ids.of(everyone), self.ids.titles_of(everyone), self._vectors)
+        indices = range(len(self.ids))
+        return Items(self.ids.of(indices), self.ids.titles_of(indices), self._vectors)
 
     @property
     def _vectors(self) -> Tensor:
@@ -162,24 +162,24 @@ class Recommender:
         network = self.require_histories()
         recent = [history.last(network.max_len) for history in histories]
         lengths = torch.tensor([len(history) for history in recent])
-        asked = [torch.from_numpy(np.concatenate([history.items for history in recent])), lengths]
+        inputs = [torch.from_numpy(np.concatenate([history.items for history in recent])), lengths]
         if network.knows_times:
             seconds = [history.seconds for history in recent if history.seconds is not None]
-            asked += [torch.from_numpy(np.concatenate(seconds)), torch.tensor([history.at for history in recent])]
-        hidden: Tensor = network(*asked)
+            inputs += [torch.from_numpy(np.concatenate(seconds)), torch.tensor([history.at for history in recent])]
+        hidden: Tensor = network(*inputs)
         return hidden
 
     def _known(self, histories: Sequence[History], unknown: "UnknownItems") -> list[KnownHistory]:
-        """Return the known items of each history; others are counted as `unknown`."""
-        with_times, found = self.require_histories().knows_times, []
+        """Return the known items of each history, and count the other items in `unknown`."""
+        with_times, known_histories = self.require_histories().knows_times, []
         for history in histories:
             known, indices = KnownHistory.of(history, self.ids, with_times=with_times)
             unknown.count(items_of(history), indices)
-            found.append(known)
-        return found
+            known_histories.append(known)
+        return known_histories
 
     def _hidden(self, allow: Collection[Any] | None, deny: Collection[Any]) -> Tensor | None:
-        """Return which items [V] are recommended for no history; None: all may be."""
+        """Return which items [V] are never recommended; None if all items may be."""
         if allow is None and not deny:
             return None
         hidden, unknown = torch.full((len(self.ids),), allow is not None), UnknownItems("to allow or deny")
@@ -195,7 +195,7 @@ class Recommender:
         named = list(map(Recommendation, self.ids.of(flat), self.ids.titles_of(flat), scores.flatten().tolist()))
         k = scores.shape[1]
         rows = (named[first : first + k] for first in range(0, len(named), k))
-        return [[found for found in row if found.score > -torch.inf] for row in rows]
+        return [[one for one in row if one.score > -torch.inf] for row in rows]
 
 
 def _check(k: int) -> None:
@@ -204,7 +204,7 @@ def _check(k: int) -> None:
 
 
 class UnknownItems:
-    """Counts the items that a model does not know, for one warning that names the first of them."""
+    """Count the items that a model does not know, for one warning that lists the first ones."""
 
     def __init__(self, purpose: str = "") -> None:
         self._purpose = f" {purpose}" if purpose else ""
@@ -212,7 +212,7 @@ class UnknownItems:
         self._n, self._of = 0, 0
 
     def count(self, items: Sequence[Any], indices: Ints) -> None:
-        """Count those of `items` that have no index."""
+        """Count the `items` without an index."""
         self._of += len(items)
         for place in np.flatnonzero(indices == UNKNOWN).tolist():
             self._n += 1
@@ -220,7 +220,7 @@ class UnknownItems:
                 self._names[str(items[place])] = None
 
     def warn(self) -> None:
-        """Log one line if there were any."""
+        """Log one line if there were unknown items."""
         if self._n:
             names = [*self._names]
             named = ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")

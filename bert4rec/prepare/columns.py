@@ -1,4 +1,4 @@
-"""Columns of a log: what they hold is guessed, to advise; fields become numbers or text, and every row is checked."""
+"""Cast the columns of a log to ids, times and ratings, check every row, and guess what columns hold to give advice."""
 
 import difflib
 import re
@@ -14,11 +14,11 @@ from bert4rec.prepare.times import PER_SECOND, SINCE, UNTIL, Times, stripped
 from bert4rec.runtime.errors import DataError
 
 IDS = ("user", "item")
-OPTIONAL = ("title",)  # a row without it is as good as others
+OPTIONAL = ("title",)  # a row without it is usable
 FIELDS = (*IDS, "time", "rating", "is_read", *OPTIONAL)
 EXPECTED = {"rating": "must be a number", "is_read": "must be 0 or 1", "title": "must be text"}
 KINDS = {"time": "is not a time", "rating": "is not a number", "is_read": "is not 0 or 1"}
-EXACT = ((pl.Float64, 2**53), (pl.Float32, 2**24), (pl.Float16, 2**11))  # below it, whole numbers keep every digit
+EXACT = ((pl.Float64, 2**53), (pl.Float32, 2**24), (pl.Float16, 2**11))  # whole numbers below it are exact
 DECIMAL = ".0"
 NO_ID = ("nan", "NaN", "NAN", "null", "Null", "NULL", "None", "<NA>", "\\N")  # what programs write for a missing value
 LONGEST_NO_ID = max(map(len, NO_ID))
@@ -26,12 +26,12 @@ LONGEST_NO_ID = max(map(len, NO_ID))
 
 @dataclass
 class Fields:
-    """Casts the fields of a source, part by part.
+    """Cast the fields of a source, part by part.
 
-    `names`: what the source calls each of `FIELDS` that it has; `whole_number_ids`: an id of text is a bad row.
-    Ids are Int64 as long as every id of the column is written as a whole number ("7", not "07") that fits, and from
-    the first other one on String. Floating-point ids must be whole numbers: pandas makes such of a column where some
-    are missing. As text it writes them as "7.0": those of the fields `decimal_ids`, all of which are so, are 7.
+    `names` maps each of `FIELDS` that the source has to its column. With `whole_number_ids`, a text id makes a bad row.
+    Ids are Int64 as long as every id of the column is written as a whole number ("7", not "07") that fits, and String
+    from the first other id on. Floating-point ids must be whole numbers: pandas turns integer columns with missing
+    values into floats, and writes them as "7.0". In the fields `decimal_ids`, all ids are such text, and "7.0" is 7.
     """
 
     names: Mapping[str, str]
@@ -41,11 +41,10 @@ class Fields:
     as_text: set[str] = field(default_factory=set)
 
     def cast(self, raw: pl.DataFrame, path: Path, bad: BadRows, *, unit: str = "line") -> pl.DataFrame:
-        """Return the usable rows of `raw` (`LINE` and the fields as they stand): ids, Int64 seconds, Float32 ratings,
-        titles.
+        """Return the usable rows of `raw` (`LINE` and the fields as read): ids, Int64 seconds, Float32 ratings, titles.
 
-        Rows with a field that is missing or cannot be cast go to `bad`, named by their `unit`: "line" or "row" of the
-        file `path`. Raises `DataError` for a type that is no field at all.
+        Rows with a field that is missing or cannot be cast go to `bad`, with their `unit` ("line" or "row") in the file
+        `path`. Raises `DataError` for a column type that a field cannot have.
         """
         for name in self.names:
             if expected := self._expected_type(name, raw.schema[name]):
@@ -85,17 +84,17 @@ class Fields:
         same = whole.is_not_null() | column.is_null() if text is None else whole.cast(pl.String).eq_missing(text)
         if same.all():
             return whole
-        if text is not None and (known := _without_no_ids(text)).null_count() > text.null_count():
-            return self._id(name, known)
+        if text is not None and (present := _without_no_ids(text)).null_count() > text.null_count():
+            return self._id(name, present)
         self.as_text.add(name)
         return self._id(name, column)
 
     def _report(self, raw: pl.DataFrame, frame: pl.DataFrame, path: Path, unit: str, bad: BadRows) -> None:
-        """Count the bad rows by their first bad field, and show the first rows."""
+        """Count the bad rows by their first bad field, and keep the messages of the first ones."""
         flags = frame.select(pl.all().is_null())
         first = pl.coalesce(pl.when(pl.col(name)).then(pl.lit(name)) for name in frame.columns).alias("bad field")
-        found = raw.with_columns(flags.select(first)).filter(pl.col("bad field").is_not_null())
-        for row in found.head(max(bad.room, 0)).iter_rows(named=True):
+        bad_rows = raw.with_columns(flags.select(first)).filter(pl.col("bad field").is_not_null())
+        for row in bad_rows.head(max(bad.room, 0)).iter_rows(named=True):
             name = row["bad field"]
             bad.show(path, unit, row[LINE], self._problem(name, row[name], raw[name]))
         missing = pl.coalesce(
@@ -103,7 +102,7 @@ class Fields:
             for name in frame.columns
         )
         for name, is_missing, n in (
-            found.group_by("bad field", missing.alias("missing")).len().sort(pl.all()).iter_rows()
+            bad_rows.group_by("bad field", missing.alias("missing")).len().sort(pl.all()).iter_rows()
         ):
             bad.add(f"{name} {'is missing' if is_missing else KINDS.get(name, 'is not a whole number')}", n)
 
@@ -111,7 +110,7 @@ class Fields:
         if value in (None, ""):
             return f"{self.names[name]} is missing"
         if value in _missing(name):
-            expected = "stands for a missing id; write the id, or drop the row"
+            expected = "means a missing id; write the id, or drop the row"
         elif name == "time":
             expected = self.times.expected_value(value, column)
         elif name in IDS and isinstance(value, float) and value.is_integer():
@@ -126,7 +125,7 @@ class Fields:
         return EXPECTED[name]
 
     def _expected_type(self, name: str, dtype: pl.DataType) -> str:
-        """Return what the field must be instead of `dtype`; "" where it can be read."""
+        """Return what the field must be instead of `dtype`; "" if `dtype` can be read."""
         if name == "time":
             return self.times.expected_type(dtype)
         if name in IDS:
@@ -139,7 +138,7 @@ class Fields:
 
 
 def all_decimal(ids: pl.Series) -> bool:
-    """Return whether every id that is there is a whole number written as "7.0"; numbers are what they are.
+    """Return whether every id, except for missing ones, is a whole number written as "7.0"; True for a numeric column.
 
     >>> all_decimal(pl.Series(["7.0", None, "-12.0"])), all_decimal(pl.Series(["7.0", "7"]))
     (True, False)
@@ -152,20 +151,20 @@ def all_decimal(ids: pl.Series) -> bool:
 
 
 def _whole(ids: pl.Series) -> pl.Series:
-    """Return floating-point ids as Int64; null for other than whole numbers, and for one that may stand for several."""
+    """Return floating-point ids as Int64; null for fractions, and for numbers too large to be exact."""
     limit = next(limit for dtype, limit in EXACT if ids.dtype == dtype)
     is_exact = (ids == ids.floor()) & (ids.abs() < limit)
     return ids.set(~is_exact, None).cast(pl.Int64, strict=False)
 
 
 def _missing(name: str) -> tuple[str, ...]:
-    """Return the texts that stand for no value of the field `name`."""
+    """Return the texts that mean a missing value of the field `name`."""
     return ("", *NO_ID) if name in IDS else ("",)
 
 
 def _without_no_ids(text: pl.Series) -> pl.Series:
-    """Return `text` with null for what stands for a missing id."""
-    is_short = text.str.len_bytes() <= LONGEST_NO_ID  # quickly told, and true of few long ids
+    """Return `text` with null for every text that means a missing id."""
+    is_short = text.str.len_bytes() <= LONGEST_NO_ID  # a cheap test that skips columns of long ids
     return text.set(is_short & text.is_in(NO_ID), None) if is_short.any() else text
 
 
@@ -189,7 +188,7 @@ NEARLY_ALL = 0.9
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 DATE = r"^\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}(?:[T ,]|$)"
 WORDS = {"user": USERS, "item": ITEMS, "time": TIMES, "rating": {"rating", "star", "score", "overall", "grade"}}
-CLOSE = 0.75  # of 1, as difflib measures how much of two names is the same
+CLOSE = 0.75  # smallest similarity of two names, as difflib measures it (1 = equal)
 
 
 def name_words(name: str) -> set[str]:
@@ -204,7 +203,7 @@ def name_words(name: str) -> set[str]:
 
 
 def are_columns_swapped(user_column: str, item_column: str) -> bool:
-    """Return whether the column of the users is called as items are, or that of the items as users are.
+    """Return whether the user column has a name for items, or the item column a name for users.
 
     >>> are_columns_swapped("sku", "customer"), are_columns_swapped("customer", "sku")
     (True, False)
@@ -219,7 +218,7 @@ def are_columns_swapped(user_column: str, item_column: str) -> bool:
 
 
 def looks_like_time(values: pl.Series) -> bool:
-    """Return whether the first `values` of a column, by its name, its type or what they are, may be times."""
+    """Return whether a column may hold times, judged by its name, its type and its first `values`."""
     known = values.drop_nulls()
     if not len(known):
         return False
@@ -238,9 +237,9 @@ def looks_like_time(values: pl.Series) -> bool:
 
 
 def find_excel_days(values: pl.Series) -> pl.Series:
-    """Return the numbers among `values` if nearly all are days from 1995 to 2038 as Excel counts them, else no number.
+    """Return the numbers among `values` if nearly all are Excel day numbers from 1995 to 2038, else an empty series.
 
-    Some must have a time of day: whole numbers give the order as well.
+    Some must have a time of day; whole day numbers are not refused, since they give the order as well as times.
 
     >>> find_excel_days(pl.Series(["45231.5", "45232"])).to_list(), find_excel_days(pl.Series([45231, 45232])).to_list()
     ([45231.5, 45232.0], [])
@@ -254,13 +253,13 @@ def find_excel_days(values: pl.Series) -> pl.Series:
 
 
 def needs_format(values: pl.Series) -> bool:
-    """Return whether not one of `values`, which look like times, can be read without being told their form."""
+    """Return whether none of `values`, which look like times, can be read without a time format."""
     known = values.drop_nulls()
     return known.dtype == pl.String and Times().seconds(known).count() == 0
 
 
 def _are_instants(numbers: pl.Series) -> bool:
-    """Return whether all are moments from 1995 to 2038 in one of the units."""
+    """Return whether all `numbers` are times from 1995 to 2038 in one of the units."""
     low, high = float(numbers.min()), float(numbers.max())  # type: ignore[arg-type]
     return any(SINCE * ticks <= low and high < UNTIL * ticks for ticks in PER_SECOND.values())
 
@@ -268,7 +267,7 @@ def _are_instants(numbers: pl.Series) -> bool:
 def column_advice(named: Mapping[str, str], present: Sequence[str]) -> str:
     """Return the end of a message that a column is missing: the options that name the columns, ready for the shell.
 
-    `named`: field → column, as the settings say; `present`: the columns of the file, or its first row.
+    `named`: field → column, from the settings; `present`: the columns of the file, or its first row.
 
     >>> column_advice({"user": "user", "item": "item"}, ["customer", "product id", "at", "price"])
     "; try --data.user_column=customer '--data.item_column=product id' --data.time_column=at"
@@ -291,12 +290,12 @@ def column_advice(named: Mapping[str, str], present: Sequence[str]) -> str:
 
 
 def _guess(kind: str, named: str, present: Sequence[str]) -> str:
-    """Return the column that is probably meant; "" where none is likely."""
+    """Return the column that is probably meant; "" if none is likely."""
     if close := difflib.get_close_matches(named, present, n=1, cutoff=CLOSE):
         return close[0]
-    whole = [name for name in present if not re.search(r"[;,|\t]", name)]  # else it is a row that was not cut
-    found = [name for name in whole if name_words(name) & WORDS[kind]]
-    return min(found, key=_doubt, default="") if kind in ("user", "item") else next(iter(found), "")
+    whole = [name for name in present if not re.search(r"[;,|\t]", name)]  # else the separator is wrong
+    matches = [name for name in whole if name_words(name) & WORDS[kind]]
+    return min(matches, key=_doubt, default="") if kind in ("user", "item") else next(iter(matches), "")
 
 
 def _doubt(name: str) -> int:
@@ -312,7 +311,7 @@ def _doubt(name: str) -> int:
 
 
 def _numbered_columns(named: Mapping[str, str], row: Sequence[str]) -> dict[str, str]:
-    """Return the options for a file without a header whose first `row` is given; "" for a column that is not known."""
+    """Return the options for a file without a header, given its first `row`; "" for an unknown column."""
     numbers = [str(number) for number in range(1, len(row) + 1)]
     times = [number for number, cell in zip(numbers, row, strict=True) if looks_like_time(pl.Series("", [cell]))]
     user, item, *_ = [*(number for number in numbers if number not in times[:1]), "", ""]

@@ -1,4 +1,4 @@
-"""The preparation from one end to the other, and what a dataset folder says of itself."""
+"""Prepare a dataset folder, from reading the source to writing the metadata."""
 
 import hashlib
 import logging
@@ -47,13 +47,13 @@ from bert4rec.prepare.writer import (
 )
 from bert4rec.runtime.errors import DataError
 
-MOST_HASHED = 2**28  # bytes, a second: files that others have published on are smaller
+MOST_HASHED = 2**28  # bytes, about a second; files of public datasets are smaller
 
 
 def describe_rows(
     config: Config, source: Interactions | GeneratedSource, ordered: OrderedRows, survey: HistoryStats
 ) -> dict[str, Any]:
-    """Return the origin of the rows, how many were read, dropped and kept, and the results of the survey."""
+    """Return the metadata of the rows: their origin, how many were read, dropped and kept, and their statistics."""
     n_rows, n_users, n_items = int(ordered.counts.sum()), len(survey.lengths), len(survey.train_counts)
     bad = source.bad
     return {
@@ -81,7 +81,7 @@ def describe_rows(
 
 
 def _checksum(name: str) -> dict[str, str]:
-    """Return the SHA-256 of one local file that is not large: a report knows by it what others have published."""
+    """Return the SHA-256 of one local file that is not too large; a report uses it to find published results."""
     path = Path(name)
     if is_url(name) or not path.is_file() or path.stat().st_size > MOST_HASHED:
         return {}
@@ -89,17 +89,17 @@ def _checksum(name: str) -> dict[str, str]:
         return {"sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
-WORK = ".work"  # folder, beside the new splits, of what goes over the disk
-RUNS = 24  # runs fit into the memory: one is held some six times while it is sorted or cut
+WORK = ".work"  # folder for temporary files, inside the new dataset folder
+RUNS = 24  # runs that fit into the memory budget: sorting or splitting a run takes about six times its size
 
 
 logger = logging.getLogger(__name__)
 
 
 def prepare(config: Config) -> Path:
-    """Make the dataset folder that `config` describes, logging the progress, and return its path.
+    """Make the dataset folder that `config` describes, log the progress, and return the folder.
 
-    Raises `DataError` or `SettingsError`, in one line, for what cannot be prepared; then nothing is left behind.
+    Raises `DataError` or `SettingsError`, with one line, if it cannot be prepared; then no files are left.
     """
     folder = config.data.folder
     clear_target(folder)
@@ -113,9 +113,9 @@ def prepare(config: Config) -> Path:
         local_files(config.data, new / WORK / "copies", progress) as local,
     ):
         metadata, size = _make_dataset(config, local, new, known, warnings, progress)
-        _refuse_another_input(config)  # again: another preparation may have ended meanwhile
+        _refuse_another_input(config)  # again: another preparation may have finished in the meantime
     logger.info(f"\n{describe(metadata)}\n")
-    _warn(*warnings)  # again: above the progress they are soon forgotten
+    _warn(*warnings)  # again: the progress has scrolled them away
     logger.info(f"dataset folder: {folder} ({size / 1e6:,.1f} MB)")
     return folder
 
@@ -123,14 +123,14 @@ def prepare(config: Config) -> Path:
 def _make_dataset(
     config: Config, local: LocalFiles, new: Path, known: ExistingIds | None, warnings: list[str], progress: Progress
 ) -> tuple[dict[str, Any], int]:
-    """Run all stages into the folder `new`; return `metadata.json` without the checksums, and the bytes of the folder.
+    """Run all stages in the folder `new`; return the metadata without the checksums, and the folder's size in bytes.
 
-    `local`: the files that `config` names; `known`: the ids that are kept; what is to be warned of is added to
+    `local` has the files that `config` names, `known` the ids of the dataset to extend. Warnings are added to
     `warnings`.
     """
     data, settings, work = local.data, config.preprocessing, new / WORK
     source = open_source(data, settings, text_ids=_text_ids(known))
-    source.item_titles(data.titles_path, dtype=pl.String())  # rather refused now than after minutes
+    source.item_titles(data.titles_path, dtype=pl.String())  # fail now rather than after minutes
     warnings += _look(data.source, source)
 
     run_bytes = int(settings.memory_gb * 1e9) // RUNS
@@ -146,7 +146,7 @@ def _make_dataset(
     source.check(ordered.n_users_read)
     limit_rows(ordered, settings, progress=progress)
 
-    kept = (ordered.counts > 0) | has_whole_catalogue  # noise is for catalogues of a given size
+    kept = (ordered.counts > 0) | has_whole_catalogue  # random data keep all data.n_items items
     ids = item_ids(ordered.items, kept, seed=settings.seed, known=known.items if known else None)
     n_items = int(ids.max()) + 1
     if n_items == 1:
@@ -170,7 +170,7 @@ def _make_dataset(
 
 @contextmanager
 def _without_other_bars() -> Iterator[None]:
-    """Keep the `datasets` library from drawing bars of its own."""
+    """Disable the progress bars of the `datasets` library."""
     were_disabled = datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:
@@ -181,7 +181,7 @@ def _without_other_bars() -> Iterator[None]:
 
 
 def _look(name: str, source: Interactions | GeneratedSource) -> list[str]:
-    """Show what can be told from the first rows, before minutes are spent on all; what is warned of."""
+    """Log the order and the first rows, before all rows are read, and return the warnings."""
     if isinstance(source, GeneratedSource):
         logger.info(order_line(name, source.order))
         return []
@@ -193,7 +193,7 @@ def _look(name: str, source: Interactions | GeneratedSource) -> list[str]:
 def _look_at_rows(
     raw: RawRows, bad: BadRows, known: ExistingIds | None, local: LocalFiles, progress: Progress
 ) -> list[str]:
-    """Show the first unusable rows; what is warned of. `DataError` where there is no row."""
+    """Log the first unusable rows, and return the warnings. Raises `DataError` if no row is usable."""
     for line in bad.shown:
         progress.log(f"unusable: {local.named(line)}")
     if hidden := bad.total - len(bad.shown):
@@ -203,11 +203,11 @@ def _look_at_rows(
     if known is None or raw.known.n_rows:
         return []
     n = len(known.users)
-    return _warn(f"data.extends: none of its {n:,} users has a row here; are the ids written otherwise?")
+    return _warn(f"data.extends: none of its {n:,} users has a row here; are the ids written in another way?")
 
 
 def _one_item(data: Data, item: object) -> str:
-    """Return the message that refuses rows with one item."""
+    """Return the error message for rows that all have the same item."""
     advice = "name the column of the items: --data.item_column=…" if data.source == "table" else "bring other rows"
     return f'{data.path}: all rows have one item, "{item}", so there is nothing to choose from; {advice}'
 
@@ -215,7 +215,7 @@ def _one_item(data: Data, item: object) -> str:
 def _write_oracle(
     source: Interactions | GeneratedSource, new: Path, items: pl.DataFrame, split: str, progress: Progress
 ) -> None:
-    """Write `oracle.parquet` for synthetic data from which nothing was dropped: the oracle knows its own walks."""
+    """Write `oracle.parquet` for synthetic data, unless rows were dropped: the oracle needs complete histories."""
     oracle = source.oracle if isinstance(source, GeneratedSource) else None
     if oracle is None or items["count"].sum() < source.n_bytes or split != "leave_one_out":
         return
@@ -231,7 +231,7 @@ def _write_oracle(
 
 
 def _finish(new: Path, metadata: dict[str, Any], writers: Sequence[FolderWriter], progress: Progress) -> int:
-    """Write the card and the checksums; return the size of the folder in bytes."""
+    """Remove the temporary files, write the card and the checksums, and return the size of the folder in bytes."""
     shutil.rmtree(new / WORK)
     tables = {path.stem for path in new.glob("*.parquet")}
     written = {name: (rows.n_rows, rows.columns) for name, rows in zip(FOLDERS, writers, strict=True)}
@@ -249,15 +249,15 @@ def _refuse_another_input(config: Config) -> None:
 
 
 def _warn(*warnings: str | None) -> list[str]:
-    """Log the warnings that there are, and return them."""
-    found = [warning for warning in warnings if warning]
-    for warning in found:
+    """Log the warnings that are not empty, and return them."""
+    present = [warning for warning in warnings if warning]
+    for warning in present:
         logger.warning(warning)
-    return found
+    return present
 
 
 def _text_ids(known: ExistingIds | None) -> set[str]:
-    """Return the fields of which an older dataset has ids like "7.0", which must stay what they are."""
+    """Return the fields for which the dataset to extend has ids like "7.0"; such ids must stay unchanged."""
     if known is None:
         return set()
     originals = {"user": known.users["original"], "item": known.items["original"]}

@@ -1,4 +1,4 @@
-"""A first look at the rows before all are read: their order, what looks wrong, and the first rows as understood."""
+"""Look at the first rows before all rows are read: show their order and values, and warn of what looks wrong."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -27,52 +27,53 @@ YEAR = 365 * 86_400  # seconds
 
 
 def first_look(interactions: Interactions) -> tuple[list[str], list[str]]:
-    """Return lines that show the order and the first rows, and the warnings that follow from a look at them.
+    """Return lines that show the order and the first rows, and the warnings about them.
 
-    Raises `DataError` for times that are days as Excel counts them.
+    Raises `DataError` for times that are Excel day numbers.
     """
     rows, source = first_rows(interactions), interactions.source
     warnings: list[str] = []
     if source.form == "table":
         _refuse_excel_days(interactions)
-        warnings += [*_of_the_order(interactions), *_of_the_names(interactions), *_of_the_times(interactions, rows)]
+        warnings += [*_order_warnings(interactions), *_name_warnings(interactions)]
+        warnings += _time_warnings(interactions, rows)
     return [order_line(source.form, interactions.order), *_shown(rows, interactions.columns)], warnings
 
 
 def first_rows(interactions: Interactions) -> pl.DataFrame:
-    """Return the first usable rows, with their `title` where a column holds it."""
+    """Return the first usable rows, with their `title` if a column has it."""
     first = interactions.again(files=interactions.files[:1], only_first=True)
     parts = [rows for rows, _ in first.usable()]
     return pl.concat(parts, how="vertical_relaxed").head(FIRST_ROWS) if parts else pl.DataFrame()
 
 
 def first_of_other_columns(interactions: Interactions) -> pl.DataFrame:
-    """Return the first values of the columns of a table that no setting names, as they stand in the file."""
+    """Return the first values, as read, of the table columns that no setting names."""
     present, named = interactions.open(interactions.files[0]).columns, interactions.columns.values()
     others = [name for name, is_field in present.items() if is_field and name not in named]
     return interactions.first_of({name: name for name in others}) if others else pl.DataFrame()
 
 
-def _of_the_order(interactions: Interactions) -> Iterator[str]:
+def _order_warnings(interactions: Interactions) -> Iterator[str]:
     if interactions.order["by"] == "time":
         return
     text = "no time column is named: the order of the file's rows is taken for the order of time"
-    others = first_of_other_columns(interactions)
-    found = [column.name for column in others if looks_like_time(column)]
-    if found:
-        verb = "looks like a time" if len(found) == 1 else "look like times"
-        text += f"; {', '.join(found)} {verb}: {shlex.quote(f'--data.time_column={found[0]}')}"
-        if needs_format(others[found[0]]):
-            forms = matching_time_formats(others[found[0]])
+    unnamed = first_of_other_columns(interactions)
+    times = [column.name for column in unnamed if looks_like_time(column)]
+    if times:
+        verb = "looks like a time" if len(times) == 1 else "look like times"
+        text += f"; {', '.join(times)} {verb}: {shlex.quote(f'--data.time_column={times[0]}')}"
+        if needs_format(unnamed[times[0]]):
+            forms = matching_time_formats(unnamed[times[0]])
             text += f" {shlex.quote(f'--data.time_format={forms[0]}')}" if forms else " with --data.time_format=…"
     yield text
 
 
-def _of_the_names(interactions: Interactions) -> Iterator[str]:
+def _name_warnings(interactions: Interactions) -> Iterator[str]:
     user, item = interactions.columns["user"], interactions.columns["item"]
     if are_columns_swapped(user, item):
         swapped = shlex.join([f"--data.user_column={item}", f"--data.item_column={user}"])
-        yield f"{user} as the column of the users and {item} as that of the items look swapped; if they are: {swapped}"
+        yield f"the user column {user} and the item column {item} look swapped; if they are: {swapped}"
 
 
 def _refuse_excel_days(interactions: Interactions) -> None:
@@ -89,7 +90,7 @@ def _refuse_excel_days(interactions: Interactions) -> None:
         )
 
 
-def _of_the_times(interactions: Interactions, rows: pl.DataFrame) -> Iterator[str]:
+def _time_warnings(interactions: Interactions, rows: pl.DataFrame) -> Iterator[str]:
     times = rows["time"] if "time" in rows.columns else pl.Series([], dtype=pl.Int64)
     n_early = int((times < YEAR).sum())
     if not n_early or n_early < NEARLY_ALL * len(times):
@@ -104,7 +105,7 @@ def _of_the_times(interactions: Interactions, rows: pl.DataFrame) -> Iterator[st
 
 
 def _shown(rows: pl.DataFrame, columns: Mapping[str, str]) -> Iterator[str]:
-    """Yield the first rows as a table, with the name of each field and of its column above."""
+    """Yield the lines of a table of the first rows; its header names each field and its column."""
     names = [name for name in SHOWN if name in rows.columns]
     if not len(rows):
         return

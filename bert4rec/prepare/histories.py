@@ -1,4 +1,4 @@
-"""Numbered histories, how they are split, what they are like, and the table of items."""
+"""Number and split the histories, compute their statistics, and make the table of items."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ from bert4rec.runtime.errors import DataError, pluralize
 SplitRule: TypeAlias = Callable[[pl.DataFrame], pl.DataFrame]
 
 DAY = 86_400  # seconds: local times are up to 14 hours ahead of UTC
-N_BINS = 1 << 16  # of the times, to find an instant: two or three looks at all of them
+N_BINS = 1 << 16  # bins of the search for an instant: two or three passes over all times
 
 
 def leave_one_out(histories: pl.DataFrame) -> pl.DataFrame:
-    """Mark the last interaction of every history of 3 or more as the target of its test; it may be validated, too.
+    """Mark the last interaction of every history of 3 or more as the test target; these users may also be validated.
 
     >>> leave_one_out(pl.DataFrame({"items": [[5, 2, 3], [2, 3]]})).select("before", "eligible").rows()
     [(2, True), (2, False)]
@@ -39,8 +39,8 @@ def by_time(histories: pl.DataFrame, *, instant: int) -> pl.DataFrame:
     """Mark the first interaction from `instant` (seconds) on as the target; with 2 or more before it, it may be
     validated.
 
-    One instant for all users: nothing that anybody trains on is later than anything that is tested (see Ji et al.,
-    "A critical study on data leakage in recommender system offline evaluation", 2023).
+    The instant is the same for all users, so no training interaction is later than a test target (see Ji et al., "A
+    critical study on data leakage in recommender system offline evaluation", 2023).
 
     >>> frame = by_time(pl.DataFrame({"times": [[1, 3, 9], [6]]}), instant=5)
     >>> frame.select("before", "eligible").rows()
@@ -60,8 +60,7 @@ def all_for_training(histories: pl.DataFrame) -> pl.DataFrame:
 
 
 def instant_of_share(times: Callable[[], Iterable[pl.Series]], share: float) -> int:
-    """Return the first instant (seconds) from which on no more than `share` of all rows are; `times` reads those of
-    all rows.
+    """Return the first instant (seconds) at or after which lie at most `share` of all rows; `times` reads all times.
 
     >>> instant_of_share(lambda: [pl.Series([10, 20]), pl.Series([30, 40])], 0.5)
     21
@@ -69,7 +68,7 @@ def instant_of_share(times: Callable[[], Iterable[pl.Series]], share: float) -> 
     spans: list[Any] = [(part.min(), part.max(), len(part)) for part in times() if len(part)]
     low, high = min(first for first, *_ in spans), 1 + max(last for _, last, _ in spans)
     n_after, later = share * sum(n for *_, n in spans), 0
-    while high - low > 1:  # of bins of equal width, continue in the one in which the share is reached
+    while high - low > 1:  # cut the range into bins of equal width, and continue in the bin that reaches the share
         width = -(-(high - low) // N_BINS)
         counts = np.zeros(N_BINS, np.int64)
         for part in times():
@@ -83,7 +82,7 @@ def instant_of_share(times: Callable[[], Iterable[pl.Series]], share: float) -> 
 
 
 def is_tested() -> pl.Expr:
-    """Return whether a history with `before` has something before its target, and the target.
+    """Return whether a history has its target, and at least one interaction before it.
 
     >>> frame = pl.DataFrame({"items": [[5, 2], [5, 2], [5, 2]], "before": [0, 1, 2]})
     >>> frame.select(is_tested()).to_series().to_list()
@@ -104,10 +103,10 @@ def validation_sample(users: Ints, *, n_users: int | Literal["all"], seed: int) 
 
 
 def with_offsets(histories: pl.DataFrame) -> pl.DataFrame:
-    """Return histories with `before` and `validated` (a Boolean) with the columns `OFFSETS` of a dataset folder.
+    """Return the histories, which have `before` and `validated` (Boolean), with the columns `OFFSETS` of a dataset.
 
-    Test: the target is the interaction at `before`. Validation, of the validated ones: the last before it. Training:
-    what comes before both.
+    The test target is the interaction at `before`. The validation target of validated users is the one before it.
+    Earlier interactions are for training.
 
     >>> frame = pl.DataFrame({"items": [[5, 2, 3], [5, 2]], "before": [2, 2], "validated": [True, False]})
     >>> with_offsets(frame).select("n_train", "validation", "test").rows()
@@ -119,13 +118,13 @@ def with_offsets(histories: pl.DataFrame) -> pl.DataFrame:
         "validation": pl.when("validated").then(before - 1).otherwise(NO_TARGET),
         "test": pl.when(is_tested()).then(before).otherwise(NO_TARGET),
     }
-    return histories.with_columns(**{name: place.cast(pl.Int32) for name, place in offsets.items()})
+    return histories.with_columns(**{name: offset.cast(pl.Int32) for name, offset in offsets.items()})
 
 
 def choose_split(settings: Preprocessing, parts: Parts) -> tuple[SplitRule, int | None]:
-    """Return the rule, and the second from which on a split by time tests, None of another one; `parts`: all rows.
+    """Return the split rule and, for a split by time, the instant (seconds) at which the test begins, else None.
 
-    Raises `DataError` for a split by time of rows without times.
+    `parts` are all rows. Raises `DataError` for a split by time if the rows have no times.
     """
     if settings.split == "none":
         return all_for_training, None
@@ -141,10 +140,10 @@ def choose_split(settings: Preprocessing, parts: Parts) -> tuple[SplitRule, int 
 
 
 class NumberedHistories:
-    """Hold the histories in `ordered`, with dense ids, in frames of some users each; read from the disk each time.
+    """Hold the histories of `ordered` with dense ids, in frames of some users each; each pass reads them from the disk.
 
-    `item_ids`: the dense id of each code. `known`: the original ids of users with dense ids of an older dataset, in
-    their order; new users are numbered after them, in the order of their original ids.
+    `item_ids`: the dense id of each code. `known`: the original ids of the users of the dataset to extend, in the order
+    of their dense ids; new users are numbered after them, in the order of their original ids.
     """
 
     def __init__(self, ordered: OrderedRows, item_ids: NDArray[np.int32], *, known: pl.Series | None) -> None:
@@ -153,7 +152,7 @@ class NumberedHistories:
 
     @property
     def n_rows(self) -> int:
-        """Return the number of all interactions."""
+        """Return the number of interactions."""
         return int(self._ordered.counts.sum())
 
     @property
@@ -168,16 +167,16 @@ class NumberedHistories:
             yield to_histories(frame.with_columns(user.cast(pl.Int32).alias("user"), items))
 
     def users(self) -> Iterator[pl.DataFrame]:
-        """Yield `user`, `original`, `count` of every user, by dense id; known ones may have no interaction."""
+        """Yield `user`, `original`, `count` of every user, by dense id; known users may have no interaction."""
         counts = np.zeros(self._n_known, np.int64)
         new: list[pl.DataFrame] = []
         for frame, first in self._numbered(self._ordered.parts.read("user")):
-            found = frame.group_by(original="user", maintain_order=True).len("count")
+            users = frame.group_by(original="user", maintain_order=True).len("count")
             if first is None:
-                counts[found["original"].to_numpy()] = found["count"].to_numpy()
+                counts[users["original"].to_numpy()] = users["count"].to_numpy()
             else:
                 dense = pl.int_range(first, first + pl.len(), dtype=pl.Int32)
-                new.append(found.select(dense.alias("user"), "original", pl.col("count").cast(pl.Int64)))
+                new.append(users.select(dense.alias("user"), "original", pl.col("count").cast(pl.Int64)))
         if self._known is not None:
             ids = pl.int_range(0, self._n_known, dtype=pl.Int32, eager=True).alias("user")
             new.insert(0, pl.DataFrame([ids, self._known, pl.Series("count", counts)]))
@@ -185,7 +184,7 @@ class NumberedHistories:
         yield from (frame.cast({"original": pl.String}) if is_text else frame for frame in new)
 
     def _numbered(self, parts: Iterable[pl.DataFrame]) -> Iterator[tuple[pl.DataFrame, int | None]]:
-        """Yield each part that has rows and the dense id of its first user; None if users have theirs already."""
+        """Yield each part with rows, and the dense id of its first user; None if its users have dense ids already."""
         first = self._n_known
         for index, frame in enumerate(parts):
             if not len(frame):
@@ -198,10 +197,10 @@ class NumberedHistories:
 
 @dataclass(frozen=True)
 class HistoryStats:
-    """Hold the results of one look at all histories.
+    """Hold statistics of all histories.
 
-    `lengths` of each user's history; `train_counts` of each item; `validated` users; the first and the last time, where
-    known; whether the histories of all users `are_alike`.
+    `lengths` of each user's history; `train_counts` of each item; `validated` users; `time_span`, the first and the
+    last time, if known; whether the histories of all users `are_alike`.
     """
 
     lengths: Ints
@@ -211,7 +210,7 @@ class HistoryStats:
     are_alike: bool = False
 
     def warnings(self, *, is_table: bool, now: float) -> list[str]:
-        """Return what is probably wrong with the rows, a line each; `now`: seconds since 1970."""
+        """Return a line for each probable problem of the rows; `now`: seconds since 1970."""
         n_users, n_rows = int((self.lengths > 0).sum()), int(self.lengths.sum())
         first, last = self.time_span or (0, 0)
         found = []
@@ -237,9 +236,9 @@ def history_stats(
     histories: NumberedHistories, rule: SplitRule, settings: Preprocessing, *, n_users: int, n_items: int,
     progress: Progress,
 ) -> HistoryStats:  # fmt: skip
-    """Look at every history, marked by `rule`: how long, how popular its training items, who may be validated.
+    """Return the statistics of all histories, split by `rule`, and draw the validated users.
 
-    Raises `DataError` where nobody could be tested and somebody should.
+    Raises `DataError` if the split needs test users and there are none.
     """
     lengths, counts = np.zeros(n_users, np.int64), np.zeros(n_items, np.int64)
     eligible: list[pl.DataFrame] = []
@@ -249,8 +248,8 @@ def history_stats(
     with progress.stage("split", histories.n_rows) as stage:
         for frame in histories:
             marked = rule(frame)
-            here = marked["items"].list.len().to_numpy()
-            lengths[marked["user"].to_numpy()] = here
+            frame_lengths = marked["items"].list.len().to_numpy()
+            lengths[marked["user"].to_numpy()] = frame_lengths
             counts += train_counts(marked.select(pl.col("items").list.head(pl.col("before"))), n_items=n_items)
             last = pl.col("items").list.get(pl.col("before") - 1, null_on_oob=True)
             eligible.append(marked.filter("eligible").select("user", target=last))
@@ -260,7 +259,8 @@ def history_stats(
             if are_alike and len(marked):
                 first_items = marked["items"][0].to_list() if first_items is None else first_items
                 are_alike = bool((marked["items"] == pl.Series([first_items], dtype=pl.List(pl.Int32))).all())
-            stage.advance(stage.n_rows + int(here.sum()), int(here.sum()))
+            n_rows = int(frame_lengths.sum())
+            stage.advance(stage.n_rows + n_rows, n_rows)
     if not n_tested and settings.split != "none":
         if settings.split == "time":
             lacks = "interactions both before and after preprocessing.split_at"
@@ -279,7 +279,7 @@ def history_stats(
 def item_table(
     ordered: OrderedRows, ids: NDArray[np.int32], survey: HistoryStats, titles: pl.DataFrame | None
 ) -> pl.DataFrame:
-    """Return `item`, `original`, `count`, `train_count` and, where known, `title` of every item, by dense id."""
+    """Return `item`, `original`, `count`, `train_count` and, if known, `title` of every item, by dense id."""
     codes = np.flatnonzero(ids != NO_ITEM)
     codes = codes[np.argsort(ids[codes])]
     table = pl.DataFrame(

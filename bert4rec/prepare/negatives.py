@@ -1,4 +1,4 @@
-"""Sampled negatives of held-out users, and who has too few unseen items for them."""
+"""Sample the negatives of held-out users, and count the users with too few unseen items."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from bert4rec.dataset.format import EVALUATED
 
 USERS_PER_BLOCK = 4096  # histories in a block; changing it changes the negatives
-MAX_ROUNDS = 16  # rounds of rejection before the rest is drawn from a dense table of keys
+MAX_ROUNDS = 16  # rounds of rejection sampling before the rest is drawn from a dense table of keys
 DENSE_CELLS = 1 << 22  # users × items of that table
-IN_CACHE = 1 << 18  # weights that are searched for draws in any order; of more, sorted ones are found twice as fast
-LAST = -1e6  # log weight of an item without training positions: after all others
+IN_CACHE = 1 << 18  # above this many weights, sorting the draws before the search is twice as fast
+LAST = -1e6  # log weight of an item without training positions: it is drawn last
 
 Ints = NDArray[np.int64]
 
 
 def train_counts(histories: pl.DataFrame, *, n_items: int) -> Ints:
-    """Return the training positions of each item, (n_items,); `histories` (`items`) before they are cut into windows.
+    """Return the number of training positions of each item, (n_items,), before `histories` are cut into windows.
 
     >>> train_counts(pl.DataFrame({"items": [[0, 1], [1]]}), n_items=3).tolist()
     [1, 2, 0]
@@ -39,14 +39,14 @@ def count_unseen(histories: pl.DataFrame, *, n_items: int) -> Ints:
 
 
 class SeenItems(NamedTuple):
-    """Hold the items that each of `n_users` users has seen: the sorted keys, row · n_items + item."""
+    """Hold the items that each of `n_users` users has seen, as sorted keys: row · n_items + item."""
 
     keys: Ints
     n_users: int
 
     @classmethod
     def of(cls, histories: pl.DataFrame, n_items: int) -> Self:
-        """Return the seen items of the *whole* history of each user (`items`), held-out items too."""
+        """Return the seen items of the *whole* history of each user (`items`), including held-out items."""
         items = histories["items"]
         rows = np.repeat(np.arange(len(items)), items.list.len().to_numpy())
         keys = rows * n_items + items.explode(empty_as_null=False).to_numpy()
@@ -54,11 +54,10 @@ class SeenItems(NamedTuple):
 
 
 def draw_negatives(seen: SeenItems, weights: Ints, *, n: int, seed: list[int]) -> NDArray[np.int32]:
-    """Return `n` distinct items for each user that are not `seen`, drawn in proportion to `weights` [items], (users,
-    n).
+    """Return `n` distinct unseen items for each user, (users, n), drawn in proportion to `weights` [items].
 
-    `seed`: one for each block of users. Each of them must leave `n` items unseen (`count_unseen`). An item of weight 0
-    comes only when no other is left.
+    `seed` is for one block of users. Each user must have at least `n` unseen items (`count_unseen`). An item of weight
+    0 is drawn only if no other item is left.
 
     >>> seen = SeenItems.of(pl.DataFrame({"items": [[0, 1]]}), n_items=4)
     >>> draw_negatives(seen, np.array([9, 9, 5, 0]), n=2, seed=[1]).tolist()
@@ -69,14 +68,14 @@ def draw_negatives(seen: SeenItems, weights: Ints, *, n: int, seed: list[int]) -
 
 
 def _draw(rng: np.random.Generator, seen: Ints, weights: Ints, shape: tuple[int, int]) -> Ints:
-    """Return negatives (items from 0) of `shape` (users, n), drawn exactly one by one without replacement.
+    """Return negatives (items from 0) of `shape` (users, n), distributed as draws one by one without replacement.
 
-    Draws with replacement, of which what is seen or already drawn is dropped, are such a sequence. `seen`: the sorted
-    keys, row · n_items + item, of what is seen.
+    Draws with replacement, without those that are seen or already drawn, have exactly this distribution. `seen` are the
+    sorted keys, row · n_items + item.
     """
     n_items, n, cumulated = len(weights), shape[1], np.cumsum(weights)
     drawn, filled = np.empty(shape, np.int64), np.zeros(shape[0], np.int64)
-    before = np.empty(0, np.int64)  # sorted keys of what is drawn
+    before = np.empty(0, np.int64)  # sorted keys of drawn items
     for _ in range(MAX_ROUNDS if cumulated[-1] else 0):
         open_rows = np.flatnonzero(filled < n)
         if not len(open_rows):
@@ -92,7 +91,7 @@ def _draw(rng: np.random.Generator, seen: Ints, weights: Ints, shape: tuple[int,
 
 
 def _reached(cumulated: Ints, heights: Ints) -> Ints:
-    """Return the first place at which `cumulated` is above each of `heights`."""
+    """Return the first index at which `cumulated` is above each of `heights`."""
     if cumulated[-1] == len(cumulated) and cumulated[0] == 1 and (np.diff(cumulated) == 1).all():
         return heights  # all weights are 1
     if len(cumulated) <= IN_CACHE:
@@ -104,26 +103,25 @@ def _reached(cumulated: Ints, heights: Ints) -> Ints:
 
 
 def _first_of_each(keys: Ints, *taken: Ints) -> Ints:
-    """Return the pairs as a dict; of a repeated key the first value counts, as for Polars.
+    """Return the keys [rows, draws] that are not `taken`, flat and in order, each repeated key of a row only once.
 
-    No key is in two rows, and all of a row are below those of the next.
+    No key is in two rows, and all keys of a row are below those of the next row.
     """
     in_order, places = _in_order(keys)
     is_new = np.ones(keys.shape, bool)
     is_new[:, 1:] = in_order[:, 1:] != in_order[:, :-1]
-    for others in taken:
-        if len(others):
-            is_new &= others[np.minimum(np.searchsorted(others, in_order), len(others) - 1)] != in_order
+    for old in taken:
+        if len(old):
+            is_new &= old[np.minimum(np.searchsorted(old, in_order), len(old) - 1)] != in_order
     is_kept = np.empty(keys.shape, bool)
     np.put_along_axis(is_kept, places, is_new, axis=1)
     return keys[is_kept]
 
 
 def _in_order(values: Ints) -> tuple[Ints, Ints]:
-    """Return the last axis of `values`, none negative, sorted, and where each stood: of equal ones the first comes
-    first.
+    """Return `values` (not negative) sorted along the last axis, and the index of each before; the sort is stable.
 
-    Value and place in one number, where that has room for both, are sorted several times as fast as places alone.
+    If value and index fit into one integer, sorting that integer is several times as fast as an argsort.
     """
     n = values.shape[-1]
     bits = n.bit_length()
@@ -135,7 +133,7 @@ def _in_order(values: Ints) -> tuple[Ints, Ints]:
 
 
 def _append(drawn: Ints, filled: Ints, keys: Ints, n_items: int) -> None:
-    """Write the items of `keys` (sorted by row) behind what each row of `drawn` holds; what is too many falls off."""
+    """Append the items of `keys` (sorted by row) to each row of `drawn`; items that do not fit are dropped."""
     rows, items = np.divmod(keys, n_items)
     counts = np.bincount(rows, minlength=len(filled))
     place = filled[rows] + np.arange(len(rows)) - (np.cumsum(counts) - counts)[rows]
@@ -145,7 +143,7 @@ def _append(drawn: Ints, filled: Ints, keys: Ints, n_items: int) -> None:
 
 
 def _draw_rest(rng: np.random.Generator, drawn: Ints, filled: Ints, taken: Ints, weights: Ints) -> None:
-    """Fill the rows that rejection left open: the largest Gumbel keys are a draw without replacement."""
+    """Fill the rows that rejection sampling left incomplete: the largest Gumbel keys are draws without replacement."""
     n_items, n = len(weights), drawn.shape[1]
     log_weights = np.where(weights > 0, np.log(np.maximum(weights, 1)), LAST)
     open_rows = np.flatnonzero(filled < n)
@@ -162,11 +160,11 @@ def _draw_rest(rng: np.random.Generator, drawn: Ints, filled: Ints, taken: Ints,
 
 @dataclass(frozen=True)
 class HeldOutCounts:
-    """Hold counts of the evaluation splits, or of a part of them; parts add up.
+    """Hold counts of the held-out users, or of a part of them; parts can be added.
 
-    Of each split of `EVALUATED`: `users`; `repeated`, those whose target stands in their own history; `left_out`, those
-    without negatives. `unseen`: how many users, of both splits and each once, have so many unseen items; who has the
-    `n_negatives` that a user is to have, or more, is counted there.
+    For each split of `EVALUATED`: `users`; `repeated`, users whose target is in their own history; `left_out`, users
+    without negatives. `unseen` maps a number of unseen items, at most `n_negatives`, to the number of users that have
+    it; a user in both splits counts once.
     """
 
     n_negatives: int
@@ -177,7 +175,7 @@ class HeldOutCounts:
 
     @classmethod
     def of(cls, histories: pl.DataFrame, unseen: Ints, n_negatives: int) -> "HeldOutCounts":
-        """Return the counts of `histories` with targets, each of which has so many `unseen` items [users]."""
+        """Return the counts of `histories` with targets; `unseen` [users] are their numbers of unseen items."""
         counts = cls(n_negatives, unseen=Counter(np.minimum(unseen, n_negatives).tolist()))
         histories = histories.with_columns(is_left_out=pl.Series(unseen < n_negatives))
         for name in EVALUATED:
@@ -204,8 +202,8 @@ class HeldOutCounts:
         }
 
     def keeps(self, percent: int) -> int:
-        """Return the largest number of negatives, up to `n_negatives`, for which so many users have enough unseen
-        items.
+        """Return the largest number of negatives, up to `n_negatives`, for which `percent` of the users have enough
+        unseen items.
 
         >>> HeldOutCounts(3, unseen=Counter({0: 1, 2: 4, 3: 5})).keeps(90)
         2
@@ -218,7 +216,7 @@ class HeldOutCounts:
         return self.n_negatives
 
     def warning(self) -> str | None:
-        """Return one line if users are left out: how many, and which number of negatives would keep them; else None."""
+        """Return a line with the number of users left out and the numbers of negatives that keep them, or None."""
         n, total = self.n_negatives, self.unseen.total()
         few = total - self.unseen[n]
         if not few:
@@ -236,7 +234,7 @@ class HeldOutCounts:
         )
 
     def _advice(self, *, are_many: bool) -> str:
-        """Return the numbers that keep all users, and where more than a twentieth is left out, 95 % of them."""
+        """Return the number of negatives that keeps all users and, if `are_many`, the one that keeps 95 % of them."""
         least, most = self.keeps(100), self.keeps(95)
         if are_many and not most:
             return "no number keeps 95 % of them"

@@ -1,4 +1,4 @@
-"""Rows put in the order of users and times, out of core, and the numbers of users and items."""
+"""Sort rows by user and time, out of core, and number the items."""
 
 import shutil
 from collections.abc import Iterable, Iterator
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from bert4rec.dataset.format import ITEMS, NO_ITEM, USERS
 from bert4rec.runtime.errors import DataError
 
-ROWS_PER_GROUP = 1 << 16  # of a run: what is read at least from each run for a range of users
-ROWS_PER_SAMPLE = 1 << 10  # rows for each of which a user is remembered, to cut the ranges evenly
+ROWS_PER_GROUP = 1 << 16  # rows of a row group: the least that a range of users reads from each run
+ROWS_PER_SAMPLE = 1 << 10  # one user per so many rows is sampled, to cut even ranges
 
 
 class SortedRuns:
-    """Hold rows with the column `user` under `folder`, in runs of about `run_bytes` of memory; of them the `schema`."""
+    """Hold rows with a column `user` under `folder`, in sorted runs of about `run_bytes` of memory."""
 
     def __init__(self, folder: Path, *, run_bytes: int) -> None:
         folder.mkdir(parents=True)
@@ -29,7 +29,7 @@ class SortedRuns:
         self.n_rows = self.n_bytes = 0
 
     def add(self, frame: pl.DataFrame) -> None:
-        """Keep the rows of `frame`, which come after all before. Ids that become text here become so in all rows."""
+        """Append the rows of `frame`. If its ids are text, the ids of all earlier rows become text."""
         if not len(frame):
             return
         if self.schema != frame.schema and self.schema:
@@ -42,8 +42,8 @@ class SortedRuns:
             self._write_run()
 
     def partitions(self) -> Iterator[pl.DataFrame]:
-        """Yield all rows in ranges of users, ascending: each about a run's size, of whole users, their rows as they
-        came.
+        """Yield all rows in ascending ranges of whole users, each about the size of a run; rows of a user keep their
+        order.
         """
         if self._pending:
             self._write_run()
@@ -57,11 +57,11 @@ class SortedRuns:
             yield (rows.filter(*limits) if limits else rows).collect()
 
     def remove(self) -> None:
-        """Take the rows off the disk."""
+        """Delete the rows from the disk."""
         shutil.rmtree(self._folder)
 
     def _bounds(self) -> list[int | str]:
-        """Return the first users of all ranges but the first: quantiles of the sample."""
+        """Return the first user of each range but the first: quantiles of the sample."""
         n = -(-self.n_bytes // self._run_bytes)
         sample = pl.concat(self._samples).sort() if self._samples else pl.Series([], dtype=pl.Int64)
         places = [len(sample) * part // n for part in range(1, n)]
@@ -76,7 +76,7 @@ class SortedRuns:
         self._runs.append(path)
 
     def _become(self, schema: dict[str, pl.DataType]) -> None:
-        """Cast what is kept to `schema`, run by run: numbers sort otherwise than text."""
+        """Cast all runs to `schema`, and sort them again: text has another order than numbers."""
         if self._pending:
             self._write_run()
         for path in self._runs:
@@ -86,7 +86,7 @@ class SortedRuns:
 
 
 class Parts:
-    """Hold frames under `folder`, one after another: written once, read as often as needed, or replaced in turn."""
+    """Hold a sequence of frames under `folder`, each in a file that can be read again or replaced."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -97,13 +97,13 @@ class Parts:
         return len(self._paths)
 
     def add(self, frame: pl.DataFrame) -> None:
-        """Write one more frame."""
+        """Append a frame."""
         path = self._folder / f"part-{len(self._paths):05d}.parquet"
         frame.write_parquet(path, compression="lz4", row_group_size=ROWS_PER_GROUP)
         self._paths.append(path)
 
     def replace(self, index: int, frame: pl.DataFrame) -> None:
-        """Put `frame` in the place of the frame at `index`."""
+        """Replace the frame at `index` by `frame`."""
         new = self._paths[index].with_suffix(".new")
         frame.write_parquet(new, compression="lz4", row_group_size=ROWS_PER_GROUP)
         new.replace(self._paths[index])
@@ -117,13 +117,13 @@ class Parts:
         return list(pl.read_parquet_schema(self._paths[0]))
 
     def read(self, *names: str) -> Iterator[pl.DataFrame]:
-        """Yield the frames with only the columns `names`, without a name with all."""
+        """Yield the frames with only the columns `names`, or with all columns if no name is given."""
         for path in self._paths:
             yield pl.read_parquet(path, columns=list(names) or None, glob=False)
 
 
 class Chunks:
-    """Takes frames with the same columns, one after another, and gives back frames of `size` rows."""
+    """Regroup frames with the same columns into frames of `size` rows."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -131,7 +131,7 @@ class Chunks:
         self._n_pending = 0
 
     def add(self, frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
-        """Yield every frame of `size` rows that is full with the rows of `frame`."""
+        """Add the rows of `frame`, and yield every frame of `size` rows that is now complete."""
         self._pending.append(frame)
         self._n_pending += len(frame)
         if self._n_pending < self._size:
@@ -143,7 +143,7 @@ class Chunks:
             yield rows[first : first + self._size]
 
     def rest(self) -> Iterator[pl.DataFrame]:
-        """Yield the last frame, which is smaller; nothing if no row is left."""
+        """Yield the remaining rows as a last, smaller frame, if there are any."""
         rows = pl.concat(self._pending) if self._n_pending else None
         self._pending, self._n_pending = [], 0
         if rows is not None:
@@ -166,9 +166,9 @@ LISTS = {"item": "items", "time": "times", "rating": "ratings"}
 
 
 def in_time_order(interactions: pl.DataFrame, *, newest_first: bool = False) -> pl.DataFrame:
-    """Sort by user, then time where known; rows of one time stay in their order.
+    """Return the rows sorted by user, then by time if known; rows with equal times keep their order.
 
-    Without times the order of the rows is kept, or turned round where the newest come first.
+    Without times the rows of a user keep their order, or have it reversed with `newest_first`.
 
     >>> in_time_order(pl.DataFrame({"user": [7, 7, 7], "item": [1, 2, 3], "time": [5, 3, 3]}))["item"].to_list()
     [2, 3, 1]
@@ -184,7 +184,7 @@ def in_time_order(interactions: pl.DataFrame, *, newest_first: bool = False) -> 
 
 
 def with_codes(interactions: pl.DataFrame, items: pl.DataFrame) -> pl.DataFrame:
-    """Put the codes of items for their original ids; `items`: `original`, `code`. Rows keep their order.
+    """Replace the original ids of items by their codes; `items`: `original`, `code`. Rows keep their order.
 
     >>> with_codes(pl.DataFrame({"item": ["b", "a"]}), pl.DataFrame({"original": ["a", "b"], "code": [0, 1]})).rows()
     [(1,), (0,)]
@@ -195,7 +195,7 @@ def with_codes(interactions: pl.DataFrame, items: pl.DataFrame) -> pl.DataFrame:
 
 
 def to_histories(interactions: pl.DataFrame) -> pl.DataFrame:
-    """Return one row a user, in the order of the rows: `user`, `items`, where known `times` and `ratings`.
+    """Return one row per user, in the order of the rows: `user`, `items` and, if known, `times` and `ratings`.
 
     >>> to_histories(pl.DataFrame({"user": [0, 0, 1], "item": [4, 2, 3]})).rows()
     [(0, [4, 2]), (1, [3])]
@@ -209,16 +209,14 @@ Ids = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class ExistingIds:
-    """Hold the ids of a dataset made before: `users` (`original`, `user`) and `items` (`original`, `item`), by dense
-    id.
-    """
+    """Hold the ids of the dataset to extend by dense id: `users` (`original`, `user`), `items` (`original`, `item`)."""
 
     users: pl.DataFrame
     items: pl.DataFrame
 
 
 def read_known(folder: Path) -> ExistingIds:
-    """Return the ids of the dataset at `folder`. Raises `DataError` where it is missing."""
+    """Return the ids of the dataset at `folder`. Raises `DataError` if it is missing."""
     try:
         users = pl.read_parquet(folder / USERS, columns=["original", "user"])
         items = pl.read_parquet(folder / ITEMS, columns=["original", "item"])
@@ -228,8 +226,9 @@ def read_known(folder: Path) -> ExistingIds:
 
 
 class Distinct:
-    """Hold the first row of each item, of rows (`item` and `others`) in parts; no more than these rows, twice, is
-    held.
+    """Hold the first row of each item, from rows (`item` and `others`) that come in parts.
+
+    It keeps at most about twice as many rows in memory.
     """
 
     def __init__(self, **others: type[pl.DataType]) -> None:
@@ -237,7 +236,7 @@ class Distinct:
         self._n_merged = self._n_pending = 0
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Take one more part. Numbers become text where the items of one part are text."""
+        """Add a part. Numbers become text if the items of any part are text."""
         new = rows.unique("item", keep="first", maintain_order=True)
         self._parts.append(new)
         self._n_pending += len(new)
@@ -245,7 +244,7 @@ class Distinct:
             self.rows()
 
     def rows(self) -> pl.DataFrame:
-        """Return the first rows, in the order in which they came."""
+        """Return the first row of each item, in the order in which they were added."""
         is_text = any(part["item"].dtype == pl.String for part in self._parts)
         parts = [part.cast({"item": pl.String}) for part in self._parts] if is_text else self._parts
         merged = pl.concat(parts).unique("item", keep="first", maintain_order=True)
@@ -254,7 +253,7 @@ class Distinct:
 
 
 def same_type(left: pl.Series, right: pl.Series) -> tuple[pl.Series, pl.Series]:
-    """Return both as text if one of them is, else unchanged.
+    """Return both series as text if their types differ, else unchanged.
 
     >>> [series.to_list() for series in same_type(pl.Series([1]), pl.Series(["a"]))]
     [['1'], ['a']]
@@ -265,11 +264,10 @@ def same_type(left: pl.Series, right: pl.Series) -> tuple[pl.Series, pl.Series]:
 
 
 def item_ids(originals: pl.Series, kept: NDArray[np.bool_], *, seed: int, known: pl.DataFrame | None = None) -> Ids:
-    """Return the number of each of the sorted `originals`; `NO_ITEM` for one that is not `kept`.
+    """Return the dense id of each of the sorted `originals`; `NO_ITEM` for items that are not `kept`.
 
-    Kept ones are numbered from 0, in an order shuffled by `seed`: so contiguous shards of the item table
-    carry equal load, and the numbers tell nothing. `known` ones (`original`, `item`) keep theirs, new ones
-    come after.
+    Kept items are numbered from 0, in an order shuffled by `seed`, so that contiguous shards of the item table have
+    equal load and ids reveal nothing. `known` items (`original`, `item`) keep their ids; new items come after.
 
     >>> item_ids(pl.Series(["a", "b", "c"]), np.array([True, False, True]), seed=1).tolist()
     [0, -1, 1]
@@ -280,10 +278,10 @@ def item_ids(originals: pl.Series, kept: NDArray[np.bool_], *, seed: int, known:
     ids = np.full(len(originals), NO_ITEM, np.int32)
     first = 0
     if known is not None:
-        names, old = same_type(originals, known["original"])
+        names, known_names = same_type(originals, known["original"])
         places = pl.DataFrame({"original": names}).with_row_index("place")
-        found = places.join(known.with_columns(original=old), on="original")
-        ids[found["place"].to_numpy()] = found["item"].to_numpy()
+        matches = places.join(known.with_columns(original=known_names), on="original")
+        ids[matches["place"].to_numpy()] = matches["item"].to_numpy()
         first += len(known)
     new = kept & (ids == NO_ITEM)
     order = np.random.Generator(np.random.PCG64(seed)).permutation(int(new.sum()))

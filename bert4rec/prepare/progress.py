@@ -1,4 +1,4 @@
-"""How far a preparation is, and which rows it could not use."""
+"""Show the progress of a preparation, and count the unusable rows."""
 
 import logging
 import time
@@ -13,15 +13,15 @@ import polars as pl
 from bert4rec.runtime.console import BAR, NO_BAR, ProgressBar
 from bert4rec.runtime.errors import format_duration, rounded
 
-SHORTEST = 0.05  # seconds for which a speed means something
+SHORTEST = 0.05  # seconds; shorter stages are logged without a speed
 
 logger = logging.getLogger(__name__)
 
 
 class Stage(ProgressBar):
-    """A stage of the work: of `total` units (bytes, rows, users) some are done, and with them some rows.
+    """Show the progress of a stage with `total` units of work (bytes or rows), and count its rows.
 
-    `total` = 0: nobody knows of how many.
+    `total` = 0: the amount of work is unknown.
     """
 
     def __init__(self, name: str, total: int) -> None:
@@ -29,7 +29,7 @@ class Stage(ProgressBar):
         self._name, self._is_measured, self.n_rows = name, total > 0, 0
 
     def advance(self, done: int, n_rows: int) -> None:
-        """Show that `done` of the total are done; `n_rows` more rows than at the last call."""
+        """Show that `done` units are done, with `n_rows` more rows than at the last call."""
         self.n_rows += n_rows
         if self.is_due():
             left = f"  {format_duration(self.seconds_left(done))} left" if self._is_measured else ""
@@ -38,54 +38,54 @@ class Stage(ProgressBar):
             self.show(done, figures, line=f"  {self._name}{share}  {figures}")
 
     def rate(self) -> str:
-        """Return the rows per second, for people."""
+        """Return the rows per second as text."""
         per_second = self.n_rows / max(self.seconds, 1e-3)
         return f"{rounded(per_second / 1e6)} million rows/s" if per_second >= 1e6 else f"{per_second:,.0f} rows/s"
 
 
 class Progress:
-    """Hold the time since all began, and show the stages one after another."""
+    """Measure the time since the start, and show the stages one after another."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
 
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Stage]:
-        """A stage, whose line is logged when the block ends well."""
+        """Yield a stage, and log its line when the block ends without an error."""
         with Stage(name, total) as stage:
             yield stage
         rate = f"  {stage.rate()}" if stage.seconds >= SHORTEST else ""
         self.log(f"{name:16} {stage.n_rows:>13,} rows {stage.seconds:>7.1f} s{rate}")
 
     def log(self, line: str) -> None:
-        """Log one line, with the time since the beginning."""
+        """Log a line with the time since the start."""
         logger.info(f"[{time.monotonic() - self._began:6.1f} s] {line}")
 
 
-LINE = "line\n"  # column with the line or row of the file that a message names; a header has no name with a line end
-SHOWN = 10  # rows that are named; the others are only counted
+LINE = "line\n"  # column with the line or row number for messages; no header has a name with a line end
+SHOWN = 10  # number of bad rows to show; the rest is counted
 
 
 def line_numbers(first: int) -> pl.Expr:
-    """Return `LINE` of rows that follow each other, from `first` on."""
+    """Return the column `LINE` with consecutive numbers from `first` on."""
     return pl.int_range(first, first + pl.len(), dtype=pl.Int64).alias(LINE)
 
 
 @dataclass
 class BadRows:
-    """Hold the unusable rows: `counts` by kind of problem, and in `shown` the place and problem of the first ones."""
+    """Hold the `counts` of unusable rows by kind of problem, and in `shown` the messages of the first ones."""
 
     counts: Counter[str] = field(default_factory=Counter)
     shown: list[str] = field(default_factory=list)
 
     @property
     def total(self) -> int:
-        """Return how many there are."""
+        """Return the number of unusable rows."""
         return self.counts.total()
 
     @property
     def room(self) -> int:
-        """Return how many more will be shown."""
+        """Return how many more rows can be shown."""
         return SHOWN - len(self.shown)
 
     def add(self, kind: str, n: int = 1) -> None:
@@ -93,11 +93,11 @@ class BadRows:
         self.counts[kind] += n
 
     def add_line(self, path: Path, number: int, kind: str, problem: str) -> None:
-        """Count a line with a problem of this `kind`, and keep its place and the problem while there is room."""
+        """Count a line with a problem of this `kind`, and keep its message while there is room."""
         self.add(kind)
         self.show(path, "line", number, problem)
 
     def show(self, path: Path, unit: str, number: int, problem: str) -> None:
-        """Keep the place and the problem of a row that was counted, while there is room; `unit`: "line" or "row"."""
+        """Keep the message of a counted row while there is room; `unit`: "line" or "row"."""
         if self.room > 0:
             self.shown.append(f"{path}, {unit} {number}: {problem}")

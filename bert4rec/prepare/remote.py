@@ -1,4 +1,4 @@
-"""Data from elsewhere: files at an address are copied, MovieLens sets downloaded; what keeps them away is one line."""
+"""Copy remote files, download MovieLens sets, and turn failures into errors of one line."""
 
 import glob
 import logging
@@ -44,7 +44,7 @@ LOGIN = {
     "hf": "set HF_TOKEN to a token that may read it",
     **dict.fromkeys(("https", "http"), "it needs a login, or a signature in the address that is still valid"),
 }
-CONTENT = {  # words of an error → what is wrong with what the server has
+CONTENT = {  # words of an error → what is wrong with the remote file
     "expanded paths were empty": "no file fits this pattern; correct the address",
     "Range request not supported": "the server does not send parts of a file (HTTP ranges); copy the file here and "
     "name the copy",
@@ -52,13 +52,13 @@ CONTENT = {  # words of an error → what is wrong with what the server has
     "and name the copy: of a local file only the lines with other bytes are left out",
 }
 STATUS = re.compile(r"(?:status code: |status client error \(|status server error \()(\d{3})")
-NO_LOGIN = ("169.254.169.254", "metadata.google.internal", "169.254.170.2")  # asked for a login if no variable is set
+NO_LOGIN = ("169.254.169.254", "metadata.google.internal", "169.254.170.2")  # hosts with logins of cloud machines
 UNREACHED = ("client error (Connect)", "error sending request", "dns error")
 
 
 @contextmanager
 def readable(url: str, kind: Format | None = None) -> Iterator[None]:
-    """Raise `DataError` in place of what Polars raises in reading `url`; `kind`: of a table that carries its types."""
+    """Turn errors of Polars in reading `url` into `DataError`; `kind` is the format of a typed table, if it is one."""
     try:
         yield
     except (OSError, pl.exceptions.PolarsError) as error:
@@ -71,7 +71,7 @@ def _problem(error: Exception, url: str, kind: Format | None) -> str:
     status = int(found[1]) if found else 0
     if any(place in text for place in NO_LOGIN):
         return f"no login is set; {LOGIN[scheme]}"
-    if "error decoding response" in text:  # Hugging Face says so of both, and Polars does not look at its status
+    if "error decoding response" in text:  # Hugging Face answers both cases so, and Polars ignores the status
         return f"no such file, or one that you may not read; correct the address, or {LOGIN[scheme]}"
     if isinstance(error, FileNotFoundError) or status == 404:
         return f"no such {'bucket' if 'NoSuchBucket' in text else 'file'} (404); correct the address"
@@ -95,19 +95,19 @@ def _reason(text: str) -> str:
     return re.sub(r"\S+://\S+", "…", re.sub(r"^\d+: ", "", line))[:200]
 
 
-FILE = "file\n"  # column with the address of each row's file; a header has no name with a line end
-LONGEST = 60  # letters of a name: keys of a bucket may be longer than names of files, which have at most 255 bytes
+FILE = "file\n"  # column with the address of each row's file; no header has a name with a line end
+LONGEST = 60  # characters of a copy's name: keys of a bucket may be longer than the 255 bytes of a file name
 
 Typed: TypeAlias = Literal["parquet", "arrow file"]
-Copied: TypeAlias = tuple[Path, str, int]  # a file on the disk, its address, how many rows more have been copied
+Copied: TypeAlias = tuple[Path, str, int]  # the local file, its address, the number of rows just copied
 
 
 def copy_remote(url: str, folder: Path, columns: Collection[str] | None) -> Iterator[Copied]:
-    """Copy the file at `url`, or all that fit a pattern, into `folder`, in the order of their names, part by part.
+    """Copy the file at `url`, or all files that fit a pattern, into `folder` in the order of their names, part by part.
 
-    A typed table (Parquet, Arrow) is copied with its `columns` alone, but for its first rows, which have all; text
-    (also of a typed table where `columns` is None) as whole lines, unpacked. Raises `DataError` for what is not there,
-    not allowed, not reachable or broken off.
+    Of a typed table (Parquet, Arrow), the first rows are copied with all columns, and the rest with only `columns`.
+    Text, and any file if `columns` is None, is copied as whole lines, unpacked. Raises `DataError` for a file that is
+    missing, forbidden or unreachable, and for an interrupted copy.
     """
     refuse_unsupported_format(without_secrets(url))
     kind = SUFFIXES.get(Path(without_secrets(url)).suffix.lower(), ("text", ""))[0]
@@ -138,7 +138,7 @@ def _copy_lines(url: str, folder: Path) -> Iterator[Copied]:
 
 
 def _copy_columns(url: str, kind: Typed, path: Path, columns: Collection[str]) -> Iterator[int]:
-    """Write the table at `url` as an Arrow stream, which has a place for every type; yields numbers of rows."""
+    """Write the table at `url` as an Arrow stream, which can hold every type, and yield the numbers of rows written."""
     with readable(url, kind):
         table = pl.scan_parquet(url, glob=False) if kind == "parquet" else pl.scan_ipc(url, glob=False)
         first = table.head(FIRST_ROWS).collect()
@@ -148,14 +148,14 @@ def _copy_columns(url: str, kind: Typed, path: Path, columns: Collection[str]) -
         stream.write_table(first.to_arrow())
         yield len(first)
         if len(needed) < len({*columns}):
-            return  # the first rows show what is missing
+            return  # the caller reports the missing column from the first rows
         for frame in _frames(table.slice(FIRST_ROWS).select(needed), url, kind):
             stream.write_table(pl.concat([first.clear(), frame], how="diagonal").to_arrow())
             yield len(frame)
 
 
 def _files(url: str, kind: Typed) -> list[str]:
-    """Return the addresses of all files that fit the pattern `url`; itself where it is none."""
+    """Return the addresses of all files that fit the pattern `url`; only `url` if it is no pattern."""
     if not _is_pattern(url):
         return [url]
     with readable(url, kind):
@@ -167,13 +167,13 @@ def _files(url: str, kind: Typed) -> list[str]:
 
 
 def _frames(table: pl.LazyFrame, url: str, kind: Typed | None = None) -> Iterator[pl.DataFrame]:
-    """Yield the rows in their order, read no faster than they are taken."""
+    """Yield the rows in order, in batches that are read on demand."""
     with readable(url, kind):
         yield from table.collect_batches(lazy=True)
 
 
 def _place(folder: Path, number: int, url: str) -> Path:
-    """Return the path of a copy. Its name begins with a number, for the order of the files, and ends as the address."""
+    """Return the path of a copy; its name starts with `number`, to keep the order, and ends like the address."""
     return folder / f"{number:06d}-{Path(without_secrets(url)).name[-LONGEST:]}"
 
 
@@ -183,13 +183,13 @@ def _is_pattern(url: str) -> bool:
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """Hold the settings `data` with paths of this machine alone; `names`: of a path that is a copy its address."""
+    """Hold the settings `data` with local paths only; `names` maps the path of each copy to its address."""
 
     data: Data
     names: Mapping[str, str] = field(default_factory=dict)
 
     def named(self, text: str) -> str:
-        """Return `text` with the addresses in place of the paths of copies."""
+        """Return `text` with the paths of copies replaced by their addresses."""
         for path, url in self.names.items():
             text = text.replace(path, url)
         return text
@@ -197,9 +197,9 @@ class LocalFiles:
 
 @contextmanager
 def local_files(data: Data, folder: Path, progress: Progress) -> Iterator[LocalFiles]:
-    """Copy the remote files that `data` names into `folder`; in the block, errors name the addresses.
+    """Copy the remote files of `data` into `folder`, and yield the local files; errors in the block name the addresses.
 
-    Raises `DataError` for what cannot be copied.
+    Raises `DataError` for a file that cannot be copied.
     """
     names: dict[str, str] = {}
     changes: dict[str, str] = {}
@@ -207,21 +207,21 @@ def local_files(data: Data, folder: Path, progress: Progress) -> Iterator[LocalF
     for key, place, needed in (("path", data.path, columns), ("titles_path", data.titles_path, None)):
         if is_url(place):
             changes[key] = _copied(place, folder / key, needed, names, progress)
-    found = LocalFiles(data.model_copy(update=changes), names)
+    local = LocalFiles(data.model_copy(update=changes), names)
     try:
-        yield found
+        yield local
     except DataError as error:
-        raise DataError(found.named(str(error))) from None
+        raise DataError(local.named(str(error))) from None
 
 
 def _copied(
     url: str, folder: Path, columns: Collection[str] | None, names: dict[str, str], progress: Progress
 ) -> str:  # fmt: skip
-    """Return the path or the pattern of the copies in `folder`; each is added to `names`."""
+    """Copy the files at `url` into `folder`, add them to `names`, and return the path or the pattern of the copies."""
     folder.mkdir(parents=True)
     files: dict[str, str] = {}
     with progress.stage("fetch", 0) as stage, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Polars', of a bucket whose region it looks up
+        warnings.simplefilter("ignore")  # Polars warns when it looks up the region of a bucket
         for path, name, n_rows in copy_remote(url, folder, columns):
             files[str(path)] = name
             stage.advance(0, n_rows)
@@ -236,7 +236,7 @@ def _copied(
 BASE_URL = "https://files.grouplens.org/datasets/movielens"
 TERMS = "https://grouplens.org/datasets/movielens/"
 TIMEOUT = 30.0  # seconds without a byte
-ARCHIVES = {  # set → published MD5; None: GroupLens replaces it now and then, the MD5 beside the file counts
+ARCHIVES = {  # set → published MD5; None: GroupLens replaces the file now and then, so its .md5 file counts
     "ml-100k": "0e33842e24a9c977be4e0107933c0723",
     "ml-1m": "c4d9eecfca2ab87c1945afe126590906",
     "ml-20m": "cd245b17a1ae2cc31bb14903e1204af3",
@@ -244,16 +244,16 @@ ARCHIVES = {  # set → published MD5; None: GroupLens replaces it now and then,
     "ml-32m": "d472be332d4daa821edc399621853b57",
     "ml-latest-small": None,
 }
-DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)  # of zipfile, for a file that is no sound zip
+DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)  # raised by zipfile for a damaged file
 
 logger = logging.getLogger(__name__)
 
 
 def fetch_movielens(source: str, folder: Path) -> Path:
-    """Return the folder of the MovieLens set `source`, which is downloaded into `folder` unless it is there.
+    """Return the folder of the MovieLens set `source`, and download it into `folder` if necessary.
 
-    `<folder>/<source>` is used as it is if it exists, else `<folder>/<source>.zip` if it has the published MD5, else
-    the zip is downloaded. Raises `DataError` for an unknown set and for failures of the network or the disk.
+    Uses `<folder>/<source>` if it exists, else `<folder>/<source>.zip` if it has the published MD5, else downloads the
+    zip. Raises `DataError` for an unknown set and for failures of the network or the disk.
     """
     if source not in ARCHIVES:
         raise DataError(f'"{source}" cannot be downloaded; choose one of {", ".join(ARCHIVES)}')
@@ -274,7 +274,7 @@ def fetch_movielens(source: str, folder: Path) -> Path:
 
 @contextmanager
 def _only_process(folder: Path) -> Iterator[None]:
-    """Wait until no other process downloads into `folder`, and keep others out."""
+    """Wait until no other process downloads into `folder`, and lock it."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         if not try_lock(handle):
@@ -304,7 +304,7 @@ def _fetch(source: str, folder: Path) -> Path:
             path=folder,
             downloader=pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), timeout=TIMEOUT),
         )
-    except ValueError:  # of pooch, which has deleted the file
+    except ValueError:  # raised by pooch, which has deleted the file
         raise DataError(f"{url}: the downloaded file has another MD5 than {md5}; repeat the command") from None
     _unpack(archive, unpacked, ratings)
     readme = next(iter(sorted(unpacked.glob("README*"))), TERMS)
@@ -313,7 +313,7 @@ def _fetch(source: str, folder: Path) -> Path:
 
 
 def _published_md5(url: str, *, is_needed: bool) -> str | None:
-    """Return the MD5 that is published beside the zip; None without a network, unless it `is_needed`."""
+    """Return the MD5 that is published with the zip; None if it cannot be read and is not `is_needed`."""
     try:
         response = requests.get(f"{url}.md5", timeout=TIMEOUT)
         response.raise_for_status()
@@ -328,9 +328,9 @@ def _published_md5(url: str, *, is_needed: bool) -> str | None:
 
 
 def _unpack(archive: Path, target: Path, ratings: str) -> None:
-    """Unpack `<set>/` of the zip as the folder `target`. Raises `DataError` for a damaged zip or another set."""
+    """Unpack `<set>/` of the zip to the folder `target`. Raises `DataError` for a damaged zip or another set."""
     new = target.with_name(f".{target.name}.new")
-    shutil.rmtree(new, ignore_errors=True)  # of a killed run
+    shutil.rmtree(new, ignore_errors=True)  # left by a killed run
     try:
         with zipfile.ZipFile(archive) as file:
             file.extractall(new)
@@ -344,7 +344,7 @@ def _unpack(archive: Path, target: Path, ratings: str) -> None:
 
 
 def _request_reason(error: requests.RequestException) -> str:
-    """Return the HTTP status, or the innermost cause: requests wraps it several times."""
+    """Return the HTTP status, or the message of the innermost cause, which requests wraps several times."""
     if error.response is not None:
         return f"HTTP {error.response.status_code} {error.response.reason}"
     cause: BaseException = error

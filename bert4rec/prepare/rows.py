@@ -1,4 +1,4 @@
-"""From the files to ordered rows within the limits of the settings: rows are read, filtered and put in order."""
+"""Read, filter and sort the rows of a source, and apply the limits of the settings."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -18,18 +18,18 @@ from bert4rec.prepare.sources import Interactions
 from bert4rec.prepare.synthetic import GeneratedSource
 from bert4rec.runtime.errors import DataError
 
-FEW_BAD_ROWS = 10  # that are accepted whatever their share: in a small file the share alone would allow none
+FEW_BAD_ROWS = 10  # accepted even above the allowed share, which would be less than one row in a small file
 
 Filter: TypeAlias = Callable[[pl.DataFrame], pl.DataFrame]
 
-FILTERS = (  # the settings that ask for them
+FILTERS = (  # by the names of their settings
     "only_read", "min_rating", "time_from", "time_until", "repeats", "min_item_interactions",
     "min_user_interactions", "max_user_interactions",
 )  # fmt: skip
 
 
 def apply(verbs: Mapping[str, Filter], frame: pl.DataFrame, dropped: Counter[str]) -> pl.DataFrame:
-    """Return the frame after all `verbs`, named by their settings; what each has dropped is added up in `dropped`.
+    """Return the frame after all filters (`verbs`, by setting), and add the rows that each one drops to `dropped`.
 
     >>> dropped = Counter()
     >>> apply({"only_read": drop_unread}, pl.DataFrame({"item": [1, 2], "is_read": [True, False]}), dropped).rows()
@@ -46,7 +46,7 @@ def apply(verbs: Mapping[str, Filter], frame: pl.DataFrame, dropped: Counter[str
 
 
 def drop_unread(interactions: pl.DataFrame, *, only_read: bool = True) -> pl.DataFrame:
-    """Keep rows with a true `is_read`, as Goodreads tells books that were read from books on a shelf.
+    """Keep rows with a true `is_read`: Goodreads marks books that were read, and not just shelved, with it.
 
     >>> frame = pl.DataFrame({"item": [1, 2], "is_read": [True, False]})
     >>> drop_unread(frame).rows()
@@ -70,7 +70,7 @@ def drop_low_ratings(interactions: pl.DataFrame, *, min_rating: float) -> pl.Dat
 
 
 def keep_times(interactions: pl.DataFrame, *, start: int | None = None, end: int | None = None) -> pl.DataFrame:
-    """Keep rows from `start` on and before `end` (seconds; None = no limit). `DataError` for a source without times.
+    """Keep rows from `start` on and before `end` (seconds; None = no limit). Raises `DataError` without times.
 
     >>> frame = pl.DataFrame({"item": [1, 2, 3], "time": [10, 20, 30]})
     >>> keep_times(frame, start=20, end=30)["item"].to_list()
@@ -87,7 +87,7 @@ def keep_times(interactions: pl.DataFrame, *, start: int | None = None, end: int
 def keep_repeats(
     interactions: pl.DataFrame, *, which: Literal["keep", "first", "last", "first_in_a_row"]
 ) -> pl.DataFrame:
-    """Keep all interactions of a user with one item, the first or the last, or the first of consecutive ones.
+    """Keep all interactions of a user with an item, only the first or the last, or the first of consecutive ones.
 
     >>> frame = pl.DataFrame({"user": [7, 7, 7], "item": [1, 2, 1]})
     >>> keep_repeats(frame, which="last")["item"].to_list()
@@ -105,7 +105,7 @@ def keep_repeats(
 
 
 def drop_rare_items(interactions: pl.DataFrame, counts: NDArray[np.int64], *, min_interactions: int) -> pl.DataFrame:
-    """Drop the rows of items with fewer than `min_interactions` in all; `counts[item]` rows of each item there are.
+    """Drop the rows of items with fewer than `min_interactions` rows; `counts[item]` is the number of rows of an item.
 
     >>> frame = pl.DataFrame({"item": [0, 1, 0]})
     >>> drop_rare_items(frame, np.array([2, 1]), min_interactions=2)["item"].to_list()
@@ -130,9 +130,7 @@ def drop_users(interactions: pl.DataFrame, *, min_interactions: int, max_interac
 
 @dataclass
 class RawRows:
-    """Hold all usable rows on the disk: `known` of users with an id of an older dataset as `user`, `new` of the
-    others.
-    """
+    """Hold all usable rows on the disk: `known` for users who have a dense id already, `new` for new users."""
 
     known: SortedRuns
     new: SortedRuns
@@ -151,11 +149,11 @@ def read_rows(
     source: Interactions | GeneratedSource, settings: Preprocessing, known: ExistingIds | None, *, folder: Path,
     run_bytes: int, progress: Progress,
 ) -> RawRows:  # fmt: skip
-    """Read every usable row of `source`, in runs of `run_bytes` under `folder`; `known`: the ids of an older dataset.
+    """Return all usable rows of `source`, in runs of `run_bytes` under `folder`; `known`: ids of the dataset to extend.
 
-    Raises `DataError` where the share of bad rows is above `max_bad_rows`, unless there are no more than `FEW_BAD_ROWS`
-    and a tenth of all. That this is likely is logged as soon as it is seen; then all rows are read to count them,
-    unless none of the first ones can be used.
+    Raises `DataError` if the share of bad rows is above `max_bad_rows`, unless there are at most `FEW_BAD_ROWS`, and at
+    most a tenth of all rows. If this is likely, it is logged early, and all rows are read to count the bad ones; if no
+    row of the first part is usable, the error is raised at once.
     """
     raw = RawRows(SortedRuns(folder / "known", run_bytes=run_bytes), SortedRuns(folder / "new", run_bytes=run_bytes))
     before = last = 0
@@ -163,7 +161,7 @@ def read_rows(
     with progress.stage("read", source.n_bytes) as stage:
         for frame, done in source:
             before, last = (last, done) if done > last else (before, last)
-            if before and not is_said:  # bytes whose rows have all been seen: of those up to `done` some may be to come
+            if before and not is_said:  # all rows of the first `before` bytes have been read
                 n_seen = len(raw) + len(frame) + source.bad.total
                 if source.bad.total == n_seen:
                     raise DataError(
@@ -173,8 +171,8 @@ def read_rows(
                     n, kinds = f"{source.bad.total:,} of the first {n_seen:,} rows", ", ".join(source.bad.counts)
                     progress.log(f"{n} cannot be used ({kinds}); reading on to count all")
             raw.items.add(frame.select("item"))
-            for spool, rows in zip((raw.known, raw.new), _by_known(frame, known), strict=True):
-                spool.add(rows)
+            for runs, rows in zip((raw.known, raw.new), _by_known(frame, known), strict=True):
+                runs.add(rows)
             stage.advance(done, len(frame))
     bad, n_rows = source.bad, len(raw) + source.bad.total
     if _has_too_many(bad, n_rows, settings):
@@ -187,7 +185,7 @@ def read_rows(
 
 
 def _by_known(frame: pl.DataFrame, known: ExistingIds | None) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the rows of users with a known id, which becomes their `user`, and the other rows."""
+    """Return the rows of known users, with their dense id as `user`, and the rows of new users."""
     if known is None:
         return frame.clear(), frame
     names, old = same_type(frame["user"], known.users["original"])
@@ -206,9 +204,9 @@ def _has_too_many(bad: BadRows, n_rows: float, settings: Preprocessing) -> bool:
 
 @dataclass
 class OrderedRows:
-    """Hold rows in order. Items are codes: places in the sorted `items`; `counts`: rows of each.
+    """Hold the sorted rows. Items are codes, indices into the sorted `items`; `counts` is the number of rows per code.
 
-    The first `n_known` parts are of users with known ids. `dropped`: rows by the setting that has dropped them.
+    The first `n_known` parts belong to users with dense ids. `dropped`: number of dropped rows by setting.
     """
 
     parts: Parts
@@ -225,9 +223,9 @@ def order_rows(
     raw: RawRows, settings: Preprocessing, order: Mapping[str, Any], *, folder: Path, progress: Progress,
     also: Iterable[pl.Series] = (),
 ) -> OrderedRows:  # fmt: skip
-    """Return the rows that pass, user by user in order of time, or where none is known in the `order` of the source.
+    """Return the rows that pass the filters, by user and time, or without times in the `order` of the source.
 
-    `also`: items that have a code with or without rows.
+    `also`: items that get a code even without rows.
     """
     n_items_read = len(raw.items.rows())
     for items in also:
@@ -237,23 +235,23 @@ def order_rows(
     ordered = OrderedRows(Parts(folder), originals, np.zeros(len(originals), np.int64))
     ordered.n_rows_read, ordered.n_items_read = len(raw), n_items_read
     with progress.stage("order", len(raw)) as stage:
-        for spool in (raw.known, raw.new):
-            for frame in spool.partitions():
+        for runs in (raw.known, raw.new):
+            for frame in runs.partitions():
                 stage.advance(stage.n_rows + len(frame), len(frame))
                 ordered.n_users_read += frame["user"].n_unique()
                 kept = _ordered(frame, codes, settings, newest_first=order["newest_first"], dropped=ordered.dropped)
                 ordered.counts += np.bincount(kept["item"].to_numpy(), minlength=len(originals))
                 ordered.parts.add(kept)
-            if spool is raw.known:
+            if runs is raw.known:
                 ordered.n_known = len(ordered.parts)
-            spool.remove()
+            runs.remove()
     return ordered
 
 
 def _ordered(
     frame: pl.DataFrame, codes: pl.DataFrame, settings: Preprocessing, *, newest_first: bool, dropped: Counter[str]
 ) -> pl.DataFrame:
-    """Return the rows of a part that pass the filters, in order and coded."""
+    """Return the rows of a part that pass the filters, sorted, with codes as items."""
     frame = apply(_filters_by_row(settings), frame, dropped)
     item, original = same_type(frame["item"], codes["original"])
     coded = with_codes(frame.with_columns(item), codes.with_columns(original))
@@ -261,7 +259,7 @@ def _ordered(
 
 
 def filters_of_users(settings: Preprocessing) -> dict[str, Filter]:
-    """Return the filters by how many rows a user has, by the setting that asks for them."""
+    """Return the filters on the number of rows of a user, by setting."""
     least, most = settings.min_user_interactions, settings.max_user_interactions
     return {
         "min_user_interactions": partial(drop_users, min_interactions=least),
@@ -270,7 +268,7 @@ def filters_of_users(settings: Preprocessing) -> dict[str, Filter]:
 
 
 def _filters_by_row(settings: Preprocessing) -> dict[str, Filter]:
-    """Return the filters that look at one row at a time."""
+    """Return the filters that look at single rows, by setting."""
     start, end = (instant(text) if text else None for text in (settings.time_from, settings.time_until))
     return {
         "only_read": partial(drop_unread, only_read=settings.only_read),
@@ -281,15 +279,15 @@ def _filters_by_row(settings: Preprocessing) -> dict[str, Filter]:
 
 
 def _filters_in_order(settings: Preprocessing) -> dict[str, Filter]:
-    """Return the filters that look at a user's rows in order of time; those of users unless a rare item goes before."""
+    """Return the filters that need a user's sorted rows; with a limit for items, filters of users come later."""
     verbs: dict[str, Filter] = {"repeats": partial(keep_repeats, which=settings.repeats)}
     return verbs | (filters_of_users(settings) if settings.min_item_interactions <= 1 else {})
 
 
 def limit_rows(ordered: OrderedRows, settings: Preprocessing, *, progress: Progress) -> None:
-    """Drop rare items, then users with too few or too many rows; again until both limits hold, where `k_core`.
+    """Drop rare items, then users with too few or too many rows; with `k_core`, repeat until both limits hold.
 
-    Raises `DataError` where no row is left.
+    Raises `DataError` if no row is left.
     """
     least, n_rounds = settings.min_item_interactions, 0
     is_rare = least > 1

@@ -1,4 +1,4 @@
-"""Every source: what its files are called and hold, its interactions and the titles of its items."""
+"""Define the sources: the names and columns of their files, their interactions and the titles of their items."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,28 +23,27 @@ SEPARATORS = {".dat": "::", ".item": "|"}
 
 
 def read_titles(path: str, *, beside: Path | None, dtype: pl.DataType) -> pl.DataFrame | None:
-    """Return `item` (of type `dtype`), `title` from the file at `path`, else from a MovieLens file in the folder
-    `beside`.
+    """Return `item` (of type `dtype`) and `title` from the file at `path`, or from a MovieLens file in `beside`.
 
-    `.dat` and `.item` files are MovieLens' own formats; every other file is a CSV with the columns `item` (or
-    `movieId`) and `title`. None where there is no file. Raises `DataError` for a file that cannot be used.
+    `.dat` and `.item` files have MovieLens' own formats; other files are CSV with the columns `item` (or `movieId`) and
+    `title`. Returns None if there is no file. Raises `DataError` for a file that cannot be used.
     """
     movielens = [beside / name for name in MOVIELENS_FILES] if beside else []
-    found = Path(path) if path else next((file for file in movielens if file.is_file()), None)
-    if found is None:
+    file = Path(path) if path else next((file for file in movielens if file.is_file()), None)
+    if file is None:
         return None
-    if not found.is_file():
-        raise DataError(f"{found}: no such file; correct data.titles_path")
+    if not file.is_file():
+        raise DataError(f"{file}: no such file; correct data.titles_path")
     try:
-        content = found.read_bytes()
+        content = file.read_bytes()
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = content.decode("latin-1")  # the encoding of the older MovieLens files
     except OSError as error:
-        raise DataError(f"{found}: cannot be read: {error.strerror}") from None
-    separator = SEPARATORS.get(found.suffix.lower())
-    titles = _from_csv(found, text) if separator is None else _from_lines(text, separator)
-    return _checked(found, titles, dtype)
+        raise DataError(f"{file}: cannot be read: {error.strerror}") from None
+    separator = SEPARATORS.get(file.suffix.lower())
+    titles = _from_csv(file, text) if separator is None else _from_lines(text, separator)
+    return _checked(file, titles, dtype)
 
 
 def _from_lines(text: str, separator: str) -> pl.DataFrame:
@@ -65,7 +64,7 @@ def _from_csv(path: Path, text: str) -> pl.DataFrame:
 
 
 def _checked(path: Path, titles: pl.DataFrame, dtype: pl.DataType) -> pl.DataFrame:
-    """Return the titles with ids of the interactions' type; refuses what would be lost in silence."""
+    """Return the titles with ids of type `dtype`. Raises `DataError` for a title that would be lost silently."""
     titles = titles.with_columns(key=pl.col("item").cast(dtype, strict=False))
     bad = titles.filter(pl.any_horizontal(pl.col("key", "title").is_null()))
     if len(bad):
@@ -82,11 +81,11 @@ NUMBERS = {"user": pl.Int64, "item": pl.Int64, "time": pl.Int64, "rating": pl.Fl
 
 @dataclass(frozen=True)
 class FileSource:
-    """Hold what is known of a source of files.
+    """Describe a source that reads files.
 
-    `names`: what a file of it may be called in its folder. `form`: lines of text with known `columns` (field → name in
-    the file), sequences, or a table in any format whose columns the settings name. `separator`, `has_header`: how lines
-    are cut. `newest_first`: the order of rows without times. `is_movielens`: whether files of titles stand beside it.
+    `names`: names of its file in a folder, with wildcards. `form`: lines of text with known `columns` (field → name in
+    the file), sequences, or a table in any format with the columns of the settings. `separator`, `has_header`: the form
+    of its lines. `newest_first`: the order of rows without times. `is_movielens`: its folder may have files of titles.
     """
 
     names: tuple[str, ...]
@@ -100,13 +99,12 @@ class FileSource:
 
 @dataclass(frozen=True)
 class Interactions:
-    """Hold the interactions in `files` of the `source`; `columns`: what they call each field; text: `block_bytes` at a
-    time.
+    """Read the interactions in `files` of the `source`, whose `columns` are field → name in the file.
 
     Iterating yields a frame of usable rows (`user`, `item`: Int64 or String; `time`: Int64 seconds; `rating`: Float32;
-    `is_read`: Boolean), and how many of the `n_bytes` have been read with it. What was met on the way stands in `bad`
-    (the other rows), `words` (of sequences) and `titles`. `newest_first`: the order of rows without times.
-    `decimal_ids`: fields whose ids are whole numbers written as "7.0"; `only_first`: the first rows alone.
+    `is_read`: Boolean), and how many of the `n_bytes` have been read so far. Reading fills `bad` (the unusable rows),
+    `words` (of sequences) and `titles`. Text is read `block_bytes` at a time. `newest_first`: the order of rows without
+    times. `decimal_ids`: fields whose ids are whole numbers written as "7.0". `only_first`: read only the first rows.
     """
 
     source: FileSource
@@ -129,21 +127,19 @@ class Interactions:
 
     @cached_property
     def n_bytes(self) -> int:
-        """Return the bytes of all files on the disk."""
+        """Return the size of all files in bytes."""
         return sum(file.stat().st_size for file in self.files)
 
     @property
     def order(self) -> dict[str, Any]:
-        """Return what gives the order of a user's items, as `metadata.json` has it: the `column` of the times, or the
-        file.
-        """
+        """Return the order of a user's items for `metadata.json`: by the `column` of the times, or as in the file."""
         if "time" not in self.columns:
             return {"by": "file", "column": None, "newest_first": self.newest_first}
         column = self.columns["time"] if self.source.form == "table" or self.source.has_header else None
         return {"by": "time", "column": column, "newest_first": False}
 
     def usable(self) -> Iterator[Part]:
-        """Yield the usable rows with the `title`, if a column holds it, and the bytes read with them."""
+        """Yield the usable rows, with the `title` if a column has it, and the bytes read so far."""
         fields = Fields(
             self.columns,
             whole_number_ids=self.source.form == "text",
@@ -158,7 +154,7 @@ class Interactions:
             before += path.stat().st_size
 
     def raw(self, path: Path, columns: Mapping[str, str]) -> Iterator[Part]:
-        """Yield `LINE` and the `columns` (field → name in the file) as they stand, part by part."""
+        """Yield `LINE` and the `columns` (field → name in the file) without casts, part by part."""
         file = self.open(path)
         for name, column in columns.items():
             if column not in file.columns:
@@ -167,7 +163,7 @@ class Interactions:
         yield from file.rows(columns, self.bad, block_bytes=self.block_bytes, only_first=self.only_first)
 
     def open(self, path: Path) -> Table | SequenceFile:
-        """Return the file at `path`, whose rows can be read."""
+        """Return a reader for the file at `path`."""
         if self.source.form == "sequences":
             return SequenceFile(path, self.words)
         if self.source.form == "table":
@@ -176,48 +172,48 @@ class Interactions:
         return Table(path, "text", self.source.separator, self.source.has_header, tuple(self.columns.values()), types)
 
     def again(self, **changes: Any) -> "Interactions":
-        """Return the same to be read apart: what is met then is not met here."""
+        """Return a copy with `changes`, to be read separately: it has its own `bad`, `words` and `titles`."""
         return replace(self, bad=BadRows(), words=Words(), titles=Distinct(title=pl.String), **changes)
 
     def check(self, n_users: int) -> None:
-        """Raise `DataError` for a problem that only all rows together show; `n_users`: how many users they have."""
+        """Raise `DataError` for a problem that only all rows together show; `n_users` is their number of users."""
         self.words.check(n_users)
 
     def item_titles(self, path: str, dtype: pl.DataType) -> pl.DataFrame | None:
         """Return titles (`item` of type `dtype`, `title`); None if unknown.
 
-        They come from the column of the rows read so far, from `path`, or from beside MovieLens data.
+        They come from the column of titles, as far as rows have been read, from `path`, or from a MovieLens folder.
         """
         if "title" in self.columns:
             return self.titles.rows().cast({"item": dtype})
         return read_titles(path, beside=self.files[0].parent if self.source.is_movielens else None, dtype=dtype)
 
     def first_of(self, columns: Mapping[str, str]) -> pl.DataFrame:
-        """Return the `columns` (new name → name in the file) of the first rows of the first file, as they stand."""
+        """Return the `columns` (new name → name in the file) of the first rows of the first file, without casts."""
         parts = [raw.drop(LINE) for raw, _ in self.again(only_first=True).raw(self.files[0], columns)]
         return pl.concat(parts).head(FIRST_ROWS) if parts else pl.DataFrame(schema=[*columns])
 
 
 def decimal_id_fields(interactions: Interactions, names: Collection[str]) -> list[str]:
-    """Return which of the fields `names` have ids that are all whole numbers written as "7.0".
+    """Return which of the fields `names` have only ids that are whole numbers written as "7.0".
 
-    Seldom are the first ones so; only then are those of all files looked at, before anything is made of them.
+    All files are read for this only if the first rows have such ids, which is rare.
     """
     columns = {name: interactions.columns[name] for name in names}
     first = interactions.first_of(columns) if columns else pl.DataFrame()
-    found = [ids.name for ids in first if ids.dtype == pl.String and ids.count() and all_decimal(ids)]
+    fields = [ids.name for ids in first if ids.dtype == pl.String and ids.count() and all_decimal(ids)]
     whole = interactions.again()
-    for raw in (raw for path in whole.files if found for raw, _ in whole.raw(path, columns)):
-        found = [name for name in found if all_decimal(raw[name])]
-        if not found:
+    for raw in (raw for path in whole.files if fields for raw, _ in whole.raw(path, columns)):
+        fields = [name for name in fields if all_decimal(raw[name])]
+        if not fields:
             break
-    return found
+    return fields
 
 
-HISTORY_BYTES = 1 << 24  # of text that are read at once of a file of histories
+HISTORY_BYTES = 1 << 24  # block size for reading a text file of histories
 USUAL_COLUMNS = {"user": "user", "item": "item", "time": "time"}
 USUAL_FILE = (USUAL_COLUMNS, "auto", True, False)  # of histories: columns, separator, has_header, newest_first
-BLOCKS = 128  # blocks of text fit into the memory: as fields, a block takes some ten times its bytes
+BLOCKS = 128  # blocks of text in the memory budget: parsed, a block takes about ten times its size
 GROUPLENS_LINES = {name: name for name in ("user", "item", "rating", "time")}
 GROUPLENS_COLUMNS = {"user": "userId", "item": "movieId", "rating": "rating", "time": "timestamp"}
 GROUPLENS_CSV = FileSource(("ratings.csv",), GROUPLENS_COLUMNS, is_movielens=True)
@@ -245,10 +241,9 @@ def open_source(
 
 
 def open_interactions(data: Data, preprocessing: Preprocessing, *, text_ids: Collection[str] = ()) -> Interactions:
-    """Return the interactions that `data` names by a file, the folder that holds it, or a pattern such as
-    `logs/*.csv.gz`.
+    """Return the interactions of `data.path`: a file, a folder with it, or a pattern such as `logs/*.csv.gz`.
 
-    `text_ids`: fields of a table whose ids "7.0" are not 7. Raises `DataError` for what is not there.
+    `text_ids`: fields of a table whose ids "7.0" are text and not 7. Raises `DataError` for a missing file or column.
     """
     source, is_table = SOURCES[data.source], data.source == "table"
     columns = named_columns(data) if is_table else dict(source.columns)
@@ -272,16 +267,16 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, text_ids: Col
     times = Times(data.time_unit, data.time_format if is_table else "")
     if is_table:
         source = replace(source, separator=data.separator, has_header=data.has_header)
-    found = Interactions(source, files, columns, times, block_bytes, newest_first)
+    interactions = Interactions(source, files, columns, times, block_bytes, newest_first)
     names = [name for name in IDS if name not in text_ids] if is_table else []
-    return replace(found, decimal_ids=decimal_id_fields(found, names))
+    return replace(interactions, decimal_ids=decimal_id_fields(interactions, names))
 
 
 def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_named: bool) -> Interactions:
-    """Return the rows of the file at `path` of users to recommend for: `user`, `item` and, where known, `time`.
+    """Return the rows of the file at `path` with histories to recommend for: `user`, `item` and, if known, `time`.
 
-    The file is like the one that `data` names for a preparation, or has the columns user, item and perhaps time, or
-    is one that a preparation recognizes. `is_named`: the columns are those of `data` and no others. Raises `DataError`.
+    The file has the columns of `data`, or the columns user, item and optionally time, or it is one that a preparation
+    recognizes. With `is_named`, only the columns of `data` are accepted. Raises `DataError`.
     """
     file, own = Path(path), SOURCES.get(data.source, SOURCES["table"])
     named = {"user": data.user_column, "item": data.item_column, "time": data.time_column}
@@ -307,7 +302,7 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
 
 
 def _recognized(path: str) -> str:
-    """Return the source that reads the file at `path`; "" where it is not recognized."""
+    """Return the source that reads the file at `path`; "" if it is not recognized."""
     try:
         return recognize(path).source
     except DataError:
@@ -315,9 +310,7 @@ def _recognized(path: str) -> str:
 
 
 def named_columns(data: Data) -> dict[str, str]:
-    """Return the columns that the settings of a table name, by their fields. `DataError` where two fields are one
-    column.
-    """
+    """Return the columns that the settings of a table name, by field. Raises `DataError` if a column has two fields."""
     named = {"user": data.user_column, "item": data.item_column, "time": data.time_column, "rating": data.rating_column}
     columns = {field: name for field, name in named.items() if name}
     if data.title_column in columns.values():
@@ -332,9 +325,7 @@ def named_columns(data: Data) -> dict[str, str]:
 
 
 def _files(path: str, *names: str) -> tuple[Path, ...]:
-    """Return the file at `path`, the only one in the folder `path` that has one of the names, or all that fit a
-    pattern.
-    """
+    """Return the file at `path`, the only file with one of the `names` in that folder, or all that fit a pattern."""
     if files := matching_files(path):
         return files
     place = Path(path)

@@ -1,8 +1,8 @@
-"""Interactions made up with a structure to learn, and the oracle that knows it; and plain noise.
+"""Generate interactions with a structure to learn, with an oracle that ranks by the true probabilities; and noise.
 
-Items are split over clusters. A user has a taste: a cycle of a few clusters. At each step it stays in its cluster,
-or goes on to the next one of its cycle, or makes an excursion of one step to any cluster. Nothing is taken twice.
-So the next item depends on the order of the history: on the last cluster, and on the cycle seen before.
+Items are split over clusters. A user has a cycle of a few clusters. At each step the user stays in the cluster, or goes
+on to the next cluster of the cycle, or takes one item of any cluster. No item is taken twice. So the next item depends
+on the order of the history: on the last cluster, and on the cycle seen before.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,8 +23,8 @@ Floats: TypeAlias = NDArray[np.float64]
 MIN_LENGTH = 5  # interactions of the shortest user
 TASTE = 3  # clusters in a user's cycle
 STAY, NEXT, EXCURSION = 0.8, 0.15, 0.05  # probabilities of a step
-ITEM_EXPONENT = 1.5  # of the Zipf weights within a cluster
-CLUSTER_EXPONENT = 0.5  # of the Zipf popularity of clusters
+ITEM_EXPONENT = 1.5  # exponent of the Zipf weights within a cluster
+CLUSTER_EXPONENT = 0.5  # exponent of the Zipf popularity of clusters
 LENGTH_SPREAD = 0.6  # sigma of the log-normal lengths
 SMALLEST_CLUSTER = 32  # items
 USERS_PER_BLOCK = 4096  # users generated at once; changing it changes the data
@@ -33,10 +33,10 @@ START, DAYS = 1_000_000_000, 365  # the first time in seconds, and the days over
 
 @dataclass(frozen=True)
 class Oracle:
-    """Hold the truth behind the synthetic rows, for the last item of every user.
+    """Hold the parameters of the synthetic rows that determine the last item of every user.
 
-    `cluster`, `weight`: of each item, in order of its original id (1, 2, …). `current`, `following`: the cluster
-    before the last step and the next one of the cycle, of each user in order of its original id. `popularity`: of
+    `cluster` and `weight` of each item, in the order of the original ids (1, 2, …). `current` and `following`: each
+    user's cluster before the last step and the next one of the cycle, in the order of the original ids. `popularity` of
     each cluster.
     """
 
@@ -49,7 +49,7 @@ class Oracle:
     def scores(self, users: Ints, history: Ints, offsets: Ints) -> Floats:
         """Return the exact probability of every item being next, (users, items); -1 for items in the history.
 
-        `users` count from 0. The items (from 0) of the i-th of them stand in `history[offsets[i]:offsets[i + 1]]`.
+        `users` count from 0. The items (from 0) of the i-th user are `history[offsets[i]:offsets[i + 1]]`.
         """
         each, n_clusters = np.arange(len(users)), len(self.popularity)
         rows = np.repeat(each, np.diff(offsets))
@@ -68,7 +68,7 @@ class Oracle:
 def structured(*, n_users: int, n_items: int, n_rows: int, seed: int) -> tuple[pl.DataFrame, Oracle]:
     """Return about `n_rows` rows `user`, `item` (from 1), `time`, sorted by user and time, and their oracle.
 
-    Raises `DataError` where the counts do not fit together.
+    Raises `DataError` if the counts do not fit together.
     """
     rng = np.random.default_rng([seed, 0])
     lengths = _lengths(rng, n_users=n_users, n_items=n_items, n_rows=n_rows)
@@ -107,12 +107,12 @@ def _zipf(rank: Ints, exponent: float) -> Floats:
 
 
 def _cluster_size(*, n_users: int, n_items: int, n_rows: int) -> int:
-    """Return the items of a cluster: as many as the longest user takes, so that no cluster runs out."""
+    """Return the number of items of a cluster: as many as the longest history, so that no cluster runs out of items."""
     return min(n_items, max(SMALLEST_CLUSTER, 3 * n_rows // n_users))
 
 
 def _lengths(rng: np.random.Generator, *, n_users: int, n_items: int, n_rows: int) -> Ints:
-    """Return the interactions of each user: heavy-tailed, at least `MIN_LENGTH`, `n_rows` in all but for the limits."""
+    """Return the number of interactions of each user: heavy-tailed, at least `MIN_LENGTH`, about `n_rows` in total."""
     mean, limit = n_rows / n_users, n_items // 2
     if not MIN_LENGTH <= mean <= limit:
         raise DataError(
@@ -133,9 +133,7 @@ def _tastes(rng: np.random.Generator, n_users: int, popularity: Floats) -> Ints:
 
 
 def _walk(rng: np.random.Generator, lengths: Ints, taste: Ints, popularity: Floats) -> tuple[Ints, Ints]:
-    """Return the cluster of each interaction, users after one another; before each user's last, the current and next
-    one.
-    """
+    """Return the cluster of each interaction, user by user; and the current and next cluster before each last one."""
     users, cycle = np.repeat(np.arange(len(lengths)), lengths), taste.shape[1]
     ends = np.cumsum(lengths)
     kind = rng.random(len(users))
@@ -150,9 +148,9 @@ def _walk(rng: np.random.Generator, lengths: Ints, taste: Ints, popularity: Floa
 
 
 def _draw(rng: np.random.Generator, users: Ints, visited: Ints, n_clusters: int, n_items: int) -> Ints:
-    """Return the place of each item: the j-th visit of a user to a cluster takes the j-th of its own random order.
+    """Return the place of each item: a user's j-th visit to a cluster takes the j-th item of a random order.
 
-    Gumbel keys make that order: so an unseen item is taken with probability in proportion to its weight.
+    Gumbel keys give this order, so an unseen item is taken with a probability in proportion to its weight.
     """
     pairs, pair, counts = np.unique(users * n_clusters + visited, return_inverse=True, return_counts=True)
     largest = -(-n_items // n_clusters)
@@ -169,7 +167,7 @@ def _draw(rng: np.random.Generator, users: Ints, visited: Ints, n_clusters: int,
 
 
 def _rows(rng: np.random.Generator, users: Ints, items: Ints, lengths: Ints) -> pl.DataFrame:
-    """Return rows with increasing times: a user begins on some day and goes on about every hour."""
+    """Return rows with increasing times: a user starts on a random day, and continues about every hour."""
     gaps = 1 + rng.exponential(3600, len(users)).astype(np.int64)
     gaps[np.cumsum(lengths) - lengths] += rng.integers(0, DAYS * 86400, len(lengths))
     time = gaps.cumsum()
@@ -183,7 +181,7 @@ GENERATORS: dict[str, Generator] = {"synthetic": structured, "random": noise}
 
 
 class GeneratedSource:
-    """Hold generated rows as a source: in one part, none of them bad, in memory all at once."""
+    """Hold generated rows as a source: in memory, in one part, without bad rows."""
 
     order: Mapping[str, Any] = {"by": "time", "column": None, "newest_first": False}
 
@@ -195,14 +193,14 @@ class GeneratedSource:
         yield self._rows, len(self._rows)
 
     def check(self, n_users: int) -> None:
-        """Return: generated rows have no problem."""
+        """Do nothing: generated rows have no problem."""
 
     def item_titles(self, path: str, dtype: pl.DataType) -> None:
         """Return None: generated items have no titles."""
 
 
 CELLS_AT_ONCE = 1 << 22  # users × items scored at once
-MAX_CELLS = 1 << 32  # above (about a minute) the oracle is left out
+MAX_CELLS = 1 << 32  # users × items (about a minute); above, the oracle's ranks are left out
 
 
 def oracle_ranks(
@@ -210,9 +208,9 @@ def oracle_ranks(
 ) -> pl.DataFrame | None:
     """Return `user`, `full`, `popular`, `uniform` (Int32): the rank (1 = best) of each target of `test`, in its order.
 
-    Among all unseen items of the catalogue, or the user's popular or uniform negatives (null for a user who has none);
-    ties go to the lower item id.
-    `users`, `items`: dense and original ids. None where users × items are too many to score.
+    `full` ranks among all unseen items of the catalogue, `popular` and `uniform` among the user's sampled negatives
+    (null for a user without negatives); ties go to the lower item id. `users`, `items`: dense and original ids. Returns
+    None if users × items are too many to score.
     """
     if len(test) * len(items) > MAX_CELLS:
         return None
@@ -224,7 +222,7 @@ def oracle_ranks(
 
 
 def _ranks(oracle: Oracle, test: pl.DataFrame, *, users: pl.DataFrame, items: pl.DataFrame) -> pl.DataFrame:
-    original = items["original"].to_numpy() - 1  # of the dense item ids in turn
+    original = items["original"].to_numpy() - 1  # dense id → original id - 1
     lengths = test["items"].list.len().to_numpy().astype(np.int64)
     history = original[test["items"].explode(empty_as_null=False).to_numpy()]
     numbers = users["original"].gather(test["user"]).to_numpy() - 1
@@ -240,7 +238,7 @@ def _ranks(oracle: Oracle, test: pl.DataFrame, *, users: pl.DataFrame, items: pl
 def _ranks_among(
     negatives: pl.Series, scores: NDArray[np.float64], own: NDArray[np.float64], target: NDArray[np.int64]
 ) -> pl.Series:
-    """Return the rank of each target, of score `own`, among the `negatives` of its row, null where there are none."""
+    """Return the rank of each target, with score `own`, among the `negatives` of its row; null if it has none."""
     rows = np.flatnonzero(negatives.list.len().to_numpy())
     drawn = negatives.explode(empty_as_null=False).to_numpy()
     drawn = drawn.reshape(len(rows), len(drawn) // max(1, len(rows)))

@@ -1,4 +1,4 @@
-"""Tables, Arrow and Parquet files, and files of sequences, as frames."""
+"""Read tables (text, JSON lines, Parquet, Arrow) and sequence files as frames."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,8 +22,9 @@ ROWS_PER_FRAME = 1 << 20
 
 
 def typed_columns(path: Path, kind: Format) -> dict[str, bool]:
-    """Return the columns of the file at `path`, and of each whether it can be a field: no list or record. `DataError`
-    if damaged.
+    """Return the columns of the file at `path`, and whether each can be a field (is not nested).
+
+    Raises `DataError` for a damaged file.
     """
     with _readable(path, kind):
         schema = pq.read_schema(path) if kind == "parquet" else _open(path, kind, None)[1].schema
@@ -33,9 +34,9 @@ def typed_columns(path: Path, kind: Format) -> dict[str, bool]:
 def typed_rows(
     path: Path, kind: Format, columns: Mapping[str, str], size: int = ROWS_PER_FRAME
 ) -> Iterator[tuple[pl.DataFrame, int]]:
-    """Yield frames of at most `size` rows, and about how many bytes of the file have been read with each.
+    """Yield frames of at most `size` rows, and about how many bytes of the file have been read so far.
 
-    They have `LINE`, the number of the row from 1, and the values of `columns`: new name → name in the file. Raises
+    They have `LINE`, the number of the row from 1, and the values of `columns` (new name → name in the file). Raises
     `DataError` for a damaged file.
     """
     seen, before, n_bytes = 0, 0.0, path.stat().st_size
@@ -43,7 +44,7 @@ def typed_rows(
         for whole, after in _batches(path, kind, [*{*columns.values()}], size):
             for first in range(0, whole.num_rows, size):
                 batch = whole.slice(first, size)
-                batch.validate(full=True)  # these formats have no checksums, and Polars trusts what it is given
+                batch.validate(full=True)  # these formats have no checksums, and Polars does not validate
                 frame = _frame(batch, columns).select(line_numbers(seen + 1), pl.all())
                 seen += len(frame)
                 share = before + (after - before) * (first + len(frame)) / whole.num_rows
@@ -52,13 +53,13 @@ def typed_rows(
 
 
 def _frame(batch: Any, columns: Mapping[str, str]) -> pl.DataFrame:
-    """Return the `columns` by their new names; of two columns of the same name the first."""
+    """Return the `columns` by their new names; of two columns with the same name the first one."""
     places = [batch.schema.names.index(name) for name in columns.values()]
     return pl.DataFrame(pl.from_arrow(pa.RecordBatch.from_arrays([batch.column(i) for i in places], [*columns])))
 
 
 def _batches(path: Path, kind: Format, names: Sequence[str], size: int) -> Iterator[tuple[Any, float]]:
-    """Yield record batches, and which share of the file has been read with each."""
+    """Yield record batches, and the share of the file that has been read so far."""
     if kind == "parquet":
         rows, seen = pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20), 0
         for batch in rows.iter_batches(batch_size=size, columns=names):
@@ -75,7 +76,7 @@ def _batches(path: Path, kind: Format, names: Sequence[str], size: int) -> Itera
 
 
 def _open(path: Path, kind: Format, names: Sequence[str] | None) -> tuple[Any, Any]:
-    """Return the mapped file and its reader, of the columns `names` alone; None = all."""
+    """Return the memory-mapped file and a reader of the columns `names`; None = all."""
     file = pa.memory_map(str(path))
     reader = pa.ipc.open_stream if kind == "arrow stream" else pa.ipc.open_file
     if names is None:
@@ -93,16 +94,16 @@ def _readable(path: Path, kind: Format) -> Iterator[None]:
         raise DataError(f"{path}: not {TYPED_NAMES[kind]}, or damaged: {str(error).splitlines()[0]}") from None
 
 
-FIRST_ROWS = 1000  # that are looked at before all are read
+FIRST_ROWS = 1000  # rows for a first look at a file
 
-Part: TypeAlias = tuple[pl.DataFrame, int]  # rows, and how many bytes of the file have been read with them
+Part: TypeAlias = tuple[pl.DataFrame, int]  # rows, and how many bytes of the file have been read so far
 
 
 @dataclass(frozen=True)
 class Table:
     """A table in the file at `path`.
 
-    Of a file of text: its `separator`, `names` of its columns where no header gives them, and `types` (see `Layout`).
+    A text file has a `separator`, `names` of its columns if it has no header, and `types` (see `Layout`).
     """
 
     path: Path
@@ -114,21 +115,21 @@ class Table:
 
     @property
     def unit(self) -> str:
-        """Return what messages count: lines of text, or rows."""
+        """Return what messages count: "line" for text, else "row"."""
         return "line" if self.format in ("text", "json lines") else "row"
 
     @cached_property
     def columns(self) -> Mapping[str, bool]:
-        """Return the columns of the file, and of each whether it can be a field."""
+        """Return the columns of the file, and whether each can be a field."""
         if self.format == "text":
             return dict.fromkeys(self._layout.columns, True)
         return json_columns(self.path) if self.format == "json lines" else typed_columns(self.path, self.format)
 
     def rows(self, columns: Mapping[str, str], bad: BadRows, *, block_bytes: int, only_first: bool) -> Iterator[Part]:
-        """Return `LINE` and the `columns` (new name → name in the file) of the usable rows; text: `block_bytes` at
-        once.
+        """Yield `LINE` and the `columns` (new name → name in the file) of the usable rows.
 
-        `only_first`: about the first `FIRST_ROWS` alone. Raises `DataError` for a damaged file.
+        Text is read in blocks of `block_bytes`. With `only_first`, yields only about the first `FIRST_ROWS`. Raises
+        `DataError` for a damaged file.
         """
         if self.unit == "row":
             size = FIRST_ROWS if only_first else ROWS_PER_FRAME
@@ -154,14 +155,14 @@ class Table:
 
 
 class Words:
-    """A splitter of lines into words that remembers which of the two forms they have: a file must not have both."""
+    """Split lines into words, and check that a file has only one of the two forms of lines."""
 
     def __init__(self) -> None:
         self._n_lines = 0
-        self._first_long = ""  # place of the first line with more than two words
+        self._first_long = ""  # file and number of the first line with more than two words
 
     def parse(self, block: Block, bad: BadRows) -> pl.DataFrame:
-        """Return `LINE`, `user`, `item`, a row an interaction; lines without an item, or without UTF-8, go to `bad`."""
+        """Return `LINE`, `user`, `item`, a row per interaction; lines without an item, or not UTF-8, go to `bad`."""
         lines = _lines(block, bad)
         words = lines.select(LINE, words=pl.col("text").str.extract_all(r"[^ \t\r]+"))
         count = pl.col("words").list.len()
@@ -177,17 +178,17 @@ class Words:
         return words.select(LINE, user=user, item=items).explode("item")
 
     def check(self, n_users: int) -> None:
-        """Raise `DataError` where some lines are long, and users stand on several lines all the same."""
+        """Raise `DataError` if a line has several items, and yet a user is on several lines."""
         if self._first_long and n_users < self._n_lines:
             raise DataError(
-                f"{self._first_long}, and some users stand on several lines: write either one `user item` pair on "
+                f"{self._first_long}, and some users are on several lines: write either one `user item` pair on "
                 "each line, or each user once with all its items"
             )
 
 
 @dataclass(frozen=True)
 class SequenceFile:
-    """A sequence file at `path`, whose lines `words` splits."""
+    """A sequence file at `path`; `words` splits its lines."""
 
     path: Path
     words: Words
@@ -195,7 +196,7 @@ class SequenceFile:
     columns: ClassVar[Mapping[str, bool]] = {"user": True, "item": True}
 
     def rows(self, columns: Mapping[str, str], bad: BadRows, *, block_bytes: int, only_first: bool) -> Iterator[Part]:
-        """Yield the rows as `Table.rows` does; the `columns` are always its two."""
+        """Yield the rows as `Table.rows` does; the `columns` are always user and item."""
         for block in blocks(self.path, size=block_bytes, quoted=False, only_first=only_first):
             yield self.words.parse(block, bad), block.done
 

@@ -1,4 +1,4 @@
-"""Text files as blocks of whole lines, however large they are: plain, gzip or zstd; every line keeps its number."""
+"""Read text files of any size (plain, gzip or zstd) in blocks of whole, numbered lines."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,9 +15,9 @@ from bert4rec.runtime.errors import DataError
 
 T = TypeVar("T")
 
-SMALL = 1 << 14  # bytes that are parsed line by line rather than halved again
+SMALL = 1 << 14  # bytes; smaller blocks are parsed line by line and not halved again
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
-FIRST_BYTES = 1 << 20  # in which the first rows stand
+FIRST_BYTES = 1 << 20  # bytes that are read for the first rows
 QUOTE = b'"'
 NEWLINE = b"\n"
 LONGEST_QUOTED = 1 << 16  # bytes from the line on which a quote opens to the end of the line on which it closes
@@ -27,8 +27,8 @@ LONGEST_QUOTED = 1 << 16  # bytes from the line on which a quote opens to the en
 class Block:
     """Hold whole lines of a text file.
 
-    `first_line` is the number (from 1) of the first of them; `done` how many bytes of the file, as it lies on the
-    disk, have been read so far; `unclosed`: one line alone, with a quote that nothing closes.
+    `first_line` is the number of the first line, from 1. `done` is the number of bytes of the file on the disk that
+    have been read so far. `unclosed`: the block is a single line with an unclosed quote.
     """
 
     path: Path
@@ -41,8 +41,8 @@ class Block:
 def blocks(path: Path, *, size: int, quoted: bool, only_first: bool = False) -> Iterator[Block]:
     """Yield the text of `path` in blocks of about `size` bytes, cut at ends of lines; if `quoted`, outside of quotes.
 
-    `only_first`: the whole lines among the first `FIRST_BYTES` alone; no line where the first one is longer. Raises
-    `DataError` for UTF-16 text and for compressed files that are damaged.
+    With `only_first`, yields only the whole lines of the first `FIRST_BYTES`; an empty block if the first line is
+    longer. Raises `DataError` for UTF-16 text and for damaged compressed files.
     """
     if only_first:
         text = head(path, size=FIRST_BYTES)
@@ -66,7 +66,7 @@ def blocks(path: Path, *, size: int, quoted: bool, only_first: bool = False) -> 
 
 
 def head(path: Path, *, size: int) -> bytes:
-    """Return the first `size` bytes of the text, at most."""
+    """Return at most the first `size` bytes of the text."""
     start = b""
     with _opened(path) as (_, stream):
         while len(start) < size and (piece := stream.read(size - len(start))):
@@ -77,7 +77,7 @@ def head(path: Path, *, size: int) -> bytes:
 def parsed(
     block: Block, at_once: Callable[[Block], T | None], one_by_one: Callable[[Block], T], *, quoted: bool
 ) -> Iterator[T]:
-    """Yield the result of `at_once` for `block`; if that is None, for its halves, and for few lines of `one_by_one`."""
+    """Yield the result of `at_once` for `block`; if it is None, try its halves, and use `one_by_one` for few lines."""
     whole = None if block.unclosed else at_once(block)
     if whole is not None:
         yield whole
@@ -95,7 +95,7 @@ def parsed(
 def _next_end(text: bytes, quoted: bool, *, is_last: bool = False) -> tuple[int, bool]:
     """Return where the next block of `text` ends (0 = more text is needed), and if it is a line with an unclosed quote.
 
-    It is the last end of a line outside of quotes, or the one before a quote that is never closed.
+    A block ends at the last line end outside of quotes, or at the line end before a quote that is never closed.
     """
     if not quoted or QUOTE not in text:
         return len(text) if is_last else text.rfind(NEWLINE) + 1, False
@@ -111,9 +111,9 @@ def _next_end(text: bytes, quoted: bool, *, is_last: bool = False) -> tuple[int,
 
 
 def inside_quotes(text: bytes) -> NDArray[np.uint8]:
-    """Return for each byte of `text` 1 after an odd number of quotes, else 0."""
+    """Return 1 for each byte of `text` after an odd number of quotes, else 0."""
     quotes = np.frombuffer(text, np.uint8) == QUOTE[0]
-    parity: NDArray[np.uint8] = np.cumsum(quotes, dtype=np.uint8) & np.uint8(1)  # the sum runs over at 256: even
+    parity: NDArray[np.uint8] = np.cumsum(quotes, dtype=np.uint8) & np.uint8(1)  # overflow at 256 keeps the parity
     return parity
 
 

@@ -1,7 +1,7 @@
-"""Lines of CSV or JSON → rows of text fields; lines of which no row can be made are bad rows.
+"""Parse lines of CSV or JSON into rows of text fields; lines that cannot be parsed are bad rows.
 
-A block is parsed by Polars at once. Only where that fails, or does not give one row for each line, the block is halved
-again and again, until the few lines in question are looked at one by one.
+Polars parses a whole block at once. If that fails, or does not give one row per line, the block is halved repeatedly,
+until the few lines with the problem are parsed one by one.
 """
 
 import csv
@@ -25,23 +25,23 @@ from bert4rec.prepare.progress import LINE, BadRows, line_numbers
 from bert4rec.prepare.text_blocks import NEWLINE, QUOTE, Block, head, inside_quotes, parsed
 from bert4rec.runtime.errors import DataError
 
-HEAD = 1 << 20  # bytes in which the header is, or the lines that show which keys there are
-UNIT_SEPARATOR = b"\x1f"  # stands in for a separator of several characters, which Polars does not know
+HEAD = 1 << 20  # bytes that are read for the header, or for the keys of the first JSON objects
+UNIT_SEPARATOR = b"\x1f"  # replaces a separator of several characters, which Polars does not support
 NOT_UTF_8 = "is not UTF-8 text; convert the file, for instance with iconv -f ISO-8859-1 -t UTF-8"
 HEADER_AGAIN = ("header line again", "is the header line again")
 UNCLOSED = ("unclosed quote", 'has a quote (") that nothing closes')
-RETURN = "\udc0d"  # stands in for a carriage return amid a line, where `csv` would end the row; no decoded text has it
+RETURN = "\udc0d"  # replaces a carriage return inside a line, where `csv` would end the row; no decoded text has it
 
-Problem: TypeAlias = tuple[str, str]  # what kind, and what to say of the line
+Problem: TypeAlias = tuple[str, str]  # kind of problem, and message for the line
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Hold how the lines of a text file are cut: `columns` in order, `separator`, whether fields may be in quotes.
+    """Describe the lines of a text file: `columns` in order, `separator`, whether fields may be `quoted`.
 
-    `header`: the fields of the first line, so that the same line further down is no row; () = it has none. `types`:
-    columns that are numbers in every usable row; where a whole block is so, they are parsed as such, which takes half
-    the time.
+    `header`: the fields of the first line, since a repeated header line is no row; () = no header. `types`: columns
+    that are numbers in every usable row. A block in which this holds is parsed with these types, which takes half the
+    time.
     """
 
     columns: tuple[str, ...]
@@ -52,27 +52,27 @@ class Layout:
 
 
 def parse(block: Block, layout: Layout, bad: BadRows) -> Iterator[pl.DataFrame]:
-    """Yield `LINE` and the columns of the layout, as text (null for an empty field) or of their type; a row per usable
-    line.
+    """Yield `LINE` and the columns of the layout, as text (null for an empty field) or typed; a row per usable line.
 
-    Lines with too many or too few fields, without UTF-8, with an open quote, or with the header again go to `bad`.
+    Lines with too many or too few fields, that are not UTF-8, with an unclosed quote, or that repeat the header go to
+    `bad`.
     """
     one_by_one = partial(_one_by_one, layout=layout, bad=bad)
     return parsed(block, partial(_at_once, layout=layout, bad=bad), one_by_one, quoted=layout.quoted)
 
 
 def _at_once(block: Block, layout: Layout, bad: BadRows) -> pl.DataFrame | None:
-    """Return the rows as Polars reads them; None where they are not one for each line, with all fields."""
+    """Return the rows as Polars reads them; None unless each line gives one row with all fields."""
     text, separator = block.text, layout.separator
     if not text.endswith(NEWLINE):
-        text += NEWLINE  # without it, Polars takes no notice of a separator at the end
+        text += NEWLINE  # without it, Polars ignores a separator at the end
     if len(separator) > 1:
         if UNIT_SEPARATOR in text:
             return None
         text, separator = text.replace(separator, UNIT_SEPARATOR), UNIT_SEPARATOR
     inside = inside_quotes(text) if layout.quoted and QUOTE in text else None
     if b"\r" + separator in text or (inside is not None and not _quotes_whole_fields(text, separator)):
-        return None  # Polars may read them otherwise than a line alone says
+        return None  # Polars may parse such lines in another way than `csv`
     try:
         frame = _read(text, separator, layout)
     except pl.exceptions.PolarsError:
@@ -86,7 +86,7 @@ def _at_once(block: Block, layout: Layout, bad: BadRows) -> pl.DataFrame | None:
 
 
 def _read(text: bytes, separator: bytes, layout: Layout) -> pl.DataFrame:
-    """Return the columns with their types, or all as text where some value is not of its type."""
+    """Return the columns with their types, or all as text if some value is not of its type."""
     as_text: dict[str, type[pl.DataType]] = dict.fromkeys(layout.columns, pl.String)
     for schema in [{**as_text, **layout.types}, as_text] if layout.types else [as_text]:
         frame = pl.read_csv(
@@ -95,7 +95,7 @@ def _read(text: bytes, separator: bytes, layout: Layout) -> pl.DataFrame:
             separator=separator.decode(),
             quote_char='"' if layout.quoted else None,
             schema=schema,
-            ignore_errors=True,  # null where a number is none
+            ignore_errors=True,  # null for a value that is no number
         )
         if not any(frame[name].null_count() for name in layout.types):
             break
@@ -121,7 +121,7 @@ def _quotes_whole_fields(text: bytes, separator: bytes) -> bool:
 
 
 def _line_starts(text: bytes, inside: NDArray[np.uint8] | None) -> NDArray[np.int64]:
-    """Return the index of the line on which each row starts: a quoted field may go over several."""
+    """Return the index of the line on which each row starts; a quoted field may span several lines."""
     n_lines = text.count(NEWLINE) + (not text.endswith(NEWLINE))
     if inside is None:
         return np.arange(n_lines)
@@ -131,11 +131,9 @@ def _line_starts(text: bytes, inside: NDArray[np.uint8] | None) -> NDArray[np.in
 
 
 def _is_short(text: bytes, separator: bytes, inside: NDArray[np.uint8] | None, frame: pl.DataFrame) -> bool:
-    """Return whether some row has fewer fields than columns, which Polars fills up in silence (it refuses longer
-    ones).
-    """
-    found = np.frombuffer(text, np.uint8) == separator[0]
-    n_separators = found.sum() if inside is None else (found & (inside == 0)).sum()
+    """Return whether a row has fewer fields than columns; Polars fills it up silently, but refuses longer rows."""
+    is_separator = np.frombuffer(text, np.uint8) == separator[0]
+    n_separators = is_separator.sum() if inside is None else (is_separator & (inside == 0)).sum()
     return bool(n_separators != len(frame) * (frame.width - 1))
 
 
@@ -152,10 +150,10 @@ def _without_headers(frame: pl.DataFrame, block: Block, layout: Layout, bad: Bad
 
 
 def _one_by_one(block: Block, layout: Layout, bad: BadRows) -> pl.DataFrame:
-    """Return the rows as `csv` reads them, of which a stray quote costs only its line."""
+    """Return the rows as `csv` reads them; a stray quote makes only its own line a bad row."""
     rows: list[tuple[int, *tuple[str | None, ...]]] = []
     lines = block.text.decode("utf-8", "surrogateescape").removesuffix("\n").split("\n")
-    # A row ends before the number of quotes is even again, as every block does.
+    # A row may end only where the number of quotes is even, like every block.
     is_inside = [*accumulate((layout.quoted and line.count('"') % 2 for line in lines[:-1]), xor), False]
     at = 0
     while at < len(lines):
@@ -172,21 +170,21 @@ def _one_by_one(block: Block, layout: Layout, bad: BadRows) -> pl.DataFrame:
 
 
 def split_fields(lines: list[str], separator: str, *, quoted: bool) -> tuple[list[str], int]:
-    """Return the fields of the row that begins the `lines`, and on how many of them it stands.
+    """Return the fields of the first row of `lines`, and the number of its lines.
 
-    No field: a quote stays open, or text stands behind a closing one in a row of several lines.
+    Returns no field if a quote is unclosed, or if text follows a closing quote in a row of several lines.
 
     >>> split_fields(['1,"a', 'b ""c"" ",5"', "2,d,6"], ",", quoted=True)
     (['1', 'a\\nb "c" ', '5"'], 2)
     """
     if not quoted:
         return lines[0].removesuffix("\r").split(separator), 1
-    csv.field_size_limit(1 << 31)  # of the whole process: a text may be longer than the usual 128 KB
+    csv.field_size_limit(1 << 31)  # for the whole process: a text may be longer than the default limit of 128 KB
     reader = csv.reader(map(_as_csv_line, lines), delimiter=separator, strict=True)
     try:
         fields = next(reader)
         n_lines = reader.line_num
-    except csv.Error:  # not strict: text behind a closing quote belongs to the field
+    except csv.Error:  # not strict: text after a closing quote belongs to the field
         reader = csv.reader([_as_csv_line(lines[0]), ""], delimiter=separator)
         fields, n_lines = next(reader), 1
         if reader.line_num > 1:
@@ -217,9 +215,9 @@ def _problem(fields: list[str], layout: Layout) -> Problem | None:
 def read_layout(
     path: Path, *, separator: str, has_header: bool, types: Mapping[str, type[pl.DataType]] | None = None
 ) -> Layout:
-    """Return the layout of the file at `path`; "auto": the separator of which the first line has most.
+    """Return the layout of the file at `path`; "auto" chooses the separator that is most frequent in the first line.
 
-    Raises `DataError` for an empty file, or a header with an open quote.
+    Raises `DataError` for an empty file, or a header with an unclosed quote.
     """
     lines = _first_text(path).decode("utf-8", "replace").split("\n")
     bar = infer_separator(lines[0]) if separator == "auto" else separator.replace("\\t", "\t")
@@ -233,7 +231,7 @@ def read_layout(
 
 
 def _distinct(columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names, a later one of the same as nothing that a setting could name."""
+    """Return the names; a repeated name gets its position appended, so that no setting names it by accident."""
     return tuple(name if columns.index(name) == i else f"{name} {i + 1}" for i, name in enumerate(columns))
 
 
@@ -245,41 +243,41 @@ def _first_text(path: Path) -> bytes:
 
 
 LONGEST_SHOWN = 40  # characters of a value in a message
-SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # half of a pair is no text
-NO_FIELD = r"^(?:true|false|[\[{])"  # as text, a value that may be no text or number
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # an unpaired surrogate is no valid text
+NO_FIELD = r"^(?:true|false|[\[{])"  # values, as text, that may be neither text nor number
 
 
 class _UnusableError(ValueError):
-    """A line of which no row can be made: what kind of problem it has, and what to say of it."""
+    """A line cannot be parsed; the arguments are the kind of problem and the message."""
 
 
 def json_columns(path: Path) -> dict[str, bool]:
-    """Return the keys of the first objects, in their order, and of each whether it can be a field: no object or list.
+    """Return the keys of the first objects, in order, and whether each can be a field (is no object or list).
 
     Raises `DataError` for an empty file.
     """
-    found: dict[str, bool] = {}
+    columns: dict[str, bool] = {}
     for line in _first_text(path).split(b"\n"):
         try:
             record = _record(line)
         except _UnusableError:
             continue
         for name, value in record.items():
-            found[name] = found.get(name, True) and not isinstance(value, dict | list)
-    return found
+            columns[name] = columns.get(name, True) and not isinstance(value, dict | list)
+    return columns
 
 
 def parse_json(block: Block, columns: Mapping[str, str], bad: BadRows) -> Iterator[pl.DataFrame]:
-    """Yield `LINE` and, as text, the values of `columns`: new name → key of the objects; null where one lacks the key.
+    """Yield `LINE` and, as text, the values of `columns` (new name → key of the objects); null for a missing key.
 
-    Lines that are no objects go to `bad`, and those with an object, a list, true or false as a value.
+    Lines that are no objects, and lines with an object, a list, true or false as a value, go to `bad`.
     """
     one_by_one = partial(_json_one_by_one, columns=columns, bad=bad)
     return parsed(block, partial(_json_at_once, columns=columns), one_by_one, quoted=False)
 
 
 def _json_at_once(block: Block, columns: Mapping[str, str]) -> pl.DataFrame | None:
-    """Return the rows as Polars reads them; None where they are not one for each line, or a value may be no field."""
+    """Return the rows as Polars reads them; None unless each line gives one row and all values can be fields."""
     if SURROGATE.search(block.text):
         return None
     try:
@@ -321,7 +319,7 @@ def _record(line: bytes) -> dict[str, Any]:
 
 
 def _first_of_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the pairs as a dict; of a repeated key the first value counts, as for Polars."""
+    """Return the pairs as a dict; the first value of a repeated key counts, as in Polars."""
     return dict(reversed(pairs)) if len({key for key, _ in pairs}) < len(pairs) else dict(pairs)
 
 
@@ -336,7 +334,7 @@ def _values(record: Mapping[str, Any], columns: Mapping[str, str]) -> Iterator[s
 
 
 def _as_text(value: str | float | None) -> str | None:
-    """Return the value as Polars writes it: without exponent or fraction of a whole number. NaN is a missing value."""
+    """Return the value as Polars writes it, without an exponent, and whole numbers without ".0"; None for NaN."""
     if value is None or value != value:
         return None
     return f"{Decimal(repr(value)):f}".removesuffix(".0") if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""Times as they are written, numbers of any unit, dates, ISO 8601 or any other text → whole seconds since 1970."""
+"""Convert times (numbers in any unit, dates, ISO 8601 or text in a given format) to whole seconds since 1970."""
 
 import re
 import shlex
@@ -13,9 +13,9 @@ from bert4rec.runtime.errors import DataError
 TimeUnit: TypeAlias = Literal["auto", "s", "ms", "us", "ns"]
 PER_SECOND: dict[TimeUnit, int] = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 UNIT_NAMES: dict[TimeUnit, str] = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
-SINCE, UNTIL = 788_918_400, 2**31  # seconds: from 1995 to 2038; a log is hardly from before or after
+SINCE, UNTIL = 788_918_400, 2**31  # seconds: the range of likely times, from 1995 to 2038
 LARGEST_SECONDS = 10**11  # the year 5138; a time from 1973 on, in milliseconds, is larger
-DECIDING_ROWS = 1000  # the first ones, which show the unit of times that are numbers
+DECIDING_ROWS = 1000  # first rows that decide the unit of times that are numbers
 WISH = "must be a time: a number from 0, or text like 2024-03-19T10:27:00"
 DATES = (
     "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d.%m.%Y", "%Y.%m.%d", "%d-%m-%Y", "%m-%d-%Y", "%Y-%m-%d", "%d/%m/%y",
@@ -26,22 +26,22 @@ CLOCKS = (
     "", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p", "T%H:%M", "T%H:%MZ", "T%H:%M:%S",
     " %H:%M %z", " %H:%M:%S %z",
 )  # fmt: skip
-FORMS = (  # that are offered where they fit
+FORMS = (  # formats that a message suggests if they fit
     *[date + clock for date in DATES for clock in CLOCKS], "%d/%b/%Y:%H:%M:%S %z", "%a %b %d %H:%M:%S %Y",
     "%a %b %d %H:%M:%S %z %Y", "%a %b %d %H:%M:%S UTC %Y", "%a, %d %b %Y %H:%M:%S GMT", "%a, %d %b %Y %H:%M:%S %z",
 )  # fmt: skip
-MOST = 0.9  # of the first times must be read by a form that is offered
+MOST = 0.9  # share of the first times that a suggested format must read
 EXAMPLE = "%d/%m/%Y %H:%M"
 PROBE = datetime(2011, 12, 13, 14, 15, 16, tzinfo=UTC)
 
 
 @dataclass
 class Times:
-    """Reads the times of a source, part by part.
+    """Convert the times of a source, part by part.
 
-    `unit`: of times that are numbers; "auto" = `likely_unit`, which the first part with numbers shows. `form`: as
-    strptime has it, of times that are text; "" = ISO 8601 or numbers. Raises `DataError` for a form that Polars does
-    not know, or without a day.
+    `unit` is that of times that are numbers; "auto" means `likely_unit`, which the first part with numbers decides.
+    `form` is the strptime format of times that are text; "" = ISO 8601 or numbers. Raises `DataError` for a format that
+    Polars does not support, or without a day.
     """
 
     unit: TimeUnit = "auto"
@@ -53,14 +53,14 @@ class Times:
             self._pattern = _checked(self.form)
 
     def expected_type(self, dtype: pl.DataType) -> str:
-        """Return what a column of times must be instead of `dtype`; "" where it can be read."""
+        """Return what a column of times must be instead of `dtype`; "" if `dtype` can be read."""
         if self.form:
             is_text = dtype.is_integer() or dtype == pl.String  # 20240319 may be a number, too
             return "" if is_text else f'data.time_format = "{self.form}" is for text; leave it empty'
         return "" if dtype.is_numeric() or dtype in (pl.String, pl.Datetime, pl.Date) else WISH
 
     def expected_value(self, value: object, column: pl.Series) -> str:
-        """Return what `value`, which is no time, must be instead; `column`: the times beside it."""
+        """Return what `value`, which is no time, must be instead; `column` has the times of the same part."""
         first = column.drop_nulls().head(DECIDING_ROWS)
         if self.form:
             wish = f'must be a time in the form data.time_format = "{self.form}"'
@@ -72,7 +72,7 @@ class Times:
         return WISH + _offered(first) if isinstance(value, str) else WISH
 
     def seconds(self, column: pl.Series) -> pl.Series:
-        """Return whole seconds, rounded down; null for what is no time, before 1970, or in another unit than most."""
+        """Return whole seconds, rounded down; null for no time, a time before 1970, or a number in an unusual unit."""
         if self.form:
             seconds = self._by_form(column.cast(pl.String))
         elif column.dtype.is_temporal():
@@ -86,7 +86,7 @@ class Times:
         return self.likely_unit if self.unit == "auto" else self.unit
 
     def _wish_of_unit(self, value: object) -> str:
-        """Return what to do with a number that is a likely moment in another unit; "" for anything else."""
+        """Return the advice for a number that is a likely time in another unit; "" for any other value."""
         other, used = _unit_of_moment(value), self._used_unit
         if other is None or used in ("auto", other):
             return ""
@@ -113,7 +113,7 @@ class Times:
 
 
 def moment(seconds: int) -> str:
-    """Return the time, in UTC, as ISO 8601 has it.
+    """Return the time in UTC in ISO 8601 format.
 
     >>> moment(1_000_000_000)
     '2001-09-09T01:46:40Z'
@@ -122,15 +122,15 @@ def moment(seconds: int) -> str:
 
 
 def stripped(column: pl.Series) -> pl.Series:
-    """Return text without blanks around it, in which numbers may stand; other types as they are."""
+    """Return a text column without blanks around the values; other types unchanged."""
     return column.str.strip_chars() if column.dtype == pl.String else column
 
 
 def _checked(form: str) -> str:
-    """Return `form` as Polars writes it. Raise `DataError` if a date in that form is not read back as the same day."""
+    """Return `form` in Polars' syntax. Raise `DataError` if a date in that format is not read back as the same day."""
     pattern, name = form.replace(".%f", "%.f"), f'data.time_format = "{form}"'
     if "%Z" in pattern:
-        raise DataError(f"{name}: names of time zones are not read; use %z for offsets, or write UTC in place of %Z")
+        raise DataError(f"{name}: names of time zones are not read; use %z for offsets, or write UTC instead of %Z")
     try:
         written = pl.Series([PROBE]).dt.strftime(pattern)
         day = written.str.to_datetime(pattern, time_unit="us").dt.date()[0]
@@ -143,15 +143,15 @@ def _checked(form: str) -> str:
 
 
 def matching_time_formats(values: pl.Series) -> list[str]:
-    """Return the form of `FORMS` that reads most `values`, if nearly all; and one that reads other times from as many.
+    """Return the format of `FORMS` that reads nearly all `values`, and one that reads as many but as other times.
 
     >>> matching_time_formats(pl.Series(["31/12/2020", "1/2/2021"])), matching_time_formats(pl.Series(["1/2/2021"]))
     (['%d/%m/%Y'], ['%d/%m/%Y', '%m/%d/%Y'])
     """
     shapes = {*map(_shape, values.cast(pl.String).drop_nulls().unique())}
-    found = [(form, Times(form=form).seconds(values)) for form in FORMS if _shape(PROBE.strftime(form)) in shapes]
-    most = max((seconds.count() for _, seconds in found), default=0)
-    best = [(form, seconds) for form, seconds in found if seconds.count() == most]
+    fits = [(form, Times(form=form).seconds(values)) for form in FORMS if _shape(PROBE.strftime(form)) in shapes]
+    most = max((seconds.count() for _, seconds in fits), default=0)
+    best = [(form, seconds) for form, seconds in fits if seconds.count() == most]
     if not most or most < MOST * values.count():
         return []
     first, times = best[0]
@@ -159,7 +159,7 @@ def matching_time_formats(values: pl.Series) -> list[str]:
 
 
 def _shape(text: str) -> str:
-    """Return `text` with 0 for numbers and A for words: few forms have the shape of a given time.
+    """Return `text` with 0 for numbers and A for words; only few formats have the shape of a given time.
 
     >>> _shape("31 Dec 2020 10:27:00 -0700")
     '0 A 0 0:0:0 +0'
@@ -168,7 +168,7 @@ def _shape(text: str) -> str:
 
 
 def _offered(values: pl.Series) -> str:
-    """Return the end of a message that offers the forms that fit; "" where none does."""
+    """Return the end of a message that suggests the formats that fit; "" if none does."""
     options = [shlex.quote(f"--data.time_format={form}") for form in matching_time_formats(values)]
     which = ": only you know which" if len(options) > 1 else ""
     return f"; these rows fit {' or '.join(options)}{which}" if options else ""
@@ -179,7 +179,7 @@ def _reads(times: Times, values: pl.Series) -> bool:
 
 
 def _unit_of(times: pl.Series) -> TimeUnit:
-    """Return the unit in which the middle one of `times` is a moment before the year 5138."""
+    """Return the smallest unit in which the median of `times` is before the year 5138; "auto" without times."""
     middle = times.drop_nulls().head(DECIDING_ROWS).median()
     if not isinstance(middle, int | float):
         return "auto"
@@ -187,7 +187,7 @@ def _unit_of(times: pl.Series) -> TimeUnit:
 
 
 def _unit_of_moment(value: object) -> TimeUnit | None:
-    """Return the unit in which the number `value` is a moment from 1995 to 2038; None where there is none."""
+    """Return the unit in which the number `value` is a time from 1995 to 2038; None if there is none."""
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -196,7 +196,7 @@ def _unit_of_moment(value: object) -> TimeUnit | None:
 
 
 def _without_larger_units(seconds: pl.Series, ticks: int) -> pl.Series:
-    """Return `seconds`, read in a unit of `ticks` a second, with null where a larger unit makes a likely moment.
+    """Return `seconds`, read in a unit of `ticks` per second, with null if a larger unit gives a likely time.
 
     Seconds among milliseconds, for instance, would be times of January 1970.
     """
@@ -217,7 +217,7 @@ def _floor(number: pl.Series, ticks: int) -> pl.Series:
 def _iso_8601(text: pl.Expr) -> list[pl.Expr]:
     """Return seconds of `2024-03-19` and `2024-03-19T10:27:00`, also with a blank, a fraction, Z, UTC or an offset.
 
-    Without an offset a time is in UTC.
+    A time without an offset is in UTC.
     """
     moment = text.str.replace(" ", "T", literal=True).str.strip_suffix("Z").str.strip_suffix(" UTC")
     return [

@@ -1,7 +1,7 @@
-"""Writes the dataset folder: the only contract between preparation and training.
+"""Write the dataset folder, the only interface between preparation and training.
 
-The same rows and settings give the same bytes, whatever the frames in which they come: lists are written in record
-batches of a fixed size, and only `created_at` and `created_from` in `metadata.json` tell when and of which file.
+The same rows and settings give the same bytes, however the rows are cut into frames: lists are written in record
+batches of a fixed size. Only `created_at` and `created_from` in `metadata.json` depend on the time and the input file.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ from bert4rec.prepare.progress import Progress
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import put_back, replace_directory, sample_sha256, sha256, try_lock
 
-ROWS_PER_BATCH = 1 << 14  # each batch costs every process that opens the split some memory and time
+ROWS_PER_BATCH = 1 << 14  # more batches would cost memory and time in every process that opens the split
 ROWS_PER_GROUP = 1 << 16
 BYTES_PER_FILE = 500_000_000
 LOCK = ".lock"
@@ -52,22 +52,22 @@ LOCK = ".lock"
 
 @contextmanager
 def new_dataset(folder: Path) -> Iterator[Path]:
-    """Make a new folder beside `folder` that takes its place when the block ends well, and goes when it does not.
+    """Yield a temporary folder that replaces `folder` if the block succeeds, and is removed if it fails.
 
-    An older dataset at `folder` is replaced. Raises `DataError` where something else stands there, or the disk refuses.
+    A dataset at `folder` is replaced. Raises `DataError` if `folder` holds anything else, or if writing fails.
     """
     clear_target(folder)
-    place = folder.resolve()  # a link stays a link to the new folder
+    place = folder.resolve()  # a symbolic link is kept, and its target replaced
     new, old = (place.with_name(f"{prefix}{os.getpid()}") for prefix in _prefixes(place))
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         new.mkdir()
         with (new / LOCK).open("w") as lock:
-            try_lock(lock)  # while this process lives: see _clean
+            try_lock(lock)  # `_clean` does not remove a locked folder
             yield new
             (new / LOCK).unlink()
             replace_directory(new, place, replaced=old)
-    except BrokenPipeError:  # of the output: the disk has none
+    except BrokenPipeError:  # comes from the standard output, not from the disk
         raise
     except (OSError, pa.ArrowException, pl.exceptions.ComputeError) as error:
         raise DataError(f"{folder}: cannot write the dataset: {getattr(error, 'strerror', None) or error}") from None
@@ -77,7 +77,7 @@ def new_dataset(folder: Path) -> Iterator[Path]:
 
 
 def clear_target(folder: Path) -> None:
-    """Clean up beside `folder` after killed runs; raise `DataError` where anything but a dataset stands there."""
+    """Remove what killed runs left next to `folder`; raise `DataError` if `folder` is anything but a dataset."""
     try:
         _clean(folder.resolve())
         if folder.is_file():
@@ -89,9 +89,7 @@ def clear_target(folder: Path) -> None:
 
 
 def created_from(source: str, path: str) -> dict[str, str]:
-    """Return what `metadata.json` says of the input: enough to know it again, nothing of where it lies on this
-    machine.
-    """
+    """Return the entry of `metadata.json` that identifies the input, without revealing its path on this machine."""
     if not path:
         return {"source": source}
     place, name = os.path.realpath(path), os.path.basename(os.path.abspath(path))
@@ -101,9 +99,9 @@ def created_from(source: str, path: str) -> dict[str, str]:
 
 
 def refuse_another_input(folder: Path, origin: Mapping[str, str], *, is_own_data: bool) -> None:
-    """Raise `DataError` where the dataset at `folder` was made from another input than `origin` (see `created_from`).
+    """Raise `DataError` if the dataset at `folder` was made from another input than `origin` (see `created_from`).
 
-    `is_own_data`: the source is a format, so that the path tells one input from another; else the source does.
+    With `is_own_data`, the source is a file format and the path identifies the input; else the source identifies it.
     """
     path = folder / METADATA
     if not path.is_file():
@@ -118,10 +116,10 @@ def refuse_another_input(folder: Path, origin: Mapping[str, str], *, is_own_data
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         name = "an input that it does not name"
     new = f"a {origin['name']} that lies elsewhere" if name == _input_name(origin) else _input_name(origin)
-    beside = next(f"{folder}-{number}" for number in itertools.count(2) if not Path(f"{folder}-{number}").exists())
+    free_folder = next(f"{folder}-{number}" for number in itertools.count(2) if not Path(f"{folder}-{number}").exists())
     raise DataError(
         f"{folder}: holds a dataset made from {name}, this one is from {new}; to keep both add "
-        f"{shlex.quote(f'--data.dataset_dir={beside}')}, to replace it --data.replace=true"
+        f"{shlex.quote(f'--data.dataset_dir={free_folder}')}, to replace it --data.replace=true"
     )
 
 
@@ -130,9 +128,9 @@ def _input_name(origin: Mapping[str, str]) -> str:
 
 
 class FolderWriter:
-    """Writes rows as `datasets` saves them, in record batches and files of fixed sizes, from frames of any size.
+    """Write rows as `datasets` saves them, in record batches and files of fixed sizes, from frames of any size.
 
-    `columns`: their names and types.
+    `columns` maps names to types.
     """
 
     def __init__(self, folder: Path, columns: Mapping[str, pa.DataType]) -> None:
@@ -151,12 +149,12 @@ class FolderWriter:
         return list(self._schema.names)
 
     def add(self, frame: pl.DataFrame) -> None:
-        """Write the rows of `frame` behind those before."""
+        """Append the rows of `frame`."""
         for rows in self._rows.add(frame.select(self._schema.names)):
             self._write(rows)
 
     def close(self) -> None:
-        """Write what is left, and what `datasets` wants to know about them."""
+        """Write the remaining rows, and the files with which `datasets` opens the folder."""
         for rows in self._rows.rest():
             self._write(rows)
         self._end()
@@ -166,7 +164,7 @@ class FolderWriter:
         digest = hashlib.sha256("".join(sha256(self._folder / name) for name in names).encode()).hexdigest()
         empty = datasets.Dataset(
             datasets.table.InMemoryTable(self._schema.empty_table()),
-            fingerprint=digest[:16],  # of the content, in place of a random one
+            fingerprint=digest[:16],  # of the content, instead of a random one
         )
         _describe(self._folder, empty, names)
 
@@ -188,7 +186,7 @@ class FolderWriter:
 
 
 def write_table(path: Path, frames: Iterable[pl.DataFrame]) -> int:
-    """Write a Parquet file in row groups of a fixed size, from frames of any size with the same columns; its rows."""
+    """Write a Parquet file in row groups of a fixed size, from frames of any size, and return its number of rows."""
     writer, n_rows = None, 0
     for frame in chunked(frames, ROWS_PER_GROUP):
         table = frame.to_arrow(compat_level=pl.CompatLevel.oldest()).combine_chunks()
@@ -201,7 +199,7 @@ def write_table(path: Path, frames: Iterable[pl.DataFrame]) -> int:
 
 
 def _describe(folder: Path, empty: datasets.Dataset, files: Sequence[str]) -> None:
-    """Write `dataset_info.json` and `state.json`, as `datasets` itself writes them beside the files."""
+    """Write `dataset_info.json` and `state.json` as `datasets` writes them."""
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         empty.save_to_disk(temporary, num_shards=1)
         state = json.loads((Path(temporary) / STATE).read_text(encoding="utf-8"))
@@ -211,9 +209,7 @@ def _describe(folder: Path, empty: datasets.Dataset, files: Sequence[str]) -> No
 
 
 def _batch(frame: pl.DataFrame, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the rows in buffers of their own: behind a slice its frame continues, and Arrow writes some of it as
-    padding.
-    """
+    """Return a copy of the rows as a record batch: Arrow would pad a slice with bytes of its frame's next rows."""
     table = frame.to_arrow().cast(schema)
     return table.take(pa.array(np.arange(len(frame)))).combine_chunks().to_batches()[0]
 
@@ -243,14 +239,14 @@ def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> int:
 
 
 def _prefixes(folder: Path) -> tuple[str, str]:
-    """Return how the names of a folder being written, and of one being replaced, begin."""
+    """Return the name prefixes of a folder that is being written, and of one that is being replaced."""
     return f".{folder.name}.new-", f".{folder.name}.old-"
 
 
 def _clean(folder: Path) -> None:
-    """Remove what killed runs left beside `folder`, and put back the dataset that one was about to replace."""
-    beside = sorted(folder.parent.iterdir()) if folder.parent.is_dir() else []
-    new, old = ([path for path in beside if path.name.startswith(prefix)] for prefix in _prefixes(folder))
+    """Remove what killed runs left next to `folder`, and put back a dataset that was being replaced."""
+    siblings = sorted(folder.parent.iterdir()) if folder.parent.is_dir() else []
+    new, old = ([path for path in siblings if path.name.startswith(prefix)] for prefix in _prefixes(folder))
     for path in old:
         put_back(path, folder)
     for path in new:
@@ -269,12 +265,12 @@ def _in_use(new: Path) -> bool:
 T = TypeVar("T")
 R = TypeVar("R")
 
-N_THREADS = 2  # blocks of users split at once
+N_THREADS = 2  # blocks of users that are split at the same time
 
 
 @dataclass(frozen=True)
 class Block:
-    """Hold the result of a block of users: the rows of both folders, and the counts of held-out users."""
+    """Hold the rows of a block of users for both folders, and the counts of held-out users."""
 
     histories: pl.DataFrame
     negatives: pl.DataFrame
@@ -285,7 +281,7 @@ class Block:
 class HistorySplitter:
     """Split blocks of histories by a rule, and draw the negatives of users with a target.
 
-    A user with fewer than `n_negatives` unseen items gets none at all, so that every other one has exactly as many.
+    A user with fewer than `n_negatives` unseen items gets none, so that users have either none or `n_negatives`.
     """
 
     rule: SplitRule
@@ -294,7 +290,7 @@ class HistorySplitter:
     seed: int
 
     def __call__(self, numbered: tuple[int, pl.DataFrame]) -> Block:
-        """Return the rows of `(number, histories)` of a block of users."""
+        """Return the result for a block of users, given as `(block number, histories)`."""
         block, histories = numbered
         validated = pl.Series("validated", self.survey.validated[histories["user"].to_numpy()])
         split = with_offsets(self.rule(histories).with_columns(validated))
@@ -306,7 +302,7 @@ class HistorySplitter:
         return Block(split, rows, HeldOutCounts.of(evaluated, unseen, self.n_negatives))
 
     def _negatives(self, whole: pl.DataFrame, block: int) -> pl.DataFrame:
-        """Return `user` and the negatives of whole histories: of a user they are the same in validation and test."""
+        """Return `user` and the negatives, drawn for whole histories: the same for validation and test."""
         popularity = self.survey.train_counts
         seen = SeenItems.of(whole, len(popularity))
         kinds = {"popular_negatives": (popularity, 3), "uniform_negatives": (np.ones_like(popularity), 4)}
@@ -320,11 +316,11 @@ class HistorySplitter:
 def write_histories(
     folder: Path, histories: NumberedHistories, splitter: HistorySplitter, *, progress: Progress
 ) -> tuple[list[FolderWriter], HeldOutCounts]:
-    """Write the histories and the negatives; return their writers, which know how many rows they have, and counts."""
+    """Write the histories and the negatives; return their writers and the counts of held-out users."""
     names = histories.columns
-    of_histories = history_columns(has_times="time" in names, has_ratings="rating" in names)
+    columns = history_columns(has_times="time" in names, has_ratings="rating" in names)
     writers = [
-        FolderWriter(folder / HISTORIES, of_histories),
+        FolderWriter(folder / HISTORIES, columns),
         FolderWriter(folder / NEGATIVE_ITEMS, NEGATIVE_COLUMNS),
     ]
     held_out = HeldOutCounts(splitter.n_negatives)
@@ -341,7 +337,7 @@ def write_histories(
 
 
 def in_order(function: Callable[[T], R], arguments: Iterable[T], *, n_threads: int) -> Iterator[R]:
-    """Yield `function` of each argument, in order, a few at a time in threads; no more than `n_threads` are begun."""
+    """Yield `function` of each argument, in order; up to `n_threads` calls run at the same time."""
     with ThreadPoolExecutor(n_threads) as pool:
         running: deque[Future[R]] = deque()
         for argument in arguments:

@@ -1,4 +1,4 @@
-"""The pictures of a report, as PNG and as SVG in the colours of the page."""
+"""Draw the charts of a report, as PNG and as SVG in the colours of the page."""
 
 import io
 import re
@@ -23,7 +23,7 @@ VARIABLES = {
     MODEL: "model", POPULARITY: "popularity", BEST: "best", INK: "ink", MUTED: "muted", GRID: "grid", BAND: "band",
     **{colour: f"other-{number}" for number, colour in enumerate(OTHERS, 1)},
 }  # fmt: skip
-"""Colour → its CSS variable, which has another value in the dark."""
+"""Colour → its CSS variable, which has another value in dark mode."""
 
 STYLE: Any = {
     "font.family": "sans-serif", "font.size": 9.5, "axes.titlesize": 10, "axes.labelsize": 9.5, "legend.fontsize": 9,
@@ -36,7 +36,7 @@ STYLE: Any = {
 }  # fmt: skip
 SIZE = (5.0, 3.0)  # inches: text stays readable on a phone, and with two pictures in a row
 DPI = 120
-ABOVE: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}  # the place of a legend
+ABOVE: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}  # position of a legend
 
 ATTRIBUTE, DIGITS = re.compile(r'="[^"]*"'), re.compile(r"(\.\d\d)\d+")
 REWRITTEN = [
@@ -55,24 +55,24 @@ COLOURS = {
     MODEL_KIND: MODEL, "popularity": POPULARITY, BEST_POSSIBLE: BEST, "markov": OTHERS[0],
     "recent_popularity": OTHERS[1], "transition_graph": OTHERS[2],
 }  # fmt: skip
-"""Kind → its colour, which is that of its dot in the tables."""
-MAX_POINTS = 600  # of a curve: more are not seen, and make the file large
-MOST_PROCESSES = 16  # that are drawn
+"""Kind → its colour, also that of its dot in the tables."""
+MAX_POINTS = 600  # points of a curve; more are invisible and make the file large
+MOST_PROCESSES = 16  # largest number of processes to draw
 
 
 @contextmanager
 def new_figure(
     width: float = SIZE[0], height: float = SIZE[1], columns: int = 1
 ) -> Iterator[tuple["Figure", list["Axes"]]]:
-    """Yield a figure with plots side by side, each `width` wide, in inches; a notebook shows it.
+    """Yield a figure, which a notebook shows, with plots side by side, each `width` × `height` inches.
 
-    Without pyplot, whose state belongs to the caller.
+    Does not use pyplot, whose state belongs to the caller.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     class Picture(Figure):
-        """A figure that Jupyter shows: by itself it knows only those of pyplot."""
+        """A figure that Jupyter can show; without this method it shows only figures of pyplot."""
 
         def _repr_png_(self, **_: Any) -> bytes:
             content = io.BytesIO()
@@ -85,7 +85,7 @@ def new_figure(
 
 
 def write_png(figure: "Figure", path: Path) -> None:
-    """Write the picture on white."""
+    """Write the picture as PNG on white."""
     figure.savefig(path, dpi=DPI)
     figure.set_layout_engine("none")  # a second drawing keeps the layout, which is slow to compute
 
@@ -242,7 +242,7 @@ def _hits(contents: Contents) -> Chart | None:
 
 
 def _scores(contents: Contents) -> Chart | None:
-    """Draw the scores of the recommended items by their places."""
+    """Draw the scores of the recommended items by their ranks."""
     users = [user for user in contents.examples.get("users", []) if user["recommendations"]]
     if not users:
         return None
@@ -278,7 +278,7 @@ def _lengths(contents: Contents) -> Chart | None:
 
 
 def _plan(contents: Contents) -> Chart | None:
-    """Draw each process as a band with the tables on their sides: rows to the right, columns downwards."""
+    """Draw each process as a band with its shards: table rows to the right, table columns downwards."""
     if not (plan := contents.report.get("plan")):
         return None
     from matplotlib.patches import Rectangle

@@ -1,4 +1,4 @@
-"""The runs of a comparison, its columns (runs that differ only in their seed share one), and paired differences."""
+"""Read the runs of a comparison, put those that differ only in the seed in one column, and pair the columns by user."""
 
 import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,9 +31,9 @@ SEPARATOR = "; "
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run or an evaluation, with its settings by "table.key", {} if they are unknown.
+    """Hold a finished run or an evaluation, with its settings by "table.key", {} if they are unknown.
 
-    `curve`: the epochs, and the metrics of the validation after each.
+    `curve`: the epoch and the metrics of each validation.
     """
 
     folder: Path
@@ -53,7 +53,7 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Return the run in `folder`, or the evaluation, with the settings of the run around it. Raises `DataError`."""
+    """Return the run in `folder`, or the evaluation with the settings of its parent run. Raises `DataError`."""
     return Run(folder, read_report(folder), _settings(folder), _curve(folder))
 
 
@@ -106,7 +106,7 @@ class Column:
 
     @property
     def trainings(self) -> list[Mapping[str, Any]]:
-        """Return what each report says of its training; an evaluation has none."""
+        """Return the training facts of each report; evaluations have none."""
         return [run.report["training"] for run in self.runs if "training" in run.report]
 
 
@@ -210,7 +210,7 @@ def pairs(first: Column, other: Column, ks: Mapping[str, Sequence[int]], *, spli
 def _differences(
     protocol: str, ours: Sequence[RankedUsers], theirs: Sequence[RankedUsers], ks: Sequence[int]
 ) -> Iterator[tuple[str, Difference]]:
-    """Yield metric by metric, so that only the values of one are in memory."""
+    """Yield the difference of each metric, one by one, so that the values of only one metric are in memory."""
     before, after = ([gains(_counted(ranked.ranks[protocol]), ks) for ranked in column] for column in (ours, theirs))
     for of_before, of_after in zip(zip(*before, strict=True), zip(*after, strict=True), strict=True):
         difference = _mean([values for _, values in of_after]) - _mean([values for _, values in of_before])

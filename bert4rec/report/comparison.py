@@ -1,4 +1,4 @@
-"""A comparison of runs: sentences and tables, as text that is Markdown too and as one HTML file with the curves."""
+"""Write a comparison of runs, with sentences and tables, as Markdown text and as one HTML file with the curves."""
 
 import io
 import re
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GREY = "#808080"  # readable on light and on dark
-FINDING = "NDCG@10"  # the metric of the first sentence, by the first protocol that was measured
+FINDING = "NDCG@10"  # the metric of the first sentence, in the first protocol that was measured
 LEVEL = f"{100 * CONFIDENCE:.0f} %"
 
 
@@ -54,7 +54,7 @@ class Comparison:
 
 
 def compare(runs: Sequence[Run], *, split: str = TEST) -> Comparison:
-    """Return what can be said of `runs`, measured on a `split`. Raises `DataError` for files that cannot be read."""
+    """Return the comparison of `runs` on a `split`. Raises `DataError` for files that cannot be read."""
     compared = columns(runs)
     found = {other.letter: pairs(compared[0], other, _cut_offs(compared, split), split=split) for other in compared[1:]}
     differences = {letter: of_column.differences for letter, of_column in found.items() if not of_column.problem}
@@ -166,7 +166,7 @@ def _cost(compared: Sequence[Column]) -> Table:
 
 
 def _cut_offs(compared: Sequence[Column], split: str) -> dict[str, list[int]]:
-    """Return protocol → the cut-offs that all runs have that were measured by it on the `split`."""
+    """Return protocol → the cut-offs that are common to all runs measured in it on the `split`."""
     cut_offs = {}
     for protocol in SHORT_TITLES:
         of_runs = [
@@ -190,7 +190,7 @@ def text_page(comparison: Comparison, *, picture: str = "") -> str:
 
 
 def html_page(comparison: Comparison) -> str:
-    """Return one HTML file without scripts, light or dark as the reader's system; all text is escaped."""
+    """Return one HTML file without scripts, in light or dark mode like the reader's system; all text is escaped."""
     picture = curves_svg(comparison.columns) if has_curves(comparison.columns) else ""
     return render("comparison.html.j2", comparison=comparison, picture=picture)
 
@@ -228,9 +228,9 @@ def curves_svg(compared: Sequence[Column]) -> str:
 
 def _draw(compared: Sequence[Column]) -> "Figure":
     """Draw a line for each run; the runs of a column share a colour."""
-    from matplotlib.figure import Figure  # here, since it is slow to import
+    from matplotlib.figure import Figure  # slow to import
 
-    # Without pyplot, whose state belongs to the caller.
+    # This does not use pyplot, whose state belongs to the caller.
     figure = Figure(figsize=(7, 3.6), layout="constrained")
     axes = figure.subplots()
     for number, column in enumerate(compared):
@@ -239,7 +239,7 @@ def _draw(compared: Sequence[Column]) -> "Figure":
             points = [(epoch, metrics[FINDING]) for epoch, metrics in run.curve if FINDING in metrics]
             if points:
                 axes.plot(*zip(*points, strict=True), marker=".", color=f"C{number}", label=label)
-                label = "_"  # in the legend once
+                label = "_"  # so that the legend lists the column only once
     axes.set_title(f"Validation {FINDING}, full catalogue", color=GREY)
     axes.set_xlabel("epoch", color=GREY)
     axes.set_ylim(bottom=0)

@@ -1,4 +1,4 @@
-"""The figures of a report: the files of its run, model and baselines, the curve of validations, equality of reports."""
+"""Read the figures of a report: the files of its run, model and baselines, the validation curve; compare reports."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,9 +46,9 @@ def read_report(run: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Contents:
-    """The files of a run; those that a run without training lacks are empty.
+    """Hold the contents of the files of a run; files that a run without training lacks are empty.
 
-    `n_evaluated`: how many other checkpoints of the run have been evaluated on the test since.
+    `n_evaluated`: how many other checkpoints of the run have been evaluated on the test.
     """
 
     name: str
@@ -83,27 +83,27 @@ def _text(path: Path) -> str:
 
 
 def _n_evaluated(folder: Path) -> int:
-    """Return how many checkpoints, the best aside, `bert4rec evaluate` has tested into folders of the run."""
-    found = set()
+    """Return how many checkpoints other than the best have a test by `bert4rec evaluate` in the run folder."""
+    names = set()
     for path in folder.glob(f"*/{REPORT}"):
         try:
             evaluated = json.loads(path.read_text())
             if "test" in evaluated:
-                found.add(Path(evaluated["evaluation"]["weights"]["checkpoint"]).name)
+                names.add(Path(evaluated["evaluation"]["weights"]["checkpoint"]).name)
         except (OSError, ValueError, KeyError, TypeError):
             continue
-    return len(found - {BEST, (folder / CHECKPOINTS / BEST).resolve().name})
+    return len(names - {BEST, (folder / CHECKPOINTS / BEST).resolve().name})
 
 
 def kind_of(report: Report) -> Kind:
-    """Return the kind of the model; one that this version does not know counts as bert4rec."""
+    """Return the kind of the model; an unknown kind counts as bert4rec."""
     return KINDS.get(report.get("kind", ""), KINDS["bert4rec"])
 
 
 class Candidate(NamedTuple):
     """Hold the test metrics of the model, of a baseline, or of the best possible ranking.
 
-    `intervals`: protocol → metric → (low, high), where known.
+    `intervals`: protocol → metric → (low, high), if known.
     """
 
     kind: str
@@ -112,9 +112,9 @@ class Candidate(NamedTuple):
     intervals: Mapping[str, Mapping[str, Sequence[float]]]
 
     def interval(self, protocol: str, metric: str) -> tuple[float, float] | None:
-        """Return the interval of one figure; None if it is not known."""
-        found = self.intervals.get(protocol, {}).get(metric)
-        return (found[0], found[1]) if found else None
+        """Return the interval of one figure; None if it is unknown."""
+        interval = self.intervals.get(protocol, {}).get(metric)
+        return (interval[0], interval[1]) if interval else None
 
 
 def contestants(report: Report) -> list[Candidate]:
@@ -123,16 +123,16 @@ def contestants(report: Report) -> list[Candidate]:
         return []
     title, intervals = report["model"], report.get("intervals", {})
     metrics = {POPULARITY: report.get("popularity_baseline"), **report.get("baselines", {})}
-    of_baselines = {POPULARITY: intervals.get("popularity_baseline", {}), **intervals.get("baselines", {})}
+    baseline_intervals = {POPULARITY: intervals.get("popularity_baseline", {}), **intervals.get("baselines", {})}
     titles = {kind: KINDS[kind].title for kind in UNTRAINED}
-    found = [
-        Candidate(kind, titles.get(kind, kind), metrics[kind], of_baselines.get(kind, {}))
+    candidates = [
+        Candidate(kind, titles.get(kind, kind), metrics[kind], baseline_intervals.get(kind, {}))
         for kind in dict.fromkeys([*UNTRAINED, *metrics])
         if metrics.get(kind)
     ]
     if best := report.get(BEST_POSSIBLE):
-        found.append(Candidate(BEST_POSSIBLE, "best possible", best, intervals.get(BEST_POSSIBLE, {})))
-    others = (one for one in found if one.title.lower() != title.lower())
+        candidates.append(Candidate(BEST_POSSIBLE, "best possible", best, intervals.get(BEST_POSSIBLE, {})))
+    others = (one for one in candidates if one.title.lower() != title.lower())
     return [Candidate(MODEL, title, report["test"], intervals.get("test", {})), *others]
 
 
@@ -143,8 +143,8 @@ def main_protocol(report: Report) -> str | None:
 
 
 class Curve(NamedTuple):
-    """The `metric` that validations are judged by, its `values`, the `epochs` as text, and `scores`, of which higher
-    is better; all [validations].
+    """Hold the `metric` that validations are judged by, its `values`, the `epochs` as text, and `scores` (higher is
+    better); all [validations].
     """
 
     metric: str
@@ -154,7 +154,7 @@ class Curve(NamedTuple):
 
     @property
     def best(self) -> int:
-        """Return the index of the best validation; the first of equal ones."""
+        """Return the index of the best validation; ties go to the first."""
         return self.scores.index(max(self.scores))
 
 
@@ -175,7 +175,7 @@ def curve_of(validations: Sequence[Report]) -> Curve | None:
 
 
 class Figure(NamedTuple):
-    """One number that two reports have: whose it is ("test", …, "markov"), its protocol, and both values."""
+    """Hold a number that two reports have: its owner (`of`: "test", …, "markov"), protocol, metric, and both values."""
 
     of: str
     protocol: str

@@ -37,7 +37,7 @@ Numbers = Mapping[str, float]
 
 
 class Tracker(Protocol):
-    """A place for the numbers of one run."""
+    """A tracker of the metrics of one run."""
 
     def add(self, step: int, numbers: Numbers) -> None:
         """Record what was measured at `step`."""
@@ -48,7 +48,7 @@ class Tracker(Protocol):
         ...
 
     def close(self, *, is_finished: bool) -> None:
-        """Write all that is buffered; `is_finished`: whether the run came to its end."""
+        """Write all buffered data; `is_finished`: whether the run is complete."""
         ...
 
 
@@ -65,7 +65,7 @@ def require_packages(names: Sequence[str]) -> None:
 def open_trackers(
     names: Sequence[str], folder: Path, settings: Mapping[str, Mapping[str, Any]], *, purge_from: int
 ) -> dict[str, Callable[[], Tracker]]:
-    """Return what opens each tracker of `names`, for the run in `folder` with its `settings` (table → key → value)."""
+    """Return a factory for each tracker of `names`, for the run in `folder` with `settings` (table → key → value)."""
     flat = {f"{table}.{key}": value for table, values in settings.items() for key, value in values.items()}
     factories: dict[str, Callable[[], Tracker]] = {
         "tensorboard": partial(TensorBoard, folder, flat, purge_from=purge_from),
@@ -76,15 +76,15 @@ def open_trackers(
 
 
 class TensorBoard:
-    """Event files in the run folder, with the `settings` (name → value) and the results for the tab HPARAMS.
+    """Write event files to the run folder, with the `settings` (name → value) and the results for the tab HPARAMS.
 
-    A run that is resumed after step `purge_from` repeats later steps: TensorBoard shows the last ones.
+    A run that is resumed after step `purge_from` repeats later steps; TensorBoard shows only the last ones.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], *, purge_from: int = 0) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # TensorBoard reads files in the order of their names, which begin with the second.
+        # TensorBoard reads files in the order of their names, which start with the time in seconds.
         while any(folder.glob(f"events.out.tfevents.{int(time.time())}.*")):
             time.sleep(0.01)
         self._settings = {
@@ -103,14 +103,14 @@ class TensorBoard:
         self._events.add_hparams(self._settings, dict(results), run_name=".")
 
     def close(self, *, is_finished: bool) -> None:
-        """Write all that is buffered."""
+        """Write all buffered data."""
         self._events.close()
 
 
 class MLflow:
     """A run named as `folder`, or one for each part of a resumed run; the `settings` are its parameters.
 
-    Stored beside the run folders, unless MLFLOW_TRACKING_URI is set.
+    It is stored next to the run folders, unless MLFLOW_TRACKING_URI is set.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
@@ -190,9 +190,9 @@ class WeightsAndBiases:
 
 
 class MetricsLog:
-    """Append records to `metrics.jsonl`, and send their numbers to trackers, which the `factories` open by their names.
+    """Append records to `metrics.jsonl`, and send their numbers to trackers; `factories` (name → factory) open them.
 
-    A tracker is closed to further calls at its first failure, with one warning.
+    A tracker gets no further calls after its first failure, which is logged as one warning.
     """
 
     def __init__(self, folder: Path, factories: Mapping[str, Callable[[], Tracker]] | None = None) -> None:
@@ -210,24 +210,24 @@ class MetricsLog:
         self._tell(lambda tracker: tracker.add(step, flat_numbers({kind: values})))
 
     def add_note(self, kind: str, step: int, **values: Any) -> None:
-        """Write a record that is no measurement, such as "resume"."""
+        """Write a record that is no measurement, such as "resume", without sending it to trackers."""
         with self._unless_full():
             self._file.write((json.dumps({"kind": kind, "step": step, **values}) + "\n").encode())
-            self._file.flush()  # what a full disk refuses stays in the buffer until the next write
+            self._file.flush()  # if the disk is full, the data stay in the buffer until the next write
 
     def finish(self, results: Numbers, files: Sequence[Path]) -> None:
         """Send the results of the run, and the files that show them, to the trackers."""
         self._tell(lambda tracker: tracker.finish(results, files))
 
     def close(self, *, is_finished: bool = True) -> None:
-        """Write all that is buffered; `is_finished`: whether the run came to its end."""
+        """Write all buffered data; `is_finished`: whether the run is complete."""
         with self._unless_full():
             self._file.close()
         self._tell(lambda tracker: tracker.close(is_finished=is_finished))
         self._trackers = {}
 
     def _tell(self, call: Callable[[Tracker], None]) -> None:
-        """Make a call of each tracker that has not failed yet."""
+        """Call each tracker that has not failed yet."""
         for name, tracker in [*self._trackers.items()]:
             with self._unless_failing(name):
                 call(tracker)
@@ -236,14 +236,14 @@ class MetricsLog:
     def _unless_failing(self, name: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # any: the package is not ours
+        except Exception as error:  # a third-party package may raise anything
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             logger.warning(f"{name} fails: {reason}; the training continues, and {name} gets no more of it")
             self._trackers.pop(name, None)
 
     @contextmanager
     def _unless_full(self) -> Iterator[None]:
-        """Let a training continue if its log cannot be written, with one message."""
+        """Let the training continue if its log cannot be written, and log this once."""
         try:
             yield
         except OSError as error:
@@ -253,19 +253,19 @@ class MetricsLog:
 
 
 def flat_numbers(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Return the numbers of nested mappings by their paths.
+    """Return the numbers of nested mappings by path.
 
     >>> flat_numbers({"train": {"loss": 0.5, "full": {"HR@1": 1.0}}})
     {'train/loss': 0.5, 'train/full/HR@1': 1.0}
     """
-    found: dict[str, float] = {}
+    flat: dict[str, float] = {}
     for name, value in values.items():
-        found |= flat_numbers(value, f"{prefix}{name}/") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return found
+        flat |= flat_numbers(value, f"{prefix}{name}/") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
 
 
 def _cut_torn_line(file: BinaryIO) -> None:
-    """Cut the last line if a process was killed while it wrote it."""
+    """Remove an incomplete last line, which a killed process may leave."""
     file.seek(0)
     content = file.read()
     file.truncate(content.rfind(b"\n") + 1)

@@ -1,4 +1,4 @@
-"""The pages of a run: `report.md`, `report.html`, one file that shows everything that is known, and Markdown tables."""
+"""Write the pages of a run: `report.md`, `report.html` (one file with everything), and Markdown tables."""
 
 import html
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def report_page(report: Report) -> str:
 
 
 def _shared_values(report: Report) -> dict[str, Any]:
-    """Return what both pages show."""
+    """Return the values that both pages show."""
     model = report["model"]
     return {
         "report": report,
@@ -106,7 +106,7 @@ def write_html(folder: Path, defaults: Settings) -> Path:
 
 
 def _values(contents: Contents, defaults: Settings) -> dict[str, Any]:
-    """Return all that the template shows, except the pictures."""
+    """Return all values of the template, except the pictures."""
     report = contents.report
     found = checks(report, contents.validations, n_evaluated=contents.n_evaluated)
     identified, published = tables.published_tables(report)

@@ -1,4 +1,4 @@
-"""A folder of results that is complete or absent, and replaces no other."""
+"""Make a folder of results that is complete or absent, and replaces no other folder."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 
 
 class ResultsFolder:
-    """Hold a folder `unfinished`, which `finish` renames to `folder`; without that, the context removes it.
+    """Hold a folder `unfinished`; `finish` renames it to `folder`, otherwise the context removes it.
 
     The name is `folder`-2, -3, … if `folder` exists. Raises `SettingsError` if no folder can be created there.
     """
@@ -44,7 +44,7 @@ class ResultsFolder:
         return self
 
     def finish(self) -> Path:
-        """Rename the folder; return its name."""
+        """Rename the folder, and return its final path."""
         for number in numbers():
             folder = self._folder.with_name(f"{self._folder.name}{number}")
             try:

@@ -1,6 +1,6 @@
-"""Sentences of a report: the summary, the line of results, the rules of each figure, and the checks of the run.
+"""Write the sentences of a report: the summary, the line of results, the evaluation rules, and the checks of the run.
 
-Their words are in templates/sentences.j2.
+Their texts are in templates/sentences.j2.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,9 +13,9 @@ from bert4rec.report.templates import sentence
 SHORT_TITLES = {"full": "full catalogue", "popular": "popular negatives", "uniform": "uniform negatives"}
 METRIC = "HR@10"
 
-GAIN = 0.01  # in the last quarter of the validations; less is noise
-DROP, N_WORSE = 0.05, 5  # below the best, for so many validations; less is no fall
-FEW_STEPS = 5  # in an epoch
+GAIN = 0.01  # smallest gain in the last quarter of the validations that counts as improving
+DROP, N_WORSE = 0.05, 5  # smallest drop below the best, and number of validations since, that count as falling
+FEW_STEPS = 5  # steps per epoch
 
 
 def summary(report: Report) -> str:
@@ -56,12 +56,12 @@ def _ranking_line(report: Report, protocol: str) -> str:
 
 
 def ratings_line(ratings: Mapping[str, float]) -> str:
-    """Return the errors on the held-out ratings, and those of mean ratings."""
+    """Return a line with the errors on the held-out ratings, and those of mean ratings."""
     return sentence("ratings", of=ratings)
 
 
 def missing_figures(report: Report, split: str = "test") -> str:
-    """Return a sentence on what a split has no figures of; "" if it has all."""
+    """Return a sentence on the missing figures of a split; "" if none is missing."""
     return sentence("missing_figures", report=report, split=split)
 
 
@@ -91,7 +91,7 @@ def unknown_items(report: Report) -> str:
 
 
 class Check(NamedTuple):
-    """A check of a finished run, with its `name` for programs and its `text` for people."""
+    """Hold the result of a check of a finished run: its `name` for programs and its `text` for people."""
 
     name: str
     text: str
@@ -106,14 +106,14 @@ def checks(report: Report, validations: Sequence[Report], *, n_evaluated: int = 
     training = report["training"]
     if not kind_of(report).is_trained:
         return []
-    found = [*_of_curve(validations, training), *_of_baselines(report)]
+    results = [*_curve_checks(validations, training), *_baseline_checks(report)]
     if training.get("epochs"):
-        found += _of_training(report, validations, n_evaluated)
-    return found
+        results += _training_checks(report, validations, n_evaluated)
+    return results
 
 
 def warnings(found: Sequence[Check]) -> list[dict[str, str]]:
-    """Return the checks that warn, as report.json has them."""
+    """Return the warnings among the checks, in the form of report.json."""
     return [{"name": check.name, "text": check.text} for check in found if check.is_warning]
 
 
@@ -121,7 +121,7 @@ def _check(name: str, is_warning: bool, **values: Any) -> Check:
     return Check(name, sentence(name, warns=is_warning, **values), is_warning)
 
 
-def _of_curve(validations: Sequence[Report], training: Report) -> Iterator[Check]:
+def _curve_checks(validations: Sequence[Report], training: Report) -> Iterator[Check]:
     """Check whether the training ended too early, or long after its best validation."""
     curve = curve_of(validations)
     if curve is None or len(curve.values) < 3 or not max(curve.scores):
@@ -135,7 +135,7 @@ def _of_curve(validations: Sequence[Report], training: Report) -> Iterator[Check
     yield _check("validation_falling", n_after >= N_WORSE and drop >= DROP, curve=curve, drop=drop, n_after=n_after)
 
 
-def _of_baselines(report: Report) -> Iterator[Check]:
+def _baseline_checks(report: Report) -> Iterator[Check]:
     """Check the paired difference from the strongest baseline."""
     comparison = report.get("strongest_baseline")
     found = {one.kind: one for one in contestants(report)}
@@ -145,8 +145,8 @@ def _of_baselines(report: Report) -> Iterator[Check]:
         yield _check("below_baseline", is_warning, model=model, strongest=strongest, comparison=comparison)
 
 
-def _of_training(report: Report, validations: Sequence[Report], n_evaluated: int) -> Iterator[Check]:
-    """Check the size of the batch, whether the test influenced the choice of the weights, and where these began."""
+def _training_checks(report: Report, validations: Sequence[Report], n_evaluated: int) -> Iterator[Check]:
+    """Check the batch size, whether the test influenced the choice of the weights, and the origin of the weights."""
     training, fingerprint = report["training"], report["dataset"]["fingerprint"]
     per_epoch = training["steps"] / training["epochs"]
     yield _check("few_steps", per_epoch < FEW_STEPS, per_epoch=per_epoch, steps=training["steps"])

@@ -1,4 +1,4 @@
-"""The tables of the pages: metrics, published results, and settings."""
+"""Make the tables of the pages: metrics, published results, and settings."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,12 +11,12 @@ from bert4rec.report.figures import MODEL, Candidate, Report, Settings, contesta
 from bert4rec.report.summary import SHORT_TITLES, heading
 
 PUBLISHED = Path(__file__).with_name("published.toml")
-LISTED_AT = 10  # the cut-off of the metrics of lists that the tables show
+LISTED_AT = 10  # cut-off of the list metrics in the tables
 PATHS = ("data.dataset_dir", "run.dir", "run.name", "run.resume")  # settings that do not change what is trained
 
 
 class MetricTable(NamedTuple):
-    """The `metrics` of the `contestants` by one protocol: of the ranks of targets, or of the recommended lists."""
+    """Hold the `metrics` of the `contestants` in one protocol: rank metrics, or metrics of recommended lists."""
 
     title: str
     protocol: str
@@ -26,14 +26,14 @@ class MetricTable(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A figure as text, and its interval, "" if that is not known."""
+    """Hold a figure as text, and its interval ("" if unknown)."""
 
     text: str
     interval: str = ""
 
 
 class Published(NamedTuple):
-    """A published result, its source, and in `note` why it is not fully comparable."""
+    """Hold a published result, its source, and a `note` on why it is not fully comparable."""
 
     model: str
     hit_rate: float
@@ -45,7 +45,7 @@ class Published(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """A setting that differs from its default; `is_chosen`: the program chose it for "auto"."""
+    """Hold a setting that differs from its default; `is_chosen`: its default is "auto"."""
 
     name: str
     value: str
@@ -54,7 +54,7 @@ class Setting(NamedTuple):
 
 
 def metric_tables(report: Report, split: str = "test") -> list[MetricTable]:
-    """Return the tables of each protocol: of all contestants on the test, of the model alone on another split."""
+    """Return the tables of each protocol: of all contestants on the test, of only the model on another split."""
     if split == "test":
         found = contestants(report)
     else:
@@ -100,7 +100,7 @@ def known_file(dataset: Mapping[str, Any]) -> tuple[dict[str, Any], str] | None:
 
 
 def published(file: Mapping[str, Any], protocol: str, *, n_negatives: int) -> list[Published]:
-    """Return the results by a protocol, the lowest NDCG@10 first; the papers have 100 sampled negatives."""
+    """Return the results in a protocol, the lowest NDCG@10 first; the papers use 100 sampled negatives."""
     if protocol != "full" and n_negatives != 100:
         return []
     rows = []
@@ -130,13 +130,13 @@ def published_tables(report: Report) -> tuple[str, list[tuple[str, list[Publishe
 
 def other_settings(settings: Settings, defaults: Settings) -> list[Setting]:
     """Return the settings that differ from their defaults, in the order of `settings`."""
-    found = []
+    changed = []
     for table, values in settings.items():
         for key, value in values.items():
             name, default = f"{table}.{key}", defaults.get(table, {}).get(key)
             if value != default and name not in PATHS:
-                found.append(Setting(name, _value(value), _value(default), default == "auto"))
-    return found
+                changed.append(Setting(name, _value(value), _value(default), default == "auto"))
+    return changed
 
 
 def _value(value: Any) -> str:

@@ -1,1 +1,1 @@
-"""One run, from settings and a dataset folder to a run folder with its report."""
+"""Train, evaluate and report: one run, from settings and a dataset folder to a run folder."""

@@ -1,7 +1,7 @@
-"""The comparison of all processes of a run before any collective.
+"""Compare the facts of all ranks of a run before the first collective.
 
-Every process publishes its facts in the store, or why it cannot start; the first one compares them and publishes what
-it finds, which all raise together. In a collective, a process without the dataset would leave the others waiting.
+Every rank publishes its facts in the store, or the reason why it cannot start. Rank zero compares them and publishes
+the problem, if any, and every rank raises it. If a rank failed inside a collective, the remaining ranks would hang.
 """
 
 import hashlib
@@ -23,8 +23,8 @@ from bert4rec.config.load import flat
 from bert4rec.runtime.errors import RunInterruptedError, UserError
 from bert4rec.runtime.processes import SECONDS_OF_SILENCE, SECONDS_TO_COME
 
-SECONDS_TO_READ = 10.0  # for all to read the findings before the first one ends, and perhaps the store with it
-NAMED = 3  # differences that are named; more are counted
+SECONDS_TO_READ = 10.0  # the store may end with rank zero, so rank zero waits until all ranks have read the problem
+NAMED = 3  # number of differences to list; the rest is counted
 
 Facts: TypeAlias = dict[str, dict[str, Any]]
 """Kind (a key of `ADVICE`) → name → value."""
@@ -36,7 +36,7 @@ ADVICE = {
     "weights": "name the same weights on all hosts",
     "settings": "start all hosts with the same settings",
 }
-PLACES = ("data.", "run.dir", "run.name")  # may differ from host to host: a dataset is known by its fingerprint
+PLACES = ("data.", "run.dir", "run.name")  # may differ between hosts: the fingerprint identifies the dataset
 
 T = TypeVar("T")
 
@@ -44,9 +44,9 @@ logger = logging.getLogger(__name__)
 
 
 class Report(NamedTuple):
-    """Holds what a process publishes: where it is, its facts, or why it cannot start.
+    """Hold what a rank publishes: its host, and its facts or the error that prevents its start.
 
-    `node` is the number of its launcher on the host.
+    `node` is the group rank of its launcher.
     """
 
     rank: int
@@ -60,7 +60,7 @@ class Report(NamedTuple):
 
 
 def environment_facts(settings: Mapping[str, Mapping[str, Any]], fingerprint: str, device_type: str) -> Facts:
-    """Return what must be the same on all processes, for this one: versions, settings, dataset, kind of device."""
+    """Return the facts of this rank that must be equal on all ranks: versions, settings, dataset and device type."""
     return {
         "versions": {
             "torch": str(torch.__version__),  # with its build: 2.13.0+cpu
@@ -75,21 +75,21 @@ def environment_facts(settings: Mapping[str, Mapping[str, Any]], fingerprint: st
 
 
 def preflight(store: dist.Store, rank: int, world_size: int, prepare: Callable[[], tuple[T, Facts]]) -> T:
-    """Return what `prepare` returns if its facts are the same on all processes; every process of the run calls this.
+    """Return the result of `prepare` if its facts are the same on all ranks; every rank of the run calls this.
 
-    Raises the same `UserError` on every process if any raised one, facts differ, or one never came.
+    Raises the same `UserError` on every rank if a rank raised one, if facts differ, or if a rank did not start.
     """
     store = dist.PrefixStore("preflight", store)
-    here = Report(rank, socket.gethostname(), os.environ.get("GROUP_RANK", ""))
+    identity = Report(rank, socket.gethostname(), os.environ.get("GROUP_RANK", ""))
     refusal: UserError | None = None
     crash: Exception | None = None
     try:
         result, facts = prepare()
-        report = here._replace(facts=facts)
+        report = identity._replace(facts=facts)
     except UserError as error:
-        refusal, report = error, here._replace(error=str(error))
+        refusal, report = error, identity._replace(error=str(error))
     except Exception as error:
-        crash, report = error, here._replace(error=f"{type(error).__name__}: {error}".splitlines()[0])
+        crash, report = error, identity._replace(error=f"{type(error).__name__}: {error}".splitlines()[0])
     problem = _exchange(store, report, world_size)
     if crash:
         raise crash
@@ -101,7 +101,7 @@ def preflight(store: dist.Store, rank: int, world_size: int, prepare: Callable[[
 
 
 def _exchange(store: dist.Store, report: Report, world_size: int) -> str:
-    """Publish `report`, and return what is wrong with those of all processes, "" for nothing."""
+    """Publish `report`, and return the problem with the reports of all ranks, or ""."""
     try:
         store.set(f"report/{report.rank}", json.dumps(report))
         if report.rank:
@@ -123,7 +123,7 @@ def _exchange(store: dist.Store, report: Report, world_size: int) -> str:
 
 
 def _examine(store: dist.Store, world_size: int) -> str:
-    """Return what is wrong with the reports of all processes, or with those that have not come."""
+    """Return the problem with the reports of all ranks, or which reports are missing; "" if there is no problem."""
     keys = [f"report/{rank}" for rank in range(world_size)]
 
     def missing() -> str:
@@ -144,7 +144,7 @@ def _examine(store: dist.Store, world_size: int) -> str:
 
 
 def _wait(store: dist.Store, keys: list[str], seconds: float) -> bool:
-    """Return whether all `keys` are set in time."""
+    """Return whether all `keys` are set within `seconds`."""
     try:
         store.wait(keys, timedelta(seconds=seconds))
     except dist.DistStoreError:
@@ -153,16 +153,16 @@ def _wait(store: dist.Store, keys: list[str], seconds: float) -> bool:
 
 
 def problem_of(reports: Sequence[Report]) -> str:
-    """Return what is wrong with the `reports` of all processes, by rank, in one line; "" if nothing is."""
+    """Return the problem with the `reports` of all ranks, in rank order, as one line; "" if there is none."""
     failed = [report for report in reports if report.error]
     if failed:
-        alike = [report for report in failed if report.error == failed[0].error]
-        if _nodes(alike) == _nodes(reports):  # on each perhaps by one process, which looks for all
+        same_error = [report for report in failed if report.error == failed[0].error]
+        if _nodes(same_error) == _nodes(reports):  # one rank of a node may check on behalf of the node
             return failed[0].error
         more = _count(len(failed) - 1, "process has failed", "processes have failed")
         return f"{failed[0]}: {failed[0].error}{more}"
-    first, *others = reports
-    differing = [report for report in others if report.facts != first.facts]
+    first, *rest = reports
+    differing = [report for report in rest if report.facts != first.facts]
     if not differing:
         return ""
     named, advice = _differences(differing[0].facts or {}, first.facts or {})
@@ -174,17 +174,18 @@ def _nodes(reports: Sequence[Report]) -> set[tuple[str, str]]:
     return {(report.host, report.node) for report in reports}
 
 
-def _differences(facts: Facts, of_first: Facts) -> tuple[str, str]:
-    """Return the first differences, and what to do about all of them."""
-    pairs = [(kind, facts.get(kind, {}), of_first.get(kind, {})) for kind in ADVICE]
-    found = [
-        (kind, f"{name} = {_shown(here, name)}, not {_shown(there, name)}")
-        for kind, here, there in pairs
-        for name in {**here, **there}
-        if _shown(here, name) != _shown(there, name)
+def _differences(facts: Facts, first_facts: Facts) -> tuple[str, str]:
+    """Return the first `NAMED` differences as text, and the advice for all of them."""
+    pairs = [(kind, facts.get(kind, {}), first_facts.get(kind, {})) for kind in ADVICE]
+    differences = [
+        (kind, f"{name} = {_shown(values, name)}, not {_shown(first_values, name)}")
+        for kind, values, first_values in pairs
+        for name in {**values, **first_values}
+        if _shown(values, name) != _shown(first_values, name)
     ]
-    named = "; ".join(text for _, text in found[:NAMED]) + _count(len(found) - NAMED, "difference", "differences")
-    return named, "; ".join(dict.fromkeys(ADVICE[kind] for kind, _ in found))
+    more = _count(len(differences) - NAMED, "difference", "differences")
+    named = "; ".join(text for _, text in differences[:NAMED]) + more
+    return named, "; ".join(dict.fromkeys(ADVICE[kind] for kind, _ in differences))
 
 
 def _shown(facts: Mapping[str, Any], name: str) -> str:
@@ -196,7 +197,7 @@ def _count(n: int, one: str, several: str) -> str:
 
 
 def _own_checksum() -> str:
-    """Return a checksum of the source files of this program, to find a host that was not updated."""
+    """Return a checksum of the source files of this program; it reveals a host that was not updated."""
     folder = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):

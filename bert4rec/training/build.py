@@ -1,4 +1,4 @@
-"""From resolved settings to the parts of a training: the job, its plan, the model, what draws, what writes."""
+"""Build the parts of a training from resolved settings: job, plan, model, batches, sampler, checkpoints, trainer."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -45,36 +45,36 @@ OF_EXAMPLES = (
 
 
 def resolved(config: Config, world: Processes, dataset: Dataset) -> Config:
-    """Return `config` with every "auto" decided for a dataset. Raises `SettingsError` for what the device cannot do."""
+    """Return `config` with every "auto" resolved. Raises `SettingsError` for settings the device does not support."""
     return resolve(config, world.device.type, facts_of_dataset(config, dataset), world.world_size)
 
 
 def facts_of_dataset(config: Config, dataset: Dataset) -> Facts:
-    """Return what settings are chosen by."""
+    """Return the facts of the dataset that "auto" settings depend on."""
     n_windows = len(training_windows(config, dataset))
     return Facts(dataset.n_items, dataset.n_rows, dataset.typical_length, n_windows, dataset.share_of_repeats)
 
 
 def training_windows(config: Config, dataset: Dataset) -> TrainingWindows:
-    """Return the windows that are trained on; the settings need not be resolved."""
+    """Return the training windows; the settings need not be resolved."""
     length = max_len(config, dataset.typical_length)
     return dataset.windows(max_len=length, step=config.training.sliding_step or length)
 
 
 def sizes_of(config: Config, dataset: Dataset) -> Sizes:
-    """Return the sizes of the tables and of a window."""
+    """Return the number of items, the number of users and the mean length of a training window."""
     return Sizes(dataset.n_items, dataset.n_users, training_windows(config, dataset).mean_length)
 
 
 def _shared(table: Table, settings: type[Any]) -> dict[str, Any]:
-    """Return the keys of a table of the settings that the dataclass `settings` has too, and their values."""
+    """Return the keys, with values, that a settings table shares with the dataclass `settings`."""
     return {field.name: getattr(table, field.name) for field in fields(settings) if hasattr(table, field.name)}
 
 
 def job(
     config: Config, sizes: Sizes, *, device_type: str, world_size: int, local_world_size: int, trains: bool = True
 ) -> Job:
-    """Return the job that resolved settings describe, of a training or an evaluation, on so many processes."""
+    """Return the job of a training, or of an evaluation, from resolved settings."""
     training = config.training
     described = Job(
         **_shared(training, Job),
@@ -93,35 +93,36 @@ def job(
 
 
 def _shape(config: Config, sizes: Sizes) -> dict[str, Any]:
-    """The keywords of the model, but for those of its loss."""
+    """Return the keyword arguments of the model, without those of its loss."""
     kind = KINDS[config.model.kind]
-    of_tables = {"n_items": sizes.items, "n_users": sizes.users}
-    of_kind = {name: of_tables[name] for name in kind.size_arguments}
-    return of_kind | {name: getattr(config.model, name) for name in kind.settings}
+    table_sizes = {"n_items": sizes.items, "n_users": sizes.users}
+    model_sizes = {name: table_sizes[name] for name in kind.size_arguments}
+    return model_sizes | {name: getattr(config.model, name) for name in kind.settings}
 
 
 def plan_of_all(config: Config, world: Processes, sizes: Sizes, *, trains: bool = True) -> Plan:
-    """The plan that all processes follow, for the host and the GPU with the least memory.
+    """Return the sharding plan for all ranks, made for the host and the GPU with the least memory.
 
-    Raises `SettingsError`, on every process, where the job cannot fit.
+    Raises `SettingsError`, on every rank, if the job cannot fit.
     """
-    own = available(world.device, world.local_world_size)
-    memory = Memory(*(None if limit is None else all_reduce_min(limit) for limit in (own.host, own.device)))
-    to_do = job(
+    local_memory = available(world.device, world.local_world_size)
+    limits = (local_memory.host, local_memory.device)
+    memory = Memory(*(None if limit is None else all_reduce_min(limit) for limit in limits))
+    described = job(
         config, sizes, device_type=world.device.type, world_size=world.world_size,
         local_world_size=world.local_world_size, trains=trains,
     )  # fmt: skip
 
-    def planned() -> Plan:
-        plan = make_plan(to_do, memory)
+    def checked_plan() -> Plan:
+        plan = make_plan(described, memory)
         refuse_unless_it_fits(plan, min_len=config.shortest_window)
         return plan
 
-    return on_rank_zero(planned)
+    return on_rank_zero(checked_plan)
 
 
 def build(config: Config, world: Processes, sizes: Sizes, plan: Plan | None = None) -> tuple[nn.Module, Optimizers]:
-    """The parallelized model and its optimizers, of resolved settings; `plan` by default the common one."""
+    """Return the parallelized model and its optimizers; `plan` defaults to `plan_of_all`."""
     training = config.training
     plan = plan or plan_of_all(config, world, sizes)
     wrapped = build_model(config, world, plan)
@@ -134,7 +135,7 @@ def build(config: Config, world: Processes, sizes: Sizes, plan: Plan | None = No
 
 
 def build_model(config: Config, world: Processes, plan: Plan) -> nn.Module:
-    """Return the model, parallelized as `plan` says; with initial weights for a training."""
+    """Return the model, parallelized according to `plan`; its weights are initialized if the plan is for training."""
     parallelism, training = config.parallelism, config.training
     assert parallelism.sparse_learning_rate != "auto", "the settings are resolved"
     loss = LossSettings(**_shared(training, LossSettings))
@@ -154,7 +155,7 @@ def build_model(config: Config, world: Processes, plan: Plan) -> nn.Module:
 
 
 def make_evaluator(config: Config, world: Processes, dataset: Dataset) -> Evaluator:
-    """Return the evaluator of resolved settings."""
+    """Return the evaluator for resolved settings."""
     settings = config.evaluation
     partition = Partition(world.rank, world.world_size)
     baselines, left_out = choose_baselines(config, dataset)
@@ -175,9 +176,9 @@ def make_evaluator(config: Config, world: Processes, dataset: Dataset) -> Evalua
 
 
 def choose_baselines(config: Config, dataset: Dataset) -> tuple[list[str], str]:
-    """Return the baselines of a trained model beside popularity, and why some are left out, if any.
+    """Return the baselines of a trained model other than popularity, and why some are left out.
 
-    "" if they were chosen by the settings, or none is missing.
+    The reason is "" if the settings name the baselines, or if none is left out.
     """
     if not KINDS[config.model.kind].is_trained:
         return [], ""
@@ -188,17 +189,18 @@ def choose_baselines(config: Config, dataset: Dataset) -> tuple[list[str], str]:
         return list(BASELINES), ""
     return [], (
         f"Popularity is the only baseline: with {n_positions:,} training positions, {n_users:,} test users and "
-        f"{dataset.n_items:,} items the others take minutes; evaluation.baselines = {json.dumps(BASELINES)} has them."
+        f"{dataset.n_items:,} items the rest takes minutes; set evaluation.baselines = {json.dumps(BASELINES)} to "
+        "include it."
     )
 
 
 def training_examples(config: Config, windows: TrainingWindows, *, n_items: int) -> Examples:
-    """Return what is trained on by resolved settings."""
+    """Return the training examples of the model."""
     return model_class(config.model.kind).examples(windows, n_items=n_items, **_of_examples(config))
 
 
 def make_pairs(config: Config, dataset: Dataset) -> dict[str, PairExamples]:
-    """Return the parts of the pairs that are trained on and held out."""
+    """Return the rated pairs by part: training, validation, test."""
     return parts_of_pairs(TrainingPairs(dataset.histories), **_of_examples(config))
 
 
@@ -209,7 +211,7 @@ def _of_examples(config: Config) -> dict[str, Any]:
 def training_batches(
     config: Config, examples: Examples, world: Processes, *, sampler: NegativeSampler | None, start: Position = START
 ) -> TrainingBatches:
-    """Return the batches of this process from `start`, by resolved settings."""
+    """Return the training batches of this rank from `start`."""
     training = config.training
     return TrainingBatches(
         examples,
@@ -223,7 +225,7 @@ def training_batches(
 
 
 def sampler(config: Config, dataset: Dataset, world: Processes) -> NegativeSampler | None:
-    """Return what draws the negatives of a sampled loss for this process and those of its group."""
+    """Return the sampler of negatives for a sampled loss, shared by the ranks of a group; None for other losses."""
     training = config.training
     if not needs_negatives(training.loss):
         return None
@@ -238,7 +240,7 @@ def sampler(config: Config, dataset: Dataset, world: Processes) -> NegativeSampl
 
 
 def metrics_log(config: Config, folder: Path, *, purge_from: int = 0) -> MetricsLog:
-    """Return the log of a run's records in its `folder`, with the trackers of the settings."""
+    """Return the metrics log in the run's `folder`, with the trackers of the settings."""
     settings = config.model_dump(mode="json")
     return MetricsLog(folder, open_trackers(config.run.trackers, folder, settings, purge_from=purge_from))
 
@@ -257,7 +259,7 @@ def make_trainer(
     measure: Callable[[BatchCallback], Metrics], log: MetricsLog | None, state: State | None = None,
     interruption: Interruption | None = None,
 ) -> Trainer:  # fmt: skip
-    """Return the loop over `batches`, with what it saves by `manager` and restores."""
+    """Return the trainer for `batches`, which saves and restores checkpoints through `manager`."""
     state, interruption = state or State(), interruption or Interruption()
     age = config.training.average_age
     assert age != "auto", "the settings are resolved"

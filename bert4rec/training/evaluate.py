@@ -1,4 +1,4 @@
-"""One evaluation, from trained weights and a dataset folder to a report and the ranks of all users."""
+"""Evaluate trained weights on a dataset folder, and write a report and the ranks of all users."""
 
 import json
 import logging
@@ -38,16 +38,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The `report` of an evaluation, and its `folder`, which the first process knows."""
+    """The `report` of an evaluation, and its `folder`, None on all ranks but rank zero."""
 
     report: dict[str, Any]
     folder: Path | None
 
 
 def evaluate(config: Config, trained: Trained, output: Path) -> Evaluation:
-    """Evaluate `trained` weights as `config` says, into the folder `output`, or `output`-2, -3, … where that is taken.
+    """Evaluate `trained` weights, write the results to `output`, or to `output`-2, -3, … if it exists, and return them.
 
-    Every process of the launch calls this. Raises `UserError`.
+    Every rank of the launch calls this. Raises `UserError`.
     """
     store, rank, world_size = rendezvous()
     world, dataset, known = preflight(store, rank, world_size, lambda: _prepare(config, trained, store))
@@ -58,9 +58,9 @@ def evaluate(config: Config, trained: Trained, output: Path) -> Evaluation:
 
 
 def load_weights(trained: Trained, model: nn.Module) -> None:
-    """Fill a parallelized `model`; every process calls this. Raises `DataError` for weights that are damaged."""
+    """Load the weights into a parallelized `model`; every rank calls this. Raises `DataError` for damaged weights."""
     if trained.is_package:
-        Weights(model).load_package(trained.folder / WEIGHTS)  # found whole when it was opened
+        Weights(model).load_package(trained.folder / WEIGHTS)  # its manifest was verified on opening
         return
     verify(trained.folder)
     Weights(model).load(trained.folder)
@@ -69,7 +69,7 @@ def load_weights(trained: Trained, model: nn.Module) -> None:
 def _prepare(
     config: Config, trained: Trained, store: dist.Store
 ) -> tuple[tuple[Processes, Dataset, KnownItems | None], Facts]:
-    """Return this process, its dataset and the known items, and what must be the same on all processes."""
+    """Return this rank, its dataset and the known items; and the facts that must be equal on all ranks."""
     world = this_process(config.parallelism.device, store, minutes=config.parallelism.timeout_minutes)
     dataset = _open_dataset(config, trained, verify=world.local_rank == 0)
     facts = environment_facts(config.model_dump(mode="json"), dataset.metadata["fingerprint"], world.device.type)
@@ -79,9 +79,9 @@ def _prepare(
 
 
 def _open_dataset(config: Config, trained: Trained, *, verify: bool) -> Dataset:
-    """Return the dataset, whatever its split and its items, if it holds somebody out.
+    """Return the dataset; any split and any items are allowed.
 
-    Raises `DataError`.
+    Raises `DataError` if it is missing, has no held-out users, or does not fit a matrix factorisation.
     """
     folder = config.data.folder
     if not (folder / METADATA).is_file():
@@ -93,30 +93,30 @@ def _open_dataset(config: Config, trained: Trained, *, verify: bool) -> Dataset:
     )  # fmt: skip
     if not trained.kind.is_transformer and dataset.metadata["fingerprint"] != trained.metadata["fingerprint"]:
         raise DataError(
-            f"{folder}: is not the dataset that the model was trained on, and a matrix factorisation knows no other "
-            "users than its own; train another one on this dataset"
+            f"{folder}: is not the dataset that the model was trained on, and a matrix factorisation can only score "
+            "the users that it was trained on; train another model on this dataset"
         )
     if not any(len(dataset.splits[split]) for split in EVALUATED) and trained.loss != "mse":
-        raise DataError(f"{folder}: holds nothing out for validation or test, so that there is nothing to evaluate")
+        raise DataError(f"{folder}: holds nothing out for validation or test, so there is nothing to evaluate")
     return dataset
 
 
 def _known_items(dataset: Dataset, trained: Trained) -> KnownItems | None:
-    """Return the items of `dataset` that the `trained` model knows, by their own ids; None where they are its items.
+    """Return which items of `dataset` the `trained` model knows, by original id; None if both have the same items.
 
-    Raises `DataError` where no item is known, or where the own ids of the model's items are not to be found.
+    Raises `DataError` if no item is known, or if the original ids of the model's items are not available.
     """
     if dataset.metadata["fingerprint"] == trained.metadata["fingerprint"]:
         return None
     if (ids := _own_ids(trained)) is not None:
         indices = ids.indices(ItemIds.read(dataset.folder).originals.to_pylist())
     elif not problem_of(dataset, n_items=trained.n_items, first_ids=trained.metadata["items"]):
-        indices = np.arange(dataset.n_items)  # it extends the dataset of the model
+        indices = np.arange(dataset.n_items)  # the dataset extends that of the model
         indices[trained.n_items :] = UNKNOWN
     else:
         raise DataError(
-            f"{dataset.folder}: has other items than the model, and the model's own ids are not at hand: "
-            f"{trained.dataset} is not the dataset that it was trained on; move that dataset back there"
+            f"{dataset.folder}: its items are not those of the model, and the original ids of the model's items are "
+            f"missing: {trained.dataset} is not the dataset that it was trained on; move that dataset back there"
         )
     if (indices == UNKNOWN).all():
         raise DataError(
@@ -129,14 +129,14 @@ def _known_items(dataset: Dataset, trained: Trained) -> KnownItems | None:
 
 
 def _own_ids(trained: Trained) -> ItemIds | None:
-    """Return the own ids of the model's items; None where the dataset that it was trained on is not to be found."""
+    """Return the original ids of the model's items; None if the dataset that it was trained on is missing."""
     if trained.is_package:
         return read_ids(trained.folder, dict(trained.metadata))
     try:
-        is_there = read_metadata(trained.dataset)["fingerprint"] == trained.metadata["fingerprint"]
+        is_same = read_metadata(trained.dataset)["fingerprint"] == trained.metadata["fingerprint"]
     except DataError:
         return None
-    return ItemIds.read(trained.dataset) if is_there else None
+    return ItemIds.read(trained.dataset) if is_same else None
 
 
 def _complete(
@@ -150,22 +150,22 @@ def _complete(
     evaluator = replace(make_evaluator(config, world, dataset), known_items=known)
     load_weights(trained, model)
     held_out = evaluator.held_out()
-    on_rank_zero(lambda: _try(output))  # before the work that would be lost
+    on_rank_zero(lambda: _try(output))  # fail before the work, not after it
     with Interruption() as interruption:
         with RankingProgress(interruption, world, n_batches=evaluator.n_batches(held_out)) as progress:
-            found = evaluate_model(evaluator, model, held_out, progress.advance)
-        report = make_report(evaluator, found, config.model, mode=config.parallelism.mode)
+            result = evaluate_model(evaluator, model, held_out, progress.advance)
+        report = make_report(evaluator, result, config.model, mode=config.parallelism.mode)
         report["evaluation"] = _about(config, trained, evaluator)
         folder = None
         if world.is_rank_zero:
             with interruption.busy():
-                folder = _write(output, evaluator, report, found)
+                folder = _write(output, evaluator, report, result)
             _compare(report, trained)
         return Evaluation(report, folder)
 
 
 class RankingProgress(ProgressBar):
-    """Shows the progress of a ranking, and ends it on all processes when one has got a signal.
+    """Show the progress of a ranking, and stop it on all ranks when a rank has received a signal.
 
     It raises `Interrupted` between two batches, or at the end.
     """
@@ -189,13 +189,13 @@ class RankingProgress(ProgressBar):
 
 
 def _obey(number: int) -> None:
-    """Raise `Interrupted` for the signal `number`, if it is one."""
+    """Raise `Interrupted` for the signal `number`; 0 is no signal."""
     if number:
         raise Interrupted(number, "nothing was written")
 
 
 def _about(config: Config, trained: Trained, evaluator: Evaluator) -> dict[str, Any]:
-    """Return what was evaluated, and how."""
+    """Return the weights, the device and the settings of the evaluation."""
     return {
         "weights": {"checkpoint": str(trained.folder), "checksum": trained.checksum},
         "device": evaluator.world.device.type,
@@ -205,7 +205,7 @@ def _about(config: Config, trained: Trained, evaluator: Evaluator) -> dict[str, 
 
 
 def _unknown(evaluator: Evaluator, known: KnownItems) -> dict[str, Any]:
-    """Return how many items the model does not know, and of each split how many targets and whole histories."""
+    """Return how many items the model does not know, and how many targets and whole histories of each split."""
     splits = {name: evaluator.dataset.splits[name] for name in EVALUATED if len(evaluator.dataset.splits[name])}
     return {
         "items": {"items": known.n_unknown, "of": len(known.ids)},
@@ -220,16 +220,16 @@ def _unknown(evaluator: Evaluator, known: KnownItems) -> dict[str, Any]:
 
 
 def _try(output: Path) -> None:
-    """Raise `SettingsError` if no folder can be made; none stays, since a signal may end the process at any time."""
+    """Raise `SettingsError` if no folder can be made; remove it again, since a signal may end the process any time."""
     with ResultsFolder(output):
         pass
 
 
-def _write(output: Path, evaluator: Evaluator, report: Mapping[str, Any], found: EvaluationResult) -> Path:
+def _write(output: Path, evaluator: Evaluator, report: Mapping[str, Any], result: EvaluationResult) -> Path:
     """Write the results, and return their folder."""
     try:
         with ResultsFolder(output) as results:
-            evaluator.write_ranks(results.unfinished, found.ranks, found.held_out)
+            evaluator.write_ranks(results.unfinished, result.ranks, result.held_out)
             write_json(results.unfinished / REPORT, report)
             return results.finish()
     except OSError as error:
@@ -239,21 +239,21 @@ def _write(output: Path, evaluator: Evaluator, report: Mapping[str, Any], found:
 
 
 def _compare(report: Mapping[str, Any], trained: Trained) -> None:
-    """Log whether these are the figures of the run's own report, if they should be."""
+    """Log whether the figures equal those of the run's report, if both are about the same weights and dataset."""
     if trained.run is None:
         return
     path = trained.run / REPORT
     try:
-        of_run = json.loads(path.read_text())
+        run_report = json.loads(path.read_text())
     except (OSError, ValueError):
         logger.info(f"{path}: cannot be read: these figures were not compared with it")
         return
     if not trained.is_reported:
-        logger.info(f"{path} is about other weights: those of {trained.run}, the best")
-    elif report["dataset"]["fingerprint"] != of_run["dataset"]["fingerprint"]:
+        logger.info(f"{path} is about other weights: the best of {trained.run}")
+    elif report["dataset"]["fingerprint"] != run_report["dataset"]["fingerprint"]:
         logger.info(f"{path} is about another dataset")
-    elif different := differences(report, of_run):
-        logger.warning(f"not the figures of {path}: {different}")
+    elif different := differences(report, run_report):
+        logger.warning(f"these figures differ from those of {path}: {different}")
     else:
-        n = len(list(common_figures(report, of_run)))
+        n = len(list(common_figures(report, run_report)))
         logger.info(f"the same as in {path}: all {pluralize(n, 'figure')}")

@@ -1,8 +1,8 @@
-"""Results of an evaluation, and the report of a run on them and on the training."""
+"""Hold the results of an evaluation, and write the report of a run."""
 
 import logging
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,16 +35,16 @@ FACTS = (
     "users_read", "items_read", "rows_read", "bad_rows", "dropped", "density", "lengths", "time_span",
     "train_positions",
 )  # fmt: skip
-"""What a report repeats of the dataset's metadata, so that it can be read where that is not."""
-RESULTS = ("test", "validation", "ratings")  # what trackers get of a report
-LAST = 8  # items of a history
+"""Keys of the dataset's metadata that a report copies, so that it can be read without the dataset."""
+RESULTS = ("test", "validation", "ratings")  # the parts of a report that go to the trackers
+LAST = 8  # number of history items in `examples.json`
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Holds what an evaluation found: `ranks` by their names in the report, and the `figures`."""
+    """Hold the result of an evaluation: `ranks` by their names in the report, and the `figures`."""
 
     held_out: Mapping[str, HeldOut]
     ranks: Mapping[str, Ranking]
@@ -54,7 +54,7 @@ class EvaluationResult:
 def evaluate_model(
     evaluator: Evaluator, model: nn.Module | Scorer, held_out: Mapping[str, HeldOut], between: BatchCallback
 ) -> EvaluationResult:
-    """Evaluate `model` on all that is `held_out`; every process calls this."""
+    """Return the ranks and figures of `model` on everything that is `held_out`; every rank calls this."""
     ranks = evaluator.ranks(model, held_out, between)
     figures = evaluator.results(ranks, held_out)
     if ratings := evaluator.ratings(model, between):
@@ -62,21 +62,21 @@ def evaluate_model(
     return EvaluationResult(held_out, ranks, figures)
 
 
-def make_report(evaluator: Evaluator, found: EvaluationResult, model: Model, *, mode: str) -> dict[str, Any]:
-    """Return what the report of any run says of the dataset, of the `model` and of what was `found`."""
+def make_report(evaluator: Evaluator, result: EvaluationResult, model: Model, *, mode: str) -> dict[str, Any]:
+    """Return the part of a report that every run has: the dataset, the `model` and the `result`."""
     report: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
-        "dataset": _about_dataset(evaluator.dataset, found.held_out),
+        "dataset": _about_dataset(evaluator.dataset, result.held_out),
         "kind": model.kind,
         "model": KINDS[model.kind].title + WITH_TIMES[model.times] * model.knows_times,
         **({"times": model.times} if model.knows_times else {}),
         "mode": mode,
         "world_size": evaluator.world.world_size,
         "seen_items": "leave_out" if evaluator.leaves_out_seen else "keep",
-        **found.figures,
+        **result.figures,
     }
     report["protocols"] = protocols(report)
-    report["hits_by_rank"] = hits_by_rank({name: of.ranks for name, of in found.ranks.items()})
+    report["hits_by_rank"] = hits_by_rank({name: ranking.ranks for name, ranking in result.ranks.items()})
     return report | ({"baselines_left_out": evaluator.left_out} if evaluator.left_out else {})
 
 
@@ -96,7 +96,10 @@ def _about_dataset(dataset: Dataset, held_out: Mapping[str, HeldOut]) -> dict[st
 def about_training(
     state: State, *, epochs: float, peak_memory: list[int], rate: float = 0.0, resumed: Sequence[dict[str, Any]] = ()
 ) -> dict[str, Any]:
-    """Return how the training went; `peak_memory` in bytes, by rank, `resumed` the notes of where it was."""
+    """Return the report's facts about the training.
+
+    `peak_memory` is in bytes, by rank; `resumed` holds the log's records of each resume.
+    """
     return {
         "epochs": epochs,
         "steps": state.step,
@@ -111,14 +114,14 @@ def about_training(
 
 
 def about_origin(checkpoint: Path | None) -> dict[str, Any]:
-    """Return the `checkpoint` whose weights it began with, and the dataset that these were trained on."""
+    """Return the `checkpoint` that the run's weights were initialized from, and its dataset's fingerprint."""
     if checkpoint is None:
         return {}
     return {"init_from": {"folder": str(checkpoint), "fingerprint": read_metadata(checkpoint)["fingerprint"]}}
 
 
 def about_plan(plan: Plan) -> dict[str, Any]:
-    """Return which process holds which part of which table."""
+    """Return the sizes of the tables, and which rank holds which shard."""
     return {
         "tables": {
             name: {"rows": table.num_embeddings, "columns": table.embedding_dim}
@@ -129,7 +132,7 @@ def about_plan(plan: Plan) -> dict[str, Any]:
 
 
 def _count(users: Bools) -> dict[str, int]:
-    """Return the number of users for which it holds."""
+    """Return the number of users that are True, and of all users."""
     return {"users": int(users.sum()), "of": len(users)}
 
 
@@ -138,8 +141,8 @@ def described(dataset: Dataset, examples: Sequence[Example]) -> dict[str, Any]:
     ids = ItemIds.read(dataset.folder)
     names = _names(dataset, [example.user for example in examples])
 
-    def items(of: Any) -> list[dict[str, Any]]:
-        indices = [int(item) for item in of]
+    def items(numbers: Iterable[int]) -> list[dict[str, Any]]:
+        indices = [int(number) for number in numbers]
         return [
             {"item": item, "title": title} for item, title in zip(ids.of(indices), ids.titles_of(indices), strict=True)
         ]
@@ -162,18 +165,18 @@ def described(dataset: Dataset, examples: Sequence[Example]) -> dict[str, Any]:
 
 
 def _names(dataset: Dataset, users: Sequence[int]) -> dict[int, Any]:
-    """Return the original ids of users."""
+    """Return the original ids of `users`, by index."""
     table = pq.read_table(dataset.folder / USERS, columns=["user", "original"], filters=[("user", "in", list(users))])
     return dict(zip(table["user"].to_pylist(), table["original"].to_pylist(), strict=True))
 
 
 def write_files(
-    folder: Path, report: dict[str, Any], evaluator: Evaluator, found: EvaluationResult, examples: Sequence[Example],
+    folder: Path, report: dict[str, Any], evaluator: Evaluator, result: EvaluationResult, examples: Sequence[Example],
     log: MetricsLog,
 ) -> None:  # fmt: skip
     """Write the files of the run in `folder`, and log its results; `report.json` makes it a finished run."""
     with optional(folder / "ranks-*.parquet"):
-        evaluator.write_ranks(folder, found.ranks, found.held_out)
+        evaluator.write_ranks(folder, result.ranks, result.held_out)
     report["warnings"] = warnings(checks(report, read_records(folder, "validation")))
     if examples:
         with optional(folder / EXAMPLES):
@@ -182,22 +185,22 @@ def write_files(
         (folder / PAGE).write_text(report_page(report))
     write_json(folder / REPORT, report)
     has_page = write_page(folder)
-    results = {name: report[name] for name in RESULTS if name in report}
+    tracked = {name: report[name] for name in RESULTS if name in report}
     files = [folder / name for name in (REPORT, PAGE, HTML_PAGE) if (folder / name).exists()]
-    log.finish(flat_numbers(results), files)
+    log.finish(flat_numbers(tracked), files)
     for warning in report["warnings"]:
         logger.warning(warning["text"])
     logger.info(result_line(report))
     logger.info(f"report: {folder / (HTML_PAGE if has_page else PAGE)}")
-    named = shlex.quote(str(folder))
-    logger.info(f"all figures: bert4rec report {named}")
+    run = shlex.quote(str(folder))
+    logger.info(f"all figures: bert4rec report {run}")
     if KINDS[report["kind"]].is_transformer:
-        logger.info(f"recommendations: bert4rec recommend {named} --all --output=recommendations.parquet")
+        logger.info(f"recommendations: bert4rec recommend {run} --all --output=recommendations.parquet")
 
 
 @contextmanager
 def optional(path: Path) -> Iterator[None]:
-    """Warn in one line if `path` cannot be written: `report.json` is written all the same."""
+    """Log one line instead of raising if `path` cannot be written, so that `report.json` is written anyway."""
     try:
         yield
     except Exception as error:
@@ -205,7 +208,7 @@ def optional(path: Path) -> Iterator[None]:
 
 
 def write_page(folder: Path) -> bool:
-    """Write `report.html`; return whether that was possible. What it shows is safe in other files already."""
+    """Write `report.html`, and return whether that worked. A failure loses nothing: other files hold the same data."""
     try:
         write_html(folder, Config().model_dump(mode="json"))
     except Exception as error:
@@ -215,5 +218,5 @@ def write_page(folder: Path) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Return what an error says, with its kind where the system does not say it."""
+    """Return the message of an error: that of the system, or else the error's type and text."""
     return getattr(error, "strerror", None) or f"{type(error).__name__}: {in_one_line(error)}"

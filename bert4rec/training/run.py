@@ -1,4 +1,4 @@
-"""One run, from settings and a dataset folder to a run folder with its report."""
+"""Run a training, from settings and a dataset folder to a run folder with its report."""
 
 import logging
 import time
@@ -37,9 +37,9 @@ logger = logging.getLogger(__name__)
 
 
 def run(config: Config, *, may_exit: bool = True) -> Path:
-    """Train, validate, test and report as `config` says; return the run folder. Every process of the launch calls this.
+    """Train, validate, test, write the report, and return the run folder. Every rank of the launch calls this.
 
-    If it `may_exit`, a signal that finds it stuck ends the process with its status.
+    With `may_exit`, a signal ends the process, with the signal's status, if the training is stuck.
     """
     began = time.monotonic()
     store, rank, world_size = rendezvous()
@@ -55,7 +55,7 @@ def run(config: Config, *, may_exit: bool = True) -> Path:
 
 
 def _prepare(config: Config, store: dist.Store) -> tuple[tuple[Processes, Dataset], Facts]:
-    """Return this process and its dataset, and what must be the same on all processes."""
+    """Return this rank and its dataset, and the facts that must be equal on all ranks."""
     require_packages(config.run.trackers)
     world = this_process(config.parallelism.device, store, minutes=config.parallelism.timeout_minutes)
     dataset = open_dataset(
@@ -63,11 +63,11 @@ def _prepare(config: Config, store: dist.Store) -> tuple[tuple[Processes, Datase
         verify=world.local_rank == 0, with_times=config.model.knows_times,
     )  # fmt: skip
     if not dataset.histories.n_train.any():
-        raise DataError(f"{dataset.folder}: no interaction is for training; loosen the filters of [preprocessing]")
+        raise DataError(f"{dataset.folder}: has no training interactions; loosen the filters of [preprocessing]")
     if config.training.loss == "mse" and not dataset.histories.has_ratings:
         raise DataError(
-            f'{dataset.folder}: has no ratings, which training.loss = "mse" learns; prepare data that have some (of a '
-            "table: --data.rating_column=NAME), or choose another loss"
+            f'{dataset.folder}: has no ratings, but training.loss = "mse" needs them; prepare data with ratings (from '
+            "a table: --data.rating_column=NAME), or choose another loss"
         )
     facts = environment_facts(config.model_dump(mode="json"), dataset.metadata["fingerprint"], world.device.type)
     return (world, dataset), facts
@@ -77,7 +77,7 @@ def _train_and_report(
     config: Config, world: Processes, dataset: Dataset, resources: ExitStack, peak_memory: PeakMemory, *,
     may_exit: bool, began: float,
 ) -> Path:  # fmt: skip
-    """Train, test the best weights, write the report; return the run folder, locked as long as `resources` are open."""
+    """Train, test the best weights, write the report; return the run folder, locked until `resources` close."""
     context = make_context(config, world, dataset, resources)
     config, folder = context.config, context.folder
     evaluator = build.make_evaluator(config, world, dataset)
@@ -89,22 +89,22 @@ def _train_and_report(
     model, optimizers = build.build(config, world, build.sizes_of(config, dataset), context.plan)
     with Interruption(max(PATIENCE, config.checkpoint.seconds_on_signal) if may_exit else None) as interruption:
         trainer = _trainer(context, model, optimizers, evaluator, interruption, log)
-        found, examples = _fit_and_test(context, trainer, evaluator, model, log, began)
+        result, examples = _fit_and_test(context, trainer, evaluator, model, log, began)
     peaks = gather_objects(peak_memory.read())
-    held = gather_objects(held_bytes(model, optimizers.states()))
+    bytes_by_rank = gather_objects(held_bytes(model, optimizers.states()))
     is_lost = trainer.checkpoints.is_lost
     if log:
-        report = results.make_report(evaluator, found, config.model, mode=config.parallelism.mode)
+        report = results.make_report(evaluator, result, config.model, mode=config.parallelism.mode)
         report["training"] = results.about_origin(context.origin) | results.about_training(
             trainer.state, epochs=trainer.epoch, peak_memory=peaks, rate=trainer.meter.rate,
             resumed=read_records(folder, "resume"),
         )  # fmt: skip
-        report["sharding"] = {kind: [n_bytes[kind] for n_bytes in held] for kind in held[0]}
+        report["sharding"] = {kind: [n_bytes[kind] for n_bytes in bytes_by_rank] for kind in bytes_by_rank[0]}
         report["plan"] = results.about_plan(context.plan)
         if is_lost:
-            logger.info(f"\n{metrics_table(report)}\n")  # these figures are written nowhere
+            logger.info(f"\n{metrics_table(report)}\n")  # these figures are in no file
         else:
-            results.write_files(folder, report, evaluator, found, examples, log)
+            results.write_files(folder, report, evaluator, result, examples, log)
         log.close()
     if is_lost:
         advice = f"free the disk, then {how_to_continue(folder)}"
@@ -115,7 +115,7 @@ def _train_and_report(
 def _count_and_report(
     config: Config, world: Processes, dataset: Dataset, resources: ExitStack, peak_memory: PeakMemory, *, may_exit: bool
 ) -> Path:
-    """Count, evaluate, and only then make the run folder, locked as long as `resources` are open; return it."""
+    """Count the items, evaluate, then make the run folder; return it, locked until `resources` close."""
     kind, began, facts = config.model.kind, time.monotonic(), build.facts_of_dataset(config, dataset)
     config = resolve_seen_items(resolve_model(config, facts), facts)
     config = with_changes(config, "parallelism", {"device": world.device.type})
@@ -127,8 +127,8 @@ def _count_and_report(
             with RankingProgress(interruption, world, n_batches=n_batches) as progress:
                 scorer = evaluator.counting.scorer(kind, progress.advance)
                 state = State(seconds=time.monotonic() - began, stopped_by="nothing to train")
-                found = results.evaluate_model(evaluator, scorer, held_out, progress.advance)
-                examples = evaluator.examples(scorer, found.ranks)
+                result = results.evaluate_model(evaluator, scorer, held_out, progress.advance)
+                examples = evaluator.examples(scorer, result.ranks)
         except Interrupted as interrupted:
             interrupted.advice = "start it again"
             raise
@@ -136,7 +136,7 @@ def _count_and_report(
         folder = on_rank_zero(lambda: new_folder(Path(config.run.dir), config.run_name))
         if world.is_rank_zero:
             resources.enter_context(lock(folder))
-            report = results.make_report(evaluator, found, config.model, mode=config.parallelism.mode)
+            report = results.make_report(evaluator, result, config.model, mode=config.parallelism.mode)
             n_positions = int(dataset.popularity.sum())
             report["training"] = results.about_training(state, epochs=0.0, peak_memory=peaks) | {
                 "positions": n_positions
@@ -146,7 +146,7 @@ def _count_and_report(
                 log = build.metrics_log(config, folder)
                 if validation := report.get("validation", {}).get("full"):
                     log.add("validation", 0, epoch=0.0, full=validation)
-                results.write_files(folder, report, evaluator, found, examples, log)
+                results.write_files(folder, report, evaluator, result, examples, log)
                 log.close()
     return folder
 
@@ -154,16 +154,16 @@ def _count_and_report(
 def _fit_and_test(
     context: Context, trainer: Trainer, evaluator: Evaluator, model: nn.Module, log: MetricsLog | None, began: float
 ) -> tuple[results.EvaluationResult, list[Example]]:
-    """Train, and evaluate the best weights. Raises `Interrupted` and `DivergenceError` with what to do."""
+    """Train, and return the results of the best weights. Raises `Interrupted` and `DivergenceError` with advice."""
     try:
         restore(context, trainer, log)
         trainer.stopwatch.add("start", time.monotonic() - began)
         trainer.fit()
         with trainer.stopwatch.of("test"):
-            found = trainer.evaluate(
+            result = trainer.evaluate(
                 lambda between: results.evaluate_model(evaluator, model, evaluator.held_out(), between)
             )
-            return found, evaluator.examples(model, found.ranks)
+            return result, evaluator.examples(model, result.ranks)
     except Interrupted as interrupted:
         interrupted.advice = how_to_continue(context.folder)
         if log:
@@ -172,7 +172,7 @@ def _fit_and_test(
         raise
     except DivergenceError as error:
         with suppress(SaveError):
-            trainer.checkpoints.wait()  # for the best weights, perhaps
+            trainer.checkpoints.wait()  # the advice depends on whether the best weights are saved
         raise DivergenceError(f"{error}; {_with_lower_rates(context)}") from None
 
 
@@ -182,8 +182,8 @@ def _trainer(
 ) -> Trainer:  # fmt: skip
     config, world, dataset, state = context.config, context.world, context.dataset, context.state()
     examples = build.training_examples(config, build.training_windows(config, dataset), n_items=dataset.n_items)
-    drawn = build.sampler(config, dataset, world)
-    batches = build.training_batches(config, examples, world, sampler=drawn, start=state.position)
+    sampler = build.sampler(config, dataset, world)
+    batches = build.training_batches(config, examples, world, sampler=sampler, start=state.position)
     metadata = context.checkpoint_metadata()
     manager = build.checkpoint_manager(config, world, context.folder, about=metadata, last_step=state.step)
     step = Step(model, optimizers, world, precision=config.training.precision)
@@ -194,7 +194,7 @@ def _trainer(
 
 
 def _with_lower_rates(context: Context) -> str:
-    """Return what to do after a divergence: another run, from the best weights if they were saved."""
+    """Return the advice after a divergence: another run, from the best weights if they were saved."""
     folder, table = context.folder, context.config.parallelism.sparse_learning_rate
     assert table != "auto", "the settings are resolved"
     dense = context.config.training.learning_rate

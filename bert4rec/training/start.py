@@ -1,4 +1,4 @@
-"""The start of a run: settings resolved, the job planned, its folder made and locked."""
+"""Start a run: resolve the settings, plan the sharding, make and lock the run folder, restore a checkpoint."""
 
 import logging
 import shlex
@@ -35,10 +35,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Context:
-    """A run: its resolved settings, its folder, and where it starts.
+    """Hold the resolved settings of a run, its plan, its folder, and where it starts.
 
-    `resumption` is what it resumes from, `origin` the checkpoint whose weights it starts with; None if it does not.
-    `chosen`: what the program has chosen by the data, a line each.
+    `resumption` is the checkpoint to resume from, `origin` the checkpoint that initializes the weights; None if unused.
+    `chosen` has one line for each setting that was chosen from the data.
     """
 
     config: Config
@@ -52,20 +52,20 @@ class Context:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """Return all settings as files have them."""
+        """Return all settings as JSON values."""
         return self.config.model_dump(mode="json")
 
     @property
     def global_batch(self) -> int:
-        """Return the sequences of a step on all processes."""
+        """Return the number of sequences per step on all ranks together."""
         return self.config.training.per_device * self.world.world_size
 
     def holds_out(self, split: str) -> bool:
-        """Return whether the dataset has users to evaluate in the split."""
+        """Return whether the dataset has held-out users in the split."""
         return len(self.dataset.splits[split]) > 0
 
     def state(self) -> State:
-        """Return how far the run is."""
+        """Return the training state to start from."""
         if not self.resumption:
             return State()
         training, state = self.config.training, State(**self.resumption.metadata["state"])
@@ -75,7 +75,7 @@ class Context:
         return state
 
     def checkpoint_metadata(self) -> dict[str, Any]:
-        """Return what every checkpoint says of the run."""
+        """Return the metadata of the run that every checkpoint holds."""
         return {
             "facts_version": run_folder.METADATA_VERSION,
             "config": self.settings,
@@ -89,10 +89,10 @@ class Context:
 
 
 def make_context(config: Config, world: Processes, dataset: Dataset, resources: ExitStack) -> Context:
-    """Return the context of a run whose folder is locked as long as `resources` are open.
+    """Return the context of a run; its folder is locked until `resources` close.
 
-    Raises `SettingsError`, on every process and before anything is made or allocated, if the job cannot fit, or is not
-    the one that is to be resumed.
+    Raises `SettingsError`, on every rank and before a new folder is made or memory is allocated, if the job cannot fit
+    or does not match the run to resume.
     """
 
     def claim(folder: Path) -> None:
@@ -118,16 +118,16 @@ def make_context(config: Config, world: Processes, dataset: Dataset, resources: 
 
 
 def begin_folder(folder: Path, config: Config, world: Processes) -> None:
-    """Write the settings and the environment of a run, and log where it is; the first process calls this."""
-    to_repeat = with_changes(config, "run", {"resume": "", "reset_optimizer": False})
-    (folder / run_folder.CONFIG).write_text(to_repeat.to_toml())
+    """Write the settings and the environment of a run, and log its folder; rank zero calls this."""
+    repeatable = with_changes(config, "run", {"resume": "", "reset_optimizer": False})
+    (folder / run_folder.CONFIG).write_text(repeatable.to_toml())
     write_json(folder / run_folder.ENVIRONMENT, environment(world.device, world.world_size))
     logger.info(f"run folder: {folder}")
     emit_event(run=str(folder))
 
 
 def write_run_header(context: Context, evaluator: Evaluator) -> None:
-    """Write and log what is known before the first step; the first process calls this."""
+    """Write and log the plan, the chosen settings and the warnings; rank zero calls this before the first step."""
     config, world, folder = context.config, context.world, context.folder
     (folder / run_folder.PLAN).write_text(to_text(context.plan))
     for choice in context.chosen:
@@ -141,21 +141,21 @@ def write_run_header(context: Context, evaluator: Evaluator) -> None:
         logger.info(_held_out_pairs(config, context.dataset))
     elif not context.holds_out("validation"):
         what = "validation" if context.holds_out("test") else "validation or test"
-        logger.info(f"this dataset holds nothing out for {what}: the last weights are kept")
+        logger.info(f"this dataset holds nothing out for {what}: the run keeps its last weights")
     if evaluator.left_out:
         logger.info(evaluator.left_out)
     begin_folder(folder, config, world)
 
 
 def _held_out_pairs(config: Config, dataset: Dataset) -> str:
-    """Return in words how many pairs are trained on, and how many are held out for what."""
+    """Return a line with the number of rated pairs for training, test and validation."""
     n = {name: len(pairs) for name, pairs in build.make_pairs(config, dataset).items()}
     chosen = f"{n['validation']:,} to choose the best epoch by" if n["validation"] else "none to choose an epoch by"
     return f"{pluralize(n['training'], 'rated pair')} to train on, {n['test']:,} held out for the report, {chosen}"
 
 
 def _resolved(config: Config, world: Processes, dataset: Dataset, resumption: resume.Resumption | None) -> Config:
-    """Resolve the settings; a resumed run keeps what was chosen for it, whatever this device would prefer."""
+    """Return the resolved settings; a resumed run keeps its sparse optimizer, even on another type of device."""
     if resumption and not config.run.reset_optimizer and config.parallelism.sparse_optimizer == "auto":
         optimizer = resumption.metadata["config"]["parallelism"]["sparse_optimizer"]
         config = with_changes(config, "parallelism", {"sparse_optimizer": optimizer})
@@ -163,31 +163,33 @@ def _resolved(config: Config, world: Processes, dataset: Dataset, resumption: re
 
 
 def _origin(config: Config, dataset: Dataset) -> Path | None:
-    """Return the checkpoint whose weights this run starts with, if any."""
+    """Return the checkpoint that initializes the weights, or None. Raises `SettingsError` if it does not fit."""
     if not config.run.init_from:
         return None
     folder, facts = resume.best_of(Path(config.run.init_from))
     saved = facts["config"]["model"] | {"n_items": facts["n_items"], "items (their ids)": facts["items"]}
     shape = {"kind", *KINDS[config.model.kind].settings} - {"dropout"}
-    own = config.model.model_dump(mode="json", include=shape)
-    own |= {"n_items": dataset.n_items, "items (their ids)": dataset.first_ids}
+    current = config.model.model_dump(mode="json", include=shape)
+    current |= {"n_items": dataset.n_items, "items (their ids)": dataset.first_ids}
     if dataset.n_items > facts["n_items"] and not problem_of(
         dataset, n_items=facts["n_items"], first_ids=facts["items"]
     ):
         options = [config.run.init_from, str(dataset.folder)]
         raise SettingsError(
-            f"run.init_from: this dataset has {dataset.n_items - facts['n_items']:,} items more than the run; make a "
-            f"run that has them: {shlex.join(['bert4rec', 'extend', *options])}"
+            f"run.init_from: this dataset has {dataset.n_items - facts['n_items']:,} items more than the run; add them "
+            f"to the run: {shlex.join(['bert4rec', 'extend', *options])}"
         )
-    if other := [
-        f"{name} = {saved[name]} there, {own[name]} here" for name in own if saved.get(name, own[name]) != own[name]
+    if differences := [
+        f"{name} = {saved[name]} there, {value} here"
+        for name, value in current.items()
+        if saved.get(name, value) != value
     ]:
-        raise SettingsError(f"run.init_from: its weights do not fit this run: {'; '.join(other)}")
+        raise SettingsError(f"run.init_from: its weights do not fit this run: {'; '.join(differences)}")
     return folder
 
 
 def restore(context: Context, trainer: Trainer, log: MetricsLog | None) -> None:
-    """Restore what the run starts from, and log it; every process calls this."""
+    """Load the checkpoint that the run starts from, if any, and log it; every rank calls this."""
     if context.resumption:
         _resume(context, context.resumption, trainer, log)
     elif context.origin:
@@ -220,7 +222,7 @@ def _resume(context: Context, resumption: resume.Resumption, trainer: Trainer, l
 
 
 def _check_best(context: Context, resumption: resume.Resumption, trainer: Trainer) -> None:
-    """Restart the search for the best weights at the current ones if the best checkpoint is lost."""
+    """Forget the best validation so far if its checkpoint is missing or damaged."""
     state = trainer.state
     best = run_folder.step_folder(resumption.run / run_folder.CHECKPOINTS, state.best_step)
     if not state.best_step or best == resumption.checkpoint:
@@ -230,10 +232,10 @@ def _check_best(context: Context, resumption: resume.Resumption, trainer: Traine
             raise DataError(f"the best checkpoint so far, {best.name}, is missing")
         verify(best)
     except DataError as error:
-        logger.warning(f"{error}; the search for the best weights restarts here")
+        logger.warning(f"{error}; the search for the best weights restarts from this step")
         state.best_ndcg, state.best_step, state.best_epoch, state.n_worse, state.validated = -1.0, 0, 0.0, 0, -1.0
 
 
 def _dropout_draws_from(world_size: int, settings: Mapping[str, Any]) -> str:
-    """Return what dropout depends on: each process of each kind of device has a random state of its own."""
+    """Return what the random states of dropout depend on: the number of ranks and the type of device."""
     return f"{world_size} x {settings['parallelism']['device']}"

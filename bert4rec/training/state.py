@@ -1,4 +1,4 @@
-"""The state of a training: where it is, its loss and speed, its averaged weights, its checkpoints."""
+"""Hold the state of a training, measure its parts, and save and restore its checkpoints."""
 
 import logging
 import time
@@ -29,17 +29,17 @@ from bert4rec.sharding.optimizer import Optimizers, WeightAverage, are_finite
 
 Patience: TypeAlias = int | Literal["auto"]
 
-LEAST, SHARE, STEPS = 5, 0.4, 2000  # by `python -m benchmarks.early_stopping`
+LEAST, SHARE, STEPS = 5, 0.4, 2000  # chosen with `python -m benchmarks.early_stopping`
 
 
 @dataclass
 class State:
-    """Holds how far the training is; the same on every process.
+    """Hold the progress of the training; it is the same on every rank.
 
-    `epochs` are whole ones, `sequences` those of the one after; `validated` is the epoch that was validated last;
-    `seconds` are those of all parts of the run, `seconds_by_part` where they went, with what came before and after the
-    training; `skipped` steps had a loss or a gradient that was not finite; `updates` are those since the optimizers
-    were fresh.
+    `epochs` counts completed epochs, `sequences` those of the current epoch. `validated` is the epoch of the last
+    validation. `seconds` is the training time of all sessions of the run; `seconds_by_part` divides the time by
+    activity, and also counts what happens before and after the training. `skipped` counts steps with a loss or gradient
+    that was not finite, `updates` the optimizer steps since the optimizers were initialized.
     """
 
     step: int = 0
@@ -62,11 +62,11 @@ class State:
         return Position(self.epochs, self.sequences, self.step)
 
     def without_timers(self) -> dict[str, Any]:
-        """Return all but the clocks: what a checkpoint of the same step may not differ in."""
+        """Return the state with all times set to zero; two checkpoints of one state are equal in it."""
         return {**asdict(self), "seconds": 0.0, "seconds_by_part": {}}
 
     def note_validation(self, ndcg: float, epoch: float, *, patience: Patience) -> None:
-        """Mark the current weights as the best so far; or stop if there was no better validation for too long."""
+        """Mark the current weights as the best if `ndcg` is higher; else stop the training if patience is exceeded."""
         if ndcg > self.best_ndcg:
             self.mark_best(ndcg, epoch)
             return
@@ -75,11 +75,11 @@ class State:
             self.stopped_by = self.stopped_by or "patience"
 
     def is_stuck(self, epoch: float, patience: Patience) -> bool:
-        """Return whether early stopping is due at the validation of `epoch`: `patience` of them were no better.
+        """Return whether early stopping is due at the validation of `epoch`: `patience` validations were no better.
 
-        0: never. "auto": `LEAST` of them, in no less than the share `SHARE` of all epochs so far, since a training of
-        hundreds of epochs improves in steps as far apart; and after `STEPS` steps, since a masked model may first learn
-        what is popular, and seem to stand still before it learns more.
+        0: never. "auto": at least `LEAST` validations were no better, and they cover at least the share `SHARE` of all
+        epochs so far, since a training of hundreds of epochs improves at long intervals. Never in the first `STEPS`
+        steps: a masked model may first learn only the popularity of items, and stay on that plateau for a while.
         """
         if patience == "auto":
             return self.patience_exceeded(epoch, LEAST, SHARE, STEPS)
@@ -88,7 +88,7 @@ class State:
     def patience_exceeded(self, epoch: float, least: int, share: float, steps: int) -> bool:
         """Return whether `least` validations in a row were no better, and the best is `share` of all epochs ago.
 
-        Not in the first `steps`.
+        False during the first `steps` steps.
         """
         return self.step >= steps and self.n_worse >= least and epoch - self.best_epoch >= share * epoch
 
@@ -98,7 +98,7 @@ class State:
 
 
 class Stopwatch:
-    """Adds up `seconds` by part; the innermost of nested parts counts."""
+    """Add up `seconds` by part; nested time counts for the innermost part only."""
 
     def __init__(self, seconds: dict[str, float]) -> None:
         self.seconds = seconds
@@ -106,12 +106,12 @@ class Stopwatch:
         self._since = time.monotonic()
 
     def add(self, part: str, seconds: float) -> None:
-        """Add seconds that were measured elsewhere."""
+        """Add `seconds` that the caller measured."""
         self.seconds[part] = self.seconds.get(part, 0.0) + seconds
 
     @contextmanager
     def of(self, part: str) -> Iterator[None]:
-        """Count the block for `part`."""
+        """Count the time of the `with` block for `part`."""
         self._read()
         self._running.append(part)
         try:
@@ -131,10 +131,10 @@ logger = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """Saves and restores a training: `manager` writes the tensors of its parts.
+    """Save and restore a training; `manager` writes the tensors.
 
-    With `average_age` the model that is saved and tested is a mean of the weights (`WeightAverage`). `is_lost`: the
-    weights that are to be tested are on no disk. Every process makes the same calls.
+    With `average_age`, the model that is saved and tested is the moving average of the weights (`WeightAverage`).
+    `is_lost`: the weights to test could not be saved. Every rank makes the same calls.
     """
 
     def __init__(
@@ -145,17 +145,17 @@ class Checkpoints:
         self._weights = Weights(model, LATEST if average_age else MODEL)
         self.average = WeightAverage(Weights(model).tensors(), age=average_age) if average_age else None
         self._manager, self._interruption, self.is_due = manager, interruption, manager.is_due
-        self._saved = state.without_timers()  # a fresh start needs no checkpoint, and one that is resumed has its own
+        self._saved = state.without_timers()  # a new run needs no checkpoint yet, and a resumed run has one
         self.is_lost = False
 
     def load_weights_of(self, folder: Path) -> None:
-        """Load the model of a verified checkpoint, and nothing else of it."""
+        """Load only the model of a verified checkpoint."""
         self._weights.load(folder)
         if self.average:
             self.average.restart()
 
     def restore(self, folder: Path, *, optimizers: bool, random: bool) -> None:
-        """Load the weights, the states of `optimizers` and dropout's `random` states of a verified checkpoint."""
+        """Load the weights of a verified checkpoint and, if asked for, its optimizer states and random states."""
         self._weights.load_latest(folder)
         if self.average:
             load(folder, self.average.tensors())
@@ -167,13 +167,13 @@ class Checkpoints:
         self._optimizers.set_steps(self.state.updates)
 
     def using_average(self) -> AbstractContextManager[None]:
-        """Give the model the weights that are saved as the model for a while; nothing may be saved meanwhile."""
+        """Return a context in which the model has the averaged weights, if any; do not save inside it."""
         return self.average.using_average() if self.average else nullcontext()
 
     def save(self) -> None:
-        """Save all that a resumed training needs, unless there is a checkpoint of this state.
+        """Save everything that a resumed training needs, unless this state has a checkpoint.
 
-        Raises `DivergenceError` for weights that are not finite.
+        Raises `DivergenceError` if weights are not finite.
         """
         state = self.state
         if self._manager.last_step == state.step and self._saved == state.without_timers():
@@ -202,7 +202,7 @@ class Checkpoints:
         raise Interrupted(number, f"saved after step {step}")
 
     def load_best(self, epoch: float) -> None:
-        """Load the best weights by validation; if they are lost, the best that are not, or the last ones."""
+        """Load the best weights by validation; if they are lost, the best saved ones, or keep the last ones."""
         state, expected = self.state, self._manager.path_of(self.state.best_step)
         best = on_rank_zero(lambda: self._manager.best(state.best_step))
         try:
@@ -211,7 +211,7 @@ class Checkpoints:
             verify(best)
             self._weights.load(best)
         except DataError as error:
-            logger.info(f"{error}; the last weights are tested in place of the best")
+            logger.info(f"{error}; the last weights are tested instead of the best")
             state.best_step, state.best_epoch = state.step, epoch
             self.is_lost = self._manager.last_step != state.step
             if self.average:

@@ -1,4 +1,4 @@
-"""The training loop: steps on which all processes agree, progress, validation, checkpoints."""
+"""Run the training loop: steps in agreement of all ranks, progress, validation, checkpoints."""
 
 import itertools
 import logging
@@ -29,7 +29,7 @@ from bert4rec.sharding.optimizer import Optimizers, are_finite, learning_rate_sc
 from bert4rec.sharding.parallelize import unwrap
 from bert4rec.training.state import Checkpoints, Patience, Stopwatch
 
-WARM_STEPS = 10  # left out of sequences_per_second
+WARM_STEPS = 10  # first steps, not counted in sequences_per_second
 TITLES = {"full": "full catalogue", RATINGS: "held-out ratings"}
 
 T = TypeVar("T")
@@ -38,10 +38,10 @@ logger = logging.getLogger(__name__)
 
 
 class Step:
-    """Updates a parallelized `model` by the mean loss over the positions of the *global* batch.
+    """Update a parallelized `model` by the mean loss over the positions of the *global* batch.
 
-    If the optimizers can skip a step, one with a loss or gradient that is not finite on any process is skipped by all.
-    They agree without a message if a gradient of one is a gradient of all; else by one number.
+    If the optimizers can skip a step, all ranks skip a step whose loss or gradient is not finite on any rank. This
+    needs no communication if the gradients are the same on all ranks, else one all-reduce of a number.
     """
 
     def __init__(self, model: nn.Module, optimizers: Optimizers, world: Processes, *, precision: str) -> None:
@@ -51,11 +51,11 @@ class Step:
     def __call__(
         self, batch: AnyBatch, n_positions: int, scale: float, following: AnyBatch | None = None
     ) -> tuple[torch.Tensor, str]:
-        """Make one step by a batch with `n_positions` to predict on all processes; `scale` is of the learning rates.
+        """Make one step, and return this rank's sum of the loss and, for a skipped step, what was not finite, else "".
 
-        Meanwhile the ids of the `following` batch travel: the next step must be of the same object, or `discard` be
-        called. Both batches are on the device.  Return this rank's sum of the loss; and what was not finite, on any
-        process, in a skipped step, else "".
+        `n_positions` is the number of positions to predict on all ranks, `scale` multiplies the learning rates. The ids
+        of the `following` batch are sent during the step: the next step must get the same object, or `discard` must be
+        called. Both batches are on the device.
         """
         self.optimizers.begin_step(scale)
         if following is not None:
@@ -63,10 +63,10 @@ class Step:
         with torch.autocast(self.world.device.type, torch.bfloat16, enabled=self._is_bf16):
             loss: torch.Tensor = self.model(batch)
         self._ranking_model.send_ids()
-        # Gradients are averaged over the processes; times their number, the average is the sum. A causal model may have
-        # nothing to predict.
+        # Gradients are averaged over the ranks, so the world size makes them a sum. A causal model may have no position
+        # to predict.
         factor: float | torch.Tensor = self.world.world_size / max(1, n_positions)
-        if self.optimizers.can_skip:  # of a loss that is not finite no gradient may be
+        if self.optimizers.can_skip:  # makes every gradient non-finite if the loss is
             factor = factor + 0 * loss.detach()
         (loss * factor).backward()
         if self.optimizers.can_skip and (problem := self._problem(loss)):
@@ -75,11 +75,11 @@ class Step:
         return loss, ""
 
     def discard(self) -> None:
-        """Cancel the step by the following batch."""
+        """Discard the ids that were sent for the following batch."""
         self._ranking_model.discard_lookups()
 
     def _problem(self, loss: torch.Tensor) -> str:
-        """Return what is not finite in this step, on any process, as far as this one knows; "" if all is finite."""
+        """Return what is not finite, a gradient or the loss, as far as this rank can tell; "" if all is finite."""
         is_finite = are_finite(self.optimizers.gradients())
         if not self.optimizers.gradients_are_of_all:
             is_finite = all_agree(is_finite)
@@ -87,7 +87,7 @@ class Step:
 
 
 class Meter:
-    """Measures the mean loss since it was last read, and the speed of the training steps alone."""
+    """Measure the mean loss since it was last read, and the throughput of the training steps alone."""
 
     def __init__(self, device: torch.device) -> None:
         self._loss = torch.zeros((), dtype=torch.float64, device=device)
@@ -95,7 +95,7 @@ class Meter:
         self.unread_positions = 0
 
     def add(self, loss: torch.Tensor, n_positions: int, n_sequences: int, seconds: float) -> None:
-        """Add a step: this rank's loss sum, the global batch's positions and sequences, the seconds it took."""
+        """Add a step: this rank's loss sum, the positions and sequences of the global batch, the duration."""
         self._loss += loss.detach()
         self.unread_positions += n_positions
         self._steps += 1
@@ -104,9 +104,9 @@ class Meter:
             self._seconds += seconds
 
     def read_loss(self) -> float:
-        """Return the mean over all positions of all processes; every process calls this at the same step.
+        """Return the mean loss over the positions of all ranks; every rank calls this at the same step.
 
-        Raises `DivergenceError`, on every process, for a loss that is not finite.
+        Raises `DivergenceError`, on every rank, for a loss that is not finite.
         """
         dist.all_reduce(self._loss)
         mean = float(self._loss) / self.unread_positions
@@ -118,28 +118,28 @@ class Meter:
 
     @property
     def rate(self) -> float:
-        """Return sequences/s on all processes together; 0 during the first steps."""
+        """Return the sequences/s of all ranks together; 0 during the first `WARM_STEPS` steps."""
         return self._sequences / self._seconds if self._seconds else 0.0
 
 
 class Prefetcher:
-    """Brings batches to `device`, on CUDA from pinned memory and by a stream of its own."""
+    """Copy batches to `device`; on CUDA from pinned memory, in a separate stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def to_device(self, batch: AnyBatch) -> AnyBatch:
-        """Return the batch on the device; on CUDA only the device waits for it."""
+        """Return the batch on the device; on CUDA the host does not wait for the copy."""
         if self._stream is None:
             return batch.to(self._device)
         with torch.cuda.stream(self._stream):
-            there = batch.to(self._device)
+            copy = batch.to(self._device)
         current = torch.cuda.current_stream(self._device)
         current.wait_stream(self._stream)
-        for tensor in tensors_in(there):
-            tensor.record_stream(current)  # else its memory would be given to the next batch while a step reads it
-        return there
+        for tensor in tensors_in(copy):
+            tensor.record_stream(current)  # else the next batch could reuse its memory while a step reads it
+        return copy
 
 
 def tensors_in(batch: Any) -> Iterator[Tensor]:
@@ -152,7 +152,7 @@ def tensors_in(batch: Any) -> Iterator[Tensor]:
 
 
 class _Stopped(Exception):  # noqa: N818
-    """A validation ends for the signal `number`: its weights have to be put back before anything is saved."""
+    """Stop a validation for the signal `number`; the averaged weights must be exchanged back before a save."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -161,7 +161,7 @@ class _Stopped(Exception):  # noqa: N818
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerSettings:
-    """Hold the settings of the loop, by the keys of [training]; `per_device`: the batch size of a process."""
+    """Hold the settings of the loop, named as in [training]; `per_device` is the batch size of a rank."""
 
     n_epochs: int
     max_minutes: float
@@ -176,11 +176,11 @@ class TrainerSettings:
 
 
 class Trainer:
-    """Trains by a `step` for each of the `batches`, from the state of the `checkpoints`.
+    """Train with one `step` per batch, from the state of the `checkpoints`.
 
-    `measure` returns the validation metrics of the model as it is (`{}` if nothing is held out), and calls its argument
-    between two batches. `log` is None on all processes but the first; `examples` is the name of what is trained on.
-    Every process of the run makes the same calls.
+    `measure` returns the validation metrics of the current model (`{}` if nothing is held out), and calls its argument
+    between two batches. `log` is None on all ranks but rank zero; `examples` names the training examples in logs.
+    Every rank of the run makes the same calls.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class Trainer:
     def fit(self) -> None:
         """Train until epochs, time or patience are used up, then load the best weights by validation.
 
-        Raises `DivergenceError` for a loss that is not finite, `Interrupted` after a signal, when all is saved.
+        Raises `DivergenceError` for a loss that is not finite, and `Interrupted` after a signal, once all is saved.
         """
         self._began = time.monotonic()
         settings, state = self._settings, self.state
@@ -213,7 +213,7 @@ class Trainer:
         pin_memory = self._world.device.type == "cuda"
         batches = self._batches.batches(num_workers=settings.num_workers, pin_memory=pin_memory)
         with self._progress, self.stopwatch.of("training"):
-            self._end_epoch()  # an earlier part of the run may have been interrupted before it
+            self._end_epoch()  # a resumed run may have been interrupted just before the end of an epoch
             while not (state.stopped_by or state.epochs >= settings.n_epochs):
                 self._train_epoch(itertools.islice(batches, self._batches.steps_of(state.epochs)))
                 self._end_epoch()
@@ -227,20 +227,20 @@ class Trainer:
 
     @property
     def epoch(self) -> float:
-        """Return the epochs so far, with a fraction."""
+        """Return the number of epochs so far, with a fraction."""
         return self.state.epochs + self.state.sequences / self._batches.n_sequences
 
     def evaluate(self, measure: Callable[[BatchCallback], T]) -> T:
-        """Return what `measure` returns, which calls its argument between two batches.
+        """Return the result of `measure`, which calls its argument between two batches.
 
-        Raises `Interrupted` on all processes if one has got a signal.
+        Raises `Interrupted` on all ranks if a rank has received a signal.
         """
-        found = measure(lambda: self._obey(self._consensus.interrupted()))
+        result = measure(lambda: self._obey(self._consensus.interrupted()))
         self._obey(self._consensus.wait().interrupted)
-        return found
+        return result
 
     def _train_epoch(self, batches: Iterator[AnyBatch]) -> None:
-        """Make all steps that are left of an epoch, or as many as there is time for."""
+        """Make the remaining steps of an epoch, or as many as `max_minutes` allows."""
         self._step.model.train()
         state, began = self.state, time.monotonic()
         batch = next(batches, None)
@@ -261,7 +261,7 @@ class Trainer:
                 self._report()
             if decision.interrupted:
                 self.checkpoints.interrupt(decision.interrupted)
-            if decision.save and state.sequences < self._batches.n_sequences:  # else the end of the epoch is saved
+            if decision.save and state.sequences < self._batches.n_sequences:  # else `_end_epoch` saves
                 self._save()
                 began = time.monotonic()
             if decision.out_of_time:
@@ -271,7 +271,7 @@ class Trainer:
             state.epochs, state.sequences = state.epochs + 1, 0
 
     def _train_step(self, batch: AnyBatch, following: AnyBatch | None, n_positions: int, began: float) -> None:
-        """Make one step, and count it; `began` when the one before had ended."""
+        """Make one step, and count it; `began` is the time when the previous step ended."""
         loss, problem = self._step(batch, n_positions, self._learning_rate_scale(), following)
         if problem:
             self._skip(problem)
@@ -282,7 +282,7 @@ class Trainer:
         self.state.seconds = self._seconds()
         if not problem:
             self.state.updates = self._step.optimizers.n_updates
-            seconds = time.monotonic() - began  # waiting for the loader counts
+            seconds = time.monotonic() - began  # includes the time spent waiting for the loader
             self.meter.add(loss, n_positions, batch.n_sequences, seconds)
 
     def _skip(self, problem: str) -> None:
@@ -293,7 +293,7 @@ class Trainer:
             raise DivergenceError(f"{skipped} steps were not finite, training.max_skipped_steps = {budget}")
 
     def _end_epoch(self) -> None:
-        """Validate, if that is due, and save."""
+        """Validate if that is due, and save."""
         self._report()
         state, settings = self.state, self._settings
         is_last = state.epochs >= settings.n_epochs or state.stopped_by == "max_minutes"
@@ -309,13 +309,13 @@ class Trainer:
             self.checkpoints.save()
 
     def _validate(self) -> None:
-        """Measure, and compare with the best so far."""
+        """Compute and log the validation metrics, and compare them with the best so far."""
         try:
             with self.checkpoints.using_average():
                 metrics = self.evaluate(self._measure)
         except _Stopped as stop:
             self.checkpoints.interrupt(stop.number)
-        if not metrics:  # there is nobody to validate on
+        if not metrics:  # nothing is held out for validation
             self.state.mark_best(0.0, self.epoch)
             return
         protocol, names, score = _judged(metrics)
@@ -326,14 +326,14 @@ class Trainer:
         self.state.note_validation(score, self.epoch, patience=self._settings.patience)
 
     def _obey(self, number: int) -> None:
-        """Stop an evaluation for the signal `number`, if it is one."""
-        if number and self._is_done:  # the weights are not those of the last step any more
-            raise Interrupted(number, "the training is saved, the test is still to be done")
+        """Stop an evaluation for the signal `number`; 0 is no signal."""
+        if number and self._is_done:  # the best weights are loaded, so there is nothing to save
+            raise Interrupted(number, "the training is saved, but the test is not done")
         if number:
             raise _Stopped(number)
 
     def _start_sync(self, following: AnyBatch | None) -> None:
-        """Ask what to do after the step, and how much there is to predict in the `following` batch."""
+        """Start the exchange of what to do after the step, and of the positions in the `following` batch."""
         limit, is_first = self._settings.max_minutes, self._is_rank_zero
         self._consensus.start(
             _n_positions(following),
@@ -343,7 +343,7 @@ class Trainer:
         )
 
     def _report(self) -> None:
-        """Show and log loss and speed since the last time; free memory as well."""
+        """Show and log the loss since the last report and the throughput; release free memory."""
         release_free_memory()
         if not self.meter.unread_positions:
             return
@@ -365,17 +365,17 @@ class Trainer:
         self._log.add("train", step, **figures, **({"sequences_per_second": rate} if rate else {}))
 
     def _seconds(self) -> float:
-        """Return the seconds of all parts of the run."""
+        """Return the training time of all sessions of the run, in seconds."""
         return self._earlier + time.monotonic() - self._began
 
     def _seconds_left(self) -> float:
-        n_steps = max(1, self.state.step - self._batches.start.steps)  # of this part of the run
+        n_steps = max(1, self.state.step - self._batches.start.steps)  # of this session of the run
         left = (time.monotonic() - self._began) * (len(self._batches) / n_steps - 1)
         limit = self._settings.max_minutes
         return max(0.0, min(left, 60 * limit - self._seconds()) if limit else left)
 
     def _learning_rate_scale(self) -> float:
-        """Return the scale by the sequences seen, in current global batches, so that it never jumps."""
+        """Return the learning-rate scale for the sequences seen so far, so that a new batch size causes no jump."""
         settings, n_sequences = self._settings, self._batches.n_sequences
         per_step = settings.per_device * self._world.world_size
         return learning_rate_scale(
@@ -387,12 +387,12 @@ class Trainer:
 
 
 def _judged(metrics: Metrics) -> tuple[str, tuple[str, str], float]:
-    """Return the protocol by which `metrics` are judged, those to name, and a score: higher is better."""
+    """Return the protocol to judge by, the names of the metrics to log, and a score (higher is better)."""
     if RATINGS in metrics:
         return RATINGS, ("RMSE", "MAE"), 1 / (1 + metrics[RATINGS]["RMSE"])
     return "full", ("HR@10", "NDCG@10"), metrics["full"]["NDCG@10"]
 
 
 def _n_positions(batch: AnyBatch | None) -> Tensor | int:
-    """Return how much there is to predict in a batch of this process; 0 for none."""
+    """Return the number of positions to predict in this rank's batch; 0 for None."""
     return 0 if batch is None else (batch.targets != NO_ITEM).sum()
