@@ -91,8 +91,8 @@ def run(arguments: argparse.Namespace) -> int:
     again = on_processes(saved["world_size"], f"--resume={folder}", f"--training.n_epochs={n_epochs}")
     print(
         f"{checkpoint}: {pluralize(saved['n_items'], 'item')}, {pluralize(saved['state']['epochs'], 'epoch')}\n"
-        f"{dataset.folder}: {pluralize(n_new, 'new item')}; {n_new - n_alone:,} start at the mean of the known items "
-        f"around them, {n_alone:,} without any at the mean of all\n"
+        f"{dataset.folder}: {pluralize(n_new, 'new item')}; {n_new - n_alone:,} start near the known items "
+        f"around them in histories, {n_alone:,} without any at the mean of all\n"
         f"new run: {folder}, with all that was learnt; its epochs, steps and early stopping start at 0\n\n"
         f"It recommends at once:\n  {shlex.join(['bert4rec', 'recommend', str(folder), '--all'])}\n"
         f"To train it on, for {pluralize(n_epochs, 'epoch')} of the new dataset:\n  {again}"

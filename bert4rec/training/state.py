@@ -211,14 +211,14 @@ class Checkpoints:
             verify(best)
             self._weights.load(best)
         except DataError as error:
-            logger.info(f"{error}; the last weights are tested instead of the best")
+            logger.warning(f"{error}; the last weights are tested instead of the best")
             state.best_step, state.best_epoch = state.step, epoch
             self.is_lost = self._manager.last_step != state.step
             if self.average:
                 self.average.exchange()
             return
         if best.name != expected.name:
-            logger.info(f"{expected}: could not be saved; the best saved checkpoint is tested instead: {best.name}")
+            logger.warning(f"{expected}: could not be saved; the best saved checkpoint is tested instead: {best.name}")
             saved = State(**read_metadata(best)["state"])
             state.best_step, state.best_epoch, state.best_ndcg = saved.best_step, saved.best_epoch, saved.best_ndcg
 
