@@ -63,7 +63,7 @@ def test_the_name_is_that_by_which_it_was_started(
     assert capsys.readouterr().err == "error: --fast: no such option; python -m bert4rec report --help\n"
     with pytest.raises(SystemExit):
         main(["prepare", "--help"], prog="python preprocessing.py")
-    assert capsys.readouterr().out.startswith("usage: python preprocessing.py [--download] [--config=FILE] [--NAME")
+    assert capsys.readouterr().out.startswith("usage: python preprocessing.py [INPUT] [--download] [--config=FILE] ")
 
 
 @pytest.mark.parametrize(
