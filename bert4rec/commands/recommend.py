@@ -200,11 +200,11 @@ def _instant(text: str | None, times: str) -> int | None:
 
 def _items(option: str, arguments: argparse.Namespace, ids: "ItemIds", data: Data) -> list[Any]:
     """Return the items in the file of an `option`. Raises `DataError` if the model does not know enough of them."""
-    from bert4rec.inference.histories import UNKNOWN
+    from bert4rec.dataset.format import NO_ITEM
 
     path = arguments.allow if option == "--allow" else arguments.deny
     items, column = _read_items(path, ids, data)
-    n_known = int((ids.indices(items) != UNKNOWN).sum())
+    n_known = int((ids.indices(items) != NO_ITEM).sum())
     named, of = f"{option}={path}", f"{pluralize(len(items), 'item')}{f' in the column {column}' if column else ''}"
     if not n_known and (items or option == "--allow"):
         raise DataError(
@@ -224,14 +224,14 @@ def _items(option: str, arguments: argparse.Namespace, ids: "ItemIds", data: Dat
 def _read_items(path: Path, ids: "ItemIds", data: Data) -> tuple[list[Any], str]:
     """Return the items that a file lists, and the column that has them; "" for a file with one item per line."""
     from bert4rec.config.recognition import format_of
-    from bert4rec.inference.histories import UNKNOWN
+    from bert4rec.dataset.format import NO_ITEM
     from bert4rec.prepare.columns import ITEMS, name_words
     from bert4rec.prepare.progress import BadRows
     from bert4rec.prepare.tables import Table
 
     kind, names = format_of(path), (data.item_column, "item")
     lines = _lines(path) if kind == "text" else []
-    is_known = ids.indices(lines) != UNKNOWN
+    is_known = ids.indices(lines) != NO_ITEM
     if kind == "text" and (not lines or is_known[0]):
         return lines, ""
     table = Table(path, kind)

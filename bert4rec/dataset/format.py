@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 DATASET_FORMAT = 2  # version of the dataset folder
 
-NO_ITEM = -1  # instead of an item: the mask token, a position without a target, a list without negatives
+NO_ITEM = -1  # instead of an item: the mask token, padding, an unknown item, a missing target or negative
 MOST_IDS = 2**31 - 1  # users or items: ids are 32-bit
 
 VALIDATION, TEST = EVALUATED = ("validation", "test")  # splits with a target for each of their users

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bert4rec.dataset.format import LEFT_OUT
+from bert4rec.dataset.format import LEFT_OUT, NO_ITEM
 from bert4rec.dataset.histories import Bools
 from bert4rec.evaluation import COVERAGE, GINI, NOVELTY, POPULARITY
 from bert4rec.evaluation.top_k import TopK
@@ -31,7 +31,6 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 
 MISSED = 0  # instead of a rank: the target is not recommended in a list of any length
 LARGEST = 1e15  # the dot product of two vectors with values up to this is finite
-NOTHING = -1  # instead of an item: the list has no more items
 LONGEST = 1000  # largest cut-off, since the lists of a pass of users are in memory
 
 
@@ -115,7 +114,7 @@ class Lists:
         `best` does not contain the `targets` [U]; each is inserted at the index `ahead` [U]. A target that is `missed`
         [U] is in no list. Every process calls this for its own users.
         """
-        best_items = torch.where(best.scores > -torch.inf, best.indices, NOTHING).cpu().numpy()
+        best_items = torch.where(best.scores > -torch.inf, best.indices, NO_ITEM).cpu().numpy()
         missed = missed if self._missed is None else missed | self._missed[rows]
         items = _with_targets(best_items, targets.cpu().numpy(), np.where(missed, self.k, ahead.cpu().numpy()))
         local = np.column_stack([rows, items]), self._means(items)
@@ -130,7 +129,7 @@ class Lists:
 
     def _means(self, items: Indices) -> Floats:
         """Return mean popularity and novelty [U, metrics, cut-offs] of the lists `items` [U, k]; NaN if empty."""
-        is_item = items != NOTHING
+        is_item = items != NO_ITEM
         popularity = np.where(is_item, self._popularity[items], 0)
         novelty = np.where(is_item, -np.log2(np.maximum(popularity, 1) / self._total), 0.0)
         n_items, means = is_item.cumsum(1), np.empty((len(items), 2, len(self._ks)))

@@ -16,13 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.inference.network import Network
 from bert4rec.models.transformer import Block, Rotation, append_ones
 from bert4rec.runtime.errors import SettingsError
 
 PT2, ONNX = "program.pt2", "model.onnx"
 INPUTS = ("items", "k", "times", "at")
-NOTHING = -1  # padding
 NEVER = 2**62  # seconds, later than any
 OPSET = 18  # the first ONNX opset whose ScatterElements can take a minimum
 
@@ -49,7 +49,7 @@ class Program(nn.Module):
         -inf. `times` [B, L] and `at` [B] int64 are seconds; the times of padding are ignored.
         """
         n_items = len(self.network.item_vectors)
-        items = F.pad(items, (1, 0), value=NOTHING)  # runtimes differ for histories of length zero
+        items = F.pad(items, (1, 0), value=NO_ITEM)  # runtimes differ for histories of length zero
         times = None if times is None else F.pad(times, (1, 0))
         is_item = (items >= 0) & (items < n_items)
         items = items.clamp(0, n_items - 1)
@@ -62,7 +62,7 @@ class Program(nn.Module):
         torch._check(n_best >= 1)
         torch._check(n_best <= n_items)
         best, indices = scores.topk(n_best)
-        return torch.where(best > -torch.inf, indices, NOTHING), best
+        return torch.where(best > -torch.inf, indices, NO_ITEM), best
 
     def _times(self, is_item: Tensor, times: Tensor, at: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return time deltas [B, L] and query times [B] of `inference_time_deltas`, with a mask token at the end."""
@@ -134,7 +134,7 @@ def require_onnx() -> None:
 
 
 def _example(program: Program) -> tuple[Tensor, ...]:
-    histories = torch.tensor([[0, 0, 0], [NOTHING, 0, 0]])
+    histories = torch.tensor([[0, 0, 0], [NO_ITEM, 0, 0]])
     times, at = torch.tensor([[0, 1, 2], [0, 1, 2]]), torch.tensor([3, 3])
     return (histories, torch.tensor(1), times, at)[: len(program.inputs)]
 

@@ -17,14 +17,14 @@ import pyarrow.compute as pc
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from bert4rec.dataset.format import ITEMS, USERS, one_array
+from bert4rec.dataset.format import ITEMS, NO_ITEM, USERS, one_array
 from bert4rec.dataset.histories import Histories as DatasetHistories
 from bert4rec.dataset.reader import read_metadata, require_times
 from bert4rec.runtime.errors import DataError, pluralize
 
 Ints = npt.NDArray[np.int64]
 
-UNKNOWN = -1  # index of an unknown item
+NO_USER = -1  # number of a user who is not in the dataset
 LINES_AT_ONCE = 65_536
 TRAIN_COUNT = "train_count"
 COLUMNS = ("item", "original", "title", TRAIN_COUNT)  # of the table of items
@@ -91,8 +91,8 @@ class ItemIds:
         return len(self.originals)
 
     def indices(self, originals: Iterable[Any]) -> Ints:
-        """Return the index of each item, `UNKNOWN` for an unknown one. Numbers may be given as text."""
-        indices = (self._index.get(self._kind(value), UNKNOWN) for value in originals)
+        """Return the index of each item, `NO_ITEM` for an unknown one. Numbers may be given as text."""
+        indices = (self._index.get(self._kind(value), NO_ITEM) for value in originals)
         return np.fromiter(indices, np.int64)
 
     def of(self, indices: Sequence[int]) -> list[Any]:
@@ -175,12 +175,12 @@ class KnownHistory:
 
     @classmethod
     def of(cls, history: History, ids: ItemIds, *, with_times: bool) -> "tuple[KnownHistory, Ints]":
-        """Return the known items, and the indices of all items (`UNKNOWN` if unknown).
+        """Return the known items, and the indices of all items (`NO_ITEM` if unknown).
 
         Raises `DataError` for bad times: `with_times` needs ascending numbers, one per item, and none after `at`.
         """
         indices = ids.indices(items_of(history))
-        is_known = indices != UNKNOWN
+        is_known = indices != NO_ITEM
         if not with_times:
             return cls(indices[is_known]), indices
         if not isinstance(history, TimedHistory) and not len(history):
@@ -250,14 +250,14 @@ class UserHistories:
         """Return the users with these original ids and their histories; unknown users have no items, with a warning."""
         values = [int(name) if self._has_numbers and INTEGER.fullmatch(name) else name for name in names]
         users = np.array([self._user(value) for value in values], np.int64)
-        unknown = [name for name, user in zip(names, users, strict=True) if user == UNKNOWN]
+        unknown = [name for name, user in zip(names, users, strict=True) if user == NO_USER]
         if unknown:
             named = ", ".join(unknown[:NAMED]) + (", …" if len(unknown) > NAMED else "")
             logger.warning(f"{len(unknown):,} of {pluralize(len(names), 'user')} not in the dataset: {named}")
-        histories = iter(self._items(users[users != UNKNOWN]))
+        histories = iter(self._items(users[users != NO_USER]))
         nothing: History = TimedHistory([], [], self._at) if self._with_times else []
         return [
-            (value, nothing if user == UNKNOWN else next(histories)) for value, user in zip(values, users, strict=True)
+            (value, nothing if user == NO_USER else next(histories)) for value, user in zip(values, users, strict=True)
         ]
 
     @property
@@ -265,9 +265,9 @@ class UserHistories:
         return pa.types.is_integer(self._users.type)
 
     def _user(self, value: Any) -> int:
-        """Return the dense id of a user; `UNKNOWN` for a user who is not in the dataset."""
+        """Return the dense id of a user; `NO_USER` for a user who is not in the dataset."""
         is_possible = isinstance(value, int) == self._has_numbers
-        return int(self._users.index(pa.scalar(value, self._users.type)).as_py()) if is_possible else UNKNOWN
+        return int(self._users.index(pa.scalar(value, self._users.type)).as_py()) if is_possible else NO_USER
 
     def _items(self, users: Ints) -> list[History]:
         """Return the histories of `users`, by dense id."""

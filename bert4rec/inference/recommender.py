@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from bert4rec.config.kinds import KINDS
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.evaluation.batches import chunks
 from bert4rec.evaluation.top_k import excluder, top_k
-from bert4rec.inference.histories import UNKNOWN, History, Ints, ItemIds, KnownHistory, items_of
+from bert4rec.inference.histories import History, Ints, ItemIds, KnownHistory, items_of
 from bert4rec.inference.network import ItemVectors, Network
 from bert4rec.runtime.errors import DataError, SettingsError, pluralize
 
@@ -101,7 +102,7 @@ class Recommender:
         """
         _check(k)
         indices = self.ids.indices(items)
-        if unknown := [item for item, index in zip(items, indices, strict=True) if index == UNKNOWN]:
+        if unknown := [item for item, index in zip(items, indices, strict=True) if index == NO_ITEM]:
             raise DataError(f"{unknown[0]}: the model knows no such item; ids are those of the interactions")
         vectors = torch.nn.functional.normalize(self._vectors, dim=1)
         exclude = _excluder([indices[row : row + 1] for row in range(len(indices))], None)
@@ -186,7 +187,7 @@ class Recommender:
         for items, value in ((list(allow or ()), False), (list(deny), True)):
             indices = self.ids.indices(items)
             unknown.count(items, indices)
-            hidden[torch.from_numpy(indices[indices != UNKNOWN])] = value
+            hidden[torch.from_numpy(indices[indices != NO_ITEM])] = value
         unknown.warn()
         return hidden
 
@@ -214,7 +215,7 @@ class UnknownItems:
     def count(self, items: Sequence[Any], indices: Ints) -> None:
         """Count the `items` without an index."""
         self._of += len(items)
-        for place in np.flatnonzero(indices == UNKNOWN).tolist():
+        for place in np.flatnonzero(indices == NO_ITEM).tolist():
             self._n += 1
             if len(self._names) <= NAMED:
                 self._names[str(items[place])] = None

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Indices, Ints, Rows
 from bert4rec.dataset.reader import Dataset
 from bert4rec.runtime.collectives import Partition
@@ -182,9 +183,6 @@ def _merged(one: Pairs, other: Pairs) -> Pairs:
     return Pairs(np.insert(large.keys, at, small.keys[new]), np.insert(large.weights, at, small.weights[new]))
 
 
-NOBODY = -1  # instead of an item: the history is too short
-
-
 class TransitionScorer:
     """Scores an item by the sum of the probabilities that it follows each of the user's last `n_last_items`.
 
@@ -219,7 +217,7 @@ class TransitionScorer:
         factors, of_share = self._factors(last)
         scores = np.zeros(targets.shape)
         for place in range(self.width):
-            users = np.flatnonzero(last[:, place] != NOBODY)
+            users = np.flatnonzero(last[:, place] != NO_ITEM)
             weights = self._graph.weights(last[users, place, None], targets[users])
             scores[users] += factors[users, place, None] * weights
         scores += of_share[:, None] * self._shares[targets]
@@ -239,7 +237,7 @@ class TransitionScorer:
 
     def _factors(self, last: Indices) -> tuple[Floats, Floats]:
         """Return the factors of the weights of each last item [B, n], and the factors of the popularity shares [B]."""
-        factors = np.where(last != NOBODY, self._of_place * self._per_item[last], 0.0)
+        factors = np.where(last != NO_ITEM, self._of_place * self._per_item[last], 0.0)
         return factors, self._smoothing * factors.sum(1)
 
 
@@ -258,7 +256,7 @@ class _Sparse:
 
         The weights are multiplied by `factors` [B, P] and added in the order of the last items.
         """
-        rows, places = np.nonzero(last != NOBODY)
+        rows, places = np.nonzero(last != NO_ITEM)
         lengths, columns, weights = self._transitions.rows(last[rows, places], first, first + n)
         columns += np.repeat(rows * n, lengths)
         added = weights * np.repeat(factors[rows, places], lengths)
@@ -276,7 +274,7 @@ class _Dense:
         return self._matrix.numpy()[sources, targets].astype(np.float64)
 
     def added(self, last: Indices, factors: Floats, first: int, n: int) -> Floats:
-        """Return the same as `_Sparse.added`; NOBODY is an arbitrary item with factor 0."""
+        """Return the same as `_Sparse.added`; NO_ITEM is an arbitrary item with factor 0."""
         tile, scores = self._matrix[:, first : first + n], torch.zeros(len(last), n, dtype=torch.float64)
         sources, of_sources = torch.from_numpy(last.T % len(tile)), torch.from_numpy(factors.T[:, :, None])
         for source, factor in zip(sources, of_sources, strict=True):
@@ -285,8 +283,8 @@ class _Dense:
 
 
 def _last_items(rows: Rows, n: int) -> Indices:
-    """Return the last `n` items of each row [B, n], newest first; NOBODY fills short rows."""
+    """Return the last `n` items of each row [B, n], newest first; NO_ITEM fills short rows."""
     before = np.arange(n)
     at = np.maximum(rows.lengths.cumsum()[:, None] - 1 - before, 0)
     items = rows.items[at].astype(np.int64) if len(rows.items) else np.zeros(at.shape, np.int64)
-    return np.where(before < rows.lengths[:, None], items, NOBODY)
+    return np.where(before < rows.lengths[:, None], items, NO_ITEM)

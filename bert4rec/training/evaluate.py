@@ -15,11 +15,11 @@ from bert4rec.checkpoint.contents import Weights
 from bert4rec.checkpoint.run_folder import REPORT, WEIGHTS, Trained
 from bert4rec.checkpoint.store import verify
 from bert4rec.config.tables import Config
-from bert4rec.dataset.format import METADATA
+from bert4rec.dataset.format import METADATA, NO_ITEM
 from bert4rec.dataset.reader import Dataset, Sizes, open_dataset, problem_of, read_metadata
 from bert4rec.evaluation.evaluator import EVALUATED, Evaluator
 from bert4rec.evaluation.scorers import KnownItems
-from bert4rec.inference.histories import UNKNOWN, ItemIds
+from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.load import read_ids
 from bert4rec.report.figures import common_figures, differences, write_json
 from bert4rec.report.results_folder import ResultsFolder
@@ -112,13 +112,13 @@ def _known_items(dataset: Dataset, trained: Trained) -> KnownItems | None:
         indices = ids.indices(ItemIds.read(dataset.folder).originals.to_pylist())
     elif not problem_of(dataset, n_items=trained.n_items, first_ids=trained.metadata["items"]):
         indices = np.arange(dataset.n_items)  # the dataset extends that of the model
-        indices[trained.n_items :] = UNKNOWN
+        indices[trained.n_items :] = NO_ITEM
     else:
         raise DataError(
             f"{dataset.folder}: its items are not those of the model, and the original ids of the model's items are "
             f"missing: {trained.dataset} is not the dataset that it was trained on; move that dataset back there"
         )
-    if (indices == UNKNOWN).all():
+    if (indices == NO_ITEM).all():
         raise DataError(
             f"{dataset.folder}: the model knows none of its {pluralize(dataset.n_items, 'item')}; name a dataset with "
             "items of the model behind the run"

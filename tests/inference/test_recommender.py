@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bert4rec.inference.histories import UNKNOWN, ItemIds
+from bert4rec.dataset.format import NO_ITEM
+from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.network import Network
 from bert4rec.inference.recommender import Recommendation, Recommender
 from bert4rec.models.transformer import Encoder
@@ -130,15 +131,15 @@ def test_states_of_histories() -> None:
 
 def test_numbers_may_be_given_as_text() -> None:
     ids = ItemIds(pa.array([7, 1, 30]))
-    assert ids.indices([30, "7", "x", None, 2, 1.0]).tolist() == [2, 0, UNKNOWN, UNKNOWN, UNKNOWN, 1]
-    assert ids.indices([1.7, "1.7", float("inf"), float("nan"), [7]]).tolist() == [UNKNOWN] * 5
+    assert ids.indices([30, "7", "x", None, 2, 1.0]).tolist() == [2, 0, NO_ITEM, NO_ITEM, NO_ITEM, 1]
+    assert ids.indices([1.7, "1.7", float("inf"), float("nan"), [7]]).tolist() == [NO_ITEM] * 5
     assert ids.of([2, 0]) == [30, 7]
     assert ids.titles_of([2, 0]) == ["", ""]
 
 
 def test_text_stays_text() -> None:
     ids = ItemIds(pa.array(["7", "SKU-1"], pa.large_string()), pa.array(["Seven", ""]))
-    assert ids.indices([7, "SKU-1", "sku-1"]).tolist() == [0, 1, UNKNOWN]
+    assert ids.indices([7, "SKU-1", "sku-1"]).tolist() == [0, 1, NO_ITEM]
     assert ids.titles_of([0, 1]) == ["Seven", ""]
     assert len(ids) == 2
 
