@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bert4rec.checkpoint.run_folder import CONFIG, Trained, find_trained
 from bert4rec.commands import launched
-from bert4rec.config.load import Overrides, flat, load_config, parse_command_line, read_options, take_folder
+from bert4rec.config.load import Overrides, flat, load_config, parse_command_line, read_options, take_positional
 from bert4rec.config.tables import Config
 from bert4rec.report.pages import metrics_table
 from bert4rec.report.summary import ratings_line, rules, unknown_items
@@ -74,7 +74,7 @@ def settings_of(trained: Trained, argv: Sequence[str]) -> Config:
 
     Raises `SettingsError` for a setting that an evaluation cannot change.
     """
-    dataset, options = take_folder(argv)
+    dataset, options = take_positional(argv)
     if any(name == "config" for name, _ in read_options(options)):
         raise SettingsError(
             "--config: an evaluation uses the settings of its run; override settings by --table.key=value"

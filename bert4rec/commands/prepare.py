@@ -8,7 +8,7 @@ from typing import get_args
 
 from bert4rec.api import DOWNLOADED, RAW, make_dataset
 from bert4rec.config.help import DATA_OPTIONS, PREPARE_OPTIONS, usual_help
-from bert4rec.config.load import NO_FILE, parse_command_line, settings_file, take_folder
+from bert4rec.config.load import NO_FILE, parse_command_line, settings_file, take_positional
 from bert4rec.config.tables import Source
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import SettingsError
@@ -36,9 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Make the dataset folder and print the next command; return 0, or 130 when stopped. Raises `UserError`."""
     log_to_terminal()
-    place, words = take_folder(arguments.settings)
-    is_set = place in SETS and not Path(place).exists()
-    words = [*_input(place, words, is_set=is_set), *words]
+    source, words = take_positional(arguments.settings)
+    is_set = source in SETS and not Path(source).exists()
+    words = [*_input(source, words, is_set=is_set), *words]
     named, overrides = parse_command_line(words, arguments.short)
     file = settings_file(named)
     if file is None:
@@ -49,19 +49,19 @@ def run(arguments: argparse.Namespace) -> int:
         log_interrupted("stopped: no dataset was written")
         return 130
     others = [typed for name, typed in overrides.typed.items() if name.partition(".")[0] not in OF_DATA]
-    folder = [] if len(others) == len(overrides) and not (arguments.download or is_set) else [str(config.data.folder)]
+    folder = [] if len(others) == len(overrides) and not arguments.download else [str(config.data.folder)]
     next_words = [*folder, *([] if named is None else [f"--config={named}"]), *others]
     print(f"next: {_training(arguments.prog, next_words)}")
     return 0
 
 
-def _input(place: str, words: Sequence[str], *, is_set: bool) -> list[str]:
+def _input(source: str, words: Sequence[str], *, is_set: bool) -> list[str]:
     """Return the setting that names the input. Raises `SettingsError` where `words` name another one."""
     names = ("--data.path", "--path", *(["--data.source"] if is_set else []))
     others = [word for word in words if word.partition("=")[0] in names]
-    if place and others:
-        raise SettingsError(f"{place} and {others[0]}: two inputs; name one of them")
-    return [f"--data.{'source' if is_set else 'path'}={place}"] if place else []
+    if source and others:
+        raise SettingsError(f"{source} and {others[0]}: two inputs; name one of them")
+    return [f"--data.{'source' if is_set else 'path'}={source}"] if source else []
 
 
 def _training(prog: str, words: list[str]) -> str:

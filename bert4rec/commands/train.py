@@ -7,7 +7,7 @@ from bert4rec.checkpoint.run_settings import load_run_settings
 from bert4rec.commands import launched
 from bert4rec.config.help import SHORT_OPTIONS, usual_help
 from bert4rec.config.kinds import KINDS
-from bert4rec.config.load import parse_command_line, take_folder
+from bert4rec.config.load import parse_command_line, take_positional
 from bert4rec.config.tables import Config
 from bert4rec.feed.fork_server import start_ahead
 from bert4rec.runtime.console import log_to_terminal
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _settings(argv: list[str]) -> Config | None:
     """Return the settings of the training; None for a finished run."""
     log_to_terminal(is_shown=launched.is_rank_zero(), outlives_reader=True)
-    dataset, options = take_folder(argv)
+    dataset, options = take_positional(argv)
     settings = load_run_settings(*parse_command_line(options), dataset=dataset, looks_around=True)
     for note in settings.notes:
         logger.info(note)

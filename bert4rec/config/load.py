@@ -158,21 +158,21 @@ def parse_command_line(argv: Sequence[str], short: Mapping[str, str] = SHORT_OPT
     return path, overrides
 
 
-def take_folder(argv: Sequence[str]) -> tuple[str, list[str]]:
+def take_positional(argv: Sequence[str]) -> tuple[str, list[str]]:
     """Return the first word that is neither an option nor its value, or "", and all other words.
 
-    >>> take_folder(["--model.max_len", "50", "data/log", "--mode=ddp"])
+    >>> take_positional(["--model.max_len", "50", "data/log", "--mode=ddp"])
     ('data/log', ['--model.max_len', '50', '--mode=ddp'])
     """
-    words, others, folder = iter(argv), list[str](), ""
+    words, others, positional = iter(argv), list[str](), ""
     for word in words:
-        if not word.startswith("--") and not folder:
-            folder = word
+        if not word.startswith("--") and not positional:
+            positional = word
             continue
         others.append(word)
         if word.startswith("--") and "=" not in word:
             others += [value for value in [next(words, None)] if value is not None]
-    return folder, others
+    return positional, others
 
 
 def flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

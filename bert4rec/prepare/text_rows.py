@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from bert4rec.config.recognition import infer_separator
 from bert4rec.prepare.progress import LINE, BadRows, line_numbers
 from bert4rec.prepare.text_blocks import NEWLINE, QUOTE, Block, head, inside_quotes, parsed
-from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.errors import DataError, pluralize
 
 HEAD = 1 << 20  # bytes that are read for the header, or for the keys of the first JSON objects
 UNIT_SEPARATOR = b"\x1f"  # replaces a separator of several characters, which Polars does not support
@@ -204,11 +204,10 @@ def _problem(fields: list[str], layout: Layout) -> Problem | None:
     if layout.header and fields == list(layout.header):
         return HEADER_AGAIN
     if len(fields) != len(layout.columns):
-        wish = f"{len(layout.columns)} {'as the header has' if layout.header else 'expected'}"
+        n_expected, why = len(layout.columns), "as the header has" if layout.header else "expected"
         if fields == [""]:
-            return "empty line", f"is empty; {wish.replace(' ', ' fields ', 1)}"
-        n = f"{len(fields)} field" + "s" * (len(fields) != 1)
-        return "wrong number of fields", f"has {n}; {wish}"
+            return "empty line", f"is empty; {n_expected} fields {why}"
+        return "wrong number of fields", f"has {pluralize(len(fields), 'field')}; {n_expected} {why}"
     return None
 
 

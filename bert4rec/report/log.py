@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from bert4rec.checkpoint.run_folder import METRICS
+from bert4rec.config.load import flat
 from bert4rec.runtime.errors import SettingsError
 
 logger = logging.getLogger(__name__)
@@ -66,11 +67,10 @@ def open_trackers(
     names: Sequence[str], folder: Path, settings: Mapping[str, Mapping[str, Any]], *, purge_from: int
 ) -> dict[str, Callable[[], Tracker]]:
     """Return a factory for each tracker of `names`, for the run in `folder` with `settings` (table → key → value)."""
-    flat = {f"{table}.{key}": value for table, values in settings.items() for key, value in values.items()}
     factories: dict[str, Callable[[], Tracker]] = {
-        "tensorboard": partial(TensorBoard, folder, flat, purge_from=purge_from),
-        "mlflow": partial(MLflow, folder, flat),
-        "wandb": partial(WeightsAndBiases, folder, flat),
+        "tensorboard": partial(TensorBoard, folder, flat(settings), purge_from=purge_from),
+        "mlflow": partial(MLflow, folder, flat(settings)),
+        "wandb": partial(WeightsAndBiases, folder, flat(settings)),
     }
     return {name: factories[name] for name in names}
 
@@ -258,10 +258,10 @@ def flat_numbers(values: Mapping[str, Any], prefix: str = "") -> dict[str, float
     >>> flat_numbers({"train": {"loss": 0.5, "full": {"HR@1": 1.0}}})
     {'train/loss': 0.5, 'train/full/HR@1': 1.0}
     """
-    flat: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for name, value in values.items():
-        flat |= flat_numbers(value, f"{prefix}{name}/") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return flat
+        numbers |= flat_numbers(value, f"{prefix}{name}/") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return numbers
 
 
 def _cut_torn_line(file: BinaryIO) -> None:
