@@ -64,7 +64,7 @@ def name_of_path(path: str) -> str:
 
 
 def _plain_name(part: str) -> str:
-    """Return one part of a path without endings, and without what stands for other letters in a pattern."""
+    """Return one part of a path without its endings and the wildcards of a pattern."""
     while (stem := os.path.splitext(part)[0]) != part and part.lower().endswith(ENDINGS):
         part = stem
     plain = re.sub(r"\[[^]]*\]|[*?]", "", part)
@@ -91,7 +91,7 @@ def _share_or_time(value: float | str) -> float | str:
         except ValueError:
             raise ValueError("must be a time: 2019-03-01, 2019-03-01T12:00:00 or seconds") from None
     elif not 0 < value < 1:
-        raise ValueError('a share must be between 0 and 1, an instant stands in quotes: "2019-03-01"')
+        raise ValueError('a share must be between 0 and 1; a time must be in quotes: "2019-03-01"')
     return value
 
 

@@ -35,7 +35,7 @@ from tests.processes import jobs
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of the libraries about themselves
 
-# Items 0, 1, 2 are known, 3, 4, 5 new; of the new ones 5 stands in no history.
+# Items 0, 1, 2 are known, 3, 4, 5 new; item 5 is in no history.
 TRAINED = [[0, 3, 1], [3, 2, 0, 0, 4], [4]]
 POPULARITY = np.array([2, 2, 1, 2, 2, 0], np.int32)
 BESIDE = {3: [0, 1, 2, 0, 0], 4: [0, 0, 2]}  # at most 3 places away
@@ -134,7 +134,7 @@ WAYS = {
 def test_old_rows_come_from_any_sharding(
     group_of_one: None, pools: Any, small_config: Settings, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
-    """Two processes have trained; what each of them held stands where it stood, and the new rows are zeros."""
+    """Two processes have trained; the rows of both are unchanged, and the new rows are zeros."""
     held = pools(2).run(jobs.train_part, small_config(**settings), tmp_path, until=2)
     (checkpoint,) = found(tmp_path)
     tensors = read_grown(checkpoint, 3)

@@ -30,7 +30,7 @@ pytestmark = [
 
 
 def copied_from_a_gpu() -> tuple[list[str], np.ndarray]:
-    """Where the copy of a table is said to lie that is said to lie on a GPU, and its values in pieces."""
+    """Return the device that the copy of a table on a GPU reports, and the values of its pieces."""
     shard = Shard(torch.arange(6.0).view(3, 2), ShardMetadata([0, 0], [3, 2], "rank:0/cpu"))
     metadata = ShardedTensorMetadata([shard.metadata], torch.Size([3, 2]))
     table = ShardedTensor._init_from_local_shards_and_global_metadata([shard], metadata)

@@ -41,7 +41,7 @@ def test_users_of_the_dataset_and_all_of_them(made: Path, tmp_path: Path, capsys
     by_user = {line["user"]: line for line in every}
     for found, expected in zip(lines("--user", "7", "3"), (by_user[7], by_user[3]), strict=True):
         assert (found["user"], found["items"]) == (expected["user"], expected["items"])
-        assert found["scores"] == pytest.approx(expected["scores"], abs=1e-5)  # whoever is in the same batch
+        assert found["scores"] == pytest.approx(expected["scores"], abs=2e-6)  # the last digit may depend on the batch
     assert main(["recommend", str(made), "--user", "7", "3", "--top=2"]) == 0
     first, *best_of_first, second, _, _ = capsys.readouterr().out.splitlines()
     assert (first, second) == ("7", "3")

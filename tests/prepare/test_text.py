@@ -123,7 +123,7 @@ def test_numbers_parsed_as_such_are_those_of_their_text(number: str, other: str)
 
 
 def fields_letter_by_letter(text: str) -> tuple[list[str], int]:
-    """What `split_fields` says, found without `csv`."""
+    """Return the result of `split_fields`, without `csv`."""
     fields, at, is_strict = [], 0, True
     while True:
         within, behind, is_quoted = "", "", text[at : at + 1] == '"'

@@ -11,7 +11,7 @@ from bert4rec.runtime.errors import SettingsError
 
 
 def fail_on_the_first(message: str) -> str:
-    """What `on_rank_zero` raises on this rank."""
+    """Return the error that `on_rank_zero` raises on this rank."""
 
     def refuse() -> None:
         raise SettingsError(message)
@@ -33,7 +33,7 @@ def answer_of_the_first() -> int:
 
 
 def share_rows() -> tuple[list[list[int]], tuple[int, int], list[int], list[list[int]]]:
-    """Ragged rows of all ranks together, where this rank's stand, a sum, and equally many values stacked."""
+    """Return the ragged rows of all ranks, the place of this rank's rows, a sum, and stacked values."""
     partition = Partition(dist.get_rank(), dist.get_world_size())
     mine = torch.full((2 * partition.rank, 2), partition.rank)  # the first rank has none
     rows, where = partition.concatenate(mine)
@@ -51,7 +51,7 @@ def exchange_rows() -> list[list[int]]:
 
 
 def fail_on_the_last(message: str) -> str | list[int]:
-    """What every process says, or the error of the last one."""
+    """Return the answers of all ranks, or the error of the last rank."""
 
     def answer() -> int:
         if message and dist.get_rank() == dist.get_world_size() - 1:

@@ -171,11 +171,11 @@ def test_an_evaluation_has_neither_gradients_nor_states(mode: str) -> None:
 
 
 def test_what_keeps_groups_in_step_worked_out_by_hand() -> None:
-    """20 rows of 68 floats on 2 of 8 processes each; 64 x 50 positions of a process, of which 704 are predicted."""
+    """20 rows of 68 floats on 2 of 8 processes each; 64 x 50 positions per rank, 704 of them predicted."""
     in_step = {"sharding_group_size": 2, "n_train_negatives": 20}
     sampled = make_plan(make_job(20, 8, loss="sampled_softmax", **in_step), NO_LIMIT)
     assert [(part.rank, part.n_rows) for part in sampled.shards] == [(rank, 10) for rank in range(8)]
-    n_ids = 20 + 20  # of one process, which asks for each row once; half of all stand on each member of a group
+    n_ids = 20 + 20  # lookups of a rank, each row once; each rank of a group holds half of the rows
     assert sync_bytes(sampled.job, sampled.of_rank(3)) == 8 * n_ids // 2 * (68 * 4 + 8) * 3 // 4  # 3 of 4 by others
     of_shard = 10 * 68 * 4
     softmax = make_plan(make_job(20, 8, loss="softmax", **in_step), NO_LIMIT)

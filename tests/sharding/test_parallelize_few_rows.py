@@ -68,7 +68,7 @@ def test_few_items_are_trained_as_on_one_process(pools: Any, sizes: tuple[int, .
 
 @pytest.fixture(scope="module")
 def nine_items(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A real dataset of 9 items, of which 4 processes hold 3, 3, 3, 0."""
+    """Return a real dataset of 9 items; 4 processes hold 3, 3, 3, 0 of them."""
     parent, draw = tmp_path_factory.mktemp("nine"), np.random.default_rng(1)
     histories = [draw.permutation(9)[: draw.integers(3, 6)] for _ in range(40)]
     rows = [f"{user},{item}\n" for user, items in enumerate(histories) for item in items]

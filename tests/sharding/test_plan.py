@@ -19,7 +19,7 @@ from tests.sharding.make_job import NO_LIMIT, make_job
 @pytest.mark.parametrize("sharding_type", ["row_wise", "table_wise", "column_wise", "auto"])
 @pytest.mark.parametrize(("n_items", "n_processes"), [(2, 64), (2000, 64), (1000, 1), (1000, 2), (1000, 5), (1000, 16)])
 def test_every_number_is_held_once(n_items: int, n_processes: int, sharding_type: str) -> None:
-    """Of 64 processes: 2,000 rows are 32 a process, of which the last one has none left; 68 columns are 17 fours."""
+    """Of 64 processes: 2,000 rows are 32 a process, and none on the last process; 68 columns are 17 fours."""
     job = make_job(n_items, n_processes, sharding_type=sharding_type, sparse_optimizer="adagrad")
     plan = make_plan(job, NO_LIMIT)
     shards = sorted(plan.shards, key=lambda part: (part.row, part.column))

@@ -31,17 +31,17 @@ from tests.runs import Make, report_of
 
 
 def decided() -> Decision:
-    """What is found out by a question that the processes ask one after another."""
+    """Return the decision after the ranks have started it one after another."""
     rank, consensus = dist.get_rank(), StepSync(Interruption())
     for turn in range(dist.get_world_size()):
         if turn == rank:
             consensus.start(rank, report=rank == 0, out_of_time=rank == 1)
-        dist.barrier()  # which nobody would come to who waited for the others
+        dist.barrier()  # a rank that waited for the other ranks would not get here
     return consensus.wait()
 
 
 def signalled_in_an_evaluation() -> tuple[list[int], Decision]:
-    """What three pauses of an evaluation say, and the end of it; before the second one two processes get a signal."""
+    """Return the signals at three pauses, and the decision; two ranks get a signal before the second pause."""
     interruption = Interruption()
     consensus = StepSync(interruption)
     first = consensus.interrupted()

@@ -43,7 +43,7 @@ def test_lines_without_an_item_or_without_utf_8_are_bad() -> None:
 @pytest.mark.parametrize(
     ("texts", "n_users", "is_refused"),
     [
-        ([b"1 7\n1 8\n2 7\n"], 2, False), ([b"1 7 8\n", b"2 7 9 9\n3 1\n"], 3, False),  # pairs; users that stand once
+        ([b"1 7\n1 8\n2 7\n"], 2, False), ([b"1 7 8\n", b"2 7 9 9\n3 1\n"], 3, False),  # pairs; users on one line
         ([b"1 7\n2 8\n", b"2 7\n3 7 8 9\n4 7 8\n"], 4, True),
     ],
 )  # fmt: skip

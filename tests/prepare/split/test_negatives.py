@@ -51,7 +51,7 @@ def test_the_dense_draw_alone_keeps_the_same_promises(monkeypatch: pytest.Monkey
     items = [[0, 1], [2], [3, 3, 4], [11], [0, 11]]
     drawn = draw_negatives(seen(items), np.arange(N_ITEMS), n=10, seed=[1, 0])
     assert_unseen_and_distinct(drawn, items)
-    assert drawn[2, -1] == 0  # nobody has trained on item 0: last, or not at all
+    assert drawn[2, -1] == 0  # item 0 has no training positions: it comes last, or not at all
     assert 0 not in drawn[1]
 
 

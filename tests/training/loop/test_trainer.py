@@ -78,7 +78,7 @@ def train_spoiled(config: Config, folder: Path, *, step: int, where: str) -> dic
 
 
 def counted_by_the_kernel(config: Config) -> list[int]:
-    """What fbgemm takes for the number of the third update, with other lookups and a step left out in between."""
+    """Return the update number that fbgemm uses for the third update, after other lookups and a skipped step."""
     config, dataset, model, optimizers = jobs.set_up(config)
     batch = append_mask_batch(dataset.splits["test"].read(np.arange(4)), config.model.max_len)
     optimizers.set_steps(1)
