@@ -1,12 +1,13 @@
 # Everything runs in .venv, which scripts/setup.sh makes where it is missing or out of date. Its programs come first
 # on PATH, so that the commands below are the documented ones.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export NO_MKDOCS_2_WARNING := 1
 
 # $(call run,COMMAND): show a documented command and run it; make stops at the first that fails.
 run = @echo '$$ $(1)'; $(1)
 
-.PHONY: help setup demo test test-long test-nodes test-slurm test-image test-cuda test-pythons lint lock wheel bench
-.PHONY: bench-large reproduce-ml-1m clean
+.PHONY: help setup demo test test-long test-nodes test-slurm test-image test-cuda test-pythons lint docs lock wheel
+.PHONY: bench bench-large reproduce-ml-1m clean
 
 help: ## list the targets (the default)
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1	/p' Makefile
@@ -50,6 +51,9 @@ lint: setup ## ruff, mypy, the import contracts of pyproject.toml, and plain nam
 	$(call run,mypy)
 	$(call run,lint-imports)
 	$(call run,python -m scripts.check_language)
+
+docs: setup ## the documentation as a site with search, in build/site/
+	$(call run,mkdocs build --strict --quiet)
 
 lock: ## make requirements.lock anew, from what pyproject.toml asks for; versions that it names are kept
 	@[ -x .venv/bin/python ] || ./scripts/setup.sh

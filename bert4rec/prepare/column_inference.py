@@ -1,0 +1,123 @@
+"""Recognize which columns of a table have the users, items, times, ratings and titles, by names and first values."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import polars as pl
+
+from bert4rec.prepare.columns import ITEMS, SESSIONS, TIMES, USERS, looks_like_time, name_words
+from bert4rec.runtime.errors import DataError
+
+IDENTIFIERS = {"id", "uid", "uuid", "guid", "code", "number", "key", "hash", "pseudo", "ref", "slug", "handle"}
+NAMES = {"name", "title"}
+PREFIXES = {"line", "lineitem", "content", "event", "my", "the", "of", "by", "anonymous", "external", "internal"}
+WEAK_USERS = ({"email"}, {"mail"}, {"phone"}, SESSIONS)  # taken if nothing names users better
+RATINGS = {"rating", "stars", "star", "overall", "grade"}
+STARTS = ("event", "timestamp", "created", "time", "ordered", "purchased", "viewed")  # of two times, the earlier one
+MOST_TITLES = 0.2  # largest share of items with several values in a column of titles
+MOST_MISSING = 0.5  # largest share of missing values in a column of ids, times or ratings
+
+WANTED = {"user": "users", "item": "items"}  # what a question asks for
+
+
+class ColumnUnknownError(DataError):
+    """A column that must be named: the `field`, and the `columns` to choose from."""
+
+    def __init__(self, path: str, field: str, columns: Sequence[str], likely: Sequence[str]) -> None:
+        several = f" {' or '.join(likely)}?" if likely else ""
+        super().__init__(
+            f"{path}: which column has the {WANTED[field]}?{several} It has: {', '.join(columns)}; name one with "
+            f"--{field}=COLUMN"
+        )
+        self.field, self.columns = field, tuple(columns)
+
+
+def infer_columns(first: pl.DataFrame, named: Mapping[str, str], path: str) -> dict[str, str]:
+    """Return field → column of a table, given its `first` rows and the columns that are `named` already.
+
+    `named` maps a field to a column, to "" if the table has no such column, or to "auto" to recognize it. Raises
+    `ColumnUnknownError` if the users or the items could be in several columns or in none.
+
+    >>> log = pl.DataFrame({"customer_id": ["c-1"], "sku": ["A"], "at": ["2026-03-01"], "price": [9.5], "product": ["Bed"]})
+    >>> infer_columns(log, dict.fromkeys(("user", "item", "time", "rating", "title"), "auto"), "log.csv")
+    {'user': 'customer_id', 'item': 'sku', 'time': 'at', 'title': 'product'}
+    """
+    found = {field: column for field, column in named.items() if column not in ("", "auto")}
+    free = [column.name for column in first if column.name not in found.values() and not column.dtype.is_nested()]
+    for field, candidates in CANDIDATES.items():
+        if named.get(field, "") != "auto":
+            continue
+        likely = candidates(first.select(free), found.get("item", ""), first)
+        if field in WANTED and len(likely) != 1:
+            raise ColumnUnknownError(path, field, first.columns, likely)
+        if likely:
+            found[field] = likely[0]
+            free.remove(likely[0])
+    return {field: found[field] for field in named if field in found}
+
+
+def _ids(first: pl.DataFrame, words: set[str], weaker: Sequence[set[str]] = ()) -> list[str]:
+    """Return the likeliest columns of ids: those named by `words` with an id, else by `words` alone, else by names."""
+    present = [column.name for column in first if column.null_count() <= MOST_MISSING * len(column)]
+    parts = {name: name_words(name) for name in present}
+    for kinds in (words, *weaker):
+        allowed = kinds | PREFIXES | IDENTIFIERS
+        rest = {name: parts[name] - allowed for name in present if parts[name] & kinds}
+        levels = (
+            [name for name in rest if not rest[name] and parts[name] & IDENTIFIERS],
+            [name for name in rest if not rest[name]],
+            [name for name in rest if rest[name] <= NAMES],
+        )
+        if likely := next(filter(None, levels), []):
+            return likely
+    return []
+
+
+def _users(first: pl.DataFrame, _: str, whole: pl.DataFrame) -> list[str]:
+    return _ids(first, USERS - SESSIONS, WEAK_USERS)
+
+
+def _items(first: pl.DataFrame, _: str, whole: pl.DataFrame) -> list[str]:
+    likely = _ids(first, ITEMS)
+    exact = [name for name in likely if name_words(name) & {"item", "sku", "asin", "isbn"}]
+    return exact if len(likely) > 1 and len(exact) == 1 else likely
+
+
+def _times(first: pl.DataFrame, _: str, whole: pl.DataFrame) -> list[str]:
+    """Return the columns that look like times: the most exact first, of equal ones the one that names a start."""
+    shown = [column for column in first if column.null_count() <= MOST_MISSING * len(column)]
+    likely = [column for column in shown if looks_like_time(column)]
+    named = [column for column in likely if name_words(column.name) & TIMES] or likely
+    starts = {column.name: bool(name_words(column.name) & {*STARTS}) for column in named}
+    n_values = {column.name: column.n_unique() for column in named}
+    return sorted(starts, key=lambda name: (-starts[name], -n_values[name]))
+
+
+def _ratings(first: pl.DataFrame, _: str, whole: pl.DataFrame) -> list[str]:
+    named = [column for column in first if name_words(column.name) & RATINGS]
+    numbers = [column for column in named if column.cast(pl.Float64, strict=False).null_count() == 0]
+    return [column.name for column in numbers]
+
+
+def _titles(first: pl.DataFrame, item: str, whole: pl.DataFrame) -> list[str]:
+    """Return the text columns that are named like a title of an item, and have one value for nearly every item."""
+    levels: Iterator[list[str]] = iter(
+        [
+            [name for name in first.columns if name_words(name) & NAMES and name_words(name) & (ITEMS | {"lineitem"})],
+            [name for name in first.columns if name_words(name) <= {"title"}],
+            [name for name in first.columns if name_words(name) <= ITEMS],
+            [name for name in first.columns if name_words(name) <= NAMES],
+        ]
+    )
+    return [name for level in levels for name in level if _is_title(whole, item, name)]
+
+
+def _is_title(first: pl.DataFrame, item: str, name: str) -> bool:
+    if first.schema[name] != pl.String or not first[name].count():
+        return False
+    titles = first.drop_nulls([item, name]).group_by(item).agg(pl.col(name).n_unique())
+    return int((titles[name] > 1).sum()) <= MOST_TITLES * len(titles)
+
+
+CANDIDATES: dict[str, Callable[[pl.DataFrame, str, pl.DataFrame], list[str]]] = {
+    "user": _users, "item": _items, "time": _times, "rating": _ratings, "title": _titles,
+}  # fmt: skip
