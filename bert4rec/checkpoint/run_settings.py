@@ -118,7 +118,12 @@ def with_dataset(folder: str, overrides: Overrides) -> Overrides:
                 "out, or prepare another dataset with it"
             )
     metadata = read_metadata(Path(folder))
-    data, recipe = Data(source=metadata["source"], dataset_dir=folder), Preprocessing(**metadata["preprocessing"])
+    columns = metadata.get("columns", {})
+    named = {
+        f"{field}_column": columns.get(field, "") for field in ("user", "item", "time", "rating", "title") if columns
+    }
+    data = Data(source=metadata["source"], dataset_dir=folder, **named)
+    recipe = Preprocessing(**metadata["preprocessing"])
     tables = {"data": data.model_dump(mode="json"), "preprocessing": recipe.model_dump(mode="json")}
     return Overrides(flat(tables) | overrides, overrides.typed)
 

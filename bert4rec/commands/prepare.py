@@ -2,14 +2,16 @@
 
 import argparse
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
 from bert4rec.api import DOWNLOADED, RAW, make_dataset
 from bert4rec.config.help import DATA_OPTIONS, PREPARE_OPTIONS, usual_help
-from bert4rec.config.load import NO_FILE, parse_command_line, settings_file, take_positional
-from bert4rec.config.tables import Source
+from bert4rec.config.load import NO_FILE, Overrides, parse_command_line, settings_file, take_positional
+from bert4rec.config.tables import Config, Source
+from bert4rec.prepare.column_inference import ColumnUnknownError
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.signals import log_interrupted
@@ -44,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     if file is None:
         print(NO_FILE, flush=True)
     try:
-        config = make_dataset(file, overrides, download=arguments.download or is_set)
+        config = _make(file, overrides, download=arguments.download or is_set)
     except KeyboardInterrupt:
         log_interrupted("stopped: no dataset was written")
         return 130
@@ -53,6 +55,21 @@ def run(arguments: argparse.Namespace) -> int:
     next_words = [*folder, *([] if named is None else [f"--config={named}"]), *others]
     print(f"next: {_training(arguments.prog, next_words)}")
     return 0
+
+
+def _make(file: str | None, overrides: Overrides, *, download: bool) -> Config:
+    """Make the dataset; on a terminal, ask for a column that cannot be told."""
+    while True:
+        try:
+            return make_dataset(file, overrides, download=download)
+        except ColumnUnknownError as unknown:
+            if not (sys.stdin.isatty() and sys.stdout.isatty()):
+                raise
+            column = input(f"{unknown.question}\ntype its name: ").strip()
+            if column not in unknown.columns:
+                raise
+            overrides[f"data.{unknown.field}_column"] = column
+            overrides.typed[f"data.{unknown.field}_column"] = f"--{unknown.field}={column}"
 
 
 def _input(source: str, words: Sequence[str], *, is_set: bool) -> list[str]:

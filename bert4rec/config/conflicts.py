@@ -15,7 +15,7 @@ def conflicts(config: Config) -> Iterator[tuple[str, str]]:
 
 def _dataset_conflicts(config: Config) -> Iterator[tuple[str, str]]:
     data, settings = config.data, config.preprocessing
-    if data.title_column and data.titles_path:
+    if data.title_column not in ("", "auto") and data.titles_path:
         reason = f'titles come from data.titles_path = "{data.titles_path}" already; leave one of them empty'
         yield "data.title_column", reason
     if 0 < settings.max_user_interactions < settings.min_user_interactions:

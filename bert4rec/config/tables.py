@@ -137,16 +137,16 @@ class Data(Table):
     """overwrite a dataset that was made from another input; one from the same input is always overwritten"""
     titles_path: DataPath = ""
     """file or URL with the item titles; "" = movies.dat, movies.csv or u.item next to MovieLens data, if present"""
-    user_column: str = "user"
-    """column of the user ids (table)"""
-    item_column: str = "item"
+    user_column: str = "auto"
+    """column of the user ids (table); auto = recognized, as are the other columns"""
+    item_column: str = "auto"
     """column of the item ids (table)"""
-    time_column: str = ""
+    time_column: str = "auto"
     """column of the timestamps (table), "" = none; numbers, dates or ISO 8601 text; without them rows are in
     file order"""
-    rating_column: str = ""
+    rating_column: str = "auto"
     """column of the ratings (table), "" = none"""
-    title_column: str = ""
+    title_column: str = "auto"
     """column of the item titles (table), "" = none; the first title of each item is used"""
     separator: str = "auto"
     """field separator (table); auto = tab, "::", ";" or ",", detected from the first line"""
@@ -412,8 +412,8 @@ class Run(Table):
     dir: UserPath = "runs"
     """parent folder of the run folders"""
     name: str = ""
-    """name of the run folder, "" = <source>-<mode>; for other models <source>-sasrec-<mode>, <source>-markov; -2, -3, …
-    is appended if a finished run has the name"""
+    """name of the run folder, "" = <dataset>, for other models <dataset>-sasrec, …; -2, -3, … is appended if a finished
+    run has the name"""
     resume: UserPath = ""
     """run folder or checkpoint to resume, or "auto"; auto = the newest unfinished run of that name, else a new run; the
     settings are those of the resumed run, then the command line"""
@@ -455,12 +455,9 @@ class Config(Table):
 
     @property
     def run_name(self) -> str:
-        """Return the run folder's name before a number is added."""
-        if self.run.name:
-            return self.run.name
+        """Return the run folder's name before a number: that of the dataset, then of the kind unless it is Bert4Rec."""
         kind = KINDS[self.model.kind]
-        words = [kind.name] * kind.is_in_run_names + [self.parallelism.mode] * kind.is_trained
-        return "-".join([self.data.source, *words])
+        return self.run.name or "-".join([self.data.folder.absolute().name, *[kind.name] * kind.is_in_run_names])
 
     def to_toml(self) -> str:
         """Return the resolved settings as TOML; `load.load_config` reads them back to an equal `Config`."""

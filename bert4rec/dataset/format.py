@@ -108,7 +108,7 @@ def order_line(source: str, order: Mapping[str, Any]) -> str:
     """
     if order["by"] == "time":
         return "order: by time" + (f" (column {order['column']})" if order["column"] else "")
-    unnamed = " (no time column is named)" if source == "table" else ""
+    unnamed = " (no times)" if source == "table" else ""
     return f"order: as in the file{', the last row first' if order['newest_first'] else ''}{unnamed}"
 
 

@@ -9,7 +9,7 @@ from bert4rec.runtime.errors import DataError
 
 IDENTIFIERS = {"id", "uid", "uuid", "guid", "code", "number", "key", "hash", "pseudo", "ref", "slug", "handle"}
 NAMES = {"name", "title"}
-PREFIXES = {"line", "lineitem", "content", "event", "my", "the", "of", "by", "anonymous", "external", "internal"}
+PREFIXES = {"line", "lineitem", "event", "my", "the", "of", "by", "anonymous", "external", "internal"}
 WEAK_USERS = ({"email"}, {"mail"}, {"phone"}, SESSIONS)  # taken if nothing names users better
 RATINGS = {"rating", "stars", "star", "overall", "grade"}
 STARTS = ("event", "timestamp", "created", "time", "ordered", "purchased", "viewed")  # of two times, the earlier one
@@ -24,10 +24,8 @@ class ColumnUnknownError(DataError):
 
     def __init__(self, path: str, field: str, columns: Sequence[str], likely: Sequence[str]) -> None:
         several = f" {' or '.join(likely)}?" if likely else ""
-        super().__init__(
-            f"{path}: which column has the {WANTED[field]}?{several} It has: {', '.join(columns)}; name one with "
-            f"--{field}=COLUMN"
-        )
+        self.question = f"{path}: which column has the {WANTED[field]}?{several} it has: {', '.join(columns)}"
+        super().__init__(f"{self.question}; name one with --{field}=COLUMN")
         self.field, self.columns = field, tuple(columns)
 
 
@@ -37,7 +35,7 @@ def infer_columns(first: pl.DataFrame, named: Mapping[str, str], path: str) -> d
     `named` maps a field to a column, to "" if the table has no such column, or to "auto" to recognize it. Raises
     `ColumnUnknownError` if the users or the items could be in several columns or in none.
 
-    >>> log = pl.DataFrame({"customer_id": ["c-1"], "sku": ["A"], "at": ["2026-03-01"], "price": [9.5], "product": ["Bed"]})
+    >>> log = pl.DataFrame({"customer_id": ["c-1"], "sku": ["A"], "at": ["2026-03-01"], "product": ["Bed"]})
     >>> infer_columns(log, dict.fromkeys(("user", "item", "time", "rating", "title"), "auto"), "log.csv")
     {'user': 'customer_id', 'item': 'sku', 'time': 'at', 'title': 'product'}
     """
@@ -47,11 +45,41 @@ def infer_columns(first: pl.DataFrame, named: Mapping[str, str], path: str) -> d
         if named.get(field, "") != "auto":
             continue
         likely = candidates(first.select(free), found.get("item", ""), first)
+        if field in WANTED and not likely:
+            likely = _only_other(first.select(free), field)
         if field in WANTED and len(likely) != 1:
             raise ColumnUnknownError(path, field, first.columns, likely)
         if likely:
             found[field] = likely[0]
             free.remove(likely[0])
+    return {field: found[field] for field in named if field in found}
+
+
+def _only_other(first: pl.DataFrame, field: str) -> list[str]:
+    """Return the columns that can be the `field` if no name tells: all but times, ratings and the other field."""
+    others = {*_times(first, "", first), *_ratings(first, "", first)}
+    others |= {*(_items if field == "user" else _users)(first, "", first)}
+    left = [name for name in first.columns if name not in others]
+    return left if len(left) == 1 else []
+
+
+def columns_by_position(first: pl.DataFrame, named: Mapping[str, str], path: str) -> dict[str, str]:
+    """Return field → column of a table without a header: user, item, then the first column that looks like a time.
+
+    >>> rows = pl.DataFrame({"1": ["c-1"], "2": ["A"], "3": ["2026-03-01"]})
+    >>> columns_by_position(rows, {"user": "auto", "item": "auto", "time": "auto"}, "log.csv")
+    {'user': '1', 'item': '2', 'time': '3'}
+    """
+    found = {field: column for field, column in named.items() if column not in ("", "auto")}
+    free = [name for name in first.columns if name not in found.values()]
+    times = [name for name in free if named.get("time") == "auto" and looks_like_time(first[name])][:1]
+    free = [name for name in free if name not in times]
+    for field in WANTED:
+        if named.get(field, "") == "auto":
+            if not free:
+                raise ColumnUnknownError(path, field, first.columns, [])
+            found[field] = free.pop(0)
+    found |= {"time": times[0]} if times else {}
     return {field: found[field] for field in named if field in found}
 
 

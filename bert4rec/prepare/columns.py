@@ -181,7 +181,8 @@ USERS = {
 }  # fmt: skip
 ITEMS = {
     "item", "sku", "product", "movie", "film", "book", "article", "isbn", "asin", "song", "track", "artist", "video",
-    "game", "page", "url", "offer", "anime", "recipe", "goods",
+    "game", "page", "url", "offer", "anime", "recipe", "goods", "show", "episode", "podcast", "content", "course",
+    "hotel", "restaurant", "place", "job", "listing", "post", "story", "ad",
 }  # fmt: skip
 EXCEL_SINCE, EXCEL_UNTIL = 34_700, 50_424  # days since 1899-12-30: from 1995 to 2038
 NEARLY_ALL = 0.9
@@ -270,13 +271,12 @@ def column_advice(named: Mapping[str, str], present: Sequence[str]) -> str:
     `named`: field → column, from the settings; `present`: the columns of the file, or its first row.
 
     >>> column_advice({"user": "user", "item": "item"}, ["customer", "product id", "at", "price"])
-    "; try --data.user_column=customer '--data.item_column=product id' --data.time_column=at"
+    "; try --user=customer '--item=product id' --time=at"
     >>> column_advice({"user": "user", "item": "what"}, ["user", "x"])
-    '; name it with --data.item_column=…'
+    '; name it with --item=…'
     """
-    numbered = [str(number) for number in range(1, len(present) + 1)]
-    if [*present] != numbered and any(re.fullmatch(r"-?\d+(\.\d*)?", name) for name in present):
-        return f"; if this is a row and not a header, add {_options(_numbered_columns(named, present))}"
+    if is_row(present):
+        return "; if this is a row and not a header, add --data.has_header=false"
     left = [name for name in present if name not in named.values()]
     found: dict[str, str] = {}
     for kind in WORDS:
@@ -286,7 +286,8 @@ def column_advice(named: Mapping[str, str], present: Sequence[str]) -> str:
             if guess or is_missing:
                 found[kind] = guess
     verb = "try" if any(found.values()) else "name it with"
-    return f"; {verb} {_options({f'{field}_column': name for field, name in found.items()})}"
+    options = (shlex.quote(f"--{field}={name}") if name else f"--{field}=…" for field, name in found.items())
+    return f"; {verb} {' '.join(options)}"
 
 
 def _guess(kind: str, named: str, present: Sequence[str]) -> str:
@@ -310,18 +311,11 @@ def _doubt(name: str) -> int:
     return 0 if "id" in words or words <= USERS | ITEMS else 1
 
 
-def _numbered_columns(named: Mapping[str, str], row: Sequence[str]) -> dict[str, str]:
-    """Return the options for a file without a header, given its first `row`; "" for an unknown column."""
-    numbers = [str(number) for number in range(1, len(row) + 1)]
-    times = [number for number, cell in zip(numbers, row, strict=True) if looks_like_time(pl.Series("", [cell]))]
-    user, item, *_ = [*(number for number in numbers if number not in times[:1]), "", ""]
-    options = {"has_header": "false", "user_column": user, "item_column": item}
-    if times or "time" in named:
-        options["time_column"] = times[0] if times else ""
-    return options | {f"{kind}_column": "" for kind in named if kind not in ("user", "item", "time")}
+def is_row(names: Sequence[str]) -> bool:
+    """Return whether the names of columns look like the values of a row: one is a number, and they do not count up.
 
-
-def _options(values: Mapping[str, str]) -> str:
-    return " ".join(
-        shlex.quote(f"--data.{key}={value}") if value else f"--data.{key}=…" for key, value in values.items()
-    )
+    >>> is_row(["7", "A", "1700000000"]), is_row(["1", "2", "3"]), is_row(["user", "item"])
+    (True, False, False)
+    """
+    are_numbered = [*names] == [str(number) for number in range(1, len(names) + 1)]
+    return not are_numbered and any(re.fullmatch(r"-?\d+(\.\d*)?", name) for name in names)

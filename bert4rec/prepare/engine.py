@@ -62,6 +62,7 @@ def describe_rows(
         "preprocessing": config.preprocessing.recipe,
         "extends": bool(config.data.extends),
         "order": dict(source.order),
+        **_columns(source),
         "rows_read": ordered.n_rows_read + bad.total,
         "users_read": ordered.n_users_read,
         "items_read": ordered.n_items_read,
@@ -78,6 +79,12 @@ def describe_rows(
         "has_target_times": "time" in ordered.parts.columns,
         "has_ratings": "rating" in ordered.parts.columns,
     }
+
+
+def _columns(source: Interactions | GeneratedSource) -> dict[str, dict[str, str]]:
+    """Return the columns of a table as named or recognized: field → column."""
+    is_table = isinstance(source, Interactions) and source.source.form == "table"
+    return {"columns": dict(source.columns)} if is_table else {}
 
 
 def _checksum(name: str) -> dict[str, str]:
@@ -208,7 +215,7 @@ def _look_at_rows(
 
 def _one_item(data: Data, item: object) -> str:
     """Return the error message for rows that all have the same item."""
-    advice = "name the column of the items: --data.item_column=…" if data.source == "table" else "bring other rows"
+    advice = "name the column of the items: --item=…" if data.source == "table" else "bring other rows"
     return f'{data.path}: all rows have one item, "{item}", so there is nothing to choose from; {advice}'
 
 

@@ -57,12 +57,12 @@ def first_of_other_columns(interactions: Interactions) -> pl.DataFrame:
 def _order_warnings(interactions: Interactions) -> Iterator[str]:
     if interactions.order["by"] == "time":
         return
-    text = "no time column is named: the order of the file's rows is taken for the order of time"
+    text = "the rows have no times: the order of the file's rows is taken for the order of time"
     unnamed = first_of_other_columns(interactions)
     times = [column.name for column in unnamed if looks_like_time(column)]
     if times:
         verb = "looks like a time" if len(times) == 1 else "look like times"
-        text += f"; {', '.join(times)} {verb}: {shlex.quote(f'--data.time_column={times[0]}')}"
+        text += f"; {', '.join(times)} {verb}: {shlex.quote(f'--time={times[0]}')}"
         if needs_format(unnamed[times[0]]):
             forms = matching_time_formats(unnamed[times[0]])
             text += f" {shlex.quote(f'--data.time_format={forms[0]}')}" if forms else " with --data.time_format=…"
@@ -72,7 +72,7 @@ def _order_warnings(interactions: Interactions) -> Iterator[str]:
 def _name_warnings(interactions: Interactions) -> Iterator[str]:
     user, item = interactions.columns["user"], interactions.columns["item"]
     if are_columns_swapped(user, item):
-        swapped = shlex.join([f"--data.user_column={item}", f"--data.item_column={user}"])
+        swapped = shlex.join([f"--user={item}", f"--item={user}"])
         yield f"the user column {user} and the item column {item} look swapped; if they are: {swapped}"
 
 
@@ -113,7 +113,7 @@ def _shown(rows: pl.DataFrame, columns: Mapping[str, str]) -> Iterator[str]:
     for row in rows.select(names).head(SHOWN_ROWS).rows():
         table.append([_cell(name, value) for name, value in zip(names, row, strict=True)])
     widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
-    yield "the first rows, as they are understood:"
+    yield "the first rows, as they are understood (other columns: --user, --item, --time, --title, --rating):"
     for line in table:
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
 

@@ -221,9 +221,9 @@ class HistoryStats:
                 f"data.time_unit says; later rows are left out with --preprocessing.time_until={until}"
             )
         if self.time_span and first == last and n_rows > 1:
-            advice = "; if another column has the times: --data.time_column=…" if is_table else ""
+            advice = "; if another column has the times: --time=…" if is_table else ""
             found.append(f"all times are {moment(first)}: the order of the file's rows counts{advice}")
-        advice = "; if another column has the users: --data.user_column=…" if is_table else ""
+        advice = "; if another column has the users: --user=…" if is_table else ""
         if n_users == 1:
             found.append(f"all {pluralize(n_rows, 'row')} are of one user: one test target tells nothing{advice}")
         elif self.are_alike:

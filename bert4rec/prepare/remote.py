@@ -9,7 +9,7 @@ import sys
 import warnings
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +31,7 @@ from bert4rec.config.recognition import (
 )  # fmt: skip
 from bert4rec.config.tables import Data
 from bert4rec.prepare.progress import Progress
-from bert4rec.prepare.sources import SOURCES, named_columns
+from bert4rec.prepare.sources import SOURCES, choose_columns
 from bert4rec.prepare.tables import FIRST_ROWS
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import try_lock
@@ -99,24 +99,26 @@ FILE = "file\n"  # column with the address of each row's file; no header has a n
 LONGEST = 60  # characters of a copy's name: keys of a bucket may be longer than the 255 bytes of a file name
 
 Typed: TypeAlias = Literal["parquet", "arrow file"]
+Choose: TypeAlias = Callable[[pl.DataFrame, str], Collection[str]]
 Copied: TypeAlias = tuple[Path, str, int]  # the local file, its address, the number of rows just copied
 
 
-def copy_remote(url: str, folder: Path, columns: Collection[str] | None) -> Iterator[Copied]:
+def copy_remote(url: str, folder: Path, choose: Choose | None) -> Iterator[Copied]:
     """Copy the file at `url`, or all files that fit a pattern, into `folder` in the order of their names, part by part.
 
-    Of a typed table (Parquet, Arrow), the first rows are copied with all columns, and the rest with only `columns`.
-    Text, and any file if `columns` is None, is copied as whole lines, unpacked. Raises `DataError` for a file that is
-    missing, forbidden or unreachable, and for an interrupted copy.
+    Of a typed table (Parquet, Arrow), the first rows are copied with all columns, and the rest with only those that
+    `choose` returns for the first rows and the address. Text, and any file if `choose` is None, is copied as whole
+    lines, unpacked. Raises `DataError` for a file that is missing, forbidden or unreachable, and for an interrupted
+    copy.
     """
     refuse_unsupported_format(without_secrets(url))
     kind = SUFFIXES.get(Path(without_secrets(url)).suffix.lower(), ("text", ""))[0]
-    if columns is None or kind not in ("parquet", "arrow file"):
+    if choose is None or kind not in ("parquet", "arrow file"):
         yield from _copy_lines(url, folder)
         return
     for number, file in enumerate(_files(url, kind)):
         path = _place(folder, number, file)
-        for n_rows in _copy_columns(file, kind, path, columns):
+        for n_rows in _copy_columns(file, kind, path, choose):
             yield path, without_secrets(file), n_rows
 
 
@@ -137,11 +139,12 @@ def _copy_lines(url: str, folder: Path) -> Iterator[Copied]:
         yield path, without_secrets(url), 0
 
 
-def _copy_columns(url: str, kind: Typed, path: Path, columns: Collection[str]) -> Iterator[int]:
+def _copy_columns(url: str, kind: Typed, path: Path, choose: Choose) -> Iterator[int]:
     """Write the table at `url` as an Arrow stream, which can hold every type, and yield the numbers of rows written."""
     with readable(url, kind):
         table = pl.scan_parquet(url, glob=False) if kind == "parquet" else pl.scan_ipc(url, glob=False)
         first = table.head(FIRST_ROWS).collect()
+    columns = choose(first, without_secrets(url))
     needed = [name for name in first.columns if name in columns]
     schema, packed = first.to_arrow().schema, pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema, options=packed) as stream:
@@ -203,10 +206,14 @@ def local_files(data: Data, folder: Path, progress: Progress) -> Iterator[LocalF
     """
     names: dict[str, str] = {}
     changes: dict[str, str] = {}
-    columns = named_columns(data).values() if data.source == "table" else None
-    for key, place, needed in (("path", data.path, columns), ("titles_path", data.titles_path, None)):
+
+    def choose(first: pl.DataFrame, url: str) -> Collection[str]:
+        return choose_columns(data, first, url).values()
+
+    tables = choose if data.source == "table" else None
+    for key, place, columns in (("path", data.path, tables), ("titles_path", data.titles_path, None)):
         if is_url(place):
-            changes[key] = _copied(place, folder / key, needed, names, progress)
+            changes[key] = _copied(place, folder / key, columns, names, progress)
     local = LocalFiles(data.model_copy(update=changes), names)
     try:
         yield local
@@ -215,14 +222,14 @@ def local_files(data: Data, folder: Path, progress: Progress) -> Iterator[LocalF
 
 
 def _copied(
-    url: str, folder: Path, columns: Collection[str] | None, names: dict[str, str], progress: Progress
+    url: str, folder: Path, choose: Choose | None, names: dict[str, str], progress: Progress
 ) -> str:  # fmt: skip
     """Copy the files at `url` into `folder`, add them to `names`, and return the path or the pattern of the copies."""
     folder.mkdir(parents=True)
     files: dict[str, str] = {}
     with progress.stage("fetch", 0) as stage, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Polars warns when it looks up the region of a bucket
-        for path, name, n_rows in copy_remote(url, folder, columns):
+        for path, name, n_rows in copy_remote(url, folder, choose):
             files[str(path)] = name
             stage.advance(0, n_rows)
     names |= files

@@ -10,7 +10,8 @@ import polars as pl
 
 from bert4rec.config.recognition import PACKED, SUFFIXES, format_of, has_sequences, matching_files, recognize
 from bert4rec.config.tables import Data, Preprocessing
-from bert4rec.prepare.columns import IDS, Fields, all_decimal, column_advice
+from bert4rec.prepare.column_inference import columns_by_position, infer_columns
+from bert4rec.prepare.columns import IDS, Fields, all_decimal, column_advice, is_row
 from bert4rec.prepare.ordering import Distinct
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.synthetic import GENERATORS, GeneratedSource
@@ -246,7 +247,7 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, text_ids: Col
     `text_ids`: fields of a table whose ids "7.0" are text and not 7. Raises `DataError` for a missing file or column.
     """
     source, is_table = SOURCES[data.source], data.source == "table"
-    columns = named_columns(data) if is_table else dict(source.columns)
+    columns = {} if is_table else dict(source.columns)
     if preprocessing.only_read:
         if data.source != "goodreads":
             raise DataError("preprocessing.only_read = true: only the source goodreads has is_read; set it to false")
@@ -268,6 +269,8 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, text_ids: Col
     if is_table:
         source = replace(source, separator=data.separator, has_header=data.has_header)
     interactions = Interactions(source, files, columns, times, block_bytes, newest_first)
+    if is_table:
+        interactions = replace(interactions, columns=_columns_of_table(interactions, data))
     names = [name for name in IDS if name not in text_ids] if is_table else []
     return replace(interactions, decimal_ids=decimal_id_fields(interactions, names))
 
@@ -279,7 +282,7 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
     recognizes. With `is_named`, only the columns of `data` are accepted. Raises `DataError`.
     """
     file, own = Path(path), SOURCES.get(data.source, SOURCES["table"])
-    named = {"user": data.user_column, "item": data.item_column, "time": data.time_column}
+    named = {name: column for name, column in named_columns(data).items() if name in USUAL_COLUMNS}
     if not is_named and own.form != "table":
         named = {"time": "", **own.columns} if own.has_header else USUAL_COLUMNS
     backwards = preprocessing.reverse_file_order
@@ -296,6 +299,12 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
             return replace(rows, decimal_ids=decimal_id_fields(rows, IDS))
     if not is_named and (recognized := _recognized(path)) not in ("", "table"):
         return open_interactions(data.model_copy(update={"source": recognized, "path": path}), Preprocessing())
+    if "auto" in named.values():
+        source = replace(SOURCES["table"], separator=data.separator, has_header=data.has_header)
+        rows = Interactions(source, (file,), {}, Times(data.time_unit, data.time_format), HISTORY_BYTES, of_data[-1])
+        columns = _columns_of_table(rows, data.model_copy(update={"rating_column": "", "title_column": ""}))
+        rows = replace(rows, columns=columns)
+        return replace(rows, decimal_ids=decimal_id_fields(rows, IDS))
     wanted = {name: column for name, column in named.items() if column}
     missing = ", ".join(f"{column} ({name})" for name, column in wanted.items() if column not in present)
     raise DataError(f"{path}: no column {missing}; it has: {', '.join(present)}{column_advice(wanted, [*present])}")
@@ -309,19 +318,44 @@ def _recognized(path: str) -> str:
         return ""
 
 
+def _columns_of_table(interactions: Interactions, data: Data) -> dict[str, str]:
+    """Return field → column, as the settings name it or as it is recognized in the first file."""
+    file, path = interactions.open(interactions.files[0]), str(interactions.files[0])
+    present = [name for name, is_field in file.columns.items() if is_field]
+    is_auto = "auto" in named_columns(data).values()
+    first = interactions.first_of({name: name for name in present}) if is_auto else pl.DataFrame(schema=present)
+    return choose_columns(data, first, path)
+
+
+def choose_columns(data: Data, first: pl.DataFrame, path: str) -> dict[str, str]:
+    """Return field → column of a table that begins with the rows `first`.
+
+    Raises `DataError` if a column has two fields, or if the users or items cannot be told.
+    """
+    named = named_columns(data)
+    if "auto" not in named.values():
+        return {field: column for field, column in named.items() if column}
+    if not data.has_header:
+        return columns_by_position(first, named, path)
+    if is_row(first.columns):
+        raise DataError(f"{path}: its first line is a row and not a header; add --data.has_header=false")
+    return infer_columns(first, named, path)
+
+
 def named_columns(data: Data) -> dict[str, str]:
-    """Return the columns that the settings of a table name, by field. Raises `DataError` if a column has two fields."""
-    named = {"user": data.user_column, "item": data.item_column, "time": data.time_column, "rating": data.rating_column}
-    columns = {field: name for field, name in named.items() if name}
-    if data.title_column in columns.values():
-        raise DataError(
-            f'data.title_column = "{data.title_column}": this column is another field already; name another'
-        )
-    if data.title_column:
-        columns["title"] = data.title_column
-    if len({*columns.values()}) < len(columns):
-        raise DataError(f"data.user_column, item_column, …: one column is named twice: {columns}; name each once")
-    return columns
+    """Return field → column of the settings: "auto" to recognize it, "" for none.
+
+    Raises `DataError` if a column has two fields.
+    """
+    named = {
+        "user": data.user_column, "item": data.item_column, "time": data.time_column, "rating": data.rating_column,
+        "title": "" if data.titles_path and data.title_column == "auto" else data.title_column,
+    }  # fmt: skip
+    columns = [name for name in named.values() if name not in ("", "auto")]
+    if len({*columns}) < len(columns):
+        shown = ", ".join(f"{field} = {column}" for field, column in named.items() if column not in ("", "auto"))
+        raise DataError(f"--user, --item, …: one column is named twice: {shown}; name each once")
+    return named
 
 
 def _files(path: str, *names: str) -> tuple[Path, ...]:
