@@ -19,19 +19,22 @@ except ModuleNotFoundError as error:
     exit_for_missing(error)
 
 # Command → its help; the module of that name in bert4rec/commands/ is imported only when it is chosen.
-COMMANDS = {
-    "prepare": "raw interactions → dataset folder",
-    "train": "dataset folder → run folder",
-    "report": "the test metrics of a run folder, and what to type next",
-    "evaluate": "the metrics of a trained model again, on its own or another dataset, and the ranks of all users",
-    "compare": "runs side by side: settings, metrics, paired differences with intervals and tests, cost",
-    "recommend": "the best next items for histories of items, with the model of a run",
-    "similar": "the items most similar to an item, by the vectors that a run has learnt",
+FIRST_HOUR = {
+    "prepare": "a log of interactions → a dataset: bert4rec prepare log.csv",
+    "train": "a dataset → a trained model with its report: bert4rec train data/log",
+    "report": "what the model is worth: bert4rec report",
+    "recommend": "the next items of a user: bert4rec recommend runs/log --user c-17",
+}
+COMMANDS = FIRST_HOUR | {
+    "similar": "the items most similar to an item",
+    "evaluate": "measure a trained model again, on its own or another dataset",
+    "compare": "runs side by side: settings, metrics, paired differences, cost",
     "export": "a trained model for other programs: safetensors, item vectors, torch.export, ONNX",
     "extend": "a new run for a dataset with new items, which keeps what a run has learnt",
+    "describe": "what a dataset holds, and what stands out in its log",
+    "check": "whether a dataset is whole and leaks nothing, row by row",
     "plan": "memory and embedding time of a training on any cluster, and whether it fits",
-    "doctor": "whether this machine can train what the settings say: packages, devices, network, memory, plan",
-    "check": "whether a dataset folder is whole and leaks nothing, row by row",
+    "doctor": "whether this machine can train: packages, devices, network, memory, plan",
 }
 OTHER_NAMES = {"prepare": "preprocess preprocessing", "train": "fit", "recommend": "predict"}  # in other programs
 OUTLIVES_READERS = ("train",)  # commands that do not end when their output pipe is closed
@@ -131,9 +134,10 @@ def _run(name: str, words: Sequence[str], prog: str) -> int:
 def _answer(word: str) -> NoReturn:
     """Print the help or the version, or suggest the nearest command."""
     lines = [f"  {name:<10} {summary}" for name, summary in COMMANDS.items()]
+    lines = ["the first hour:", *lines[: len(FIRST_HOUR)], "", "then:", *lines[len(FIRST_HOUR) :]]
     parser = Parser(
         prog=_program(), usage="%(prog)s COMMAND …", formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="\n".join(["commands:", *lines, "", f"{_program()} COMMAND --help: the options of a command"]),
+        epilog="\n".join([*lines, "", f"{_program()} COMMAND --help: the options of a command"]),
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"bert4rec {__version__}")
     if word.startswith("-"):

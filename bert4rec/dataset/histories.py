@@ -118,6 +118,10 @@ class Histories:
         times = self.times(rows, starts, stops) if self.with_times else None
         return Rows(items, stops - starts, times=times)
 
+    def all_times(self) -> Iterator[Indices]:
+        """Yield the seconds of all interactions, part by part."""
+        return self._columns.values(TIMES)
+
     def times(self, rows: Indices, starts: Indices, stops: Indices) -> Indices:
         """Return the seconds [total] of the interactions that `read` returns."""
         return self._columns.slices(TIMES, rows, starts, stops)
@@ -332,6 +336,10 @@ class Columns:
     def lengths(self, name: str) -> Indices:
         """Return the lengths [N] of all lists of a column."""
         return np.concatenate([np.diff(offsets) for offsets, _ in self._lists(name)]).astype(np.int64)
+
+    def values(self, name: str) -> Iterator[Array]:
+        """Yield the elements of all lists of a column, by record batch."""
+        return (values for _, values in self._lists(name))
 
     def lengths_at(self, name: str, rows: Indices) -> Indices:
         """Return the lengths [B] of the lists at `rows` [B]."""

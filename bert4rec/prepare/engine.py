@@ -14,6 +14,7 @@ import polars as pl
 
 from bert4rec.config.recognition import is_url
 from bert4rec.config.tables import OWN_DATA, Config, Data
+from bert4rec.dataset.findings import findings
 from bert4rec.dataset.format import (
     CARD,
     FOLDERS,
@@ -26,13 +27,14 @@ from bert4rec.dataset.format import (
     order_line,
 )
 from bert4rec.prepare.columns import DECIMAL
-from bert4rec.prepare.first_look import first_look
+from bert4rec.prepare.first_look import first_look, first_of_other_columns
 from bert4rec.prepare.histories import HistoryStats, NumberedHistories, choose_split, history_stats, item_table
 from bert4rec.prepare.ordering import ExistingIds, item_ids, read_known
 from bert4rec.prepare.progress import BadRows, Progress
 from bert4rec.prepare.remote import LocalFiles, local_files
 from bert4rec.prepare.rows import FILTERS, OrderedRows, RawRows, limit_rows, order_rows, read_rows
 from bert4rec.prepare.sources import Interactions, open_source
+from bert4rec.prepare.survey import survey_columns
 from bert4rec.prepare.synthetic import GeneratedSource, oracle_ranks
 from bert4rec.prepare.writer import (
     FolderWriter,
@@ -63,6 +65,7 @@ def describe_rows(
         "extends": bool(config.data.extends),
         "order": dict(source.order),
         **_columns(source),
+        **_log(source, survey),
         "rows_read": ordered.n_rows_read + bad.total,
         "users_read": ordered.n_users_read,
         "items_read": ordered.n_items_read,
@@ -85,6 +88,14 @@ def _columns(source: Interactions | GeneratedSource) -> dict[str, dict[str, str]
     """Return the columns of a table as named or recognized: field → column."""
     is_table = isinstance(source, Interactions) and source.source.form == "table"
     return {"columns": dict(source.columns)} if is_table else {}
+
+
+def _log(source: Interactions | GeneratedSource, survey: HistoryStats) -> dict[str, dict[str, Any]]:
+    """Return what `findings` tells about the log; {} for generated data."""
+    if isinstance(source, GeneratedSource):
+        return {}
+    others = first_of_other_columns(source) if source.source.form == "table" else pl.DataFrame()
+    return {"log": survey.log.result(survey.lengths, survey.time_span, survey_columns(others))}
 
 
 def _checksum(name: str) -> dict[str, str]:
@@ -122,6 +133,8 @@ def prepare(config: Config) -> Path:
         metadata, size = _make_dataset(config, local, new, known, warnings, progress)
         _refuse_another_input(config)  # again: another preparation may have finished in the meantime
     logger.info(f"\n{describe(metadata)}\n")
+    for finding in findings(metadata):
+        logger.info(finding)
     _warn(*warnings)  # again: the progress has scrolled them away
     logger.info(f"dataset folder: {folder} ({size / 1e6:,.1f} MB)")
     return folder

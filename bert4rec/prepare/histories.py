@@ -15,6 +15,7 @@ from bert4rec.prepare.negatives import Ints, train_counts
 from bert4rec.prepare.ordering import Parts, to_histories
 from bert4rec.prepare.progress import Progress
 from bert4rec.prepare.rows import OrderedRows
+from bert4rec.prepare.survey import LogSurvey
 from bert4rec.prepare.times import moment
 from bert4rec.runtime.errors import DataError, pluralize
 
@@ -207,6 +208,7 @@ class HistoryStats:
     train_counts: Ints
     validated: NDArray[np.bool_]
     time_span: tuple[int, int] | None
+    log: LogSurvey
     are_alike: bool = False
 
     def warnings(self, *, is_table: bool, now: float) -> list[str]:
@@ -245,8 +247,10 @@ def history_stats(
     times: list[int] = []
     n_tested = 0
     are_alike, first_items = True, None
+    log = LogSurvey(n_items, has_times="time" in histories.columns)
     with progress.stage("split", histories.n_rows) as stage:
         for frame in histories:
+            log.add(frame)
             marked = rule(frame)
             frame_lengths = marked["items"].list.len().to_numpy()
             lengths[marked["user"].to_numpy()] = frame_lengths
@@ -273,7 +277,7 @@ def history_stats(
     validated = np.zeros(n_users, bool)
     validated[validation_sample(users.astype(np.int64), n_users=settings.validation_users, seed=settings.seed)] = True
     counts -= np.bincount(targets[validated[users]], minlength=n_items)
-    return HistoryStats(lengths, counts, validated, (min(times), max(times)) if times else None, are_alike)
+    return HistoryStats(lengths, counts, validated, (min(times), max(times)) if times else None, log, are_alike)
 
 
 def item_table(

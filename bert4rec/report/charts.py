@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -261,8 +261,12 @@ def _scores(contents: Contents) -> Chart | None:
 
 
 def _lengths(contents: Contents) -> Chart | None:
-    if not (lengths := contents.report["dataset"].get("lengths")):
-        return None
+    lengths = contents.report["dataset"].get("lengths")
+    return draw_lengths(lengths) if lengths else None
+
+
+def draw_lengths(lengths: Mapping[str, Any]) -> Chart:
+    """Return the chart of the histogram of the histories' `lengths`, as `metadata.json` has it."""
     bars = lengths["histogram"]
     with new_figure(height=2.6) as (figure, (axes,)):
         axes.bar(range(len(bars)), [n for *_, n in bars], color=MODEL, width=0.8)

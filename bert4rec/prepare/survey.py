@@ -1,0 +1,122 @@
+"""Count what may stand out in a log while its histories are read: repeats, heavy users, items that come and go."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from bert4rec.dataset.findings import FEW
+from bert4rec.prepare.columns import SESSIONS, name_words
+
+EVENTS = {"event", "action", "behavior", "behaviour", "type", "interaction", "activity", "verb"}
+EVENT_VALUES = {
+    "view", "click", "cart", "purchase", "buy", "addtocart", "transaction", "fav", "like", "play", "skip", "wishlist",
+    "remove_from_cart", "add_to_cart", "view_item", "pv", "impression", "order", "share", "download", "return",
+}  # fmt: skip
+PRICES = {"price", "amount", "revenue", "value", "cost", "total", "discount"}
+MOST_EVENTS = 12  # distinct values of a column of events
+DAY, YEAR = 86_400, 365 * 86_400
+RECENT = 0.1  # last share of the time span: items that begin there are new, items that end before it are gone
+HEAVY, HEAVY_FROM = 20, 1000  # times the 95th percentile of the users' rows, and the least number of rows
+MONTHS, IN_SEASON, SEEN_OFTEN = 4, 0.75, 20  # months of a season, share of an item's rows in it, rows of such an item
+MOST_ITEMS = 200_000  # with more items, months are not counted: that takes 48 bytes an item
+
+
+class LogSurvey:
+    """Count, over frames of histories (`items`, `times`), what `findings` tells about a log."""
+
+    def __init__(self, n_items: int, *, has_times: bool) -> None:
+        self._repeats = self._duplicates = 0
+        self._has_times = self._has_dates_only = has_times
+        self._counts = np.zeros(n_items, np.int64)
+        self._first = np.full(n_items, np.iinfo(np.int64).max)
+        self._last = np.full(n_items, np.iinfo(np.int64).min)
+        self._months = np.zeros((n_items, 12), np.int32) if has_times and n_items <= MOST_ITEMS else None
+
+    def add(self, histories: pl.DataFrame) -> None:
+        """Count the rows of some whole histories."""
+        items = histories["items"].explode(empty_as_null=False).to_numpy()
+        users = np.repeat(np.arange(len(histories)), histories["items"].list.len().to_numpy())
+        again = (items[1:] == items[:-1]) & (users[1:] == users[:-1])
+        self._repeats += int(again.sum())
+        self._counts += np.bincount(items, minlength=len(self._counts))
+        if not self._has_times or not len(items):
+            return
+        times = histories["times"].explode(empty_as_null=False).to_numpy()
+        self._duplicates += int((again & (times[1:] == times[:-1])).sum())
+        self._has_dates_only = self._has_dates_only and not (times % DAY).any()
+        by_item = pl.DataFrame({"item": items, "time": times}).group_by("item")
+        found = by_item.agg(first=pl.col("time").min(), last=pl.col("time").max())
+        places = found["item"].to_numpy()
+        self._first[places] = np.minimum(self._first[places], found["first"].to_numpy())
+        self._last[places] = np.maximum(self._last[places], found["last"].to_numpy())
+        if self._months is not None:
+            month = times.astype("datetime64[s]").astype("datetime64[M]").astype(np.int64) % 12
+            self._months += (
+                np.bincount(items * 12 + month, minlength=self._months.size).reshape(-1, 12).astype(np.int32)
+            )
+
+    def result(
+        self, lengths: NDArray[np.int64], span: tuple[int, int] | None, columns: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the numbers for `metadata.json`; `lengths` of the histories, `span`: first and last time."""
+        has_rows = self._counts > 0
+        first, last = span or (0, 0)
+        recent = int(last - RECENT * (last - first))
+        is_long = last - first >= 0.9 * YEAR
+        return {
+            "repeats_in_a_row": self._repeats,
+            "duplicates": self._duplicates,
+            "has_dates_only": self._has_dates_only,
+            "heavy_users": _heavy_users(lengths),
+            "rare_items": int((self._counts[has_rows] < FEW).sum()),
+            "recent_from": recent,
+            "gone_items": int((self._last[has_rows] < recent).sum()) if span else 0,
+            "new_items": int((self._first[has_rows] >= recent).sum()) if span else 0,
+            "seasonal_items": self._seasonal_items() if is_long else 0,
+            **columns,
+        }
+
+    def _seasonal_items(self) -> int:
+        """Return the number of items with most rows in four months in a row."""
+        if self._months is None:
+            return 0
+        rows = self._months.sum(1)
+        ring = np.concatenate([self._months, self._months[:, : MONTHS - 1]], axis=1)
+        season = sum(ring[:, first : first + 12] for first in range(MONTHS)).max(1)  # type: ignore[union-attr]
+        return int(((rows >= SEEN_OFTEN) & (season >= IN_SEASON * rows)).sum())
+
+
+def _heavy_users(lengths: NDArray[np.int64]) -> dict[str, int]:
+    """Return how many users have far more rows than others, with how many rows; {} if there are none."""
+    present = lengths[lengths > 0]
+    limit = max(HEAVY_FROM, int(HEAVY * np.quantile(present, 0.95)))
+    heavy = present[present > limit]
+    return {"users": len(heavy), "rows": int(heavy.sum()), "limit": limit} if len(heavy) else {}
+
+
+def survey_columns(first: pl.DataFrame) -> dict[str, Any]:
+    """Return the columns, of those that no field has, with events (and their shares), sessions and prices.
+
+    >>> survey_columns(pl.DataFrame({"event": ["view", "view", "buy", "view"], "price": [1, 2, 3, 4]}))
+    {'events': {'event': {'view': 0.75, 'buy': 0.25}}, 'sessions': [], 'prices': ['price']}
+    """
+    words = {name: name_words(name) for name in first.columns}
+    events = {name: shares for name in first.columns if (shares := _event_shares(first[name], words[name]))}
+    return {
+        "events": events,
+        "sessions": [name for name in first.columns if words[name] & SESSIONS and first[name].n_unique() > 1],
+        "prices": [name for name in first.columns if words[name] & PRICES],
+    }
+
+
+def _event_shares(column: pl.Series, words: set[str]) -> dict[str, float]:
+    """Return the values of a column of events with their shares, the most frequent first; {} for another column."""
+    known = column.drop_nulls()
+    if known.dtype != pl.String or not 2 <= known.n_unique() <= MOST_EVENTS:
+        return {}
+    values = known.value_counts(sort=True, normalize=True).rows()
+    is_events = words & EVENTS or {str(value).lower() for value, _ in values} & EVENT_VALUES
+    return {str(value): round(share, 3) for value, share in values} if is_events else {}
