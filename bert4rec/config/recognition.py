@@ -147,15 +147,25 @@ def recognize(path: str) -> DetectedSource:
 
 
 def matching_files(path: str) -> tuple[Path, ...]:
-    """Return the files that fit the pattern `path` in the order of their names; none if `path` is no pattern.
+    """Return the files of the pattern `path`, or all Parquet files in the folder `path`, in the order of their names.
 
-    Raises `DataError` if no file fits.
+    Returns none if `path` is neither. Raises `DataError` if no file fits the pattern.
     """
+    if Path(path).is_dir():
+        return _parquet_files(Path(path))
     if not glob.has_magic(path) or Path(path).exists():
         return ()
     if files := tuple(file for file in sorted(map(Path, glob.glob(path, recursive=True))) if file.is_file()):
         return files
     raise DataError(f"{path}: no file fits this pattern; correct data.path")
+
+
+def _parquet_files(folder: Path) -> tuple[Path, ...]:
+    """Return all Parquet files below `folder`, as other programs write a table; none if it has other files of data."""
+    present = [file for file in sorted(folder.rglob("*")) if file.is_file() and not file.name.startswith((".", "_"))]
+    tables = tuple(file for file in present if file.suffix.lower() in (".parquet", ".pq"))
+    others = [file for file in present if _by_suffix(_unpacked_name(file))[1] and file not in tables]
+    return () if others or len(tables) < 2 else tables
 
 
 def format_of(path: Path) -> Format:
