@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     from bert4rec.dataset.reader import open_dataset
 
     dataset = open_dataset(arguments.folder, verify=False)
-    print("\n".join([describe(dataset.metadata), "", *findings(dataset.metadata)]))
+    print("\n".join([describe(dataset.metadata), "", *map(str, findings(dataset.metadata))]))
     if arguments.html is not None:
         from bert4rec.report.dataset_page import write_dataset_page
         from bert4rec.runtime.errors import UserError

@@ -134,7 +134,7 @@ def prepare(config: Config) -> Path:
         _refuse_another_input(config)  # again: another preparation may have finished in the meantime
     logger.info(f"\n{describe(metadata)}\n")
     for finding in findings(metadata):
-        logger.info(finding)
+        logger.info(str(finding))
     _warn(*warnings)  # again: the progress has scrolled them away
     logger.info(f"dataset folder: {folder} ({size / 1e6:,.1f} MB)")
     return folder

@@ -68,5 +68,5 @@ def _popularity(dataset: Dataset) -> Chart:
         axes.plot(100 * ranks / len(counts), 100 * shares[ranks - 1], color=MODEL)
         axes.set(xlabel="most popular items, %", ylabel="of the interactions, %", ylim=(0, 102))
     tenth = shares[max(0, len(counts) // 10 - 1)]
-    text = f"The most popular tenth of the items has {tenth:.0%} of the interactions."
+    text = f"The most popular tenth of the items has {100 * tenth:.0f} % of the interactions."
     return Chart("popularity", "How much the popular items have", text, figure)

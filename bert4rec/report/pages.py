@@ -20,7 +20,7 @@ from bert4rec.report.figures import (
     main_protocol,
     read_contents,
 )
-from bert4rec.report.summary import checks, missing_figures, ratings_line, rules, summary
+from bert4rec.report.summary import checks, missing_figures, ratings_line, rules, summary, verdict
 from bert4rec.report.templates import render
 from bert4rec.runtime.files import atomic_write
 
@@ -48,6 +48,7 @@ def _shared_values(report: Report) -> dict[str, Any]:
         "kind": kind_of(report),
         "title": model[:1].upper() + model[1:],
         "summary": summary(report),
+        "verdict": verdict(report),
     }
 
 
@@ -116,6 +117,7 @@ def _values(contents: Contents, defaults: Settings) -> dict[str, Any]:
         **shared,
         "name": contents.name,
         "summary": _unbroken(shared["summary"]),
+        "verdict": shared["verdict"]._replace(text=_unbroken(shared["verdict"].text)),
         "warnings": [_unbroken(check.text) for check in found if check.is_warning],
         "passed": [_unbroken(check.text) for check in found if not check.is_warning],
         "protocol": main_protocol(report),

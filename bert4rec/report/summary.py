@@ -16,6 +16,7 @@ METRIC = "HR@10"
 GAIN = 0.01  # smallest gain in the last quarter of the validations that counts as improving
 DROP, N_WORSE = 0.05, 5  # smallest drop below the best, and number of validations since, that count as falling
 FEW_STEPS = 5  # steps per epoch
+FEW_USERS = 100  # test users
 
 
 def summary(report: Report) -> str:
@@ -23,9 +24,9 @@ def summary(report: Report) -> str:
 
     >>> metrics = {"full": {"users": 200, "HR@10": 0.31}}
     >>> baseline = {"full": {"HR@10": 0.1}}
-    >>> summary({"model": "SASRec", "dataset": {"items": 40}, "test": metrics, "popularity_baseline": baseline})
-    'For 31.0 % of 200 test users, SASRec has the item that came next among its first ten, out of 40 items. \
-Popularity has it for 10.0 %: SASRec finds 3.1 times as many.'
+    >>> print(summary({"model": "SASRec", "dataset": {"items": 40}, "test": metrics, "popularity_baseline": baseline}))
+    For 310 of 1,000 people, the item that came next was among the ten that SASRec recommends, out of 40 items \
+(HR@10 0.310, measured on 200 test users). The ten most popular items would do it for 100 of 1,000.
     """
     protocol, strongest = main_protocol(report), report.get("strongest_baseline", {}).get("kind")
     found = {one.kind: one for one in contestants(report) if METRIC in one.metrics.get(protocol or "", {})}
@@ -33,6 +34,37 @@ Popularity has it for 10.0 %: SASRec finds 3.1 times as many.'
         "summary", report=report, protocol=protocol, found=found if MODEL in found else {},
         strongest=None if strongest == POPULARITY else found.get(strongest),
     )  # fmt: skip
+
+
+class Verdict(NamedTuple):
+    """Hold what a person should do, and why, in a sentence: `kind` is "use", "equal", "worse", "repair", …."""
+
+    kind: str
+    text: str
+
+
+def verdict(report: Report) -> Verdict:
+    """Return whether to use the model, by its paired difference from the strongest baseline, or what to do first."""
+    comparison = report.get("strongest_baseline")
+    found = {one.kind: one for one in contestants(report)}
+    protocol = main_protocol(report)
+    n_users = found[MODEL].metrics[protocol]["users"] if protocol and MODEL in found else 0
+    damage = next((one for one in report["dataset"].get("findings", []) if one["is_damage"]), None)
+    kind, reason = "none", ""
+    if protocol and n_users < FEW_USERS:
+        kind, reason = "few", f"{n_users:,.0f} users"
+    elif protocol and damage:
+        kind, reason = "repair", damage["text"]
+    elif protocol:
+        kind = "alone" if comparison is None or comparison["kind"] not in found else _judge(comparison["interval"])
+    title = found[comparison["kind"]].title if comparison and comparison["kind"] in found else ""
+    values = {"title": report["model"], "strongest": title, "comparison": comparison, "reason": reason}
+    return Verdict(kind, sentence("verdict", kind=kind, **values))
+
+
+def _judge(interval: Sequence[float]) -> str:
+    low, high = interval
+    return "use" if low > 0 else "worse" if high < 0 else "equal"
 
 
 def result_line(report: Report) -> str:

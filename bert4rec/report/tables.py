@@ -12,6 +12,7 @@ from bert4rec.report.summary import SHORT_TITLES, heading
 
 PUBLISHED = Path(__file__).with_name("published.toml")
 LISTED_AT = 10  # cut-off of the list metrics in the tables
+NOT_SHOWN = ("users", "NDCG@1")  # NDCG@1 equals HR@1
 PATHS = ("data.dataset_dir", "run.dir", "run.name", "run.resume")  # settings that do not change what is trained
 
 
@@ -66,7 +67,8 @@ def metric_tables(report: Report, split: str = "test") -> list[MetricTable]:
             continue
         measured = [one for one in found if protocol in one.metrics]
         title, names = heading(report, split, protocol), [*found[0].metrics[protocol]]
-        of_ranks = [name for name in names if name != "users" and not is_of_lists(name)]
+        of_ranks = [name for name in names if name not in NOT_SHOWN and not is_of_lists(name)]
+        of_ranks.sort(key=lambda name: not name.endswith(f"@{LISTED_AT}"))  # those come first: a phone shows two
         tables.append(MetricTable(title, protocol, of_ranks, measured, is_of_lists=False))
         of_lists = [name for name in names if is_of_lists(name) and name.endswith(f"@{LISTED_AT}")]
         if with_lists := [one for one in measured if of_lists and of_lists[0] in one.metrics[protocol]]:

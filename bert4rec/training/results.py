@@ -1,5 +1,6 @@
 """Hold the results of an evaluation, and write the report of a run."""
 
+import json
 import logging
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from torch import nn
 from bert4rec.checkpoint.run_folder import EXAMPLES, HTML_PAGE, PAGE, REPORT, read_metadata
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.tables import Config, Model
+from bert4rec.dataset.findings import findings
 from bert4rec.dataset.format import RATINGS, USERS
 from bert4rec.dataset.histories import Bools
 from bert4rec.dataset.reader import Dataset
@@ -25,7 +27,7 @@ from bert4rec.inference.histories import ItemIds
 from bert4rec.report.figures import FORMAT_VERSION, write_json
 from bert4rec.report.log import MetricsLog, flat_numbers, read_records
 from bert4rec.report.pages import report_page, write_html
-from bert4rec.report.summary import checks, protocols, result_line, warnings
+from bert4rec.report.summary import checks, protocols, result_line, verdict, warnings
 from bert4rec.runtime.errors import in_one_line
 from bert4rec.sharding.plan import Plan
 from bert4rec.training.state import State
@@ -86,6 +88,7 @@ def _about_dataset(dataset: Dataset, held_out: Mapping[str, HeldOut]) -> dict[st
         **{key: metadata[key] for key in ("source", "users", "items", "rows", "fingerprint")},
         **{key: metadata["preprocessing"][key] for key in ("split", "n_eval_negatives")},
         **{key: metadata[key] for key in FACTS if key in metadata},
+        "findings": [finding._asdict() for finding in findings(metadata)],
         "file": metadata.get("created_from", {}).get("name", ""),
         "file_sha256": metadata.get("created_from", {}).get("sha256", ""),
         "repeated_targets": {split: _count(users.repeated) for split, users in held_out.items()},
@@ -189,13 +192,21 @@ def write_files(
     files = [folder / name for name in (REPORT, PAGE, HTML_PAGE) if (folder / name).exists()]
     log.finish(flat_numbers(tracked), files)
     for warning in report["warnings"]:
-        logger.warning(warning["text"])
+        if warning["name"] != "below_baseline":  # the verdict says so
+            logger.warning(warning["text"])
     logger.info(result_line(report))
+    if "test" in report and KINDS[report["kind"]].is_trained:
+        logger.info(verdict(report).text)
     logger.info(f"report: {folder / (HTML_PAGE if has_page else PAGE)}")
-    run = shlex.quote(str(folder))
-    logger.info(f"all figures: bert4rec report {run}")
     if KINDS[report["kind"]].is_transformer:
-        logger.info(f"recommendations: bert4rec recommend {run} --all --output=recommendations.parquet")
+        logger.info(f"next: {shlex.join(['bert4rec', 'recommend', str(folder), *_users(folder)])}")
+
+
+def _users(folder: Path) -> list[str]:
+    """Return the option of `bert4rec recommend` for the first user of the examples, or for all users."""
+    examples = folder / EXAMPLES
+    users = json.loads(examples.read_text(encoding="utf-8"))["users"] if examples.exists() else []
+    return ["--user", str(users[0]["user"])] if users else ["--all"]
 
 
 @contextmanager
