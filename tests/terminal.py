@@ -13,11 +13,11 @@ CTRL_C = b"\x03"
 
 
 def on_terminal(
-    command: Sequence[str], *, folder: Path, interrupt_after: str = "", columns: int = 80
+    command: Sequence[str], *, folder: Path, interrupt_after: str = "", keys: bytes = CTRL_C, columns: int = 80
 ) -> tuple[str, int]:
     """What `command` writes in `folder` on a terminal of so many `columns`, and its exit status.
 
-    Ctrl-C is pressed as soon as the text `interrupt_after` has come.
+    The `keys` (default: Ctrl-C) are pressed as soon as the text `interrupt_after` has come.
     """
     child, terminal = pty.fork()
     if not child:
@@ -31,7 +31,7 @@ def on_terminal(
         while chunk := os.read(terminal, 65536):
             written += chunk
             if not is_pressed and interrupt_after in written.decode(errors="ignore"):
-                is_pressed = os.write(terminal, CTRL_C) == 1
+                is_pressed = os.write(terminal, keys) == len(keys)
     except OSError:  # the end, on Linux
         pass
     return written.decode(), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

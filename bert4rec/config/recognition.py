@@ -165,7 +165,7 @@ def _parquet_files(folder: Path) -> tuple[Path, ...]:
     present = [file for file in sorted(folder.rglob("*")) if file.is_file() and not file.name.startswith((".", "_"))]
     tables = tuple(file for file in present if file.suffix.lower() in (".parquet", ".pq"))
     others = [file for file in present if _by_suffix(_unpacked_name(file))[1] and file not in tables]
-    return () if others or len(tables) < 2 else tables
+    return () if others else tables
 
 
 def format_of(path: Path) -> Format:

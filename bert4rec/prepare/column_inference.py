@@ -40,6 +40,7 @@ def infer_columns(first: pl.DataFrame, named: Mapping[str, str], path: str) -> d
     {'user': 'customer_id', 'item': 'sku', 'time': 'at', 'title': 'product'}
     """
     found = {field: column for field, column in named.items() if column not in ("", "auto")}
+    first = first.with_columns(pl.col(pl.String).replace("", None))
     free = [column.name for column in first if column.name not in found.values() and not column.dtype.is_nested()]
     for field, candidates in CANDIDATES.items():
         if named.get(field, "") != "auto":

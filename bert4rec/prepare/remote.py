@@ -218,6 +218,8 @@ def local_files(data: Data, folder: Path, progress: Progress) -> Iterator[LocalF
     try:
         yield local
     except DataError as error:
+        if not names:
+            raise
         raise DataError(local.named(str(error))) from None
 
 

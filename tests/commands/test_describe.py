@@ -1,0 +1,32 @@
+"""`bert4rec describe`: the counts of a dataset and what stands out, as text and as a page."""
+
+from pathlib import Path
+
+import polars as pl
+
+from bert4rec.__main__ import main
+from tests.fixture_types import Capture, Patch
+
+
+def test_it_tells_what_the_preparation_told(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [(f"u{user}", f"i{(user * place) % 9}", 86_400 * (100 + place)) for user in range(20) for place in range(1, 9)]
+    pl.DataFrame(rows, schema=["user", "item", "time"], orient="row").write_csv("log.csv")
+    assert main(["prepare", "log.csv", "--preprocessing.n_eval_negatives=1"]) == 0
+    prepared = capsys.readouterr().out
+    assert main(["describe", "data/log"]) == 0
+    described = capsys.readouterr().out
+    assert described.strip() in prepared
+    assert "times: dates without a time of day" in described
+
+    assert main(["describe", "data/log", "--html"]) == 0
+    page = Path("description.html").read_text()
+    assert page.count("<svg") == 3
+    assert "dates without a time of day" in page
+    assert "http://" not in page.replace("http://www.w3.org/", "")
+
+
+def test_what_cannot_be_described_is_one_line(small_folder: Path, tmp_path: Path, capsys: Capture) -> None:
+    assert main(["describe", str(tmp_path)]) == 2
+    assert main(["describe", str(small_folder), f"--html={tmp_path}/nowhere/x.html"]) == 2
+    assert capsys.readouterr().err.count("\n") == 2

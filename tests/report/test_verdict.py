@@ -1,0 +1,42 @@
+"""The verdict: what a person should do, by the paired difference, the number of test users, and the data."""
+
+from typing import Any
+
+import pytest
+
+from bert4rec.report.summary import verdict
+
+DUPLICATES = {"name": "duplicates", "text": "8 % of the rows repeat the row before", "is_damage": True}
+
+
+def report(interval: tuple[float, float] | None, users: int = 200, findings: list[Any] | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "model": "SASRec",
+        "dataset": {"items": 40, "findings": findings or []},
+        "test": {"full": {"users": users, "HR@10": 0.3, "NDCG@10": 0.2}},
+        "baselines": {"markov": {"full": {"users": users, "HR@10": 0.2, "NDCG@10": 0.1}}},
+    }
+    if interval is not None:
+        found["strongest_baseline"] = {
+            "kind": "markov", "protocol": "full", "metric": "NDCG@10", "difference": sum(interval) / 2, "interval": interval,
+        }  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "kind", "words"),
+    [
+        (report((0.01, 0.03)), "use", ["Markov", "0.020", "0.010 to 0.030"]),
+        (report((-0.01, 0.03)), "equal", ["Markov", "-0.010 to +0.030"]),
+        (report((-0.03, -0.01)), "worse", ["Markov", "0.020", "0.010 to 0.030"]),
+        (report((0.01, 0.03), findings=[DUPLICATES]), "repair", ["8 % of the rows"]),
+        (report((0.01, 0.03), findings=[DUPLICATES | {"is_damage": False}]), "use", []),
+        (report((0.01, 0.03), users=20), "few", ["20"]),
+        (report(None), "alone", []),
+        ({"model": "SASRec", "dataset": {"items": 40}}, "none", []),
+    ],
+)
+def test_what_to_do(found: dict[str, Any], kind: str, words: list[str]) -> None:
+    result = verdict(found)
+    assert result.kind == kind
+    assert all(word in result.text for word in words)
