@@ -15,6 +15,7 @@ import tomli
 
 from bert4rec.config.kinds import KINDS, Kind
 from bert4rec.config.load import flat
+from bert4rec.config.recognition import what_is
 from bert4rec.config.tables import Data
 from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError, SettingsError
@@ -88,7 +89,7 @@ def checkpoint_of(path: Path) -> Path:
             "trained model"
         )
     if folder is None:
-        raise DataError(f"{path}: neither a run folder with a checkpoint, nor a checkpoint, nor a model package")
+        raise DataError(f"{path}: expected a run with a checkpoint, a checkpoint or a model package; {what_is(path)}")
     return folder
 
 

@@ -17,6 +17,7 @@ import tomli
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, REPORT, found, named_run, newest_run
 from bert4rec.config.help import shown
 from bert4rec.config.load import NO_FILE, Overrides, flat, load_config, settings_file
+from bert4rec.config.recognition import what_is
 from bert4rec.config.tables import Config, Data, Preprocessing, expand_user
 from bert4rec.runtime.errors import DataError, SettingsError, pluralize
 
@@ -109,8 +110,7 @@ def with_dataset(folder: str, overrides: Overrides) -> Overrides:
     from bert4rec.dataset.reader import read_metadata
 
     if not (Path(folder) / METADATA).is_file():
-        advice = "name one that `bert4rec prepare` has made; options begin with --"
-        raise DataError(f"{folder}: no dataset folder; {advice}")
+        raise DataError(f"{folder}: expected a dataset; {what_is(Path(folder))}")
     for name in overrides:
         if name.partition(".")[0] in ("data", "preprocessing"):
             raise SettingsError(

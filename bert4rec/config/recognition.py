@@ -109,7 +109,7 @@ NOT_DATA = ("readme", "license", "changelog")
 HEAD = 1 << 16  # bytes that are read to recognize a file
 FIRST_LINE = 1 << 20  # bytes that are searched for the first line of a table
 N_LINES = 20  # largest number of lines to look at
-SHOWN = 8  # number of columns to list
+SHOWN = 8  # number of columns, runs or datasets to list
 ADVICE = "say what it is: --data.source=table (columns by their names), sequences (lines of a user and items), ml-1m, …"
 
 
@@ -144,6 +144,25 @@ def recognize(path: str) -> DetectedSource:
             "--data.source=… or give --data.dataset_dir=… instead"
         ) from None
     return _of_folder(place) if place.is_dir() else _of_file(place) or _refuse(place)
+
+
+def what_is(path: Path) -> str:
+    """Return what lies at `path` in a few words, for a message that something else is expected there."""
+    if not path.exists():
+        return "there is no such folder"
+    if path.is_file():
+        return f"this is a file; prepare a dataset from it first: bert4rec prepare {path}"
+    if (path / "metadata.json").is_file() and (path / "histories").is_dir():
+        return f"this is a dataset; train on it: bert4rec train {path}"
+    if (path / "checkpoints").is_dir() or (path / "report.json").is_file():
+        return "this is a run"
+    runs = sorted(child.name for child in path.iterdir() if (child / "config.toml").is_file())
+    sets = sorted(child.name for child in path.iterdir() if (child / "metadata.json").is_file())
+    for kind, names in (("runs", runs), ("datasets", sets)):
+        if names:
+            shown = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
+            return f"this is a folder of {kind}; name one of them: {shown}"
+    return "this is another folder"
 
 
 def matching_files(path: str) -> tuple[Path, ...]:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from bert4rec.config.recognition import what_is
 from bert4rec.dataset import format
 from bert4rec.runtime.console import NO_BAR, ProgressBar
 from bert4rec.runtime.errors import DataError, in_one_line
@@ -54,7 +55,7 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
     try:
         metadata: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        raise DataError(f"{folder}: no dataset folder (no metadata.json); name one of `bert4rec prepare`") from None
+        raise DataError(f"{folder}: expected a dataset; {what_is(folder)}") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read ({error}); {REMAKE}") from None
     _check_keys(path, metadata, format_version=(format.DATASET_FORMAT,), source=str, fingerprint=str)

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bert4rec.config.recognition import what_is
 from bert4rec.dataset.format import (
     DATASET_FORMAT,
     EVALUATED,
@@ -154,10 +155,9 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     path = folder / METADATA
     try:
         metadata: dict[str, Any] = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise DataError(
-            f"{folder}: no dataset folder (no metadata.json); run `bert4rec prepare` with these settings first"
-        ) from None
+    except (FileNotFoundError, NotADirectoryError):
+        advice = "" if folder.exists() else "; make it with `bert4rec prepare` and the same settings"
+        raise DataError(f"{folder}: expected a dataset; {what_is(folder)}{advice}") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read ({error}); {REMAKE}") from None
     if not isinstance(metadata, dict) or not metadata.keys() >= KEYS:

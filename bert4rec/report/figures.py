@@ -10,6 +10,7 @@ import tomli
 
 from bert4rec.checkpoint.run_folder import BEST, CHECKPOINTS, CONFIG, ENVIRONMENT, EXAMPLES, METRICS, PLAN, REPORT
 from bert4rec.config.kinds import KINDS, POPULARITY, UNTRAINED, Kind
+from bert4rec.config.recognition import what_is
 from bert4rec.report.log import read_records
 from bert4rec.runtime.errors import DataError, rounded
 from bert4rec.runtime.files import atomic_write
@@ -38,7 +39,7 @@ def read_report(run: Path) -> dict[str, Any]:
         if not isinstance(report, dict) or "dataset" not in report:
             raise ValueError("it does not name its dataset")
     except FileNotFoundError:
-        raise DataError(f"{run}: no finished run (it has no {REPORT}); name the folder of one") from None
+        raise DataError(f"{run}: expected a finished run, with {REPORT}; {what_is(run)}") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{run / REPORT}: cannot be read: {error}") from None
     return report

@@ -1,6 +1,7 @@
 """Hold the state of a training, measure its parts, and save and restore its checkpoints."""
 
 import logging
+import math
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -91,6 +92,24 @@ class State:
         False during the first `steps` steps.
         """
         return self.step >= steps and self.n_worse >= least and epoch - self.best_epoch >= share * epoch
+
+    def earliest_stop(self, epoch: float, patience: Patience, *, every: float, n_steps: float) -> float:
+        """Return the first epoch at which `patience` ends the training if nothing gets better from `epoch` on.
+
+        `every`: epochs between two validations; `n_steps`: steps of an epoch. Infinite without patience.
+
+        >>> State(best_epoch=6.0, n_worse=1).earliest_stop(8.0, 3, every=2, n_steps=100)
+        12.0
+        """
+        if patience == 0:
+            return math.inf
+        n_more = max(0, (LEAST if patience == "auto" else patience) - self.n_worse)
+        by_validations = epoch + n_more * every
+        return (
+            max(by_validations, self.best_epoch / (1 - SHARE), STEPS / n_steps)
+            if patience == "auto"
+            else by_validations
+        )
 
     def mark_best(self, ndcg: float, epoch: float) -> None:
         """Mark the current weights as the best so far."""

@@ -196,6 +196,7 @@ class Trainer:
         self._n_steps, self._examples = batches.start.steps + len(batches), examples
         self._progress = ProgressBar(self._n_steps, done=self.state.step, stays=True)
         self._is_done, self._is_rank_zero = False, step.world.is_rank_zero
+        self._has_validation = True  # until a validation has found nothing held out
         self._earlier, self._began = self.state.seconds, time.monotonic()
 
     def fit(self) -> None:
@@ -315,7 +316,8 @@ class Trainer:
                 metrics = self.evaluate(self._measure)
         except _Stopped as stop:
             self.checkpoints.interrupt(stop.number)
-        if not metrics:  # nothing is held out for validation
+        if not metrics:
+            self._has_validation = False
             self.state.mark_best(0.0, self.epoch)
             return
         protocol, names, score = _judged(metrics)
@@ -352,7 +354,7 @@ class Trainer:
             return
         learning_rate = self._settings.learning_rate * self._learning_rate_scale()
         left, speed = (
-            f"{format_duration(self._seconds_left())} left",
+            self._time_left(),
             f"  {rounded(rate)} {self._examples}/s" if rate else "",
         )
         place = f"step {step:>{len(str(self._n_steps))}}/{self._n_steps}  epoch {self.epoch:5.2f}"
@@ -368,11 +370,19 @@ class Trainer:
         """Return the training time of all sessions of the run, in seconds."""
         return self._earlier + time.monotonic() - self._began
 
-    def _seconds_left(self) -> float:
+    def _time_left(self) -> str:
+        """Return the time left as text: from the earliest end by patience to the end of all epochs or minutes."""
         n_steps = max(1, self.state.step - self._batches.start.steps)  # of this session of the run
-        left = (time.monotonic() - self._began) * (len(self._batches) / n_steps - 1)
-        limit = self._settings.max_minutes
-        return max(0.0, min(left, 60 * limit - self._seconds()) if limit else left)
+        per_epoch, settings = self._n_steps / self._settings.n_epochs, self._settings
+        per_step = (time.monotonic() - self._began) / n_steps
+        most = max(0.0, per_step * (len(self._batches) - n_steps))
+        if settings.max_minutes:
+            most = max(0.0, min(most, 60 * settings.max_minutes - self._seconds()))
+        patience = settings.patience if self._has_validation else 0
+        stop = self.state.earliest_stop(self.epoch, patience, every=settings.eval_every_n_epochs, n_steps=per_epoch)
+        least = per_step * per_epoch * max(0.0, stop - self.epoch)
+        latest = format_duration(most)
+        return f"{latest} left" if least >= most else f"{format_duration(least)} to {latest} left"
 
     def _learning_rate_scale(self) -> float:
         """Return the learning-rate scale for the sequences seen so far, so that a new batch size causes no jump."""
