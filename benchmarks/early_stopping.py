@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
     curves = [_curve(run) for run in parser.parse_args().runs]
     print(f"{len(curves)} runs, {sum(map(len, curves))} validations")
-    print("| validations | share of epochs | steps | lost, mean | lost, worst | epochs in vain, mean | not ended |")
+    print("| validations | share of epochs | steps | lost, mean | lost, worst | epochs after the best, mean | not ended |")
     print("|---:|---:|---:|---:|---:|---:|---:|")
     for least, share, steps in RULES:
         found = [outcome(curve, least, share, steps) for curve in curves]
@@ -64,7 +64,7 @@ def _curve(run: Path) -> list[Validation]:
 
 
 def outcome(curve: Sequence[Validation], least: int, share: float, steps: int) -> Outcome:
-    """What is lost, and how much is in vain, where a run of that `curve` ends by the rule."""
+    """What is lost, and how much is after the best, where a run of that `curve` ends by the rule."""
     now, epoch = State(), 0.0
     for now.step, epoch, ndcg in curve:
         now.note_validation(ndcg, epoch, patience=0)

@@ -59,7 +59,7 @@ class Parser(argparse.ArgumentParser):
         """Raise `SettingsError` for an unknown option or an unexpected argument."""
         name = word.partition("=")[0]
         if not name.startswith("-"):
-            self.error(f'"{word}": a word too many')
+            self.error(f'unexpected argument "{word}"')
         raise SettingsError(f"{name}: no such option{self._suggestion(name) or ';'} {self.prog} --help")
 
     def refuse_misspelt(self, words: Sequence[str]) -> None:
