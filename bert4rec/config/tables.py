@@ -412,8 +412,8 @@ class Run(Table):
     dir: UserPath = "runs"
     """parent folder of the run folders"""
     name: str = ""
-    """name of the run folder, "" = <dataset>, for other models <dataset>-sasrec, …; -2, -3, … is appended if a finished
-    run has the name"""
+    """name of the run folder, "" = <dataset>, or <dataset>-sasrec, …; with the kind of model unless it is Bert4Rec; -2,
+    -3, … is appended if a finished run has the name"""
     resume: UserPath = ""
     """run folder or checkpoint to resume, or "auto"; auto = the newest unfinished run of that name, else a new run; the
     settings are those of the resumed run, then the command line"""

@@ -112,7 +112,7 @@ def test_oracle_ranks_stand_in_the_order_of_the_test_split(small_dataset: Datase
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda f: shutil.rmtree(f), r"dataset: .*metadata\.json"),
+        (lambda f: shutil.rmtree(f), "dataset: expected a dataset"),
         (lambda f: (f / "metadata.json").write_text("{"), r"metadata\.json"),
         (lambda f: (f / "metadata.json").write_text("[]"), r"metadata\.json"),
         (lambda f: edit_metadata(f, format_version=1), "format_version 1"),

@@ -85,21 +85,20 @@ def test_what_comes_from_data_is_text(run: Path, page: Reader) -> None:
 def test_what_is_shown(page: Reader) -> None:
     text = " ".join(filter(None, page.texts))
     for words in (
-        "out of 3,416 items (between 30.1 % and 32.1 %",
+        "out of 3,416 items (HR@10 0.311, measured on 6,040 test users; 0.301 to 0.321",
         "by 33.3 % in the last quarter",
         "test NDCG@10 0.1754",
-        "Bert4Rec 0.0700 0.3113 0.3013 – 0.3213 0.1754 0.1654 – 0.1854 0.1500",
-        "Markov 0.0500 0.2000 0.1900 – 0.2100",
+        "Bert4Rec 0.3113 0.3013 – 0.3213 0.1754 0.1654 – 0.1854 0.0700 0.1500",
+        "Markov 0.2000 0.1900 – 0.2100",
         "MovieLens 1M, as SASRec, BERT4Rec and gSASRec have it",
         "BERT4Rec 0.2843 0.1537 Klenitskiy, Vasilev 2023, Turning Dross Into Gold Loss",
         "Bert4Rec, this run 0.3113 0.1754",
         "users HR@10 NDCG@10 1 to 5 40 0.2000 0.1000 – 0.3000 0.1000",
         "place 2 of 3,416 The last 2 of 9 items",
         "place 400 of 3,416 1 item item 7 then item 9",
-        "HR@10 0.3113 0.3013 – 0.3213 NDCG@10 0.1754",
         "0 1.5 MB 800 kB 537 MB 1 1.4 MB 700 kB 268 MB",
         "start 2.0 s 1.2 % training steps 1:20",
-        "40 1,200 steps, ended by n_epochs training 1:40 412 sequences/s",
+        "took 1:40 412 sequences/s epochs 40 1,200 steps, ended by n_epochs",
         f"{HOSTILE} 6,000 0.3200 0.1800",
         "model.embed_dim 32 64",
         ': parallelism.device = "cpu"',
@@ -119,7 +118,7 @@ def test_a_dataset_of_which_little_is_known_and_ratings(tmp_path: Path) -> None:
     facts = "source table users 3 items 40 interactions 1,200 split leave one out validation users 3"
     for words in (facts, "test users 3 fingerprint ffffffffffff Run", "RMSE 0.8740 MAE 0.6700", "0 – – 537 MB"):
         assert words in text
-    assert all(f"width:{width}%" in page.read_text() for width in ("62.5", "55.6", "100.0"))  # of the slices
+    assert all(f"width:{width}%" in page.read_text() for width in ("20.0", "32.0", "10.0", "18.0"))  # of the slices
 
 
 def test_pictures_are_files_too(run: Path, page: Reader) -> None:
@@ -129,7 +128,7 @@ def test_pictures_are_files_too(run: Path, page: Reader) -> None:
     assert image.imread(run / "learning_curve.png").shape[1] == 1200  # 5 inches a plot, 120 dots an inch
 
 
-SECTIONS = ["test", "published", "learning", "slices", "examples", "data", "run"]
+SECTIONS = ["examples", "test", "published", "learning", "slices", "data", "run"]
 COUNTING = {
     "epochs": 0.0, "steps": 0, "seconds": 2.0, "best_epoch": 0.0, "stopped_by": "nothing to train",
     "sequences_per_second": 0.0, "peak_memory_bytes": [2**28], "resumed": [], "positions": 9,
@@ -155,7 +154,7 @@ def test_sections_are_what_was_measured(tmp_path: Path, changes: Any, files: lis
     shown = [name for name in SECTIONS if name not in missing]
     assert [link[1:] for link in page.links if link[1:] in SECTIONS] == shown
     assert [name for name in page.ids if name in SECTIONS] == shown
-    assert ("counting" in page.texts) == (changes == UNTRAINED)
+    assert ("Counting" in page.texts) == (changes == UNTRAINED)
     assert ("Warning." in page.texts) == ("metrics.jsonl" not in files)
     assert (folder / "learning_curve.png").exists() == ("metrics.jsonl" not in files)
 

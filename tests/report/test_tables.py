@@ -33,7 +33,7 @@ def test_a_table_for_each_protocol_with_all_contestants() -> None:
     full, popular = metric_tables(REPORT)
     (validation,) = metric_tables(REPORT, "validation")
     assert "3 of 6040 targets" in full.title
-    assert full.metrics == ["HR@1", "HR@10", "NDCG@10", "MRR"]
+    assert full.metrics == ["HR@10", "NDCG@10", "HR@1", "MRR"]
     assert titles(full) == ["Bert4Rec", "popularity", "Markov", "transition graph"]
     assert (titles(popular), titles(validation)) == (["Bert4Rec", "popularity"], ["Bert4Rec"])
 
