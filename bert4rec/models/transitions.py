@@ -61,9 +61,9 @@ class TrainingHistories:
             yield self._read(np.arange(first, last))
 
     def _read(self, rows: Indices) -> Part:
-        n_train = self._histories.n_train[rows]
+        n_train = self._histories.n_train_at(rows)
         items = self._histories.read(rows, np.zeros_like(rows), n_train).items.astype(np.int64)
-        users, lengths = (np.repeat(v, n_train) for v in (self._histories.users[rows].astype(np.int64), n_train))
+        users, lengths = (np.repeat(v, n_train) for v in (self._histories.users_at(rows).astype(np.int64), n_train))
         left = np.repeat(n_train.cumsum(), n_train) - 1 - np.arange(len(items))
         times = self._histories.times(rows, np.zeros_like(rows), n_train) if self.has_times else None
         return Part(users, items, lengths, left, times)
@@ -71,7 +71,8 @@ class TrainingHistories:
     @cached_property
     def _bounds(self) -> Indices:
         """Return the first row of each part, and the number of rows."""
-        n_before = self._histories.n_train.cumsum() - self._histories.n_train
+        n_train = self._histories.n_train
+        n_before = n_train.cumsum() - n_train
         starts = np.flatnonzero(np.diff(n_before // POSITIONS_AT_ONCE, prepend=-1))
         return np.append(starts, len(self._histories))
 
