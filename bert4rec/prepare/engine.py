@@ -28,6 +28,7 @@ from bert4rec.dataset.format import (
 from bert4rec.prepare.columns import DECIMAL
 from bert4rec.prepare.first_look import first_look
 from bert4rec.prepare.histories import HistoryStats, NumberedHistories, choose_split, history_stats, item_table
+from bert4rec.prepare.negatives import held_out_metadata, left_out_warning
 from bert4rec.prepare.ordering import ExistingIds, item_ids, read_known
 from bert4rec.prepare.progress import BadRows, Progress
 from bert4rec.prepare.remote import LocalFiles, local_files
@@ -36,7 +37,6 @@ from bert4rec.prepare.sources import Interactions, open_source
 from bert4rec.prepare.synthetic import GeneratedSource, oracle_ranks
 from bert4rec.prepare.writer import (
     FolderWriter,
-    HistorySplitter,
     clear_target,
     created_from,
     new_dataset,
@@ -158,13 +158,15 @@ def _make_dataset(
     warnings += _warn(*survey.warnings(is_table=data.source == "table", now=time.time()))
     items = item_table(ordered, ids, survey, titles)
     write_table(new / ITEMS, [items])
-    splitter = HistorySplitter(rule, survey, settings.n_eval_negatives, settings.seed)
-    writers, held_out = write_histories(new, histories, splitter, progress=progress)
-    warnings += _warn(held_out.warning())
+    n_negatives, seed = settings.n_eval_negatives, settings.seed
+    writers, held_out = write_histories(
+        new, histories, rule, survey, n_negatives=n_negatives, seed=seed, progress=progress
+    )
+    warnings += _warn(left_out_warning(held_out, n_negatives))
     _write_oracle(source, new, items, settings.split, progress)
 
     rows = describe_rows(config, source, ordered, survey) | ({} if instant is None else {"split_instant": instant})
-    metadata = rows | {f"{split}_users": n for split, n in held_out.users.items()} | held_out.metadata()
+    metadata = rows | held_out_metadata(held_out)
     return metadata, _finish(new, metadata, writers, progress)
 
 
@@ -248,7 +250,7 @@ def _refuse_another_input(config: Config) -> None:
         refuse_another_input(data.folder, origin, is_own_data=data.source in OWN_DATA)
 
 
-def _warn(*warnings: str | None) -> list[str]:
+def _warn(*warnings: str) -> list[str]:
     """Log the warnings that are not empty, and return them."""
     present = [warning for warning in warnings if warning]
     for warning in present:

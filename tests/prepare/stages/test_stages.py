@@ -19,13 +19,13 @@ from bert4rec.dataset.format import NO_ITEM
 from bert4rec.prepare import histories, rows
 from bert4rec.prepare.engine import describe_rows
 from bert4rec.prepare.histories import (
+    LEAVE_ONE_OUT,
     HistoryStats,
     NumberedHistories,
     choose_split,
     history_stats,
     instant_of_share,
     item_table,
-    leave_one_out,
     validation_sample,
 )
 from bert4rec.prepare.ordering import Parts, SortedRuns
@@ -157,14 +157,14 @@ def test_the_instant_is_named_or_that_of_a_share_of_the_rows(tmp_path: Path, at:
     parts = Parts(tmp_path / "parts")
     parts.add(pl.DataFrame({"time": [10, 20, 30, 40]}))
     rule, found = choose_split(Preprocessing(split="time", split_at=at), parts)
-    marked = rule(pl.DataFrame({"times": [[10, 20, 30, 40]]}))
+    marked = pl.DataFrame({"times": [[10, 20, 30, 40]]}).select(**rule)
     assert (found, marked["before"].to_list()) == (instant, [sum(time < instant for time in (10, 20, 30, 40))])
 
 
 def survey(place: Path, *users: tuple[object, list[int]], **settings: int | str) -> HistoryStats:
     histories = NumberedHistories(ordered(place / "parts", [*users]), np.arange(4, dtype=np.int32), known=None)
     return history_stats(
-        histories, leave_one_out, Preprocessing(**settings), n_users=len(users), n_items=4, progress=Progress()
+        histories, LEAVE_ONE_OUT, Preprocessing(**settings), n_users=len(users), n_items=4, progress=Progress()
     )  # type: ignore[arg-type]
 
 
