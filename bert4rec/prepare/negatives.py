@@ -52,18 +52,9 @@ def draw_negatives(seen: SeenItems, weights: Ints, *, n: int, seed: list[int]) -
     >>> draw_negatives(seen, np.array([9, 9, 5, 0]), n=2, seed=[1]).tolist()
     [[2, 3]]
     """
-    drawn = _draw(np.random.default_rng(seed), seen.keys, weights, (seen.n_users, n))
-    return drawn.astype(np.int32)
-
-
-def _draw(rng: np.random.Generator, seen: Ints, weights: Ints, shape: tuple[int, int]) -> Ints:
-    """Return negatives (items from 0) of `shape` (users, n), distributed as draws one by one without replacement.
-
-    Draws with replacement, without those that are seen or already drawn, have exactly this distribution. `seen` are the
-    sorted keys, row · n_items + item.
-    """
-    n_items, n, cumulated = len(weights), shape[1], np.cumsum(weights)
-    drawn, filled = np.empty(shape, np.int64), np.zeros(shape[0], np.int64)
+    # Draws with replacement, less those that are seen or already drawn, are distributed as draws without replacement.
+    rng, n_items, cumulated = np.random.default_rng(seed), len(weights), np.cumsum(weights)
+    drawn, filled = np.empty((seen.n_users, n), np.int32), np.zeros(seen.n_users, np.int64)
     before = np.empty(0, np.int64)  # sorted keys of drawn items
     for _ in range(MAX_ROUNDS if cumulated[-1] else 0):
         open_rows = np.flatnonzero(filled < n)
@@ -71,11 +62,11 @@ def _draw(rng: np.random.Generator, seen: Ints, weights: Ints, shape: tuple[int,
             return drawn
         size = (len(open_rows), n - int(filled.min()))
         items = _reached(cumulated, rng.integers(0, cumulated[-1], size).ravel()).reshape(size)
-        new = _first_of_each(open_rows[:, None] * n_items + items, seen, before)
+        new = _first_of_each(open_rows[:, None] * n_items + items, seen.keys, before)
         _append(drawn, filled, new, n_items)
         new.sort()
         before = np.insert(before, np.searchsorted(before, new), new)
-    _draw_rest(rng, drawn, filled, np.sort(np.concatenate([seen, before])), weights)
+    _draw_rest(rng, drawn, filled, np.sort(np.concatenate([seen.keys, before])), weights)
     return drawn
 
 
@@ -121,7 +112,7 @@ def _in_order(values: Ints) -> tuple[Ints, Ints]:
     return packed >> bits, packed & ((1 << bits) - 1)
 
 
-def _append(drawn: Ints, filled: Ints, keys: Ints, n_items: int) -> None:
+def _append(drawn: NDArray[np.int32], filled: Ints, keys: Ints, n_items: int) -> None:
     """Append the items of `keys` (sorted by row) to each row of `drawn`; items that do not fit are dropped."""
     rows, items = np.divmod(keys, n_items)
     counts = np.bincount(rows, minlength=len(filled))
@@ -131,7 +122,7 @@ def _append(drawn: Ints, filled: Ints, keys: Ints, n_items: int) -> None:
     np.minimum(filled + counts, drawn.shape[1], out=filled)
 
 
-def _draw_rest(rng: np.random.Generator, drawn: Ints, filled: Ints, taken: Ints, weights: Ints) -> None:
+def _draw_rest(rng: np.random.Generator, drawn: NDArray[np.int32], filled: Ints, taken: Ints, weights: Ints) -> None:
     """Fill the rows that rejection sampling left incomplete: the largest Gumbel keys are draws without replacement."""
     n_items, n = len(weights), drawn.shape[1]
     log_weights = np.where(weights > 0, np.log(np.maximum(weights, 1)), LAST)

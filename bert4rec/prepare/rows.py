@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bert4rec.config.tables import Preprocessing, instant
 from bert4rec.prepare.ordering import Distinct, ExistingIds, Parts, SortedRuns, in_time_order, same_type, with_codes
-from bert4rec.prepare.progress import BadRows, Progress
+from bert4rec.prepare.progress import Progress
 from bert4rec.prepare.sources import Interactions
 from bert4rec.prepare.synthetic import GeneratedSource
 from bert4rec.runtime.errors import DataError
@@ -124,34 +124,25 @@ def read_rows(
     """Return all usable rows of `source`, in runs of `run_bytes` under `folder`; `known`: ids of the dataset to extend.
 
     Raises `DataError` if the share of bad rows is above `max_bad_rows`, unless there are at most `FEW_BAD_ROWS`, and at
-    most a tenth of all rows. If this is likely, it is logged early, and all rows are read to count the bad ones; if no
-    row of the first part is usable, the error is raised at once.
+    most a tenth of all rows. All rows are read to count the bad ones, unless no row of the first part is usable.
     """
     raw = RawRows(SortedRuns(folder / "known", run_bytes=run_bytes), SortedRuns(folder / "new", run_bytes=run_bytes))
-    before = last = 0
-    is_said = False
+    bad, before = source.bad, 0
     with progress.stage("read", source.n_bytes) as stage:
         for frame, done in source:
-            before, last = (last, done) if done > last else (before, last)
-            if before and not is_said:  # all rows of the first `before` bytes have been read
-                n_seen = len(raw) + len(frame) + source.bad.total
-                if source.bad.total == n_seen:
-                    raise DataError(
-                        f"{source.bad.shown[0]}; none of the first {n_seen:,} rows can be used: correct them"
-                    )
-                if is_said := _has_too_many(source.bad, n_seen * source.n_bytes / before, settings):
-                    n, kinds = f"{source.bad.total:,} of the first {n_seen:,} rows", ", ".join(source.bad.counts)
-                    progress.log(f"{n} cannot be used ({kinds}); reading on to count all")
+            if bad.total and 0 < before < done and not len(raw) + len(frame):
+                raise DataError(f"{bad.shown[0]}; none of the first {bad.total:,} rows can be used: correct them")
+            before = done
             raw.items.add(frame.select("item"))
             for runs, rows in zip((raw.known, raw.new), _by_known(frame, known), strict=True):
                 runs.add(rows)
             stage.advance(done, len(frame))
-    bad, n_rows = source.bad, len(raw) + source.bad.total
-    if _has_too_many(bad, n_rows, settings):
+    share, n_rows = settings.max_bad_rows, len(raw) + bad.total
+    if bad.total > max(share * n_rows, min(FEW_BAD_ROWS, n_rows / 10) if share else 0):
         n = f"{bad.total:,} of {n_rows:,} rows" if bad.total > 1 else "a row"
         raise DataError(
-            f"{bad.shown[0]}; {n} cannot be used, more than preprocessing.max_bad_rows = {settings.max_bad_rows:g} of "
-            "all: correct or remove these rows, or allow more"
+            f"{bad.shown[0]}; {n} cannot be used, more than preprocessing.max_bad_rows = {share:g} of all: correct or "
+            "remove these rows, or allow more"
         )
     return raw
 
@@ -166,12 +157,6 @@ def _by_known(frame: pl.DataFrame, known: ExistingIds | None) -> tuple[pl.DataFr
     rows = found.drop("original", "known")
     is_known = found["known"].is_not_null()
     return rows.with_columns(user=found["known"]).filter(is_known), rows.filter(~is_known)
-
-
-def _has_too_many(bad: BadRows, n_rows: float, settings: Preprocessing) -> bool:
-    """Return whether `bad` rows among `n_rows` are more than the settings allow."""
-    share = settings.max_bad_rows
-    return bad.total > max(share * n_rows, min(FEW_BAD_ROWS, n_rows / 10) if share else 0)
 
 
 @dataclass

@@ -33,7 +33,6 @@ from bert4rec.prepare.progress import BadRows, Progress
 from bert4rec.prepare.rows import OrderedRows, RawRows, limit_rows, order_rows, read_rows
 from bert4rec.prepare.synthetic import GeneratedSource
 from bert4rec.prepare.writer import in_order
-from bert4rec.runtime.errors import DataError
 from tests.checks import one_line
 
 
@@ -89,13 +88,6 @@ def test_the_share_of_bad_rows_is_that_of_all_rows_read_so_far() -> None:
             run(*parts, few=few, share=share)
     # while reading, a tenth is one of all that are to come: here of 300 rows, the first third of which is read
     assert run((10, 90, 33), (0, 100, 66), (0, 100, 100), few=10) == 290
-
-
-def test_too_many_bad_rows_are_said_as_soon_as_they_are_seen(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO"), pytest.raises(DataError):
-        read(tmp_path, Source(ALIKE, (50, 500, 30), (0, 75, 60), (9, 75, 100)))
-    (line,) = [line for line in caplog.messages if "50 of the first 625 rows" in line]
-    assert "empty line" in line
 
 
 ROWS = pl.DataFrame({"user": [2, 1, 2, 2, 3], "item": [30, 10, 20, 10, 10], "time": [3, 1, 1, 2, 9]})
