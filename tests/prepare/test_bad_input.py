@@ -193,6 +193,10 @@ PARQUET = parquet()
         ("table", "t.parquet", parquet(t=-1), 't.parquet, row 2: t "-1"'),
         ("table", "t.parquet", parquet(r=float("inf")), 't.parquet, row 2: r "inf"'),
         ("table", "t.csv", b"user,item,t,r\n" + b"1,x,3,4\n2,x,4,4\n" * 3, '"x" … --data.item_column='),
+        *[
+            (source, name, b"1 2\n1 3\n2 2\n", f"{name}: … --data.source=sequences")
+            for source, name in (("ml-1m", "ratings.dat"), ("ml-100k", "u.data"), ("ml-25m", "ratings.csv"))
+        ],
         ("sequences", "a.txt", b"1 2\n1 3\n2 2\n", "none of the 2 users"),
         ("sequences", "a.txt", b"1 2\n1 3 4\n", "a.txt, line 2: "),
     ],

@@ -148,7 +148,7 @@ def fields_letter_by_letter(text: str) -> tuple[list[str], int]:
         at += 1
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.text(alphabet='a,"\n\r', max_size=14))
 def test_the_fields_of_a_row_are_those_found_letter_by_letter(text: str) -> None:
     assert split_fields(text.split("\n"), ",", quoted=True) == fields_letter_by_letter(text)
@@ -160,7 +160,7 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.lists(PIECES, max_size=40).map("".join), st.sampled_from([",", "::"]), st.sampled_from([1, 3, 7, 50]),
     st.sampled_from([4, 16, 1 << 14]), st.sampled_from([20, 1 << 16]),
@@ -311,8 +311,8 @@ def json_rows_of(block: Block) -> tuple[list[tuple[Any, ...]], BadRows]:
     return [row for rows in frames for row in rows.rows()], bad
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(JSON_LINES, min_size=1, max_size=12), st.integers(1, 10**9), st.booleans())
+@settings(max_examples=80, deadline=None)
+@given(st.lists(JSON_LINES, min_size=1, max_size=8), st.integers(1, 10**9), st.booleans())
 def test_at_once_and_line_by_line_are_the_same(lines: list[bytes], first: int, ends: bool) -> None:
     block = Block(Path("log.jsonl"), b"\n".join(lines) + b"\n" * ends, first, 0)
     if not block.text:

@@ -242,11 +242,13 @@ def test_a_dataset_that_another_input_has_made_meanwhile_is_not_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shared = ["--config=/dev/null", f"--data.dataset_dir={tmp_path / 'dataset'}"]
-    other = [sys.executable, str(ROOT / "preprocessing.py"), *shared, *table(tmp_path / "log2.csv", 6)]
     write_all = engine.write_metadata
 
     def slowly(*arguments: Any) -> int:
-        subprocess.run(other, check=True, capture_output=True)
+        monkeypatch.undo()
+        with pytest.MonkeyPatch.context() as another:  # process, which names its temporary folder by its number
+            another.setattr(os, "getpid", lambda: 1)
+            assert preprocessing.main([*shared, *table(tmp_path / "log2.csv", 6)]) == 0
         return write_all(*arguments)
 
     monkeypatch.setattr(engine, "write_metadata", slowly)

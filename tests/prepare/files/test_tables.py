@@ -199,7 +199,7 @@ from tests.prepare.files.log import opened
 path = Path(sys.argv[1])
 whole = path.read_bytes()
 said = set()
-for place in range(6, len(whole), 5):
+for place in range(6, len(whole), 13):
     path.write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
     try:
         source = opened("table", path=str(path), user_column="who", item_column="what")

@@ -53,7 +53,7 @@ def frame_of(rows: list[tuple[int, int]]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema={"user": pl.Int64, "item": pl.Int64}, orient="row")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(FRAMES, st.sampled_from([50, 400, 10**6]), st.integers(0, 8))
 def test_rows_come_back_user_by_user_in_the_order_in_which_they_came(
     frames: list[list[tuple[int, int]]], run_bytes: int, as_text_from: int

@@ -109,7 +109,7 @@ def block_of(histories: list[list[int]], n: int, validated: list[bool]) -> Block
     return split_block((0, frame), LEAVE_ONE_OUT, survey, n_negatives=n, seed=1)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(NINE_HISTORIES, st.integers(1, N_NINE + 1), st.lists(st.booleans(), min_size=12, max_size=12))
 def test_every_user_has_exactly_n_negatives_or_too_few_unseen_items_for_them(
     histories: list[list[int]], n: int, flags: list[bool]
