@@ -243,17 +243,6 @@ def test_a_quoted_field_of_several_lines_is_not_cut_and_an_open_quote_costs_its_
     assert [text for text, *_ in found_in(path, size=6)] == [b'1,"a\n', b'b"\n', b'2,"c\n3,d\n']
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.sampled_from([b"a", b'"', b"\n", b"\r\n", b"xyz,"]), max_size=30), st.integers(1, 20), st.booleans())
-def test_nothing_is_lost_between_blocks_of_any_size(pieces: list[bytes], size: int, quoted: bool) -> None:
-    text = b"".join(pieces)
-    found = [(block.text, block.first_line) for block in blocks_of(text, size, quoted)]
-    assert b"".join(part for part, _ in found) == text
-    assert all(part.endswith(b"\n") for part, _ in found[:-1])
-    ends = [part.count(b"\n") for part, _ in found]
-    assert [line for _, line in found] == [1 + sum(ends[:place]) for place in range(len(found))]
-
-
 def test_a_line_that_does_not_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_blocks, "LONGEST_QUOTED", 10)
     (tmp_path / "t.csv").write_bytes(b"1,2\n" + b"x" * 60)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bert4rec.config.tables import Preprocessing
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.prepare.ordering import Chunks, Distinct, SortedRuns, chunked, in_time_order, item_ids
+from bert4rec.prepare.ordering import Chunks, Distinct, SortedRuns, chunked, item_ids
 from bert4rec.prepare.rows import apply, filters_by_row, filters_in_order
 from tests.checks import one_line
 
@@ -128,17 +128,3 @@ def test_the_first_row_of_an_item_counts_though_a_later_part_has_its_ids_as_text
     assert titles.rows().rows() == [(9, "Nine"), (3, "Three")]
     titles.add(pl.DataFrame({"item": ["9", "x"], "title": ["Neun", "Ix"]}))
     assert titles.rows().rows() == [("9", "Nine"), ("3", "Three"), ("x", "Ix")]
-
-
-TRIPLES = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.integers(0, 3)), min_size=1, max_size=40)
-
-
-def interactions(rows: list[tuple[int, int, int]]) -> pl.DataFrame:
-    return pl.DataFrame(rows, schema={"user": pl.Int64, "item": pl.Int64, "time": pl.Int64}, orient="row")
-
-
-@settings(max_examples=30, deadline=None)
-@given(TRIPLES)
-def test_order_is_by_time_and_ties_stay_in_file_order(rows: list[tuple[int, int, int]]) -> None:
-    found = in_time_order(interactions(rows), newest_first=True).rows()
-    assert found == sorted(rows, key=lambda row: (row[0], row[2]))  # Python's sort is stable

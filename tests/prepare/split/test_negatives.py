@@ -16,10 +16,9 @@ from bert4rec.prepare import negatives
 from bert4rec.prepare.histories import LEAVE_ONE_OUT, HistoryStats
 from bert4rec.prepare.negatives import SeenItems, count_unseen, draw_negatives, held_out_metadata, left_out_warning
 from bert4rec.prepare.writer import Block, split_block
-from tests.conftest import LOG, prepare_log
+from tests.conftest import prepare_log
 
 N_ITEMS = 12
-HISTORIES = st.lists(st.lists(st.integers(2, 1 + N_ITEMS), min_size=1, max_size=9), min_size=1, max_size=20)
 
 
 def frame(items: list[list[int]]) -> pl.DataFrame:
@@ -35,13 +34,6 @@ def assert_unseen_and_distinct(drawn: np.ndarray, items: list[list[int]]) -> Non
         assert len(set(row)) == len(row)
         assert not set(row) & set(seen)
         assert all(0 <= item < N_ITEMS for item in row)
-
-
-@settings(max_examples=30, deadline=None)
-@given(HISTORIES, st.integers(1, 3), st.integers(0, 9), st.lists(st.integers(0, 50), min_size=12, max_size=12))
-def test_negatives_are_unseen_and_distinct(items: list[list[int]], n: int, seed: int, counts: list[int]) -> None:
-    for weights in (np.array(counts), np.ones(N_ITEMS, int)):
-        assert_unseen_and_distinct(draw_negatives(seen(items), weights, n=n, seed=[seed, 0]), items)
 
 
 def test_the_dense_draw_alone_keeps_the_same_promises(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,10 +185,3 @@ def test_nothing_is_said_where_nobody_is_held_out(tmp_path: Path, capsys: pytest
     assert (metadata["repeated_targets"], metadata["left_out"]) == (nobody, nobody)
     assert "## Evaluation" not in (folder / "README.md").read_text()
     assert "warning" not in capsys.readouterr().out
-
-
-def test_without_repeats_no_target_is_repeated(tmp_path: Path) -> None:
-    folder = prepare_log(tmp_path, **{"preprocessing.repeats": "first"})
-    metadata = json.loads((folder / "metadata.json").read_text())
-    assert {count["users"] for count in metadata["repeated_targets"].values()} == {0}
-    assert sum(len(set(items)) for items in LOG.values()) == metadata["rows"]

@@ -30,7 +30,7 @@ from bert4rec.prepare.histories import (
 )
 from bert4rec.prepare.ordering import Parts, SortedRuns
 from bert4rec.prepare.progress import BadRows, Progress
-from bert4rec.prepare.rows import OrderedRows, RawRows, limit_rows, order_rows, read_rows
+from bert4rec.prepare.rows import OrderedRows, RawRows, order_rows, read_rows
 from bert4rec.prepare.synthetic import GeneratedSource
 from bert4rec.prepare.writer import in_order
 from tests.checks import one_line
@@ -120,23 +120,6 @@ def test_without_times_the_order_of_the_file_counts_and_users_wait_for_rare_item
     found = run_order(tmp_path, settings, frame=ROWS.drop("time"), newest_first=newest_first)
     assert [part["item"].to_list() for part in found.parts] == [codes]
     assert found.dropped == {}
-
-
-@pytest.mark.parametrize(
-    ("k_core", "left", "counts", "dropped"),
-    [  # without users 2 and 3, of whom one row each is left, item 1 has become rare
-        (False, [[(1, 0), (1, 1), (1, 0)], []], [2, 1, 0, 0], {"min_item_interactions": 2, "min_user_interactions": 2}),
-        (True, [[(1, 0), (1, 0)], []], [2, 0, 0, 0], {"min_item_interactions": 3, "min_user_interactions": 2}),
-    ],
-)
-def test_the_limits_hold_for_users_and_items_together_where_it_is_asked_for(
-    tmp_path: Path, k_core: bool, left: list[list[tuple[int, int]]], counts: list[int], dropped: dict[str, int]
-) -> None:
-    rows = ordered(tmp_path / "parts", [(1, [0, 1, 0]), (2, [0, 2])], [(3, [1, 3])])
-    settings = Preprocessing(min_item_interactions=2, min_user_interactions=2, k_core=k_core)
-    limit_rows(rows, settings, progress=Progress())
-    assert [part.rows() for part in rows.parts] == left
-    assert (rows.counts.tolist(), rows.dropped) == (counts, dropped)
 
 
 def test_a_split_by_time_without_times_is_refused(tmp_path: Path) -> None:
