@@ -374,16 +374,18 @@ class Columns(_SmallPickle):
 
     def _numbers(self, name: str) -> list[Array]:
         """Return the values of a plain column, by record batch."""
-        if name not in self._known_numbers:
-            self._known_numbers[name] = [self._values(batch[name]) for batch in self._batches]
-        return self._known_numbers[name]
+        if name not in self._opened:
+            self._opened[name] = [self._values(batch[name]) for batch in self._batches]
+        arrays: list[Array] = self._opened[name]
+        return arrays
 
     def _lists(self, name: str) -> tuple[list[Ints], list[Array]]:
         """Return the offsets and the values of a column of lists, by record batch."""
-        if name not in self._known_lists:
+        if name not in self._opened:
             lists = [self._list(name, batch[name]) for batch in self._batches]
-            self._known_lists[name] = [offsets for offsets, _ in lists], [values for _, values in lists]
-        return self._known_lists[name]
+            self._opened[name] = [offsets for offsets, _ in lists], [values for _, values in lists]
+        offsets, values = self._opened[name]
+        return offsets, values
 
     def _list(self, name: str, column: Any) -> tuple[Ints, Array]:
         if not pa.types.is_list(column.type) or column.null_count:
@@ -400,11 +402,7 @@ class Columns(_SmallPickle):
         return np.from_dlpack(column)  # to_numpy would import pandas
 
     @cached_property
-    def _known_numbers(self) -> dict[str, list[Array]]:
-        return {}
-
-    @cached_property
-    def _known_lists(self) -> dict[str, tuple[list[Ints], list[Array]]]:
+    def _opened(self) -> dict[str, Any]:
         return {}
 
     @cached_property

@@ -13,7 +13,7 @@ import datasets
 import polars as pl
 
 from bert4rec.config.recognition import is_url
-from bert4rec.config.tables import OWN_DATA, Config, Data
+from bert4rec.config.tables import OWN_DATA, Config
 from bert4rec.dataset.format import (
     CARD,
     FOLDERS,
@@ -150,7 +150,9 @@ def _make_dataset(
     ids = item_ids(ordered.items, kept, seed=settings.seed, known=known.items if known else None)
     n_items = int(ids.max()) + 1
     if n_items == 1:
-        raise DataError(_one_item(data, ordered.items.filter(pl.Series(kept))[0]))
+        item = ordered.items.filter(pl.Series(kept))[0]
+        advice = "name the column of the items: --data.item_column=…" if data.source == "table" else "bring other rows"
+        raise DataError(f'{data.path}: all rows have one item, "{item}", so there is nothing to choose from; {advice}')
     histories = NumberedHistories(ordered, ids, known=known.users["original"] if known else None)
     n_users = write_table(new / USERS, histories.users())
     rule, instant = choose_split(settings, ordered.parts)
@@ -206,12 +208,6 @@ def _look_at_rows(
         return []
     n = len(known.users)
     return _warn(f"data.extends: none of its {n:,} users has a row here; are the ids written in another way?")
-
-
-def _one_item(data: Data, item: object) -> str:
-    """Return the error message for rows that all have the same item."""
-    advice = "name the column of the items: --data.item_column=…" if data.source == "table" else "bring other rows"
-    return f'{data.path}: all rows have one item, "{item}", so there is nothing to choose from; {advice}'
 
 
 def _write_oracle(

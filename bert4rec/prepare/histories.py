@@ -244,8 +244,7 @@ def history_stats(
             if are_alike and len(marked):
                 first_items = marked["items"][0].to_list() if first_items is None else first_items
                 are_alike = bool((marked["items"] == pl.Series([first_items], dtype=pl.List(pl.Int32))).all())
-            n_rows = int(frame_lengths.sum())
-            stage.advance(stage.n_rows + n_rows, n_rows)
+            stage.advance(int(frame_lengths.sum()))
     if not n_tested and settings.split != "none":
         if settings.split == "time":
             lacks = "interactions both before and after preprocessing.split_at"

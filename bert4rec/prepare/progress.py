@@ -28,9 +28,10 @@ class Stage(ProgressBar):
         super().__init__(total, form=f"{name:8} {BAR if total else NO_BAR}")
         self._name, self._is_measured, self.n_rows = name, total > 0, 0
 
-    def advance(self, done: int, n_rows: int) -> None:
-        """Show that `done` units are done, with `n_rows` more rows than at the last call."""
+    def advance(self, n_rows: int, done: int | None = None) -> None:
+        """Show that `done` units (default: all rows so far) are done, with `n_rows` more rows than at the last call."""
         self.n_rows += n_rows
+        done = self.n_rows if done is None else done
         if self.is_due():
             left = f"  {format_duration(self.seconds_left(done))} left" if self._is_measured else ""
             share = f" {100 * done // self._total:3} %" if self._is_measured else ""

@@ -224,7 +224,7 @@ def _copied(
         warnings.simplefilter("ignore")  # Polars warns when it looks up the region of a bucket
         for path, name, n_rows in copy_remote(url, folder, columns):
             files[str(path)] = name
-            stage.advance(0, n_rows)
+            stage.advance(n_rows)
     names |= files
     if len(files) == 1:
         return next(iter(files))

@@ -136,7 +136,7 @@ def read_rows(
             raw.items.add(frame.select("item"))
             for runs, rows in zip((raw.known, raw.new), _by_known(frame, known), strict=True):
                 runs.add(rows)
-            stage.advance(done, len(frame))
+            stage.advance(len(frame), done)
     share, n_rows = settings.max_bad_rows, len(raw) + bad.total
     if bad.total > max(share * n_rows, min(FEW_BAD_ROWS, n_rows / 10) if share else 0):
         n = f"{bad.total:,} of {n_rows:,} rows" if bad.total > 1 else "a row"
@@ -189,12 +189,12 @@ def order_rows(
         raw.items.add(pl.DataFrame({"item": items}))
     originals = raw.items.rows()["item"].sort()
     codes = pl.DataFrame([originals.alias("original"), pl.Series("code", np.arange(len(originals)), dtype=pl.Int32)])
-    ordered = OrderedRows(Parts(folder), originals, np.zeros(len(originals), np.int64))
-    ordered.n_rows_read, ordered.n_items_read = len(raw), n_items_read
+    counts = np.zeros(len(originals), np.int64)
+    ordered = OrderedRows(Parts(folder), originals, counts, n_rows_read=len(raw), n_items_read=n_items_read)
     with progress.stage("order", len(raw)) as stage:
         for runs in (raw.known, raw.new):
             for frame in runs.partitions():
-                stage.advance(stage.n_rows + len(frame), len(frame))
+                stage.advance(len(frame))
                 ordered.n_users_read += frame["user"].n_unique()
                 kept = _ordered(frame, codes, settings, newest_first=order["newest_first"], dropped=ordered.dropped)
                 ordered.counts += np.bincount(kept["item"].to_numpy(), minlength=len(originals))
@@ -233,7 +233,7 @@ def limit_rows(ordered: OrderedRows, settings: Preprocessing, *, progress: Progr
                 if len(kept) < len(frame):
                     ordered.parts.replace(index, kept)
                 ordered.counts += np.bincount(kept["item"].to_numpy(), minlength=len(before))
-                stage.advance(stage.n_rows + len(frame), len(frame))
+                stage.advance(len(frame))
         is_rare = settings.k_core and bool(((ordered.counts > 0) & (ordered.counts < least)).any())
     if not ordered.counts.any():
         default = Preprocessing()

@@ -330,8 +330,7 @@ def write_histories(
             for writer, rows in zip(writers, (block.histories, block.negatives), strict=True):
                 writer.add(rows)
             held_out.update(block.held_out)
-            n_rows = int(block.histories["items"].list.len().sum())
-            stage.advance(stage.n_rows + n_rows, n_rows)
+            stage.advance(int(block.histories["items"].list.len().sum()))
         for writer in writers:
             writer.close()
     return writers, held_out

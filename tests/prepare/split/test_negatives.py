@@ -82,13 +82,6 @@ def test_all_unseen_items_may_be_drawn_and_nobody_may_be_there() -> None:
         assert draw_negatives(seen([]), counts, n=99, seed=[1, 0]).shape == (0, 99)
 
 
-def test_many_items_are_drawn_by_another_search_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    items, weights = [[0, 1], [2]] * 40, np.arange(N_ITEMS)
-    expected = draw_negatives(seen(items), weights, n=5, seed=[1, 0])
-    monkeypatch.setattr(negatives, "IN_CACHE", N_ITEMS - 1)
-    assert draw_negatives(seen(items), weights, n=5, seed=[1, 0]).tolist() == expected.tolist()
-
-
 N_NINE = 9
 NINE_HISTORIES = st.lists(st.lists(st.integers(0, N_NINE - 1), min_size=1, max_size=14), min_size=1, max_size=12)
 
