@@ -105,37 +105,35 @@ def prepare(config: Config) -> Path:
     clear_target(folder)
     _refuse_another_input(config)
     known = read_known(Path(config.data.extends)) if config.data.extends else None
-    warnings: list[str] = []
     progress = Progress()
     with (
         new_dataset(folder) as new,
         _without_other_bars(),
         local_files(config.data, new / WORK / "copies", progress) as local,
     ):
-        metadata, size = _make_dataset(config, local, new, known, warnings, progress)
+        metadata, size = _make_dataset(config, local, new, known, progress)
         _refuse_another_input(config)  # again: another preparation may have finished in the meantime
     logger.info(f"\n{describe(metadata)}\n")
-    _warn(*warnings)  # again: the progress has scrolled them away
+    progress.repeat_warnings()
     logger.info(f"dataset folder: {folder} ({size / 1e6:,.1f} MB)")
     return folder
 
 
 def _make_dataset(
-    config: Config, local: LocalFiles, new: Path, known: ExistingIds | None, warnings: list[str], progress: Progress
+    config: Config, local: LocalFiles, new: Path, known: ExistingIds | None, progress: Progress
 ) -> tuple[dict[str, Any], int]:
     """Run all stages in the folder `new`; return the metadata without the checksums, and the folder's size in bytes.
 
-    `local` has the files that `config` names, `known` the ids of the dataset to extend. Warnings are added to
-    `warnings`.
+    `local` has the files that `config` names, `known` the ids of the dataset to extend.
     """
     data, settings, work = local.data, config.preprocessing, new / WORK
     source = open_source(data, settings, text_ids=_text_ids(known))
     source.item_titles(data.titles_path, dtype=pl.String())  # fail now rather than after minutes
-    warnings += _look(data.source, source)
+    _look(data.source, source, progress)
 
     run_bytes = int(settings.memory_gb * 1e9) // RUNS
     raw = read_rows(source, settings, known, folder=work, run_bytes=run_bytes, progress=progress)
-    warnings += _look_at_rows(raw, source.bad, known, local, progress)
+    _look_at_rows(raw, source.bad, known, local, progress)
     titles = source.item_titles(data.titles_path, dtype=raw.item_type)
 
     has_whole_catalogue = data.source == "random" and settings.min_item_interactions == 1
@@ -157,14 +155,14 @@ def _make_dataset(
     n_users = write_table(new / USERS, histories.users())
     rule, instant = choose_split(settings, ordered.parts)
     survey = history_stats(histories, rule, settings, n_users=n_users, n_items=n_items, progress=progress)
-    warnings += _warn(*survey.warnings(is_table=data.source == "table", now=time.time()))
+    progress.warn(*survey.warnings(is_table=data.source == "table", now=time.time()))
     items = item_table(ordered, ids, survey, titles)
     write_table(new / ITEMS, [items])
     n_negatives, seed = settings.n_eval_negatives, settings.seed
     writers, held_out = write_histories(
         new, histories, rule, survey, n_negatives=n_negatives, seed=seed, progress=progress
     )
-    warnings += _warn(left_out_warning(held_out, n_negatives))
+    progress.warn(left_out_warning(held_out, n_negatives))
     _write_oracle(source, new, items, settings.split, progress)
 
     rows = describe_rows(config, source, ordered, survey) | ({} if instant is None else {"split_instant": instant})
@@ -184,30 +182,26 @@ def _without_other_bars() -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-def _look(name: str, source: Interactions | GeneratedSource) -> list[str]:
-    """Log the order and the first rows, before all rows are read, and return the warnings."""
-    if isinstance(source, GeneratedSource):
-        logger.info(order_line(name, source.order))
-        return []
-    lines, warnings = first_look(source)
+def _look(name: str, source: Interactions | GeneratedSource, progress: Progress) -> None:
+    """Log the order and the first rows, and the warnings about them, before all rows are read."""
+    lines, warnings = (
+        ([order_line(name, source.order)], []) if isinstance(source, GeneratedSource) else first_look(source)
+    )
     logger.info("\n".join(lines))
-    return _warn(*warnings)
+    progress.warn(*warnings)
 
 
-def _look_at_rows(
-    raw: RawRows, bad: BadRows, known: ExistingIds | None, local: LocalFiles, progress: Progress
-) -> list[str]:
-    """Log the first unusable rows, and return the warnings. Raises `DataError` if no row is usable."""
+def _look_at_rows(raw: RawRows, bad: BadRows, known: ExistingIds | None, local: LocalFiles, progress: Progress) -> None:
+    """Log the first unusable rows, and warn if no user is known. Raises `DataError` if no row is usable."""
     for line in bad.shown:
         progress.log(f"unusable: {local.named(line)}")
     if hidden := bad.total - len(bad.shown):
         progress.log(f"unusable: {hidden:,} rows more")
     if not len(raw):
         raise DataError(f"{local.data.path}: holds no interactions; name another file in data.path")
-    if known is None or raw.known.n_rows:
-        return []
-    n = len(known.users)
-    return _warn(f"data.extends: none of its {n:,} users has a row here; are the ids written in another way?")
+    if known and not raw.known.n_rows:
+        n = len(known.users)
+        progress.warn(f"data.extends: none of its {n:,} users has a row here; are the ids written in another way?")
 
 
 def _write_oracle(
@@ -244,14 +238,6 @@ def _refuse_another_input(config: Config) -> None:
     if not data.replace:
         origin = created_from(data.source, data.path)
         refuse_another_input(data.folder, origin, is_own_data=data.source in OWN_DATA)
-
-
-def _warn(*warnings: str) -> list[str]:
-    """Log the warnings that are not empty, and return them."""
-    present = [warning for warning in warnings if warning]
-    for warning in present:
-        logger.warning(warning)
-    return present
 
 
 def _text_ids(known: ExistingIds | None) -> set[str]:

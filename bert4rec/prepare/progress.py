@@ -45,10 +45,10 @@ class Stage(ProgressBar):
 
 
 class Progress:
-    """Measure the time since the start, and show the stages one after another."""
+    """Measure the time since the start, show the stages one after another, and keep the warnings."""
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
+        self._began, self._warnings = time.monotonic(), list[str]()
 
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Stage]:
@@ -57,6 +57,17 @@ class Progress:
             yield stage
         rate = f"  {stage.rate()}" if stage.seconds >= SHORTEST else ""
         self.log(f"{name:16} {stage.n_rows:>13,} rows {stage.seconds:>7.1f} s{rate}")
+
+    def warn(self, *warnings: str) -> None:
+        """Log the warnings that are not empty."""
+        present = [warning for warning in warnings if warning]
+        for warning in present:
+            logger.warning(warning)
+        self._warnings += present
+
+    def repeat_warnings(self) -> None:
+        """Log all warnings again, since the stages have scrolled them away."""
+        self.warn(*self._warnings)
 
     def log(self, line: str) -> None:
         """Log a line with the time since the start."""
