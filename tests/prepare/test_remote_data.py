@@ -136,17 +136,3 @@ def test_a_preparation_that_is_stopped_while_it_fetches_leaves_nothing_behind(st
     process.send_signal(signal.SIGINT)
     process.communicate()
     assert (process.returncode, list(tmp_path.iterdir())) == (130, [])
-
-
-def test_an_older_dataset_is_kept_when_the_data_now_come_from_elsewhere(
-    storage: Storage, tmp_path: Path, capsys: Capture
-) -> None:
-    rows = b"user,item\n" + b"".join(b"%d,%d\n" % (u, i) for u in range(4) for i in range(4))
-    local = storage.write("origin/log.csv", rows)
-    assert run(tmp_path / "log", f"--data.path={local}") == 0
-    assert run(tmp_path / "log", "--data.path=s3://origin/log.csv") == 2
-    error = capsys.readouterr().err
-    assert "log.csv (table)" in error
-    assert "s3://origin/log.csv (table)" in error
-    assert run(tmp_path / "log", "--data.path=s3://origin/log.csv", "--data.replace=true") == 0
-    assert run(tmp_path / "log", "--data.path=s3://origin/log.csv") == 0

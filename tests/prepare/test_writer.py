@@ -243,35 +243,39 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from bert4rec.dataset.format import NEGATIVE_COLUMNS
-from bert4rec.prepare import engine, writer
+from bert4rec.prepare import writer
 
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
-{patch}
-with writer.new_dataset(Path(sys.argv[1])) as new:
-    writer.FolderWriter(new / "negatives", NEGATIVE_COLUMNS).close()
-    writer.write_metadata(new, {{}})
+def at_the_end():
+    writer.write_metadata = die
+
+def between_the_renames():  # the older dataset is away, the new one not yet in place
+    rename = Path.rename
+    Path.rename = lambda path, to: die() if ".new-" in path.name else rename(path, to)
+
+for folder, patch in zip(sys.argv[1:], (at_the_end, between_the_renames), strict=True):
+    if not os.fork():
+        patch()
+        with writer.new_dataset(Path(folder)) as new:
+            writer.FolderWriter(new / "negatives", NEGATIVE_COLUMNS).close()
+            writer.write_metadata(new, {})
+    assert os.wait()[1] == signal.SIGKILL
 """
 
 
-@pytest.mark.parametrize(
-    "patch",
-    [
-        "writer.write_metadata = die",
-        # between the renames: the older dataset is away, the new one not yet in place
-        "rename = Path.rename; Path.rename = lambda path, to: die() if '.new-' in path.name else rename(path, to)",
-    ],
-)
-def test_a_killed_run_leaves_no_half_dataset_and_the_next_one_cleans_up(tmp_path: Path, patch: str) -> None:
-    write(tmp_path / "d", frame(3))
-    before = contents(tmp_path / "d")
-    code = KILLED.format(patch=patch)
-    assert subprocess.run([sys.executable, "-c", code, str(tmp_path / "d")], cwd=ROOT).returncode == -9
-    assert len(names(tmp_path)) == 2
-    writer.clear_target(tmp_path / "d")
-    assert names(tmp_path) == ["d"]
-    assert contents(tmp_path / "d") == before
+def test_a_killed_run_leaves_no_half_dataset_and_the_next_one_cleans_up(tmp_path: Path) -> None:
+    folders = [tmp_path / name / "d" for name in ("at_the_end", "between_the_renames")]
+    for folder in folders:
+        write(folder, frame(3))
+    before = contents(folders[0])
+    subprocess.run([sys.executable, "-c", KILLED, *map(str, folders)], cwd=ROOT, check=True)
+    for folder in folders:
+        assert len(names(folder.parent)) == 2
+        writer.clear_target(folder)
+        assert names(folder.parent) == ["d"]
+        assert contents(folder) == before
 
 
 def test_the_folder_of_a_run_that_lives_is_left_alone(tmp_path: Path) -> None:
