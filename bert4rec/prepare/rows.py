@@ -60,9 +60,9 @@ def filters_by_row(settings: Preprocessing, columns: Collection[str]) -> dict[st
     for name, is_kept in filters.items():
         (column,) = is_kept.meta.root_names()
         if column not in columns:
-            value = getattr(settings, name)
             raise DataError(
-                f"preprocessing.{name} = {value}: the source has no column {column}; leave this setting out"
+                f"preprocessing.{name} = {getattr(settings, name)}: the source has no {column}; name its column with "
+                f"data.{column}_column if it is a table, or leave this setting out"
             )
     return filters
 
