@@ -15,6 +15,7 @@ from bert4rec.evaluation.ranker import Ranker
 from bert4rec.evaluation.scorers import ModelScorer, Scorer
 from bert4rec.models.baselines import PopularityScorer
 from bert4rec.runtime.collectives import Partition
+from tests.conftest import long
 from tests.evaluation.test_ranker import model_for, scores_by, set_sizes
 
 CPU = torch.device("cpu")
@@ -60,7 +61,9 @@ def written_out(lists: list[list[int]], popularity: list[int], ks: Sequence[int]
     return metrics
 
 
-@pytest.mark.parametrize(("batch_size", "tile", "users_per_pass"), [(128, 4096, 4096), (7, 11, 20), (1, 1, 3)])
+@pytest.mark.parametrize(
+    ("batch_size", "tile", "users_per_pass"), [(128, 4096, 4096), (7, 11, 20), (1, 3, 3), long(1, 1, 3)]
+)
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_lists_of_a_model_and_of_popularity(
     small_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, split: str, batch_size: int, tile: int, users_per_pass: int

@@ -25,6 +25,7 @@ from bert4rec.models.baselines import PopularityScorer
 from bert4rec.models.sequence_model import Bert4Rec
 from bert4rec.runtime.collectives import Partition
 from bert4rec.sharding.parallelize import initialize
+from tests.conftest import long
 from tests.processes import jobs
 
 PROTOCOLS = ["full", "popular", "uniform"]
@@ -80,11 +81,14 @@ def as_lists(ranks: Ranks) -> dict[str, list[int]]:
     return {name: values.tolist() for name, values in ranks.items()}
 
 
-@pytest.mark.parametrize("head", ["tied", "linear"])
 @pytest.mark.parametrize(
-    ("batch_size", "tile", "users_per_pass", "rows_per_lookup"),
-    [(128, 4096, 4096, 4096), (7, 11, 20, 30), (1, 1, 1, 1)],
-)
+    ("head", "batch_size", "tile", "users_per_pass", "rows_per_lookup"),
+    [
+        ("tied", 128, 4096, 4096, 4096), ("linear", 7, 11, 20, 30), ("tied", 1, 3, 1, 1), ("linear", 2, 1, 20, 1),
+        long("linear", 128, 4096, 4096, 4096), long("tied", 7, 11, 20, 30), long("tied", 1, 1, 1, 1),
+        long("linear", 1, 1, 1, 1),
+    ],
+)  # fmt: skip
 def test_a_models_ranks(
     small_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, head: str, batch_size: int, tile: int,
     users_per_pass: int, rows_per_lookup: int,
@@ -111,11 +115,8 @@ def scores_by(network: Bert4Rec, split: EvaluationSplit) -> Callable[[int], list
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 4, 128])  # batches of whom all, some and none have negatives
 @pytest.mark.parametrize("split_name", ["validation", "test"])
-@pytest.mark.parametrize("head", ["tied", "linear"])
-def test_who_has_too_few_unseen_items_is_left_out(
-    log_dataset: Dataset, head: str, split_name: str, batch_size: int
-) -> None:
-    split, network = log_dataset.splits[split_name], model_for(log_dataset, head)
+def test_who_has_too_few_unseen_items_is_left_out(log_dataset: Dataset, split_name: str, batch_size: int) -> None:
+    split, network = log_dataset.splits[split_name], model_for(log_dataset)
     for leaves_out_seen in (False, True):
         found = by_model(network, batch_size, leaves_out_seen=leaves_out_seen).rank(split, PROTOCOLS)
         assert as_lists(found) == ranks_by_sorting(scores_by(network, split), split, leaves_out_seen=leaves_out_seen)
@@ -164,19 +165,14 @@ def test_ranks_by_popularity(
         assert as_lists(found) == ranks_by_sorting(lambda row: counts, test, leaves_out_seen=leaves_out_seen)
 
 
-@pytest.mark.parametrize("protocols", [["full"], ["uniform"], ["uniform", "full"]])
-def test_only_what_is_asked_for(small_dataset: Dataset, protocols: list[str]) -> None:
-    split, network = small_dataset.splits["validation"], model_for(small_dataset)
-    model_ranker = by_model(network, 16)
-    everything, some = model_ranker.rank(split, PROTOCOLS), model_ranker.rank(split, protocols)
-    assert list(some) == protocols
-    for name in protocols:
-        np.testing.assert_array_equal(some[name], everything[name])
+def test_only_what_is_asked_for(small_dataset: Dataset) -> None:
+    split, ranker_ = small_dataset.splits["validation"], by_model(model_for(small_dataset), 16)
+    everything = as_lists(ranker_.rank(split, PROTOCOLS))
+    for protocols in (["full"], ["uniform"], ["uniform", "full"]):
+        assert as_lists(ranker_.rank(split, protocols)) == {name: everything[name] for name in protocols}
 
 
-PROCESSES = pytest.mark.parametrize(
-    ("n_processes", "mode"), [(2, "ddp"), (3, "ddp"), (1, "dmp"), (2, "dmp"), (3, "dmp")]
-)
+PROCESSES = [(2, "ddp"), (3, "ddp"), (1, "dmp"), (2, "dmp"), (3, "dmp")]
 
 
 def assert_same(of_processes: list[Ranks], alone: Ranks) -> None:
@@ -185,9 +181,10 @@ def assert_same(of_processes: list[Ranks], alone: Ranks) -> None:
             np.testing.assert_array_equal(ranks[protocol], alone[protocol])
 
 
-@PROCESSES
-@pytest.mark.parametrize("split", ["validation", "test"])
-@pytest.mark.parametrize("head", ["tied", "linear"])
+@pytest.mark.parametrize(("n_processes", "mode"), PROCESSES)
+@pytest.mark.parametrize(
+    ("head", "split"), [("tied", "validation"), ("linear", "test"), long("tied", "test"), long("linear", "validation")]
+)
 def test_ranks_do_not_depend_on_the_processes(
     pools: Any, small_config: Callable[..., Config], n_processes: int, mode: str, split: str, head: str
 ) -> None:
@@ -224,8 +221,11 @@ def test_more_processes_than_batches(pools: Any, small_config: Callable[..., Con
     assert_same(pools(3).run(jobs.rank_with_model, config, "test"), alone)
 
 
-@PROCESSES
-@pytest.mark.parametrize("batch_size", [1, 2, 4])  # the last two of the six users, by length, have no negatives
+@pytest.mark.parametrize(  # the last two of the six users, by length, have no negatives
+    ("n_processes", "mode", "batch_size"),
+    [*((*of, 2) for of in PROCESSES), (3, "dmp", 1), (3, "ddp", 4)]
+    + [long(*of, size) for of in PROCESSES for size in (1, 4)],
+)
 def test_users_without_negatives_are_left_out_whatever_the_processes(
     pools: Any, log_config: Callable[..., Config], n_processes: int, mode: str, batch_size: int
 ) -> None:
