@@ -84,6 +84,15 @@ class Ranker:
             lists.finish()
         return ranks
 
+    @torch.no_grad()
+    def best(self, split: EvaluationSplit, indices: Indices, k: int) -> TopK:
+        """Return the `k` best items of the rows `indices` of `split`, targets included; missing ones score -inf."""
+        users, local = self._encode(split, indices, [])
+        n_seen, best = len(local.items) - len(local.places), self._nothing(len(indices), k)  # the targets come last
+        seen = local._replace(users=local.users[:n_seen], items=local.items[:n_seen])
+        self._stream(users, self._seen(seen, len(indices)), best)
+        return best.of_all(self._partition)
+
     def _are_missed(self, users: "Users") -> Tensor:
         """Return for each user [U] whether the target is a seen item that the filter excludes."""
         return users.repeated if self._leaves_out_seen else torch.zeros_like(users.repeated)

@@ -21,6 +21,7 @@ from bert4rec.inference.load import Source, network_of
 from bert4rec.inference.network import Network
 from bert4rec.models.names import HEAD, HEAD_BIAS, TABLE
 from bert4rec.report.results_folder import ResultsFolder
+from bert4rec.report.templates import render
 from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError
 
@@ -59,15 +60,13 @@ def write_vectors(folder: Path, stored: StoredTensors, ids: ItemIds, embed_dim: 
     The item of row i is line i of the list of ids. A score is the product of a row with a hidden state, to which a 1 is
     appended if there are biases.
     """
-    width = embed_dim + _has_bias(stored, embed_dim)
+    width, first = embed_dim + _has_bias(stored, embed_dim), 0
     with (folder / NPY).open("wb") as file, pq.ParquetWriter(folder / PARQUET, _schema(ids, width, embed_dim)) as table:
         header = {"descr": "<f4", "fortran_order": False, "shape": (len(ids), width)}
         np.lib.format.write_array_header_1_0(file, header)
-        first = 0
         for block in _vectors(stored, embed_dim):
             file.write(bytes_of(block))
-            indices = range(first, first + len(block))
-            table.write_table(_table(block, ids, indices, table.schema, embed_dim))
+            table.write_table(_table(block, ids, range(first, first + len(block)), table.schema, embed_dim))
             first += len(block)
 
 
@@ -196,14 +195,9 @@ def card(
 
     Its examples use `k` and the history `example` of original ids. `report` is that of the run, {} for none.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, keep_trailing_newline=True,
-    )  # fmt: skip
     model, figures = settings["config"]["model"], report.get("test", {}).get("full")
-    return environment.get_template("card.md.j2").render(
-        settings, model=model, times=model.get("times", "none"), formats=formats, k=k, figures=figures,
+    page = render(
+        "card.md.j2", **settings, model=model, times=model.get("times", "none"), formats=formats, k=k, figures=figures,
         example=example, history=json.dumps(example, ensure_ascii=False),
     )  # fmt: skip
+    return page + "\n"

@@ -12,7 +12,7 @@ from torch import Tensor
 from bert4rec.config.kinds import POPULARITY
 from bert4rec.dataset.histories import Indices, Rows
 from bert4rec.dataset.reader import Dataset
-from bert4rec.models.transitions import Part, TrainingHistories, Transitions, TransitionScorer
+from bert4rec.models.transitions import TrainingHistories, Transitions, TransitionScorer
 from bert4rec.runtime.collectives import Partition
 
 DIGITS = (32, 16, 0)  # shifts of the three digits of a time, 16 bits each
@@ -62,16 +62,16 @@ def recent_counts(histories: TrainingHistories, share: float) -> Indices:
     With times, the newest are all interactions since the latest instant that yields at least this share. Without times,
     they are the last ones of every user, rounded up, since only the order within a history is known.
     """
-    is_recent = _from_instant(histories, share) if histories.has_times else _at_the_end(share)
+
+    def times() -> Iterator[Indices]:
+        return (part.times for part in histories.parts() if part.times is not None)
+
+    instant = newest_from(times, int(np.ceil(share * histories.n_positions))) if histories.has_times else 0
     counts = np.zeros(histories.n_items, np.int64)
     for part in histories.parts():
-        counts += np.bincount(part.items[is_recent(part)], minlength=histories.n_items)
+        is_recent = part.left < np.ceil(share * part.lengths) if part.times is None else part.times >= instant
+        counts += np.bincount(part.items[is_recent], minlength=histories.n_items)
     return counts
-
-
-def n_passes(histories: TrainingHistories) -> int:
-    """Return the number of passes of `recent_counts` over all histories."""
-    return 1 + (len(DIGITS) if histories.has_times else 0)
 
 
 def newest_from(times: Callable[[], Iterable[Indices]], n_newest: int) -> int:
@@ -90,23 +90,6 @@ def newest_from(times: Callable[[], Iterable[Indices]], n_newest: int) -> int:
         digit = int(np.flatnonzero(from_digit >= n_newest).max())
         prefix, later = prefix * DIGIT + digit, int(from_digit[digit] - counts[digit])
     return prefix + EARLIEST
-
-
-def _from_instant(histories: TrainingHistories, share: float) -> Callable[[Part], npt.NDArray[np.bool_]]:
-    def times() -> Iterator[Indices]:
-        return (part.times for part in histories.parts() if part.times is not None)
-
-    instant = newest_from(times, int(np.ceil(share * histories.n_positions)))
-
-    def is_recent(part: Part) -> npt.NDArray[np.bool_]:
-        assert part.times is not None, "the histories have times"
-        return part.times >= instant
-
-    return is_recent
-
-
-def _at_the_end(share: float) -> Callable[[Part], npt.NDArray[np.bool_]]:
-    return lambda part: part.left < np.ceil(share * part.lengths)
 
 
 UntrainedScorer: TypeAlias = PopularityScorer | TransitionScorer
@@ -129,15 +112,11 @@ class BaselineFactory:
     decay: float = 0.7
     smoothing: float = 100.0
 
-    def histories(self, between: Callable[[], None] = lambda: None) -> TrainingHistories:
-        """Return the training histories; `between` is called before each part is read."""
-        return TrainingHistories(self.dataset, between)
-
     def n_parts(self, kind: str) -> int:
         """Return the number of calls of `between` while the scorer of `kind` is made."""
-        histories = self.histories()
-        passes = {POPULARITY: 0, "recent_popularity": n_passes(histories)}.get(kind, 1)
-        return passes * histories.n_parts
+        histories = TrainingHistories(self.dataset)
+        n_passes = {POPULARITY: 0, "recent_popularity": 1 + len(DIGITS) * histories.has_times}.get(kind, 1)
+        return n_passes * histories.n_parts
 
     def scorer(self, kind: str, between: Callable[[], None]) -> UntrainedScorer:
         """Return the scorer of `kind` after counting; `between` is called before each part of the data."""
@@ -146,13 +125,13 @@ class BaselineFactory:
 
 def _recent_popularity(factory: BaselineFactory, between: Callable[[], None]) -> PopularityScorer:
     """Return the scorer by recent popularity; ties are broken by overall popularity."""
-    recent = recent_counts(factory.histories(between), factory.recent_share)
+    recent = recent_counts(TrainingHistories(factory.dataset, between), factory.recent_share)
     return PopularityScorer(in_order(recent, factory.dataset.popularity), factory.partition)
 
 
 def _transition_graph(factory: BaselineFactory, between: Callable[[], None]) -> TransitionScorer:
     n_last_items, decay = factory.n_last_items, factory.decay
-    transitions = Transitions.count(factory.histories(between), reach=n_last_items, decay=decay)
+    transitions = Transitions.count(TrainingHistories(factory.dataset, between), reach=n_last_items, decay=decay)
     return TransitionScorer(
         transitions, factory.dataset.popularity, factory.partition, n_last_items=n_last_items, decay=decay,
         smoothing=factory.smoothing,

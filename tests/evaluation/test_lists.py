@@ -10,7 +10,7 @@ import torch
 
 from bert4rec.dataset.histories import EvaluationSplit
 from bert4rec.dataset.reader import Dataset
-from bert4rec.evaluation.metrics import Lists, coverage, gini
+from bert4rec.evaluation.metrics import Lists
 from bert4rec.evaluation.ranker import Ranker
 from bert4rec.evaluation.scorers import ModelScorer, Scorer
 from bert4rec.models.baselines import PopularityScorer
@@ -104,10 +104,3 @@ def test_nobody_with_anything_left_has_no_means(log_dataset: Dataset) -> None:
     lists = Lists(0, [2, 10**9], log_dataset.popularity, Partition())
     lists.finish()
     assert lists.metrics() == {"Coverage@2": 0.0, "Gini@2": 0.0}
-
-
-def test_shares_by_hand() -> None:
-    """Two of four items were recommended, one and three times: Gini is that of 0, 0, 1, 3."""
-    counts, n_items = np.array([0, 1, 3]), np.array([2, 1, 1])
-    assert coverage(counts, n_items) == 0.5
-    assert gini(counts, n_items) == (-3 * 0 - 1 * 0 + 1 * 1 + 3 * 3) / (4 * 4)

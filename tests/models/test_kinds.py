@@ -1,7 +1,6 @@
 """Kinds of trained models: names, ranking interface, what they learn from."""
 
 from dataclasses import fields
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ import torch
 import torch.nn.functional as F
 
 from bert4rec.config.kinds import KINDS
-from bert4rec.config.tables import Model
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows
 from bert4rec.feed.batch import Lookup
@@ -20,11 +18,6 @@ from bert4rec.models.tables import saved_name
 from bert4rec.models.transformer import EncoderSettings
 from tests.feed.shown import shown
 from tests.models.networks import N_ITEMS, POSITIONS, SEQUENCES, WIDTH, batch, hidden_of, model
-
-
-def test_every_kind_can_be_set() -> None:
-    assert set(get_args(Model.model_fields["kind"].annotation)) == {*KINDS}
-
 
 TRAINED = [name for name, kind in KINDS.items() if kind.is_trained]
 

@@ -91,32 +91,6 @@ def test_many_rows_go_through_the_blocks_in_groups(
     torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-5)
 
 
-@KINDS
-def test_an_output_does_not_depend_on_the_batch(kind: type[SequenceModel]) -> None:
-    network = model(kind)
-    together = hidden_of(network, batch(SEQUENCES, POSITIONS)).split([len(p) for p in POSITIONS])
-    for sequence, positions, expected in zip(SEQUENCES, POSITIONS, together, strict=True):
-        torch.testing.assert_close(hidden_of(network, batch([sequence], [positions])), expected, rtol=0, atol=1e-5)
-
-
-def test_positions_count_from_the_end() -> None:
-    """The last item's position vector is row 0, whatever the length: without attention nothing else matters."""
-    network = model()
-    with torch.no_grad():
-        for block in network.encoder.blocks:
-            block.attention_out.weight.zero_()
-    short, long = hidden_of(network, batch([[7, 5], [9, 8, 7, 5]], [[0, 1], [2, 3]])).chunk(2)
-    torch.testing.assert_close(short, long, rtol=0, atol=1e-5)
-
-
-def test_a_causal_output_does_not_depend_on_what_comes_after() -> None:
-    network = model(SASRec)
-    with torch.no_grad():
-        network.encoder.positions.weight.zero_()  # which count from the end
-    whole, beginning = (hidden_of(network, batch([s], [[0, 1]])) for s in ([5, 6, 7, 8], [5, 6]))
-    torch.testing.assert_close(whole, beginning, rtol=0, atol=1e-5)
-
-
 def test_what_is_turned_keeps_its_precision_and_length() -> None:
     places, vectors = torch.arange(5), torch.randn(5, WIDTH, generator=torch.Generator().manual_seed(1))
     rotation = Rotation.of(places, WIDTH // HEADS)
@@ -125,16 +99,6 @@ def test_what_is_turned_keeps_its_precision_and_length() -> None:
     half = rotation.rotate(vectors.bfloat16(), HEADS)
     assert half.dtype == torch.bfloat16
     torch.testing.assert_close(half.float(), whole, rtol=0, atol=0.05)
-
-
-def test_a_place_in_a_longer_sequence_is_the_end_of_its_beginning() -> None:
-    """So a causal model learns of each of its positions what it is asked for at the end of a history."""
-    network = model(SASRec, positions="rotary")
-    sequence = SEQUENCES[1]
-    whole = hidden_of(network, batch([sequence], [list(range(len(sequence)))]))
-    beginnings = [sequence[:n] for n in range(1, len(sequence) + 1)]
-    ends = hidden_of(network, batch(beginnings, [[len(beginning) - 1] for beginning in beginnings]))
-    torch.testing.assert_close(whole, ends, rtol=0, atol=1e-5)
 
 
 @KINDS

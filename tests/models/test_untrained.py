@@ -23,9 +23,7 @@ from bert4rec.models import transitions
 from bert4rec.models.baselines import (
     SCORERS,
     BaselineFactory,
-    PopularityScorer,
     TrainingHistories,
-    in_order,
     newest_from,
     recent_counts,
 )
@@ -87,12 +85,6 @@ def test_a_dataset_folder(tmp_path: Path) -> None:
     assert np.bincount(part.items, minlength=8).tolist() == dataset.popularity.tolist()
 
 
-def test_times_need_not_be_known() -> None:
-    (part,) = TrainingHistories(dataset_of([[3, 1], [2]], n_items=4)).parts()
-    assert part.times is None
-    assert part.items.tolist() == [3, 1, 2]
-
-
 def test_every_kind_is_known_everywhere() -> None:
     assert [*SCORERS] == [*UNTRAINED]
     assert {*get_args(Model.model_fields["kind"].annotation)} == {*KINDS} > {*UNTRAINED}
@@ -128,14 +120,6 @@ def test_of_equally_recent_items_the_more_popular_one_is_first() -> None:
     np.testing.assert_array_equal(scorer.items(torch.arange(4)), [1, 3, 2, 0])
 
 
-def test_scores_can_be_written_to() -> None:
-    """What users have seen is struck out."""
-    scorer = PopularityScorer(np.array([3, 1]), Partition())
-    scores = scorer.scores(torch.empty(2, 0), scorer.items(torch.tensor([0, 1])))
-    scores[0, 1] = -torch.inf
-    assert scores.tolist() == [[3.0, -torch.inf], [3.0, 1.0]]
-
-
 def test_without_times_the_last_of_every_user_count() -> None:
     """Of 4, 1, 5 and 0 interactions half are the last 2, 1, 3 and none."""
     histories = [[0, 1, 2, 3], [2], [3, 3, 0, 2, 2], []]
@@ -162,11 +146,6 @@ def test_the_instant_is_that_of_a_sort(spread: int) -> None:
     for n_newest in (1, 2, 77, 200):
         parts = [np.array(times[:50]), np.array(times[50:])]
         assert newest_from(lambda parts=parts: parts, n_newest) == sorted(times)[-n_newest]
-
-
-def test_equal_counts_are_in_order_of_the_next_ones() -> None:
-    recent, all_of_them = np.array([1, 0, 1, 0]), np.array([5, 2, 9, 2])
-    assert in_order(recent, all_of_them).tolist() == [1, 0, 2, 0]
 
 
 def scorer_of(histories: list[list[int]], n_items: int, *, n_last_items: int, smoothing: float) -> TransitionScorer:
@@ -250,16 +229,6 @@ def as_dict(transitions: Transitions) -> dict[tuple[int, int], float]:
     return dict(zip(pairs, weights.tolist(), strict=True))
 
 
-def test_a_history_by_hand() -> None:
-    histories = TrainingHistories(dataset_of([[0, 1, 0, 1], [1, 2]], n_items=3))
-    direct = Transitions.count(histories, reach=1, decay=0.5)
-    assert as_dict(direct) == {(0, 1): 2, (1, 0): 1, (1, 2): 1}
-    assert direct.totals.tolist() == [2, 2, 0]
-    further = Transitions.count(histories, reach=3, decay=0.5)
-    assert as_dict(further) == {(0, 0): 0.5, (0, 1): 2.25, (1, 0): 1, (1, 1): 0.5, (1, 2): 1}
-    assert further.totals.tolist() == [2.75, 2.5, 0]
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     histories=st.lists(st.lists(st.integers(0, N_ITEMS - 1), max_size=14), min_size=1, max_size=8).filter(any),
@@ -293,10 +262,3 @@ def test_pairs_are_looked_up_one_by_one_and_row_by_row() -> None:
     assert columns.tolist() == [0, 1, *[0, 1, 2], 0, 1]
     of_3, of_0 = [expected[3, 1], expected[3, 2]], [expected[0, 1], expected[0, 2], expected[0, 3]]
     assert weights.tolist() == [*of_3, *of_0, *of_3]
-
-
-def test_histories_of_one_item_have_no_transitions() -> None:
-    graph = Transitions.count(TrainingHistories(dataset_of([[1], [2]], n_items=3)), reach=2, decay=0.5)
-    assert as_dict(graph) == {}
-    assert graph.weights(np.array([1]), np.array([2])).tolist() == [0.0]
-    assert [values.tolist() for values in graph.rows(np.array([0, 2]), 0, 3)] == [[0, 0], [], []]

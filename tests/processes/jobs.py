@@ -294,18 +294,21 @@ def results_with_model(config: Config) -> dict[str, Any]:
 def example_users(config: Config) -> tuple[Ranks, list[Example]]:
     """The ranks of the test by an initial model, and the best items of some of its users."""
     config, dataset, model, _ = set_up(config)
-    ranks = _rank(model, config, dataset, "test", ["full"])
-    scorer = ModelScorer(unwrap(model), device=CPU, max_len=config.model.max_len)
-    return ranks, examples(scorer, dataset.splits["test"], ranks["full"], k=10, leaves_out_seen=True, device=CPU)
+    ranker, split = _ranker(model, config), dataset.splits["test"]
+    ranks = ranker.rank(split, ["full"])
+    return ranks, examples(ranker, split, ranks["full"])
 
 
 def _rank(
     model: torch.nn.Module, config: Config, dataset: Dataset, split: str, protocols: list[str], *between: Any
 ) -> Ranks:
+    return _ranker(model, config, *between).rank(dataset.splits[split], protocols)
+
+
+def _ranker(model: torch.nn.Module, config: Config, *between: Any) -> Ranker:
     scorer = ModelScorer(unwrap(model), device=CPU, max_len=config.model.max_len)
     batch_size = config.evaluation.per_device_eval_batch_size
-    ranker = Ranker(scorer, batch_size=batch_size, device=CPU, **dict(zip(["between"], between, strict=False)))
-    return ranker.rank(dataset.splits[split], protocols)
+    return Ranker(scorer, batch_size=batch_size, device=CPU, **dict(zip(["between"], between, strict=False)))
 
 
 def rating_errors(config: Config) -> dict[str, float]:
