@@ -61,12 +61,13 @@ def write_vectors(folder: Path, stored: StoredTensors, ids: ItemIds, embed_dim: 
     appended if there are biases.
     """
     width, first = embed_dim + _has_bias(stored, embed_dim), 0
-    with (folder / NPY).open("wb") as file, pq.ParquetWriter(folder / PARQUET, _schema(ids, width, embed_dim)) as table:
+    schema = _table(torch.empty(0, width), ids, range(0), embed_dim).schema
+    with (folder / NPY).open("wb") as file, pq.ParquetWriter(folder / PARQUET, schema) as table:
         header = {"descr": "<f4", "fortran_order": False, "shape": (len(ids), width)}
         np.lib.format.write_array_header_1_0(file, header)
         for block in _vectors(stored, embed_dim):
             file.write(bytes_of(block))
-            table.write_table(_table(block, ids, range(first, first + len(block)), table.schema, embed_dim))
+            table.write_table(_table(block, ids, range(first, first + len(block)), embed_dim))
             first += len(block)
 
 
@@ -86,24 +87,14 @@ def _has_bias(stored: StoredTensors, embed_dim: int) -> bool:
     return MODEL + HEAD_BIAS in stored if MODEL + HEAD in stored else stored.shape(MODEL + TABLE)[1] > embed_dim
 
 
-def _schema(ids: ItemIds, width: int, embed_dim: int) -> pa.Schema:
-    fields = {"item": ids.originals.type, "title": pa.large_string(), "vector": pa.list_(pa.float32(), embed_dim)}
-    if ids.titles is None:
-        del fields["title"]
-    if width > embed_dim:
-        fields["bias"] = pa.float32()
-    return pa.schema(list(fields.items()))
-
-
-def _table(block: Tensor, ids: ItemIds, indices: range, schema: pa.Schema, embed_dim: int) -> pa.Table:
-    vectors = pa.array(block[:, :embed_dim].flatten().numpy())
-    columns = {
-        "item": ids.originals[indices.start : indices.stop],
-        "title": ids.titles_of(indices),
-        "vector": pa.FixedSizeListArray.from_arrays(vectors, embed_dim),
-        "bias": pa.array(block[:, -1].numpy()),
-    }
-    return pa.table({name: columns[name] for name in schema.names}, schema=schema)
+def _table(block: Tensor, ids: ItemIds, indices: range, embed_dim: int) -> pa.Table:
+    columns = {"item": ids.originals[indices.start : indices.stop]}
+    if ids.titles is not None:
+        columns["title"] = pa.array(ids.titles_of(indices), pa.large_string())
+    columns["vector"] = pa.FixedSizeListArray.from_arrays(pa.array(block[:, :embed_dim].flatten().numpy()), embed_dim)
+    if block.shape[1] > embed_dim:
+        columns["bias"] = pa.array(block[:, -1].numpy())
+    return pa.table(columns)
 
 
 RECIPES = ("preprocessing", "training", "evaluation")  # settings tables of a package, which contain no paths

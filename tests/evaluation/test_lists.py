@@ -62,9 +62,12 @@ def written_out(lists: list[list[int]], popularity: list[int], ks: Sequence[int]
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "tile", "users_per_pass"), [(128, 4096, 4096), (7, 11, 20), (1, 3, 3), long(1, 1, 3)]
-)
-@pytest.mark.parametrize("split", ["validation", "test"])
+    ("split", "batch_size", "tile", "users_per_pass"),
+    [
+        ("test", 128, 4096, 4096), ("validation", 7, 11, 20), ("test", 7, 11, 3), ("validation", 1, 1, 3),
+        long("validation", 128, 4096, 4096), long("test", 1, 1, 3),
+    ],
+)  # fmt: skip
 def test_lists_of_a_model_and_of_popularity(
     small_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, split: str, batch_size: int, tile: int, users_per_pass: int
 ) -> None:

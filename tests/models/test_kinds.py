@@ -62,7 +62,8 @@ def test_it_is_trained_on_masked_positions() -> None:
     assert torch.equal(batch.targets, items[batch.positions])
 
 
-def test_a_plan_counts_the_mean_and_one_more_a_sequence() -> None:
+def test_a_plan_counts_the_mean_of_masked_positions_and_one_more_a_sequence_or_every_position() -> None:
+    assert SASRec.n_targets(64, 3200, mask_prob=0.2) == 3200
     assert Bert4Rec.n_targets(64, 3200, mask_prob=0.2) == 704
     assert Bert4Rec.n_targets(64, 128, mask_prob=0.9) == 128
 
@@ -88,10 +89,6 @@ def test_what_it_is_trained_on_is_what_it_is_asked(times: str) -> None:
         hidden, _ = network.encode_queries(asked, Lookup.of(torch.tensor([], dtype=torch.int64)))
         expected = expected + F.cross_entropy(hidden @ vectors.T, torch.tensor([HISTORY[n]]))
     torch.testing.assert_close(network(batch), expected)
-
-
-def test_a_plan_counts_every_position() -> None:
-    assert SASRec.n_targets(64, 3200, mask_prob=0.2) == 3200
 
 
 def test_the_loss_is_the_cross_entropy_of_the_masked_positions() -> None:

@@ -111,6 +111,12 @@ def test_what_is_shown(page: Reader) -> None:
     assert "By whether the user has seen the target before" not in text  # one slice says nothing
 
 
+@pytest.fixture
+def coarse_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bert4rec.report.charts.DPI", 20)
+
+
+@pytest.mark.usefixtures("coarse_pictures")
 def test_a_dataset_of_which_little_is_known_and_ratings(tmp_path: Path) -> None:
     ratings = {"pairs": 9, "RMSE": 0.874, "MAE": 0.67, "baseline_RMSE": 1.0, "means_RMSE": 0.9}
     folder = write_run(tmp_path / "one", dataset=SMALL_REPORT["dataset"], ratings=ratings, sharding=None)
@@ -147,6 +153,7 @@ MEASURED = ("test", "validation", "popularity_baseline", "baselines", "intervals
         (dict.fromkeys(MEASURED), ["metrics.jsonl"], ["published", "learning", "slices"]),
     ],
 )
+@pytest.mark.usefixtures("coarse_pictures")
 def test_sections_are_what_was_measured(tmp_path: Path, changes: Any, files: list[str], missing: list[str]) -> None:
     folder = write_run(tmp_path / "one", **changes)
     for name in files:
