@@ -190,32 +190,25 @@ class Ranker:
             broken += not is_finite(items)
             for group in self._catalogue.groups(tiles):
                 start, stop = (bound - first for bound in self._catalogue.items(group))
-                part = Part(group, first + start, items[start:stop])
-                if seen:
-                    self._add(part, users, seen, ahead, best)
-                else:
-                    self._add_for_all(part, users, ahead, best)
+                self._add(Part(group, first + start, items[start:stop]), users, seen, ahead, best)
         sums = self._partition.sum(torch.cat([ahead, broken]))
         if sums[-1]:  # raised on all processes: if one raised in the loop, the other ones would wait for it
             raise DivergenceError(NOT_FINITE)
         return sums[:-1]
 
-    def _add(self, part: "Part", users: "Users", seen: Seen, ahead: Tensor, best: TopK | None) -> None:
-        """Count the items of a `part` that outrank each target, and update `best`, both without `seen` items."""
-        for number, where in enumerate(seen.parts):
-            scores = self._scores(users.known[where], part)
-            rows, items = seen.at(part.tiles, number)
-            scores[rows, items - part.first] = -torch.inf
+    def _add(self, part: "Part", users: "Users", seen: Seen | None, ahead: Tensor, best: TopK | None) -> None:
+        """Count the items of a `part` that outrank each target, and update `best`, both without `seen` items.
+
+        Without `seen`, the scores are the same for all users, and so is the list.
+        """
+        for number, where in enumerate(seen.parts if seen else [slice(None)]):
+            scores = self._scores(users.known[where if seen else slice(1)], part)
+            if seen:
+                rows, items = seen.at(part.tiles, number)
+                scores[rows, items - part.first] = -torch.inf
             ahead[where] += count_outranking(scores, part.first, users.scores[where], users.targets[where])
             if best:
                 best.update(where, scores, part.first)
-
-    def _add_for_all(self, part: "Part", users: "Users", ahead: Tensor, best: TopK | None) -> None:
-        """Do the same as `_add`, for scores that are the same for all users and no seen items."""
-        scores = self._scores(users.known[:1], part)
-        ahead += count_outranking(scores, part.first, users.scores, users.targets)
-        if best:
-            best.update(slice(None), scores, part.first)
 
     def _scores(self, known: Tensor, part: "Part") -> Tensor:
         """Return the scores of the items of a `part` for users; each tile is a separate product."""

@@ -14,11 +14,10 @@ from bert4rec.config.tables import Config
 from bert4rec.dataset.format import LEFT_OUT
 from bert4rec.dataset.histories import EvaluationSplit
 from bert4rec.dataset.reader import Dataset
-from bert4rec.evaluation.batches import assigned
 from bert4rec.evaluation.metrics import MISSED
 from bert4rec.evaluation.ranker import HeldOut, Ranker, Ranks, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
-from bert4rec.evaluation.tiles import Catalogue, Seen
+from bert4rec.evaluation.tiles import Catalogue
 from bert4rec.feed.batch import Lookup
 from bert4rec.feed.inference import append_mask_batch
 from bert4rec.models.baselines import PopularityScorer
@@ -263,53 +262,3 @@ def test_an_item_belongs_to_the_process_that_scores_its_tile(n_items: int, n_pro
     for in_any_order in (shares, shares[::-1], shares[1::2] + shares[::2]):
         (owner,) = catalogue.owners(np.array([item], np.int32), in_any_order)
         assert item // catalogue.tile in in_any_order[int(owner)]
-
-
-def test_what_is_not_counted_stands_at_its_tile_and_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two users at once, three items a tile."""
-    set_sizes(monkeypatch, MIN_TILE=3, USERS_AT_ONCE=2)
-    catalogue, cpu = Catalogue(7), torch.device("cpu")
-    users, items = np.array([0, 0, 1, 1, 2, 0, 1, 2], np.int32), np.array([0, 3, 6, 6, 2, 1, 4, 0], np.int32)
-    seen = Seen(users, items, 3, catalogue, catalogue.tiles, cpu)
-    found = {
-        (part, tile): sorted(zip(*(values.tolist() for values in seen.at(range(tile, tile + 1), part)), strict=True))
-        for part in range(2)
-        for tile in catalogue.tiles
-    }
-    assert found == {
-        (0, 0): [(0, 0), (0, 1)],
-        (0, 1): [(0, 3), (1, 4)],
-        (0, 2): [(1, 6), (1, 6)],  # the second user's item 6, seen twice
-        (1, 0): [(0, 0), (0, 2)],  # the third user is the first of the next ones
-        (1, 1): [],
-        (1, 2): [],
-    }
-    assert [sorted(values.tolist()) for values in seen.at(range(1, 3), 0)] == [[0, 1, 1, 1], [3, 4, 6, 6]]
-    is_last = items == 6
-    of_last = Seen(users[is_last], items[is_last], 3, catalogue, catalogue.tiles[2:], cpu)
-    assert [[values.tolist() for values in of_last.at(range(2, 3), part)] for part in (0, 1)] == [
-        [[1, 1], [6, 6]],
-        [[], []],
-    ]
-
-
-def test_tiles_come_in_groups_of_about_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_sizes(monkeypatch, MIN_TILE=3, MAX_TILE=7)
-    catalogue = Catalogue(20)
-    assert (catalogue.tile, catalogue.tiles) == (3, range(7))
-    assert list(catalogue.groups(range(1, 6))) == [range(1, 3), range(3, 5), range(5, 6)]
-    assert list(Catalogue(10**9).groups(range(2, 4))) == [range(2, 3), range(3, 4)]
-
-
-@pytest.mark.parametrize("n_batches", [0, 1, 2, 3, 7])
-@pytest.mark.parametrize("n_processes", [1, 2, 3, 5])
-def test_batches_are_dealt(n_batches: int, n_processes: int) -> None:
-    runs = [list(assigned(n_batches, Partition(rank, n_processes))) for rank in range(n_processes)]
-    assert len({len(of_process) for of_process in runs}) == 1
-    assert sorted(number for of_process in runs for number, is_own in of_process if is_own) == list(range(n_batches))
-    assert all(0 <= number < n_batches for of_process in runs for number, _ in of_process)
-
-
-def test_what_was_found_for_batches_comes_in_their_order(pools: Any) -> None:
-    for n_processes in (1, 2, 3):
-        assert pools(n_processes).run(jobs.collect_batches, 7, 2) == [list(range(7))] * n_processes

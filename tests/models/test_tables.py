@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from bert4rec.config.tables import Config
 from bert4rec.feed.batch import Lookup
-from bert4rec.models.tables import DeferredUpdate, DenseShard, GradientRoute, Table, is_of_table, saved_name
+from bert4rec.models.tables import DeferredUpdate, DenseShard, GradientRoute, Table
 from bert4rec.runtime.collectives import Partition
 from tests.conftest import FACTORS, long
 from tests.models.networks import N_ITEMS, POSITIONS, SEQUENCES, WIDTH, WithGroups, batch, hidden_of, model
@@ -50,12 +50,6 @@ def test_a_deferred_gradient_reaches_the_rows_when_it_is_applied() -> None:
 
 def test_a_model_knows_all_its_tables() -> None:
     assert [table.config.name for table in model(WithGroups).tables] == ["item", "group"]
-
-
-def test_names_in_checkpoints_say_what_a_parameter_is() -> None:
-    names = ["item_table.collection.embeddings.item.weight", "item_table.head.weight", "encoder.norm.bias"]
-    assert [name for name in names if is_of_table(name)] == names[:1]
-    assert [saved_name(name) for name in names] == ["item_table.embeddings.item.weight", "head.weight", names[2]]
 
 
 @pytest.mark.parametrize("head", ["tied", "linear"])

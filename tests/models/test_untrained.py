@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from bert4rec.config.kinds import KINDS, UNTRAINED
 from bert4rec.config.tables import Evaluation, Model
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.models import transitions
@@ -189,9 +190,12 @@ def test_a_graph_adds_up_several_last_items() -> None:
     np.testing.assert_allclose(found, [of_1 + 0.5 * of_0, of_0 + 0.5 * of_1, of_0, of_2 + 0.5 * of_1], rtol=1e-15)
 
 
-@pytest.mark.parametrize("n_last_items", [1, 3, 10])
-def test_scores_of_tiles_are_those_of_single_items_to_the_last_bit(n_last_items: int) -> None:
-    """Else a target would be better or worse than an item with which it ties."""
+@pytest.mark.parametrize(("n_last_items", "dense"), [(1, 2), (3, 0), (10, 0), (10, 2)])
+def test_scores_of_tiles_are_those_of_single_items_to_the_last_bit(
+    n_last_items: int, dense: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a target would be better or worse than an item with which it ties; as a matrix and as pairs."""
+    monkeypatch.setattr(transitions, "DENSE", dense)
     random = np.random.default_rng(n_last_items)
     histories = [random.integers(0, 40, size).tolist() for size in random.integers(1, 30, 60)]
     scorer = scorer_of(histories, 40, n_last_items=n_last_items, smoothing=0.3)
@@ -249,7 +253,7 @@ def test_the_counts_are_those_of_whole_histories(
     assert found.totals.tolist() == totals.tolist()
 
 
-def test_pairs_are_looked_up_one_by_one_and_row_by_row() -> None:
+def test_pairs_are_looked_up_one_by_one_and_added_up_row_by_row() -> None:
     histories = [[0, 3, 1, 0, 3, 2], [4, 4, 0]]
     graph = Transitions.count(TrainingHistories(dataset_of(histories, n_items=N_ITEMS)), reach=2, decay=0.5)
     expected = by_hand(histories, 2, 0.5)
@@ -257,8 +261,6 @@ def test_pairs_are_looked_up_one_by_one_and_row_by_row() -> None:
     assert graph.weights(sources, targets).tolist() == [
         expected.get(pair, 0.0) for pair in zip(sources.tolist(), targets.tolist(), strict=True)
     ]
-    lengths, columns, weights = graph.rows(np.array([3, 5, 0, 3]), 1, 4)
-    assert lengths.tolist() == [2, 0, 3, 2]
-    assert columns.tolist() == [0, 1, *[0, 1, 2], 0, 1]
-    of_3, of_0 = [expected[3, 1], expected[3, 2]], [expected[0, 1], expected[0, 2], expected[0, 3]]
-    assert weights.tolist() == [*of_3, *of_0, *of_3]
+    last, factors = np.array([[3, 0], [5, NO_ITEM]]), np.array([[2.0, 1.0], [1.0, 0.0]])
+    sums = [2 * expected.get((3, target), 0.0) + expected.get((0, target), 0.0) for target in range(1, 4)]
+    assert graph.added(last, factors, 1, 3).tolist() == [sums, [0.0] * 3]

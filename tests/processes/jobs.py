@@ -27,7 +27,6 @@ from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Dataset, Ints, Sizes, open_dataset
 from bert4rec.evaluation import ratings
-from bert4rec.evaluation.batches import assigned, chunks, gathered
 from bert4rec.evaluation.evaluator import Example, examples
 from bert4rec.evaluation.ranker import Ranker, Ranks, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
@@ -449,16 +448,6 @@ def open_folder(config: Config) -> Dataset:
         config.data.folder, preprocessing=config.preprocessing.recipe,
         with_times=config.model.knows_times,
     )  # fmt: skip
-
-
-def collect_batches(n: int, size: int) -> list[int]:
-    """The numbers 0 … n - 1, of which every process knows those of its batches."""
-    partition, batches = Partition(dist.get_rank(), dist.get_world_size()), list(chunks(n, size))
-    own = torch.full((partition.largest(len(batches)), size), -1)
-    for turn, (number, is_own) in enumerate(assigned(len(batches), partition)):
-        if is_own:
-            own[turn, : len(range(n)[batches[number]])] = torch.arange(n)[batches[number]]
-    return gathered(own, n, partition).tolist()
 
 
 def best_of_processes(scores: list[list[float]]) -> tuple[list[list[float]], list[list[int]]]:

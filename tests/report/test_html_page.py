@@ -97,7 +97,7 @@ def test_what_is_shown(page: Reader) -> None:
         "place 2 of 3,416 The last 2 of 9 items",
         "place 400 of 3,416 1 item item 7 then item 9",
         "HR@10 0.3113 0.3013 – 0.3213 NDCG@10 0.1754",
-        "0 1.5 MB 800 kB 537 MB 1 1.4 MB 700 kB 268 MB",
+        "0 1.5 MB 800.0 kB 536.9 MB 1 1.4 MB 700.0 kB 268.4 MB",
         "start 2.0 s 1.2 % training steps 1:20",
         "40 1,200 steps, ended by n_epochs training 1:40 412 sequences/s",
         f"{HOSTILE} 6,000 0.3200 0.1800",
@@ -123,7 +123,7 @@ def test_a_dataset_of_which_little_is_known_and_ratings(tmp_path: Path) -> None:
     page = write_html(folder, DEFAULTS)
     text = " ".join(filter(None, Reader(page).texts))
     facts = "source table users 3 items 40 interactions 1,200 split leave one out validation users 3"
-    for words in (facts, "test users 3 fingerprint ffffffffffff Run", "RMSE 0.8740 MAE 0.6700", "0 – – 537 MB"):
+    for words in (facts, "test users 3 fingerprint ffffffffffff Run", "RMSE 0.8740 MAE 0.6700", "0 – – 536.9 MB"):
         assert words in text
     assert all(f"width:{width}%" in page.read_text() for width in ("62.5", "55.6", "100.0"))  # of the slices
 
