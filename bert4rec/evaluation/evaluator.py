@@ -87,7 +87,8 @@ class Evaluator:
         splits = [self.dataset.splits[name] for name in EVALUATED if len(self.dataset.splits[name])]
         partition = Partition(self.world.rank, self.world.world_size)
         parts = gather_or_raise(lambda: {split.name: HeldOut.of(split, partition) for split in splits})
-        return {split.name: HeldOut.together([part[split.name] for part in parts]) for split in splits}
+        by_split = {split.name: zip(*(part[split.name] for part in parts), strict=True) for split in splits}
+        return {name: HeldOut(*map(np.concatenate, of_parts)) for name, of_parts in by_split.items()}
 
     def validation_metrics(self, model: nn.Module, between: BatchCallback) -> Metrics:
         """Return the validation metrics over the full catalogue, or of ratings; {} without validation data."""

@@ -13,7 +13,6 @@ The same pass can find the best items of each user: the recommendations.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -296,8 +295,7 @@ def _negatives(rows: Rows, protocol: str) -> npt.NDArray[np.int32]:
     return np.where(rows.are_left_out(protocol)[:, None], rows.targets[:, None], rows.negatives[protocol])
 
 
-@dataclass(frozen=True)
-class HeldOut:
+class HeldOut(NamedTuple):
     """Hold facts about the N users of a split that do not depend on ranks.
 
     `repeated` [N]: whether the target is in the user's history; `left_out` [N]: whether the user has no negatives.
@@ -315,11 +313,6 @@ class HeldOut:
             rows = split.read(np.array(part[where]))
             repeated[where], left_out[where] = rows.are_repeated(), rows.are_left_out("popular")
         return cls(repeated, left_out)
-
-    @classmethod
-    def together(cls, parts: Sequence["HeldOut"]) -> "HeldOut":
-        """Return the concatenated `parts` of all processes, given by rank."""
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("repeated", "left_out")))
 
 
 def to_metrics(ranks: Ranks, ks: Sequence[int]) -> Metrics:

@@ -1,7 +1,7 @@
 """Baselines without training: their factory, popularity, and the counts of recent interactions."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -18,6 +18,13 @@ from bert4rec.runtime.collectives import Partition
 DIGITS = (32, 16, 0)  # shifts of the three digits of a time, 16 bits each
 DIGIT = 1 << 16
 EARLIEST = -(1 << 47)  # the smallest time, in seconds: millions of years ago
+
+RECENT_SHARE = 0.1  # of the interactions, which count as recent
+N_LAST_ITEMS = {"markov": 1, "transition_graph": 10}  # beyond ten, `DECAY` leaves little weight
+DECAY = 0.7  # factor of the weight of a transition for each further position of distance
+SMOOTHING = 100.0
+"""Additional transitions of each item, distributed by popularity: on validation, 60 to 100 are best for sparse data
+(Amazon Sports) and as good as any other value for dense data (MovieLens 1M)."""
 
 
 class PopularityScorer:
@@ -97,20 +104,10 @@ UntrainedScorer: TypeAlias = PopularityScorer | TransitionScorer
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineFactory:
-    """Hold the dataset and the settings of the baselines, and make their scorers.
-
-    Recent popularity counts the newest `recent_share` of the interactions. The weight of a transition is multiplied by
-    `decay` for each further position of distance, which leaves little weight beyond `n_last_items`. Each item gets
-    `smoothing` additional transitions, distributed by popularity: on validation, 60 to 100 are best for sparse data
-    (Amazon Sports) and as good as any other value for dense data (MovieLens 1M).
-    """
+    """Makes the scorers of the kinds without training from a `dataset`."""
 
     dataset: Dataset
     partition: Partition
-    recent_share: float = 0.1
-    n_last_items: int = 10
-    decay: float = 0.7
-    smoothing: float = 100.0
 
     def n_parts(self, kind: str) -> int:
         """Return the number of calls of `between` while the scorer of `kind` is made."""
@@ -120,27 +117,12 @@ class BaselineFactory:
 
     def scorer(self, kind: str, between: Callable[[], None]) -> UntrainedScorer:
         """Return the scorer of `kind` after counting; `between` is called before each part of the data."""
-        return SCORERS[kind](self, between)
-
-
-def _recent_popularity(factory: BaselineFactory, between: Callable[[], None]) -> PopularityScorer:
-    """Return the scorer by recent popularity; ties are broken by overall popularity."""
-    recent = recent_counts(TrainingHistories(factory.dataset, between), factory.recent_share)
-    return PopularityScorer(in_order(recent, factory.dataset.popularity), factory.partition)
-
-
-def _transition_graph(factory: BaselineFactory, between: Callable[[], None]) -> TransitionScorer:
-    n_last_items, decay = factory.n_last_items, factory.decay
-    transitions = Transitions.count(TrainingHistories(factory.dataset, between), reach=n_last_items, decay=decay)
-    return TransitionScorer(
-        transitions, factory.dataset.popularity, factory.partition, n_last_items=n_last_items, decay=decay,
-        smoothing=factory.smoothing,
-    )  # fmt: skip
-
-
-SCORERS: dict[str, Callable[[BaselineFactory, Callable[[], None]], UntrainedScorer]] = {
-    POPULARITY: lambda counting, between: PopularityScorer(counting.dataset.popularity, counting.partition),
-    "recent_popularity": _recent_popularity,
-    "markov": lambda counting, between: _transition_graph(replace(counting, n_last_items=1), between),
-    "transition_graph": _transition_graph,
-}
+        popularity, histories = self.dataset.popularity, TrainingHistories(self.dataset, between)
+        if kind == POPULARITY:
+            return PopularityScorer(popularity, self.partition)
+        if kind == "recent_popularity":  # ties are broken by overall popularity
+            return PopularityScorer(in_order(recent_counts(histories, RECENT_SHARE), popularity), self.partition)
+        transitions = Transitions.count(histories, reach=N_LAST_ITEMS[kind], decay=DECAY)
+        return TransitionScorer(
+            transitions, popularity, self.partition, n_last_items=N_LAST_ITEMS[kind], decay=DECAY, smoothing=SMOOTHING
+        )

@@ -34,9 +34,7 @@ def test_the_model_on_both_splits_and_its_contestants_on_the_test(small_dataset:
     evaluator = Evaluator(
         dataset=small_dataset, world=Processes(0, 0, 1, 1, CPU), protocols=["full", "uniform"], ks=[10], batch_size=16,
         max_len=12, precision="fp32", baselines=["markov"],
-        counting=BaselineFactory(
-            dataset=small_dataset, partition=Partition(), recent_share=0.1, n_last_items=2, decay=0.5, smoothing=1.0
-        ),
+        counting=BaselineFactory(dataset=small_dataset, partition=Partition()),
     )  # fmt: skip
     calls: list[None] = []
     held_out = evaluator.held_out()

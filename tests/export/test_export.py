@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -70,6 +71,7 @@ def test_the_examples_of_the_card_run_and_an_unknown_user_gets_the_most_popular_
     text = card(of_card, ["pt2", "onnx"], k=4, example=[100, 101], report={})
     codes = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.export, "load", cache(torch.export.load))  # slow
     example, printed = "[100, 101]", []
     for code in codes:
         assert example in code

@@ -22,7 +22,6 @@ from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.models import transitions
 from bert4rec.models.baselines import (
-    SCORERS,
     BaselineFactory,
     TrainingHistories,
     newest_from,
@@ -87,19 +86,16 @@ def test_a_dataset_folder(tmp_path: Path) -> None:
 
 
 def test_every_kind_is_known_everywhere() -> None:
-    assert [*SCORERS] == [*UNTRAINED]
     assert {*get_args(Model.model_fields["kind"].annotation)} == {*KINDS} > {*UNTRAINED}
     _, listed = get_args(Evaluation.model_fields["baselines"].annotation)
     assert list(get_args(*get_args(listed))) == [*UNTRAINED]
 
 
-def test_what_each_kind_finds_best() -> None:
+def test_what_each_kind_finds_best(monkeypatch: pytest.MonkeyPatch) -> None:
     """After 0, 0 comes most often of all, 3 most often of late, 1 directly, and 2 counts all that is near."""
     histories = [[0, 0, 0, 0, 2, 2, 3], [0, 1, 2, 2, 3], [0, 1, 2, 2, 3]]
-    counting = BaselineFactory(
-        dataset=dataset_of(histories, n_items=5), partition=Partition(), recent_share=0.1, n_last_items=4, decay=0.9,
-        smoothing=0.1,
-    )  # fmt: skip
+    monkeypatch.setattr("bert4rec.models.baselines.SMOOTHING", 0.1)
+    counting = BaselineFactory(dataset=dataset_of(histories, n_items=5), partition=Partition())
     calls: list[str] = []
     found = {}
     for kind in UNTRAINED:
@@ -113,10 +109,8 @@ def test_what_each_kind_finds_best() -> None:
 
 
 def test_of_equally_recent_items_the_more_popular_one_is_first() -> None:
-    counting = BaselineFactory(
-        dataset=dataset_of([[0, 0, 1], [2], [0, 2, 2, 1]], n_items=4), partition=Partition(), recent_share=0.1,
-        n_last_items=1, decay=1.0, smoothing=1.0,
-    )  # fmt: skip
+    dataset = dataset_of([[0, 0, 1], [2], [0, 2, 2, 1]], n_items=4)
+    counting = BaselineFactory(dataset=dataset, partition=Partition())
     scorer = counting.scorer("recent_popularity", lambda: None)
     np.testing.assert_array_equal(scorer.items(torch.arange(4)), [1, 3, 2, 0])
 

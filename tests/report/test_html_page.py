@@ -13,7 +13,7 @@ from matplotlib import image
 from bert4rec.config.tables import Config
 from bert4rec.report.figures import read_contents
 from bert4rec.report.pages import write_html
-from tests.report.runs_by_hand import EXAMPLES, HOSTILE, REPORT, SMALL_REPORT, write_run
+from tests.report.runs_by_hand import HOSTILE, SMALL_REPORT, write_run
 
 DEFAULTS = Config().model_dump(mode="json")
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -180,12 +180,8 @@ def test_other_checkpoints_that_were_evaluated_are_counted(tmp_path: Path) -> No
     assert read_contents(folder).n_evaluated == 1
 
 
-def test_the_files_of_a_run_of_which_only_the_report_is_needed(tmp_path: Path) -> None:
+def test_only_the_report_of_a_run_is_needed(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "one")
-    contents = read_contents(folder)
-    assert (contents.name, contents.report, contents.examples) == ("one", REPORT, EXAMPLES)
-    assert (len(contents.train), len(contents.validations), contents.n_evaluated) == (40, 20, 0)
-    assert contents.settings["model"] == {"embed_dim": 32, "kind": "bert4rec"}
     for path in folder.iterdir():
         if path.name != "report.json":
             path.unlink()
