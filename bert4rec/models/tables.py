@@ -65,10 +65,6 @@ class IdExchange:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._open: list[_Open] = []
 
-    def __len__(self) -> int:
-        """Return the number of lookups that have begun and not ended."""
-        return len(self._open)
-
     def begin(self, lookups: Mapping[str, Lookup], names: list[str]) -> None:
         """Send each process the number of ids of `lookups` for it; `names` are the table's features."""
         assert len(self._open) < 2, "a lookup that was begun has not come"

@@ -1,6 +1,5 @@
 """Write a comparison of runs, with sentences and tables, as Markdown text and as one HTML file with the curves."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -168,7 +167,7 @@ def _cut_offs(compared: Sequence[Column], split: str) -> dict[str, list[int]]:
     cut_offs = {}
     for protocol in SHORT_TITLES:
         of_runs = [
-            {int(found[1]) for name in run.report[split][protocol] if (found := re.fullmatch(r"HR@(\d+)", name))}
+            {int(name[3:]) for name in run.report[split][protocol] if name.startswith("HR@")}
             for column in compared
             for run in column.runs
             if protocol in run.report.get(split, {})

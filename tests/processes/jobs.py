@@ -215,9 +215,9 @@ def open_exchanges_after(config: Config, *, n_begun: int) -> tuple[int, int]:
         model.item_table.begin({"item": ids})
     exchange = model.item_table.exchange
     assert exchange is not None
-    n_open = len(exchange)
+    n_open = len(exchange._open)
     model.discard_lookups()
-    return n_open, len(exchange)
+    return n_open, len(exchange._open)
 
 
 def _trainer(
