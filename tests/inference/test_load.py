@@ -140,11 +140,3 @@ def test_a_finished_run_says_what_it_found(made: Path) -> None:
     ]  # fmt: skip
     model = run.load()
     assert model.dataset == Path(re.findall(r'dataset_dir = "(.+)"', (made / "config.toml").read_text())[0])
-
-
-def test_a_folder_that_is_no_finished_run_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=f"^{tmp_path}: .*report.json"):
-        Run(tmp_path)
-    (tmp_path / "report.json").write_text("{")
-    with pytest.raises(DataError, match=r"^\S+report\.json: [^\n]+$"):
-        Run(tmp_path)
