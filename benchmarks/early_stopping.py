@@ -45,7 +45,9 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
     curves = [_curve(run) for run in parser.parse_args().runs]
     print(f"{len(curves)} runs, {sum(map(len, curves))} validations")
-    print("| validations | share of epochs | steps | lost, mean | lost, worst | epochs after the best, mean | not ended |")
+    print(
+        "| validations | share of epochs | steps | lost, mean | lost, worst | epochs after the best, mean | not ended |"
+    )
     print("|---:|---:|---:|---:|---:|---:|---:|")
     for least, share, steps in RULES:
         found = [outcome(curve, least, share, steps) for curve in curves]

@@ -128,7 +128,7 @@ def _average(parts: Sequence[Part], histories: Histories) -> Tensor:
     counts = torch.zeros(n_new, dtype=torch.int64)
     for start in range(0, len(histories), HISTORIES_AT_ONCE):
         indices = np.arange(start, min(start + HISTORIES_AT_ONCE, len(histories)))
-        n_train = histories.n_train[indices]
+        n_train = histories.n_train_at(indices)
         for new, known in neighbours(histories.read(indices, np.zeros_like(n_train), n_train), n_known):
             counts += torch.bincount(new, minlength=n_new)
             for part in parts:

@@ -29,8 +29,9 @@ def run(arguments: argparse.Namespace) -> int:
     if len(arguments.folders) < 2:
         raise SettingsError(f"{arguments.folders[0]}: compare needs at least two runs; name another one")
     with quiet_libraries():
+        from bert4rec.report.charts import write_png
         from bert4rec.report.compared_runs import read_run
-        from bert4rec.report.comparison import compare, curves_png, has_curves, html_page, text_page
+        from bert4rec.report.comparison import compare, draw_curves, has_curves, html_page, text_page
         from bert4rec.runtime.files import atomic_write
 
         comparison = compare([read_run(folder) for folder in arguments.folders], split=arguments.split)
@@ -41,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
             picture = arguments.markdown.with_name(f"{arguments.markdown.stem}-curves.png")
             name = picture.name if has_curves(comparison.columns) else ""
             if name:
-                _write("--markdown", picture, lambda path: atomic_write(path, curves_png(comparison.columns)))
+                _write("--markdown", picture, lambda path: write_png(draw_curves(comparison.columns), path))
             page = text_page(comparison, picture=name)
             _write("--markdown", arguments.markdown, lambda path: atomic_write(path, page))
     return 0

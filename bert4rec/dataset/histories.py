@@ -1,7 +1,7 @@
 """The rows of a dataset: memory-mapped histories, their training windows and pairs, and the held-out users."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -63,7 +63,15 @@ class Rows:
         return (self.negatives[protocol] == NO_ITEM).all(axis=1)
 
 
-class Histories:
+class _SmallPickle:
+    """A reader whose pickle contains no rows: what its cached properties hold, another process reads itself."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = vars(self).items()
+        return {name: value for name, value in kept if not isinstance(getattr(type(self), name, None), cached_property)}
+
+
+class Histories(_SmallPickle):
     """The histories of a dataset folder: one row per user, users ascending, all interactions, oldest first.
 
     Item ids are checked to be below `n_items` when they are read. `read` includes the times only `with_times`.
@@ -91,12 +99,24 @@ class Histories:
         """Return the user of each row [N]."""
         return self._columns.numbers("user")
 
-    @cached_property
+    @property
     def lengths(self) -> Indices:
         """Return the number of interactions of each row [N]."""
         return self._columns.lengths("items")
 
-    @cached_property
+    def lengths_at(self, rows: Indices) -> Indices:
+        """Return the number of interactions [B] of the histories at `rows` [B]."""
+        return self._columns.lengths_at("items", rows)
+
+    def users_at(self, rows: Indices) -> Ints:
+        """Return the users [B] of the histories at `rows` [B]."""
+        return self._columns.numbers_at("user", rows)
+
+    def n_train_at(self, rows: Indices) -> Indices:
+        """Return the number of training interactions [B] of the histories at `rows` [B], without a check."""
+        return self._columns.numbers_at("n_train", rows).astype(np.int64)
+
+    @property
     def n_train(self) -> Indices:
         """Return the number of training interactions of each row [N]. Raises `DataError`."""
         n_train = self._columns.numbers("n_train").astype(np.int64)
@@ -154,11 +174,11 @@ class Histories:
             raise DataError(f"{self._folder}: column {name} is outside the history of row {row}; {REMAKE}")
 
 
-class TrainingWindows:
+class TrainingWindows(_SmallPickle):
     """The training parts of `histories` in windows of at most `max_len` items, whose ends are `step` items apart.
 
     The last window of a history ends at the end of its training part, so every interaction is in a window; windows are
-    ordered by time. Raises `ValueError` if `step` is not from 1 to `max_len`. Takes memory for three numbers per user.
+    ordered by time. Raises `ValueError` if `step` is not from 1 to `max_len`. Takes memory for one number per user.
     """
 
     def __init__(self, histories: Histories, *, max_len: int, step: int) -> None:
@@ -173,7 +193,7 @@ class TrainingWindows:
     def mean_length(self) -> float:
         """Return the mean number of items of a window; 0 without windows."""
         n_train = self.histories.n_train
-        n_overlaps = (self._counts - (n_train > 0)).sum()
+        n_overlaps = len(self) - (n_train > 0).sum()
         return float(n_train.sum() + n_overlaps * (self._max_len - self._step)) / max(1, len(self))
 
     def lengths(self, indices: Indices) -> Indices:
@@ -186,28 +206,24 @@ class TrainingWindows:
         return self.histories.read(*self._bounds(indices))
 
     @cached_property
-    def _counts(self) -> Indices:
-        n_train = self.histories.n_train
-        n_more = np.maximum(0, -(-(n_train - self._max_len) // self._step))
-        return np.where(n_train > 0, 1 + n_more, 0)
-
-    @cached_property
     def _ends(self) -> Indices:
         """Return the cumulative number of windows, up to and including each history [N]."""
-        return np.cumsum(self._counts)
+        n_train = self.histories.n_train
+        n_more = np.maximum(0, -(-(n_train - self._max_len) // self._step))
+        return np.cumsum(np.where(n_train > 0, 1 + n_more, 0))
 
     def _bounds(self, indices: Indices) -> tuple[Indices, Indices, Indices]:
         """Return the row of each window [B], and its start and stop in the history."""
         rows = np.searchsorted(self._ends, indices, side="right")
         n_later = self._ends[rows] - 1 - indices
-        stops = self.histories.n_train[rows] - n_later * self._step
+        stops = self.histories.n_train_at(rows) - n_later * self._step
         return rows, np.maximum(0, stops - self._max_len), stops
 
 
-class TrainingPairs:
+class TrainingPairs(_SmallPickle):
     """The pairs of a user and an item in the training parts of `histories`, in their order.
 
-    Takes memory for three numbers per user.
+    Takes memory for one number per user.
     """
 
     def __init__(self, histories: Histories) -> None:
@@ -222,9 +238,9 @@ class TrainingPairs:
         Raises `DataError` for an id that is no item.
         """
         rows = np.searchsorted(self._ends, numbers, side="right")
-        places = numbers - self._ends[rows] + self.histories.n_train[rows]
+        places = numbers - self._ends[rows] + self.histories.n_train_at(rows)
         ratings = self.histories.ratings_at(rows, places) if with_ratings else None
-        return self.histories.users[rows], self.histories.items_at(rows, places), ratings
+        return self.histories.users_at(rows), self.histories.items_at(rows, places), ratings
 
     @cached_property
     def _ends(self) -> Indices:
@@ -306,20 +322,17 @@ class EvaluationSplit:
         return self._negatives.numbers("user")
 
 
-class Columns:
+class Columns(_SmallPickle):
     """The columns of numbers, and of lists of numbers, in the Arrow files of `folder`; opened when first used.
 
     The files are memory-mapped: all processes share their pages, and Linux reclaims them when memory is short. Arrow
     maps them directly: `datasets` would do the same, but takes a second to import in every process.
 
-    The pickle contains no rows. Raises `DataError` for files that are missing or damaged.
+    Raises `DataError` for files that are missing or damaged.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_folder": self._folder}
 
     def __len__(self) -> int:
         return int(self._first_rows[-1])
@@ -331,11 +344,15 @@ class Columns:
 
     def numbers(self, name: str) -> Array:
         """Return a plain column as one array [N], a copy."""
-        return np.concatenate([self._values(batch[name]) for batch in self._batches])
+        return np.concatenate(self._numbers(name))
+
+    def numbers_at(self, name: str, rows: Indices) -> Array:
+        """Return the numbers [B] of a plain column at `rows` [B]."""
+        return _gather(self._numbers(name), *self._find(rows))
 
     def lengths(self, name: str) -> Indices:
         """Return the lengths [N] of all lists of a column."""
-        return np.concatenate([np.diff(offsets) for offsets, _ in self._lists(name)]).astype(np.int64)
+        return np.concatenate([np.diff(offsets) for offsets in self._lists(name)[0]]).astype(np.int64)
 
     def values(self, name: str) -> Iterator[Array]:
         """Yield the elements of all lists of a column, by record batch."""
@@ -343,43 +360,40 @@ class Columns:
 
     def lengths_at(self, name: str, rows: Indices) -> Indices:
         """Return the lengths [B] of the lists at `rows` [B]."""
-        chunks, places = self._find(rows)
-        return self._offsets_at(name, chunks, places + 1) - self._offsets_at(name, chunks, places)
+        (offsets, _), (chunks, places) = self._lists(name), self._find(rows)
+        return (_gather(offsets, chunks, places + 1) - _gather(offsets, chunks, places)).astype(np.int64)
 
     def slices(self, name: str, rows: Indices, starts: Indices, stops: Indices) -> Array:
         """Return the elements `starts` to `stops` [B] of the lists at `rows` [B], one after another [total]."""
-        lists, (chunks, places) = self._lists(name), self._find(rows)
-        first = self._offsets_at(name, chunks, places)
+        (offsets, values), (chunks, places) = self._lists(name), self._find(rows)
+        first = _gather(offsets, chunks, places).astype(np.int64)
         bounds = zip(chunks.tolist(), (first + starts).tolist(), (first + stops).tolist(), strict=True)
-        return np.concatenate([lists[0][1][:0], *(lists[chunk][1][start:stop] for chunk, start, stop in bounds)])
+        return np.concatenate([values[0][:0], *(values[chunk][start:stop] for chunk, start, stop in bounds)])
 
     def elements(self, name: str, rows: Indices, places: Indices) -> Array:
         """Return the elements at `places` [B] of the lists at `rows` [B]."""
-        lists, (chunks, in_chunk) = self._lists(name), self._find(rows)
-        numbers, values = self._offsets_at(name, chunks, in_chunk) + places, np.empty(len(rows), lists[0][1].dtype)
-        for chunk in np.unique(chunks).tolist():
-            in_this_chunk = chunks == chunk
-            values[in_this_chunk] = lists[chunk][1][numbers[in_this_chunk]]
-        return values
-
-    def _offsets_at(self, name: str, chunks: Indices, places: Indices) -> Indices:
-        """Return the offsets [B] of a column of lists at `places` of the record batches `chunks`."""
-        lists, offsets = self._lists(name), np.empty(len(chunks), np.int64)
-        for chunk in np.unique(chunks).tolist():
-            in_this_chunk = chunks == chunk
-            offsets[in_this_chunk] = lists[chunk][0][places[in_this_chunk]]
-        return offsets
+        (offsets, values), (chunks, in_chunk) = self._lists(name), self._find(rows)
+        return _gather(values, chunks, _gather(offsets, chunks, in_chunk) + places)
 
     def _find(self, rows: Indices) -> tuple[Indices, Indices]:
         """Return the number of the record batch of each of `rows` [B], and the row's index in it."""
         chunks = np.searchsorted(self._first_rows, rows, side="right") - 1
         return chunks, rows - self._first_rows[chunks]
 
-    def _lists(self, name: str) -> list[tuple[Ints, Array]]:
+    def _numbers(self, name: str) -> list[Array]:
+        """Return the values of a plain column, by record batch."""
+        if name not in self._opened:
+            self._opened[name] = [self._values(batch[name]) for batch in self._batches]
+        arrays: list[Array] = self._opened[name]
+        return arrays
+
+    def _lists(self, name: str) -> tuple[list[Ints], list[Array]]:
         """Return the offsets and the values of a column of lists, by record batch."""
-        if name not in self._known_lists:
-            self._known_lists[name] = [self._list(name, batch[name]) for batch in self._batches]
-        return self._known_lists[name]
+        if name not in self._opened:
+            lists = [self._list(name, batch[name]) for batch in self._batches]
+            self._opened[name] = [offsets for offsets, _ in lists], [values for _, values in lists]
+        offsets, values = self._opened[name]
+        return offsets, values
 
     def _list(self, name: str, column: Any) -> tuple[Ints, Array]:
         if not pa.types.is_list(column.type) or column.null_count:
@@ -396,7 +410,7 @@ class Columns:
         return np.from_dlpack(column)  # to_numpy would import pandas
 
     @cached_property
-    def _known_lists(self) -> dict[str, list[tuple[Ints, Array]]]:
+    def _opened(self) -> dict[str, Any]:
         return {}
 
     @cached_property
@@ -411,6 +425,14 @@ class Columns:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{state}: cannot be read ({error}); {REMAKE}") from None
         return [batch for path in files for batch in _mapped(path)]
+
+
+def _gather(chunks: Sequence[Array], numbers: Indices, places: Indices) -> Array:
+    """Return the values [B] at `places` [B] of the `chunks` with the `numbers` [B]."""
+    values, order = np.empty(len(numbers), chunks[0].dtype), np.argsort(numbers, kind="stable")
+    for part in np.split(order, 1 + np.flatnonzero(np.diff(numbers[order]))) if len(order) else ():
+        values[part] = chunks[numbers[part[0]]][places[part]]
+    return values
 
 
 def _mapped(path: Path) -> Iterator[pa.RecordBatch]:

@@ -5,12 +5,12 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bert4rec.config.recognition import what_is
@@ -198,9 +198,6 @@ def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]], *, verify
             raise DataError(f"{path}: its checksum differs from that in metadata.json; {REMAKE}")
 
 
-ITEMS_AT_ONCE = 65_536
-
-
 def problem_of(dataset: Dataset, *, n_items: int, first_ids: str, previous: Path | None = None) -> str:
     """Return why `dataset` does not extend the one of a model; "" if it does.
 
@@ -211,7 +208,13 @@ def problem_of(dataset: Dataset, *, n_items: int, first_ids: str, previous: Path
         return f"it has {dataset.n_items:,} items, fewer than the {n_items:,} of the model"
     if first_ids not in map(checksum, _forms(dataset.originals(min(FIRST_IDS, n_items)))):
         return f"its first {min(FIRST_IDS, n_items):,} items are not those of the model"
-    return next(_differences(previous / ITEMS, dataset.folder / ITEMS), "") if previous else ""
+    if not previous:
+        return ""
+    paths = (previous / ITEMS, dataset.folder / ITEMS)
+    old, new = (pq.read_table(path, columns=["original"])["original"].cast(pa.string()) for path in paths)
+    n = min(len(old), len(new))
+    place = pc.index(pc.equal(old[:n], new[:n]), False).as_py()
+    return f"its item {place} is {new[place]}, not {old[place]}" if place >= 0 else ""
 
 
 def _forms(originals: list[Any]) -> Iterator[list[Any]]:
@@ -219,21 +222,3 @@ def _forms(originals: list[Any]) -> Iterator[list[Any]]:
     yield originals
     if all(isinstance(original, str) and original.isdecimal() for original in originals):
         yield [int(original) for original in originals]
-
-
-def _differences(previous: Path, current: Path) -> Iterator[str]:
-    with pq.ParquetFile(previous) as old, pq.ParquetFile(current) as new:
-        parts = (file.iter_batches(ITEMS_AT_ONCE, columns=["item", "original"]) for file in (old, new))
-        for before, after in zip_longest(*parts):
-            if before is None:
-                return
-            after = after[: len(before)]
-            if before.equals(after):
-                continue
-            for number, mine, other in zip(before["item"], *map(_as_text, (before, after)), strict=True):
-                if mine != other:
-                    yield f"its item {number} is {other}, not {mine}"
-
-
-def _as_text(part: pa.RecordBatch) -> list[str]:
-    return list(part["original"].cast(pa.string()).to_pylist())

@@ -1,18 +1,17 @@
 """Evaluation of a model and its baselines on the held-out users of a dataset: ranks, lists and their metrics."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bert4rec.config.kinds import POPULARITY
 from bert4rec.dataset.format import LEFT_OUT, RATINGS, TEST, VALIDATION
-from bert4rec.dataset.histories import Bools, EvaluationSplit, Ints, Rows, TrainingPairs
+from bert4rec.dataset.histories import Bools, EvaluationSplit, Ints, TrainingPairs
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.intervals import CONFIDENCE, RESAMPLES, Ranking, strongest_baseline
 from bert4rec.evaluation.metrics import MISSED, Lists
@@ -20,8 +19,6 @@ from bert4rec.evaluation.ranker import HeldOut, Metrics, Ranker, to_metrics
 from bert4rec.evaluation.ratings import RatingMeter, mean_errors
 from bert4rec.evaluation.scorers import KnownItems, KnownItemsScorer, ModelScorer, Scorer
 from bert4rec.evaluation.slices import Facts, slices, write_ranks
-from bert4rec.evaluation.tiles import Catalogue
-from bert4rec.evaluation.top_k import TopK, excluder
 from bert4rec.feed.pairs import TEST as TEST_PAIRS
 from bert4rec.feed.pairs import TRAINING as TRAINING_PAIRS
 from bert4rec.feed.pairs import VALIDATION as VALIDATION_PAIRS
@@ -90,7 +87,8 @@ class Evaluator:
         splits = [self.dataset.splits[name] for name in EVALUATED if len(self.dataset.splits[name])]
         partition = Partition(self.world.rank, self.world.world_size)
         parts = gather_or_raise(lambda: {split.name: HeldOut.of(split, partition) for split in splits})
-        return {split.name: HeldOut.together([part[split.name] for part in parts]) for split in splits}
+        by_split = {split.name: zip(*(part[split.name] for part in parts), strict=True) for split in splits}
+        return {name: HeldOut(*map(np.concatenate, of_parts)) for name, of_parts in by_split.items()}
 
     def validation_metrics(self, model: nn.Module, between: BatchCallback) -> Metrics:
         """Return the validation metrics over the full catalogue, or of ratings; {} without validation data."""
@@ -117,15 +115,12 @@ class Evaluator:
                 ranks[BEST_POSSIBLE] = Ranking({name: oracle[name] for name in self.protocols})
         return ranks
 
-    def examples(self, model: nn.Module | Scorer, ranks: Mapping[str, Ranking], *, k: int = 10) -> list[Example]:
-        """Return some users of the test split with their `k` best items; [] without ranks in the full catalogue."""
+    def examples(self, model: nn.Module | Scorer, ranks: Mapping[str, Ranking]) -> list[Example]:
+        """Return some users of the test split with their best items; [] without ranks in the full catalogue."""
         test_ranks = ranks[TEST].ranks if TEST in ranks else {}
         if "full" not in test_ranks:
             return []
-        return examples(
-            self._scorer(model), self.dataset.splits[TEST], test_ranks["full"], k=k,
-            leaves_out_seen=self.leaves_out_seen, device=self.world.device,
-        )  # fmt: skip
+        return examples(self._ranker(self._scorer(model)), self.dataset.splits[TEST], test_ranks["full"])
 
     def ratings(self, model: nn.Module | Scorer, between: BatchCallback) -> dict[str, float]:
         """Return the errors on the test pairs of the model and of mean ratings; {} without test pairs."""
@@ -226,21 +221,16 @@ def evenly_ranked_rows(ranks: npt.NDArray[np.integer], n: int = N_USERS) -> npt.
     return order[(2 * np.arange(n) + 1) * len(ranks) // (2 * n)]
 
 
-@torch.no_grad()
-def examples(
-    scorer: Scorer, split: EvaluationSplit, ranks: npt.NDArray[np.integer], *, k: int, leaves_out_seen: bool,
-    device: torch.device,
-) -> list[Example]:  # fmt: skip
+def examples(ranker: Ranker, split: EvaluationSplit, ranks: npt.NDArray[np.integer], *, k: int = 10) -> list[Example]:
     """Return some users of `split`, evenly chosen by the `ranks` of their targets, and their `k` best items.
 
-    With `leaves_out_seen`, items that a user has seen are excluded. Ties go to the lower id. Every process makes the
-    same calls.
+    Ties go to the lower id. Every process makes the same calls.
     """
     indices = evenly_ranked_rows(ranks)
     rows = split.read(indices)
     assert rows.targets is not None, "an evaluation split has targets"
-    best = _best(scorer, rows, k, leaves_out_seen, device)
-    scores, ids = best.scores.cpu().numpy(), best.indices.cpu().numpy().astype(np.int32)
+    best = ranker.best(split, indices, k)
+    scores, ids = best.scores.double().cpu().numpy(), best.indices.cpu().numpy().astype(np.int32)
     histories = np.split(rows.items, rows.lengths.cumsum()[:-1])
     return [
         Example(user, history, target, rank, items[np.isfinite(of_items)], of_items[np.isfinite(of_items)])
@@ -249,31 +239,3 @@ def examples(
             strict=True,
         )
     ]  # fmt: skip
-
-
-def _best(scorer: Scorer, rows: Rows, k: int, leaves_out_seen: bool, device: torch.device) -> TopK:
-    """Return the `k` best items of each row; missing ones have the score -inf.
-
-    Every process encodes all rows, since there are few, and scores its tiles of the catalogue.
-    """
-    assert rows.targets is not None, "an evaluation split has targets"
-    users, _ = scorer.encode(rows, torch.from_numpy(rows.targets[:, None].astype(np.int64)).to(device))
-    users_of_items = np.repeat(np.arange(len(rows.lengths)), rows.lengths)
-    exclude = excluder(torch.from_numpy(users_of_items), torch.from_numpy(rows.items.astype(np.int64)))
-    best = TopK.nothing(len(rows.lengths), k, dtype=torch.float64, device=device)
-    for first, scores in _scores(scorer, users, device):
-        if leaves_out_seen:
-            exclude(scores, first)
-        best.update(slice(None), scores.double(), first)
-    return best.of_all(scorer.partition)
-
-
-def _scores(scorer: Scorer, users: Tensor, device: torch.device) -> Iterator[tuple[int, Tensor]]:
-    """Yield the first item and the scores [B, C] of each of this process's tiles; one product scores a tile."""
-    catalogue = Catalogue(scorer.n_items)
-    for tiles in catalogue.lookups(scorer.partition):
-        first, last = catalogue.items(tiles)
-        items = scorer.items(torch.arange(first, last, device=device))
-        for tile in tiles:
-            start, stop = catalogue.items(range(tile, tile + 1))
-            yield start, scorer.scores(users, items[start - first : stop - first])

@@ -172,13 +172,15 @@ def strongest_baseline(model: Ranking, baselines: Mapping[str, Ranking]) -> dict
 STEPS = (1, 2, 3, 5, 7)  # of each power of ten
 
 
-def hits_by_rank(ranks: Mapping[str, Ranks], protocol: str = "full") -> dict[str, Any]:
-    """Return cut-offs `ks` up to the worst rank, and by name the share of users with a hit; {} without ranks.
+def hits_by_rank(ranks: Mapping[str, Ranks]) -> dict[str, Any]:
+    """Return cut-offs `ks` up to the worst rank in the full catalogue, and by name the share of users with a hit.
+
+    The result is {} without such ranks.
 
     >>> hits_by_rank({"test": {"full": np.array([1, 4, 12, MISSED])}})
     {'ks': [1, 2, 3, 5, 7, 10, 20], 'test': [0.25, 0.25, 0.25, 0.5, 0.5, 0.5, 0.75]}
     """
-    ranks_by_name = {name: values[protocol] for name, values in ranks.items() if protocol in values}
+    ranks_by_name = {name: values["full"] for name, values in ranks.items() if "full" in values}
     worst = max((int(values.max(initial=0)) for values in ranks_by_name.values()), default=0)
     powers = range(len(str(worst)) + 1)
     ks = [step * 10**power for power in powers for step in STEPS]

@@ -13,7 +13,6 @@ The same pass can find the best items of each user: the recommendations.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -83,6 +82,15 @@ class Ranker:
         if lists:
             lists.finish()
         return ranks
+
+    @torch.no_grad()
+    def best(self, split: EvaluationSplit, indices: Indices, k: int) -> TopK:
+        """Return the `k` best items of the rows `indices` of `split`, targets included; missing ones score -inf."""
+        users, local = self._encode(split, indices, [])
+        n_seen, best = len(local.items) - len(local.places), self._nothing(len(indices), k)  # the targets come last
+        seen = local._replace(users=local.users[:n_seen], items=local.items[:n_seen])
+        self._stream(users, self._seen(seen, len(indices)), best)
+        return best.of_all(self._partition)
 
     def _are_missed(self, users: "Users") -> Tensor:
         """Return for each user [U] whether the target is a seen item that the filter excludes."""
@@ -181,32 +189,25 @@ class Ranker:
             broken += not is_finite(items)
             for group in self._catalogue.groups(tiles):
                 start, stop = (bound - first for bound in self._catalogue.items(group))
-                part = Part(group, first + start, items[start:stop])
-                if seen:
-                    self._add(part, users, seen, ahead, best)
-                else:
-                    self._add_for_all(part, users, ahead, best)
+                self._add(Part(group, first + start, items[start:stop]), users, seen, ahead, best)
         sums = self._partition.sum(torch.cat([ahead, broken]))
         if sums[-1]:  # raised on all processes: if one raised in the loop, the other ones would wait for it
             raise DivergenceError(NOT_FINITE)
         return sums[:-1]
 
-    def _add(self, part: "Part", users: "Users", seen: Seen, ahead: Tensor, best: TopK | None) -> None:
-        """Count the items of a `part` that outrank each target, and update `best`, both without `seen` items."""
-        for number, where in enumerate(seen.parts):
-            scores = self._scores(users.known[where], part)
-            rows, items = seen.at(part.tiles, number)
-            scores[rows, items - part.first] = -torch.inf
+    def _add(self, part: "Part", users: "Users", seen: Seen | None, ahead: Tensor, best: TopK | None) -> None:
+        """Count the items of a `part` that outrank each target, and update `best`, both without `seen` items.
+
+        Without `seen`, the scores are the same for all users, and so is the list.
+        """
+        for number, where in enumerate(seen.parts if seen else [slice(None)]):
+            scores = self._scores(users.known[where if seen else slice(1)], part)
+            if seen:
+                rows, items = seen.at(part.tiles, number)
+                scores[rows, items - part.first] = -torch.inf
             ahead[where] += count_outranking(scores, part.first, users.scores[where], users.targets[where])
             if best:
                 best.update(where, scores, part.first)
-
-    def _add_for_all(self, part: "Part", users: "Users", ahead: Tensor, best: TopK | None) -> None:
-        """Do the same as `_add`, for scores that are the same for all users and no seen items."""
-        scores = self._scores(users.known[:1], part)
-        ahead += count_outranking(scores, part.first, users.scores, users.targets)
-        if best:
-            best.update(slice(None), scores, part.first)
 
     def _scores(self, known: Tensor, part: "Part") -> Tensor:
         """Return the scores of the items of a `part` for users; each tile is a separate product."""
@@ -294,8 +295,7 @@ def _negatives(rows: Rows, protocol: str) -> npt.NDArray[np.int32]:
     return np.where(rows.are_left_out(protocol)[:, None], rows.targets[:, None], rows.negatives[protocol])
 
 
-@dataclass(frozen=True)
-class HeldOut:
+class HeldOut(NamedTuple):
     """Hold facts about the N users of a split that do not depend on ranks.
 
     `repeated` [N]: whether the target is in the user's history; `left_out` [N]: whether the user has no negatives.
@@ -313,11 +313,6 @@ class HeldOut:
             rows = split.read(np.array(part[where]))
             repeated[where], left_out[where] = rows.are_repeated(), rows.are_left_out("popular")
         return cls(repeated, left_out)
-
-    @classmethod
-    def together(cls, parts: Sequence["HeldOut"]) -> "HeldOut":
-        """Return the concatenated `parts` of all processes, given by rank."""
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("repeated", "left_out")))
 
 
 def to_metrics(ranks: Ranks, ks: Sequence[int]) -> Metrics:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +10,6 @@ import torch
 from bert4rec.dataset.histories import Ints, TrainingPairs
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.batches import assigned, chunks
-from bert4rec.feed.batches import Indices
 from bert4rec.feed.pairs import TEST, VALIDATION, PairExamples
 from bert4rec.models.matrix_factorization import MatrixFactorization
 from bert4rec.runtime.collectives import Partition
@@ -21,14 +19,6 @@ PAIRS_AT_ONCE = 32_768
 ITEM_DAMPING, USER_DAMPING = 25, 10  # additional ratings at the mean for each item and user
 
 Floats = npt.NDArray[np.float64]
-
-
-class Rated(NamedTuple):
-    """Hold users, items and ratings of pairs, each [B]."""
-
-    users: Ints
-    items: Ints
-    ratings: Floats
 
 
 class RatingMeter:
@@ -43,13 +33,13 @@ class RatingMeter:
 
     def n_batches(self, held_out: PairExamples) -> int:
         """Return the number of calls of `between`."""
-        return self._partition.largest(len(list(_batches(len(held_out)))))
+        return self._partition.largest(len(list(chunks(len(held_out), PAIRS_AT_ONCE))))
 
     @torch.no_grad()
     def errors(self, model: MatrixFactorization, held_out: PairExamples) -> dict[str, float]:
         """Return `pairs`, `RMSE` and `MAE` of the unwrapped `model`. Raises `DivergenceError`."""
         model.eval()
-        batches = list(_batches(len(held_out)))
+        batches = [np.arange(where.start, where.stop) for where in chunks(len(held_out), PAIRS_AT_ONCE)]
         sums = torch.zeros(len(batches), 2, dtype=torch.float64)
         for number, is_own in assigned(len(batches), self._partition):
             self._between()
@@ -72,43 +62,35 @@ def mean_errors(pairs: TrainingPairs, parts: Mapping[str, PairExamples], dataset
     remaining differences. Both are damped (Koren 2010, "Factor in the neighbors", section 2.1). Held-out pairs are not
     used. Reads all pairs twice, in memory for a few numbers per user and item.
     """
+    everything = PairExamples(pairs, range(len(pairs)), seed=None, has_ratings=True)
 
-    def total(value: Callable[[Rated], Floats], by: Callable[[Rated], Ints], n: int) -> tuple[Floats, Floats]:
-        """Return the sums [n] of a value of the training pairs, and the number of pairs [n], grouped `by` id."""
+    def total(n: int, values: Callable[[Ints, Ints, Floats], tuple[Ints, Floats]]) -> tuple[Floats, Floats]:
+        """Return the sums [n] of the `values` of the training pairs by id, and the number of pairs of each id [n]."""
         sums, counts = np.zeros(n), np.zeros(n)
-        for sign, rated in _training_pairs(pairs, parts):
-            sums += sign * np.bincount(by(rated), value(rated), n)
-            counts += sign * np.bincount(by(rated), minlength=n)
+        for sign, examples in ((1, everything), (-1, parts[VALIDATION]), (-1, parts[TEST])):
+            for users, items, ratings in _read(examples):
+                ids, of_pairs = values(users, items, ratings)
+                sums += sign * np.bincount(ids, of_pairs, n)
+                counts += sign * np.bincount(ids, minlength=n)
         return sums, counts
 
-    sums, counts = total(lambda p: p.ratings, lambda p: p.items, dataset.n_items)
+    sums, counts = total(dataset.n_items, lambda users, items, ratings: (items, ratings))
     mean = sums.sum() / counts.sum()
     of_items = (sums - mean * counts) / (ITEM_DAMPING + counts)
-    sums, counts = total(lambda p: p.ratings - mean - of_items[p.items], lambda p: p.users, dataset.n_users)
+    sums, counts = total(dataset.n_users, lambda users, items, ratings: (users, ratings - mean - of_items[items]))
     of_users = sums / (USER_DAMPING + counts)
     wrong = np.zeros(2)
-    for indices in _batches(len(parts[TEST])):
-        rated = _read(parts[TEST], indices)
-        from_mean = rated.ratings - mean
-        left = from_mean - of_items[rated.items] - of_users[rated.users]
+    for users, items, ratings in _read(parts[TEST]):
+        from_mean = ratings - mean
+        left = from_mean - of_items[items] - of_users[users]
         wrong += [np.square(from_mean).sum(), np.square(left).sum()]
     of_mean, of_means = np.sqrt(wrong / len(parts[TEST])).tolist()
     return {"baseline_RMSE": of_mean, "means_RMSE": of_means}
 
 
-def _training_pairs(pairs: TrainingPairs, parts: Mapping[str, PairExamples]) -> Iterator[tuple[int, Rated]]:
-    """Yield all pairs in order with the sign 1, then the held-out pairs with -1."""
-    everything = PairExamples(pairs, range(len(pairs)), seed=None, has_ratings=True)
-    for sign, examples in ((1, everything), (-1, parts[VALIDATION]), (-1, parts[TEST])):
-        for indices in _batches(len(examples)):
-            yield sign, _read(examples, indices)
-
-
-def _read(examples: PairExamples, indices: Indices) -> Rated:
-    users, items, ratings = examples.read(indices)
-    assert ratings is not None, "held-out pairs have ratings"
-    return Rated(users, items, ratings.astype(np.float64))
-
-
-def _batches(n: int) -> Iterator[Indices]:
-    return (np.arange(where.start, where.stop) for where in chunks(n, PAIRS_AT_ONCE))
+def _read(examples: PairExamples) -> Iterator[tuple[Ints, Ints, Floats]]:
+    """Yield users, items and ratings of the `examples`, some pairs at a time."""
+    for where in chunks(len(examples), PAIRS_AT_ONCE):
+        users, items, ratings = examples.read(np.arange(where.start, where.stop))
+        assert ratings is not None, "held-out pairs have ratings"
+        yield users, items, ratings.astype(np.float64)

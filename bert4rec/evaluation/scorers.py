@@ -9,6 +9,7 @@ from torch import Tensor
 
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Bools, EvaluationSplit, Indices, Ints, Rows
+from bert4rec.evaluation.batches import chunks
 from bert4rec.feed.batch import Lookup, unique_with_inverse
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.runtime.collectives import Partition
@@ -93,19 +94,14 @@ class KnownItems:
         """Return the number of items that the model does not know."""
         return int((self.ids == NO_ITEM).sum())
 
-    def of(self, items: Ints) -> Ints:
-        """Return the model's ids of `items`, given by the dataset's ids."""
-        return self.ids[items]
-
     def unknown(self, split: EvaluationSplit) -> Unknown:
         """Return the rows of a `split` with unknown targets or histories; the rows are read once and cached."""
         if split.name not in self._unknown:
             unknown = Unknown(*(np.zeros(len(split), bool) for _ in range(2)))
-            for first in range(0, len(split), ROWS_AT_ONCE):
-                where = np.arange(first, min(first + ROWS_AT_ONCE, len(split)))
-                rows = split.read(where)
+            for where in chunks(len(split), ROWS_AT_ONCE):
+                rows = split.read(np.arange(where.start, where.stop))
                 assert rows.targets is not None, "an evaluation split has targets"
-                unknown.targets[where] = self.of(rows.targets) == NO_ITEM
+                unknown.targets[where] = self.ids[rows.targets] == NO_ITEM
                 unknown.histories[where] = self.known_lengths(rows) == 0
             self._unknown[split.name] = unknown
         return self._unknown[split.name]
@@ -113,14 +109,14 @@ class KnownItems:
     def known_lengths(self, rows: Rows) -> Indices:
         """Return the number of known items [B] in the history of each of `rows`."""
         of_items = np.repeat(np.arange(len(rows.lengths)), rows.lengths)
-        return np.bincount(of_items[self.of(rows.items) != NO_ITEM], minlength=len(rows.lengths))
+        return np.bincount(of_items[self.ids[rows.items] != NO_ITEM], minlength=len(rows.lengths))
 
     def known_part(self, rows: Rows) -> Rows:
         """Return `rows` in the model's ids, without unknown items.
 
         A history without a known item keeps its length and gets arbitrary items, since models need a non-empty history.
         """
-        items, lengths = self.of(rows.items), self.known_lengths(rows)
+        items, lengths = self.ids[rows.items], self.known_lengths(rows)
         is_kept = (items != NO_ITEM) | np.repeat(lengths == 0, rows.lengths)
         items = np.where(items == NO_ITEM, np.int32(0), items)
         return replace(
@@ -164,5 +160,5 @@ class KnownItemsScorer:
 
     def _translate(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the model's ids, arbitrary for an unknown item, and which items are known."""
-        model_ids = torch.from_numpy(self._known.of(ids.cpu().numpy())).to(ids)
+        model_ids = torch.from_numpy(self._known.ids[ids.cpu().numpy()]).to(ids)
         return model_ids.clamp(min=0), model_ids != NO_ITEM

@@ -21,6 +21,7 @@ from bert4rec.inference.load import Source, network_of
 from bert4rec.inference.network import Network
 from bert4rec.models.names import HEAD, HEAD_BIAS, TABLE
 from bert4rec.report.results_folder import ResultsFolder
+from bert4rec.report.templates import render
 from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError
 
@@ -59,15 +60,14 @@ def write_vectors(folder: Path, stored: StoredTensors, ids: ItemIds, embed_dim: 
     The item of row i is line i of the list of ids. A score is the product of a row with a hidden state, to which a 1 is
     appended if there are biases.
     """
-    width = embed_dim + _has_bias(stored, embed_dim)
-    with (folder / NPY).open("wb") as file, pq.ParquetWriter(folder / PARQUET, _schema(ids, width, embed_dim)) as table:
+    width, first = embed_dim + _has_bias(stored, embed_dim), 0
+    schema = _table(torch.empty(0, width), ids, range(0), embed_dim).schema
+    with (folder / NPY).open("wb") as file, pq.ParquetWriter(folder / PARQUET, schema) as table:
         header = {"descr": "<f4", "fortran_order": False, "shape": (len(ids), width)}
         np.lib.format.write_array_header_1_0(file, header)
-        first = 0
         for block in _vectors(stored, embed_dim):
             file.write(bytes_of(block))
-            indices = range(first, first + len(block))
-            table.write_table(_table(block, ids, indices, table.schema, embed_dim))
+            table.write_table(_table(block, ids, range(first, first + len(block)), embed_dim))
             first += len(block)
 
 
@@ -87,24 +87,14 @@ def _has_bias(stored: StoredTensors, embed_dim: int) -> bool:
     return MODEL + HEAD_BIAS in stored if MODEL + HEAD in stored else stored.shape(MODEL + TABLE)[1] > embed_dim
 
 
-def _schema(ids: ItemIds, width: int, embed_dim: int) -> pa.Schema:
-    fields = {"item": ids.originals.type, "title": pa.large_string(), "vector": pa.list_(pa.float32(), embed_dim)}
-    if ids.titles is None:
-        del fields["title"]
-    if width > embed_dim:
-        fields["bias"] = pa.float32()
-    return pa.schema(list(fields.items()))
-
-
-def _table(block: Tensor, ids: ItemIds, indices: range, schema: pa.Schema, embed_dim: int) -> pa.Table:
-    vectors = pa.array(block[:, :embed_dim].flatten().numpy())
-    columns = {
-        "item": ids.originals[indices.start : indices.stop],
-        "title": ids.titles_of(indices),
-        "vector": pa.FixedSizeListArray.from_arrays(vectors, embed_dim),
-        "bias": pa.array(block[:, -1].numpy()),
-    }
-    return pa.table({name: columns[name] for name in schema.names}, schema=schema)
+def _table(block: Tensor, ids: ItemIds, indices: range, embed_dim: int) -> pa.Table:
+    columns = {"item": ids.originals[indices.start : indices.stop]}
+    if ids.titles is not None:
+        columns["title"] = pa.array(ids.titles_of(indices), pa.large_string())
+    columns["vector"] = pa.FixedSizeListArray.from_arrays(pa.array(block[:, :embed_dim].flatten().numpy()), embed_dim)
+    if block.shape[1] > embed_dim:
+        columns["bias"] = pa.array(block[:, -1].numpy())
+    return pa.table(columns)
 
 
 RECIPES = ("preprocessing", "training", "evaluation")  # settings tables of a package, which contain no paths
@@ -196,14 +186,9 @@ def card(
 
     Its examples use `k` and the history `example` of original ids. `report` is that of the run, {} for none.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, keep_trailing_newline=True,
-    )  # fmt: skip
     model, figures = settings["config"]["model"], report.get("test", {}).get("full")
-    return environment.get_template("card.md.j2").render(
-        settings, model=model, times=model.get("times", "none"), formats=formats, k=k, figures=figures,
+    page = render(
+        "card.md.j2", **settings, model=model, times=model.get("times", "none"), formats=formats, k=k, figures=figures,
         example=example, history=json.dumps(example, ensure_ascii=False),
     )  # fmt: skip
+    return page + "\n"

@@ -4,10 +4,6 @@ Histories are a padded matrix, a form that all runtimes support. The results are
 for ties: the runtime returns equal scores in any order.
 """
 
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +15,7 @@ from torch import Tensor, nn
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.inference.network import Network
 from bert4rec.models.transformer import Block, Rotation, append_ones
+from bert4rec.runtime.console import quiet_libraries
 from bert4rec.runtime.errors import SettingsError
 
 PT2, ONNX = "program.pt2", "model.onnx"
@@ -117,7 +114,7 @@ def save_pt2(path: Path, program: Program) -> None:
 
 def save_onnx(path: Path, program: Program) -> None:
     """Write the program for onnxruntime; the weights are in a separate file, `model.onnx.data`."""
-    with _without_messages():
+    with quiet_libraries():
         torch.onnx.export(
             program, _example(program), path, input_names=[*program.inputs], output_names=["best_items", "scores"],
             dynamic_shapes=_dynamic(program), opset_version=OPSET, external_data=True, dynamo=True, verbose=False,
@@ -163,17 +160,3 @@ def _attend(block: Block, queries: Tensor, x: Tensor, rotation: Rotation | None,
     keys, values = block.keys_and_values(block.attention_norm(x), rotation)
     attended = F.scaled_dot_product_attention(heads(queries), heads(keys), heads(values), attn_mask=mask)
     return attended.transpose(1, 2).flatten(2)
-
-
-@contextmanager
-def _without_messages() -> Iterator[None]:
-    """Silence the logs and warnings of the exporter."""
-    exporter = logging.getLogger("torch.onnx")
-    level = exporter.level
-    exporter.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        exporter.setLevel(level)

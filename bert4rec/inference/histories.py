@@ -275,7 +275,7 @@ class UserHistories:
             return []
         histories = self._histories
         rows = np.minimum(np.searchsorted(histories.users, users), len(histories) - 1)
-        lengths = np.where(histories.users[rows] == users, histories.lengths[rows], 0)  # a user may have none
+        lengths = np.where(histories.users[rows] == users, histories.lengths_at(rows), 0)  # a user may have none
         interactions = histories.read(rows, np.zeros_like(lengths), lengths)
         items, times = self._ids.of(interactions.items.tolist()), interactions.times
         bounds = list(itertools.pairwise(itertools.accumulate(lengths.tolist(), initial=0)))

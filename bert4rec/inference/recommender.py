@@ -85,9 +85,14 @@ class Recommender:
         for part in parts:
             known = self._known(part, unknown)
             n_histories, n_empty = n_histories + len(known), n_empty + sum(not len(history) for history in known)
-            batches = [known[rows] for rows in chunks(len(known), BATCH)]
-            results = [best for batch in batches for best in self._best(batch, k, hidden_items, leave_out=leave_out)]
-            yield [best if len(history) else popular for best, history in zip(results, known, strict=True)]
+            found: list[list[Recommendation]] = []
+            for rows in chunks(len(known), BATCH):
+                if queries := [history for history in known[rows] if len(history)]:
+                    exclude = _excluder([history.items for history in queries] if leave_out else [], hidden_items)
+                    vectors, n = self.network.item_vectors, min(k, len(self.ids))
+                    found += self._named(*top_k(self._encode(queries), vectors, n, exclude=exclude))
+            results = iter(found)
+            yield [next(results) if len(history) else popular for history in known]
         unknown.warn()
         if n_empty:
             logger.warning(
@@ -108,20 +113,6 @@ class Recommender:
         exclude = _excluder([indices[row : row + 1] for row in range(len(indices))], None)
         nearest = top_k(vectors[torch.from_numpy(indices)], vectors, min(k, len(self.ids)), exclude=exclude)
         return self._named(*nearest)
-
-    def _best(
-        self, histories: Sequence[KnownHistory], k: int, hidden_items: Tensor | None, *, leave_out: bool
-    ) -> list[list[Recommendation]]:
-        """Return the best items for at most `BATCH` histories of known items."""
-        rows = [row for row, history in enumerate(histories) if len(history)]
-        results: list[list[Recommendation]] = [[] for _ in histories]
-        if rows:
-            queries = [histories[row] for row in rows]
-            exclude = _excluder([history.items for history in queries] if leave_out else [], hidden_items)
-            best = top_k(self._encode(queries), self.network.item_vectors, min(k, len(self.ids)), exclude=exclude)
-            for row, recommendations in zip(rows, self._named(*best), strict=True):
-                results[row] = recommendations
-        return results
 
     @torch.no_grad()
     def encode(self, histories: Sequence[History]) -> Tensor:

@@ -1,7 +1,7 @@
 """Baselines without training: their factory, popularity, and the counts of recent interactions."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -12,12 +12,19 @@ from torch import Tensor
 from bert4rec.config.kinds import POPULARITY
 from bert4rec.dataset.histories import Indices, Rows
 from bert4rec.dataset.reader import Dataset
-from bert4rec.models.transitions import Part, TrainingHistories, Transitions, TransitionScorer
+from bert4rec.models.transitions import TrainingHistories, Transitions, TransitionScorer
 from bert4rec.runtime.collectives import Partition
 
 DIGITS = (32, 16, 0)  # shifts of the three digits of a time, 16 bits each
 DIGIT = 1 << 16
 EARLIEST = -(1 << 47)  # the smallest time, in seconds: millions of years ago
+
+RECENT_SHARE = 0.1  # of the interactions, which count as recent
+N_LAST_ITEMS = {"markov": 1, "transition_graph": 10}  # beyond ten, `DECAY` leaves little weight
+DECAY = 0.7  # factor of the weight of a transition for each further position of distance
+SMOOTHING = 100.0
+"""Additional transitions of each item, distributed by popularity: on validation, 60 to 100 are best for sparse data
+(Amazon Sports) and as good as any other value for dense data (MovieLens 1M)."""
 
 
 class PopularityScorer:
@@ -62,16 +69,16 @@ def recent_counts(histories: TrainingHistories, share: float) -> Indices:
     With times, the newest are all interactions since the latest instant that yields at least this share. Without times,
     they are the last ones of every user, rounded up, since only the order within a history is known.
     """
-    is_recent = _from_instant(histories, share) if histories.has_times else _at_the_end(share)
+
+    def times() -> Iterator[Indices]:
+        return (part.times for part in histories.parts() if part.times is not None)
+
+    instant = newest_from(times, int(np.ceil(share * histories.n_positions))) if histories.has_times else 0
     counts = np.zeros(histories.n_items, np.int64)
     for part in histories.parts():
-        counts += np.bincount(part.items[is_recent(part)], minlength=histories.n_items)
+        is_recent = part.left < np.ceil(share * part.lengths) if part.times is None else part.times >= instant
+        counts += np.bincount(part.items[is_recent], minlength=histories.n_items)
     return counts
-
-
-def n_passes(histories: TrainingHistories) -> int:
-    """Return the number of passes of `recent_counts` over all histories."""
-    return 1 + (len(DIGITS) if histories.has_times else 0)
 
 
 def newest_from(times: Callable[[], Iterable[Indices]], n_newest: int) -> int:
@@ -92,76 +99,30 @@ def newest_from(times: Callable[[], Iterable[Indices]], n_newest: int) -> int:
     return prefix + EARLIEST
 
 
-def _from_instant(histories: TrainingHistories, share: float) -> Callable[[Part], npt.NDArray[np.bool_]]:
-    def times() -> Iterator[Indices]:
-        return (part.times for part in histories.parts() if part.times is not None)
-
-    instant = newest_from(times, int(np.ceil(share * histories.n_positions)))
-
-    def is_recent(part: Part) -> npt.NDArray[np.bool_]:
-        assert part.times is not None, "the histories have times"
-        return part.times >= instant
-
-    return is_recent
-
-
-def _at_the_end(share: float) -> Callable[[Part], npt.NDArray[np.bool_]]:
-    return lambda part: part.left < np.ceil(share * part.lengths)
-
-
 UntrainedScorer: TypeAlias = PopularityScorer | TransitionScorer
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineFactory:
-    """Hold the dataset and the settings of the baselines, and make their scorers.
-
-    Recent popularity counts the newest `recent_share` of the interactions. The weight of a transition is multiplied by
-    `decay` for each further position of distance, which leaves little weight beyond `n_last_items`. Each item gets
-    `smoothing` additional transitions, distributed by popularity: on validation, 60 to 100 are best for sparse data
-    (Amazon Sports) and as good as any other value for dense data (MovieLens 1M).
-    """
+    """Makes the scorers of the kinds without training from a `dataset`."""
 
     dataset: Dataset
     partition: Partition
-    recent_share: float = 0.1
-    n_last_items: int = 10
-    decay: float = 0.7
-    smoothing: float = 100.0
-
-    def histories(self, between: Callable[[], None] = lambda: None) -> TrainingHistories:
-        """Return the training histories; `between` is called before each part is read."""
-        return TrainingHistories(self.dataset, between)
 
     def n_parts(self, kind: str) -> int:
         """Return the number of calls of `between` while the scorer of `kind` is made."""
-        histories = self.histories()
-        passes = {POPULARITY: 0, "recent_popularity": n_passes(histories)}.get(kind, 1)
-        return passes * histories.n_parts
+        histories = TrainingHistories(self.dataset)
+        n_passes = {POPULARITY: 0, "recent_popularity": 1 + len(DIGITS) * histories.has_times}.get(kind, 1)
+        return n_passes * histories.n_parts
 
     def scorer(self, kind: str, between: Callable[[], None]) -> UntrainedScorer:
         """Return the scorer of `kind` after counting; `between` is called before each part of the data."""
-        return SCORERS[kind](self, between)
-
-
-def _recent_popularity(factory: BaselineFactory, between: Callable[[], None]) -> PopularityScorer:
-    """Return the scorer by recent popularity; ties are broken by overall popularity."""
-    recent = recent_counts(factory.histories(between), factory.recent_share)
-    return PopularityScorer(in_order(recent, factory.dataset.popularity), factory.partition)
-
-
-def _transition_graph(factory: BaselineFactory, between: Callable[[], None]) -> TransitionScorer:
-    n_last_items, decay = factory.n_last_items, factory.decay
-    transitions = Transitions.count(factory.histories(between), reach=n_last_items, decay=decay)
-    return TransitionScorer(
-        transitions, factory.dataset.popularity, factory.partition, n_last_items=n_last_items, decay=decay,
-        smoothing=factory.smoothing,
-    )  # fmt: skip
-
-
-SCORERS: dict[str, Callable[[BaselineFactory, Callable[[], None]], UntrainedScorer]] = {
-    POPULARITY: lambda counting, between: PopularityScorer(counting.dataset.popularity, counting.partition),
-    "recent_popularity": _recent_popularity,
-    "markov": lambda counting, between: _transition_graph(replace(counting, n_last_items=1), between),
-    "transition_graph": _transition_graph,
-}
+        popularity, histories = self.dataset.popularity, TrainingHistories(self.dataset, between)
+        if kind == POPULARITY:
+            return PopularityScorer(popularity, self.partition)
+        if kind == "recent_popularity":  # ties are broken by overall popularity
+            return PopularityScorer(in_order(recent_counts(histories, RECENT_SHARE), popularity), self.partition)
+        transitions = Transitions.count(histories, reach=N_LAST_ITEMS[kind], decay=DECAY)
+        return TransitionScorer(
+            transitions, popularity, self.partition, n_last_items=N_LAST_ITEMS[kind], decay=DECAY, smoothing=SMOOTHING
+        )

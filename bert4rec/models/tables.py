@@ -65,10 +65,6 @@ class IdExchange:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._open: list[_Open] = []
 
-    def __len__(self) -> int:
-        """Return the number of lookups that have begun and not ended."""
-        return len(self._open)
-
     def begin(self, lookups: Mapping[str, Lookup], names: list[str]) -> None:
         """Send each process the number of ids of `lookups` for it; `names` are the table's features."""
         assert len(self._open) < 2, "a lookup that was begun has not come"
@@ -323,7 +319,7 @@ class ItemTable(Table):
         """Return the vectors [U, d] of `items`, and this process's part of the catalogue: its shard or an even part."""
         if self.dense_shard is not None and self.head is None:
             vectors = self.look_up(self.lookups(items))["item"]
-            return vectors[:, : self.embed_dim], self._own_rows(self.dense_shard)
+            return vectors[:, : self.embed_dim], self.catalogue(items.ids.device)
         share = self.partition.of(self.n_items)
         ids = torch.arange(share.start, share.stop, device=items.ids.device)
         vectors, candidates = self.look_up_items(items, Lookup.of(ids))
@@ -332,13 +328,10 @@ class ItemTable(Table):
     def catalogue(self, device: torch.device) -> CataloguePart:
         """Return this process's part of the catalogue: its shard or an even part."""
         if self.dense_shard is not None and self.head is None:
-            return self._own_rows(self.dense_shard)
+            return CataloguePart(self.dense_shard.weight, self.dense_shard.first, is_averaged=True)
         share = self.partition.of(self.n_items)
         ids = torch.arange(share.start, share.stop, device=device)
         return CataloguePart(self.candidates(Lookup.of(ids)), share.start, is_averaged=False)
-
-    def _own_rows(self, shard: DenseShard) -> CataloguePart:
-        return CataloguePart(shard.weight, shard.first, is_averaged=True)
 
     def candidates(self, items: Lookup) -> Tensor:
         """Return the vectors [C, D] of the `items` as candidates."""

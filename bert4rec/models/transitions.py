@@ -61,9 +61,9 @@ class TrainingHistories:
             yield self._read(np.arange(first, last))
 
     def _read(self, rows: Indices) -> Part:
-        n_train = self._histories.n_train[rows]
+        n_train = self._histories.n_train_at(rows)
         items = self._histories.read(rows, np.zeros_like(rows), n_train).items.astype(np.int64)
-        users, lengths = (np.repeat(v, n_train) for v in (self._histories.users[rows].astype(np.int64), n_train))
+        users, lengths = (np.repeat(v, n_train) for v in (self._histories.users_at(rows).astype(np.int64), n_train))
         left = np.repeat(n_train.cumsum(), n_train) - 1 - np.arange(len(items))
         times = self._histories.times(rows, np.zeros_like(rows), n_train) if self.has_times else None
         return Part(users, items, lengths, left, times)
@@ -71,7 +71,8 @@ class TrainingHistories:
     @cached_property
     def _bounds(self) -> Indices:
         """Return the first row of each part, and the number of rows."""
-        n_before = self._histories.n_train.cumsum() - self._histories.n_train
+        n_train = self._histories.n_train
+        n_before = n_train.cumsum() - n_train
         starts = np.flatnonzero(np.diff(n_before // POSITIONS_AT_ONCE, prepend=-1))
         return np.append(starts, len(self._histories))
 
@@ -122,10 +123,10 @@ class Transitions:
         return cls(n_items, counted[0], totals.astype(np.float64))
 
     def weights(self, sources: Indices, targets: Indices) -> Floats:
-        """Return the weights of pairs of items, arrays of one shape; 0 for a pair without transitions."""
+        """Return the weights of pairs of items, arrays that broadcast; 0 for a pair without transitions."""
         keys, weights = self.pairs
         if not len(keys):
-            return np.zeros(sources.shape)
+            return np.zeros(np.broadcast_shapes(sources.shape, targets.shape))
         pair_keys = sources * self.n_items + targets
         at = np.minimum(np.searchsorted(keys, pair_keys), len(keys) - 1)
         return np.where(keys[at] == pair_keys, weights[at], 0.0)
@@ -138,17 +139,20 @@ class Transitions:
         matrix[self.pairs.keys] = self.pairs.weights
         return matrix.reshape(self.n_items, self.n_items)
 
-    def rows(self, sources: Indices, first: int, last: int) -> tuple[Indices, Indices, Floats32]:
-        """Return all pairs of `sources` [S] with targets from `first` to `last` - 1, source by source.
+    def added(self, last: Indices, factors: Floats, first: int, n: int) -> Floats:
+        """Return the sums [B, n] of the weights from the `last` items [B, P] to `first` … `first` + n - 1.
 
-        The result is the number of pairs of each source [S], their targets, counted from `first`, and their weights.
+        The weights are multiplied by `factors` [B, P] and added in the order of the last items.
         """
         keys, weights = self.pairs
-        smallest = sources * self.n_items + first
-        starts, ends = np.searchsorted(keys, smallest), np.searchsorted(keys, smallest + (last - first))
+        rows, places = np.nonzero(last != NO_ITEM)
+        smallest = last[rows, places] * self.n_items + first
+        starts, ends = np.searchsorted(keys, smallest), np.searchsorted(keys, smallest + n)
         lengths = ends - starts
         at = np.arange(lengths.sum()) + np.repeat(starts - (lengths.cumsum() - lengths), lengths)
-        return lengths, keys[at] - np.repeat(smallest, lengths), weights[at]
+        columns = keys[at] + np.repeat(rows * n - smallest, lengths)
+        added = weights[at] * np.repeat(factors[rows, places], lengths)
+        return np.bincount(columns, added, len(last) * n).astype(np.float64).reshape(len(last), n)
 
 
 def _at_distance(users: Indices, items: Indices, distance: int, n_before: int, n_items: int) -> Indices:
@@ -203,7 +207,7 @@ class TransitionScorer:
         smoothing: float,
     ) -> None:  # fmt: skip
         matrix = transitions.matrix()
-        self._graph = _Sparse(transitions) if matrix is None else _Dense(torch.from_numpy(matrix))
+        self._graph = transitions if matrix is None else _Dense(torch.from_numpy(matrix))
         self.partition = partition
         self._shares = popularity / max(1, popularity.sum())
         self._per_item = 1 / (transitions.totals + smoothing)
@@ -241,28 +245,6 @@ class TransitionScorer:
         return factors, self._smoothing * factors.sum(1)
 
 
-class _Sparse:
-    """A transition graph with few of all possible pairs, as a sorted list of pairs."""
-
-    def __init__(self, transitions: Transitions) -> None:
-        self._transitions = transitions
-
-    def weights(self, sources: Indices, targets: Indices) -> Floats:
-        """Return the weights of pairs of items, arrays that broadcast."""
-        return self._transitions.weights(sources, targets)
-
-    def added(self, last: Indices, factors: Floats, first: int, n: int) -> Floats:
-        """Return the sums [B, n] of the weights from the `last` items [B, P] to `first` … `first` + n - 1.
-
-        The weights are multiplied by `factors` [B, P] and added in the order of the last items.
-        """
-        rows, places = np.nonzero(last != NO_ITEM)
-        lengths, columns, weights = self._transitions.rows(last[rows, places], first, first + n)
-        columns += np.repeat(rows * n, lengths)
-        added = weights * np.repeat(factors[rows, places], lengths)
-        return np.bincount(columns, added, len(last) * n).astype(np.float64).reshape(len(last), n)
-
-
 class _Dense:
     """A transition graph as a `matrix` [n_items, n_items] of all pairs."""
 
@@ -270,11 +252,11 @@ class _Dense:
         self._matrix = matrix
 
     def weights(self, sources: Indices, targets: Indices) -> Floats:
-        """Return the same as `_Sparse.weights`."""
+        """Return the same as `Transitions.weights`."""
         return self._matrix.numpy()[sources, targets].astype(np.float64)
 
     def added(self, last: Indices, factors: Floats, first: int, n: int) -> Floats:
-        """Return the same as `_Sparse.added`; NO_ITEM is an arbitrary item with factor 0."""
+        """Return the same as `Transitions.added`; NO_ITEM is an arbitrary item with factor 0."""
         tile, scores = self._matrix[:, first : first + n], torch.zeros(len(last), n, dtype=torch.float64)
         sources, of_sources = torch.from_numpy(last.T % len(tile)), torch.from_numpy(factors.T[:, :, None])
         for source, factor in zip(sources, of_sources, strict=True):

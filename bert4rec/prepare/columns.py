@@ -221,20 +221,17 @@ def are_columns_swapped(user_column: str, item_column: str) -> bool:
 def looks_like_time(values: pl.Series) -> bool:
     """Return whether a column may hold times, judged by its name, its type and its first `values`."""
     known = values.drop_nulls()
-    if not len(known):
+    if not len(known) or known.dtype in (pl.Datetime, pl.Date):
+        return len(known) > 0
+    if not (known.dtype.is_numeric() or known.dtype == pl.String):
         return False
-    if known.dtype in (pl.Datetime, pl.Date):
-        return True
     is_named_so = bool(name_words(values.name) & TIMES)
-    if known.dtype.is_integer() or known.dtype.is_float():
-        return _are_instants(known) or (is_named_so and bool(known.min() >= 0))  # type: ignore[operator]
-    if known.dtype != pl.String:
-        return False
-    numbers = known.str.strip_chars().cast(pl.Float64, strict=False)
-    if not numbers.null_count():
-        return _are_instants(numbers) or (is_named_so and bool(numbers.min() >= 0))  # type: ignore[operator]
-    pattern = r"\d" if is_named_so else DATE
-    return bool(known.str.contains(pattern).all())
+    numbers = stripped(known).cast(pl.Float64, strict=False)
+    if numbers.null_count():
+        return bool(known.str.contains(r"\d" if is_named_so else DATE).all())
+    low, high = float(numbers.min()), float(numbers.max())  # type: ignore[arg-type]
+    are_likely = any(SINCE * ticks <= low and high < UNTIL * ticks for ticks in PER_SECOND.values())
+    return are_likely or (is_named_so and low >= 0)
 
 
 def find_excel_days(values: pl.Series) -> pl.Series:
@@ -257,12 +254,6 @@ def needs_format(values: pl.Series) -> bool:
     """Return whether none of `values`, which look like times, can be read without a time format."""
     known = values.drop_nulls()
     return known.dtype == pl.String and Times().seconds(known).count() == 0
-
-
-def _are_instants(numbers: pl.Series) -> bool:
-    """Return whether all `numbers` are times from 1995 to 2038 in one of the units."""
-    low, high = float(numbers.min()), float(numbers.max())  # type: ignore[arg-type]
-    return any(SINCE * ticks <= low and high < UNTIL * ticks for ticks in PER_SECOND.values())
 
 
 def column_advice(named: Mapping[str, str], present: Sequence[str]) -> str:

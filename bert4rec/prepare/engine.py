@@ -13,7 +13,7 @@ import datasets
 import polars as pl
 
 from bert4rec.config.recognition import is_url
-from bert4rec.config.tables import OWN_DATA, Config, Data
+from bert4rec.config.tables import OWN_DATA, Config
 from bert4rec.dataset.findings import findings
 from bert4rec.dataset.format import (
     CARD,
@@ -29,6 +29,7 @@ from bert4rec.dataset.format import (
 from bert4rec.prepare.columns import DECIMAL
 from bert4rec.prepare.first_look import first_look, first_of_other_columns
 from bert4rec.prepare.histories import HistoryStats, NumberedHistories, choose_split, history_stats, item_table
+from bert4rec.prepare.negatives import held_out_metadata, left_out_warning
 from bert4rec.prepare.ordering import ExistingIds, item_ids, read_known
 from bert4rec.prepare.progress import BadRows, Progress
 from bert4rec.prepare.remote import LocalFiles, local_files
@@ -38,7 +39,6 @@ from bert4rec.prepare.survey import survey_columns
 from bert4rec.prepare.synthetic import GeneratedSource, oracle_ranks
 from bert4rec.prepare.writer import (
     FolderWriter,
-    HistorySplitter,
     clear_target,
     created_from,
     new_dataset,
@@ -123,39 +123,37 @@ def prepare(config: Config) -> Path:
     clear_target(folder)
     _refuse_another_input(config)
     known = read_known(Path(config.data.extends)) if config.data.extends else None
-    warnings: list[str] = []
     progress = Progress()
     with (
         new_dataset(folder) as new,
         _without_other_bars(),
         local_files(config.data, new / WORK / "copies", progress) as local,
     ):
-        metadata, size = _make_dataset(config, local, new, known, warnings, progress)
+        metadata, size = _make_dataset(config, local, new, known, progress)
         _refuse_another_input(config)  # again: another preparation may have finished in the meantime
     logger.info(f"\n{describe(metadata)}\n")
     for finding in findings(metadata):
         logger.info(str(finding))
-    _warn(*warnings)  # again: the progress has scrolled them away
+    progress.repeat_warnings()
     logger.info(f"dataset folder: {folder} ({size / 1e6:,.1f} MB)")
     return folder
 
 
 def _make_dataset(
-    config: Config, local: LocalFiles, new: Path, known: ExistingIds | None, warnings: list[str], progress: Progress
+    config: Config, local: LocalFiles, new: Path, known: ExistingIds | None, progress: Progress
 ) -> tuple[dict[str, Any], int]:
     """Run all stages in the folder `new`; return the metadata without the checksums, and the folder's size in bytes.
 
-    `local` has the files that `config` names, `known` the ids of the dataset to extend. Warnings are added to
-    `warnings`.
+    `local` has the files that `config` names, `known` the ids of the dataset to extend.
     """
     data, settings, work = local.data, config.preprocessing, new / WORK
     source = open_source(data, settings, text_ids=_text_ids(known))
     source.item_titles(data.titles_path, dtype=pl.String())  # fail now rather than after minutes
-    warnings += _look(data.source, source)
+    _look(data.source, source, progress)
 
     run_bytes = int(settings.memory_gb * 1e9) // RUNS
     raw = read_rows(source, settings, known, folder=work, run_bytes=run_bytes, progress=progress)
-    warnings += _look_at_rows(raw, source.bad, known, local, progress)
+    _look_at_rows(raw, source.bad, known, local, progress)
     titles = source.item_titles(data.titles_path, dtype=raw.item_type)
 
     has_whole_catalogue = data.source == "random" and settings.min_item_interactions == 1
@@ -170,21 +168,25 @@ def _make_dataset(
     ids = item_ids(ordered.items, kept, seed=settings.seed, known=known.items if known else None)
     n_items = int(ids.max()) + 1
     if n_items == 1:
-        raise DataError(_one_item(data, ordered.items.filter(pl.Series(kept))[0]))
+        item = ordered.items.filter(pl.Series(kept))[0]
+        advice = "name the column of the items: --data.item_column=…" if data.source == "table" else "bring other rows"
+        raise DataError(f'{data.path}: all rows have one item, "{item}", so there is nothing to choose from; {advice}')
     histories = NumberedHistories(ordered, ids, known=known.users["original"] if known else None)
     n_users = write_table(new / USERS, histories.users())
     rule, instant = choose_split(settings, ordered.parts)
     survey = history_stats(histories, rule, settings, n_users=n_users, n_items=n_items, progress=progress)
-    warnings += _warn(*survey.warnings(is_table=data.source == "table", now=time.time()))
+    progress.warn(*survey.warnings(is_table=data.source == "table", now=time.time()))
     items = item_table(ordered, ids, survey, titles)
     write_table(new / ITEMS, [items])
-    splitter = HistorySplitter(rule, survey, settings.n_eval_negatives, settings.seed)
-    writers, held_out = write_histories(new, histories, splitter, progress=progress)
-    warnings += _warn(held_out.warning())
+    n_negatives, seed = settings.n_eval_negatives, settings.seed
+    writers, held_out = write_histories(
+        new, histories, rule, survey, n_negatives=n_negatives, seed=seed, progress=progress
+    )
+    progress.warn(left_out_warning(held_out, n_negatives))
     _write_oracle(source, new, items, settings.split, progress)
 
     rows = describe_rows(config, source, ordered, survey) | ({} if instant is None else {"split_instant": instant})
-    metadata = rows | {f"{split}_users": n for split, n in held_out.users.items()} | held_out.metadata()
+    metadata = rows | held_out_metadata(held_out)
     return metadata, _finish(new, metadata, writers, progress)
 
 
@@ -200,36 +202,26 @@ def _without_other_bars() -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-def _look(name: str, source: Interactions | GeneratedSource) -> list[str]:
-    """Log the order and the first rows, before all rows are read, and return the warnings."""
-    if isinstance(source, GeneratedSource):
-        logger.info(order_line(name, source.order))
-        return []
-    lines, warnings = first_look(source)
+def _look(name: str, source: Interactions | GeneratedSource, progress: Progress) -> None:
+    """Log the order and the first rows, and the warnings about them, before all rows are read."""
+    lines, warnings = (
+        ([order_line(name, source.order)], []) if isinstance(source, GeneratedSource) else first_look(source)
+    )
     logger.info("\n".join(lines))
-    return _warn(*warnings)
+    progress.warn(*warnings)
 
 
-def _look_at_rows(
-    raw: RawRows, bad: BadRows, known: ExistingIds | None, local: LocalFiles, progress: Progress
-) -> list[str]:
-    """Log the first unusable rows, and return the warnings. Raises `DataError` if no row is usable."""
+def _look_at_rows(raw: RawRows, bad: BadRows, known: ExistingIds | None, local: LocalFiles, progress: Progress) -> None:
+    """Log the first unusable rows, and warn if no user is known. Raises `DataError` if no row is usable."""
     for line in bad.shown:
         progress.log(f"unusable: {local.named(line)}")
     if hidden := bad.total - len(bad.shown):
         progress.log(f"unusable: {hidden:,} rows more")
     if not len(raw):
         raise DataError(f"{local.data.path}: holds no interactions; name another file in data.path")
-    if known is None or raw.known.n_rows:
-        return []
-    n = len(known.users)
-    return _warn(f"data.extends: none of its {n:,} users has a row here; are the ids written in another way?")
-
-
-def _one_item(data: Data, item: object) -> str:
-    """Return the error message for rows that all have the same item."""
-    advice = "name the column of the items: --item=…" if data.source == "table" else "bring other rows"
-    return f'{data.path}: all rows have one item, "{item}", so there is nothing to choose from; {advice}'
+    if known and not raw.known.n_rows:
+        n = len(known.users)
+        progress.warn(f"data.extends: none of its {n:,} users has a row here; are the ids written in another way?")
 
 
 def _write_oracle(
@@ -266,14 +258,6 @@ def _refuse_another_input(config: Config) -> None:
     if not data.replace:
         origin = created_from(data.source, data.path)
         refuse_another_input(data.folder, origin, is_own_data=data.source in OWN_DATA)
-
-
-def _warn(*warnings: str | None) -> list[str]:
-    """Log the warnings that are not empty, and return them."""
-    present = [warning for warning in warnings if warning]
-    for warning in present:
-        logger.warning(warning)
-    return present
 
 
 def _text_ids(known: ExistingIds | None) -> set[str]:

@@ -1,8 +1,7 @@
 """Number and split the histories, compute their statistics, and make the table of items."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from bert4rec.config.tables import Preprocessing, instant
 from bert4rec.dataset.format import MIN_EVALUATED, NO_ITEM, NO_TARGET
-from bert4rec.prepare.negatives import Ints, train_counts
+from bert4rec.prepare.negatives import Ints
 from bert4rec.prepare.ordering import Parts, to_histories
 from bert4rec.prepare.progress import Progress
 from bert4rec.prepare.rows import OrderedRows
@@ -19,45 +18,30 @@ from bert4rec.prepare.survey import LogSurvey
 from bert4rec.prepare.times import moment
 from bert4rec.runtime.errors import DataError, pluralize
 
-SplitRule: TypeAlias = Callable[[pl.DataFrame], pl.DataFrame]
+SplitRule: TypeAlias = Mapping[str, pl.Expr]
+"""The expressions `before`, the number of interactions of a history before its test target, or of all if it has none;
+and `eligible`, whether the one before the test target may be held out for validation."""
 
 DAY = 86_400  # seconds: local times are up to 14 hours ahead of UTC
 N_BINS = 1 << 16  # bins of the search for an instant: two or three passes over all times
 
 
-def leave_one_out(histories: pl.DataFrame) -> pl.DataFrame:
-    """Mark the last interaction of every history of 3 or more as the test target; these users may also be validated.
-
-    >>> leave_one_out(pl.DataFrame({"items": [[5, 2, 3], [2, 3]]})).select("before", "eligible").rows()
-    [(2, True), (2, False)]
-    """
-    length = pl.col("items").list.len().cast(pl.Int64)
-    eligible = length >= MIN_EVALUATED
-    return histories.with_columns(before=length - eligible, eligible=eligible)
+LENGTH = pl.col("items").list.len().cast(pl.Int64)
+ALL_FOR_TRAINING: SplitRule = {"before": LENGTH, "eligible": pl.lit(False)}
+LEAVE_ONE_OUT: SplitRule = {"before": LENGTH - (LENGTH >= MIN_EVALUATED), "eligible": LENGTH >= MIN_EVALUATED}
 
 
-def by_time(histories: pl.DataFrame, *, instant: int) -> pl.DataFrame:
-    """Mark the first interaction from `instant` (seconds) on as the target; with 2 or more before it, it may be
-    validated.
+def by_time(instant: int) -> SplitRule:
+    """Return the rule that the first interaction from `instant` (seconds) on is the test target.
 
     The instant is the same for all users, so no training interaction is later than a test target (see Ji et al., "A
     critical study on data leakage in recommender system offline evaluation", 2023).
 
-    >>> frame = by_time(pl.DataFrame({"times": [[1, 3, 9], [6]]}), instant=5)
-    >>> frame.select("before", "eligible").rows()
+    >>> pl.DataFrame({"times": [[1, 3, 9], [6]]}).select(**by_time(5)).rows()
     [(2, True), (0, False)]
     """
     before = pl.col("times").list.eval(pl.element() < instant).list.sum().cast(pl.Int64)
-    return histories.with_columns(before=before, eligible=before >= 2)
-
-
-def all_for_training(histories: pl.DataFrame) -> pl.DataFrame:
-    """Mark all of every history for training.
-
-    >>> all_for_training(pl.DataFrame({"items": [[5, 2, 3]]})).select("before", "eligible").rows()
-    [(3, False)]
-    """
-    return histories.with_columns(before=pl.col("items").list.len().cast(pl.Int64), eligible=False)
+    return {"before": before, "eligible": before >= 2}
 
 
 def instant_of_share(times: Callable[[], Iterable[pl.Series]], share: float) -> int:
@@ -128,16 +112,16 @@ def choose_split(settings: Preprocessing, parts: Parts) -> tuple[SplitRule, int 
     `parts` are all rows. Raises `DataError` for a split by time if the rows have no times.
     """
     if settings.split == "none":
-        return all_for_training, None
+        return ALL_FOR_TRAINING, None
     if settings.split == "leave_one_out":
-        return leave_one_out, None
+        return LEAVE_ONE_OUT, None
     if "time" not in parts.columns:
         raise DataError('preprocessing.split = "time": the source has no times; choose "leave_one_out" or "none"')
     at = settings.split_at
     second = (
         instant(at) if isinstance(at, str) else instant_of_share(lambda: (p["time"] for p in parts.read("time")), at)
     )
-    return partial(by_time, instant=second), second
+    return by_time(second), second
 
 
 class NumberedHistories:
@@ -251,10 +235,11 @@ def history_stats(
     with progress.stage("split", histories.n_rows) as stage:
         for frame in histories:
             log.add(frame)
-            marked = rule(frame)
+            marked = frame.with_columns(**rule)
             frame_lengths = marked["items"].list.len().to_numpy()
             lengths[marked["user"].to_numpy()] = frame_lengths
-            counts += train_counts(marked.select(pl.col("items").list.head(pl.col("before"))), n_items=n_items)
+            trained = marked.select(pl.col("items").list.head(pl.col("before")).explode(empty_as_null=False))
+            counts += np.bincount(trained["items"].to_numpy(), minlength=n_items)
             last = pl.col("items").list.get(pl.col("before") - 1, null_on_oob=True)
             eligible.append(marked.filter("eligible").select("user", target=last))
             n_tested += marked.filter(is_tested()).height
@@ -263,8 +248,7 @@ def history_stats(
             if are_alike and len(marked):
                 first_items = marked["items"][0].to_list() if first_items is None else first_items
                 are_alike = bool((marked["items"] == pl.Series([first_items], dtype=pl.List(pl.Int32))).all())
-            n_rows = int(frame_lengths.sum())
-            stage.advance(stage.n_rows + n_rows, n_rows)
+            stage.advance(int(frame_lengths.sum()))
     if not n_tested and settings.split != "none":
         if settings.split == "time":
             lacks = "interactions both before and after preprocessing.split_at"

@@ -1,8 +1,7 @@
 """Sample the negatives of held-out users, and count the users with too few unseen items."""
 
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -13,20 +12,9 @@ from bert4rec.dataset.format import EVALUATED
 USERS_PER_BLOCK = 4096  # histories in a block; changing it changes the negatives
 MAX_ROUNDS = 16  # rounds of rejection sampling before the rest is drawn from a dense table of keys
 DENSE_CELLS = 1 << 22  # users × items of that table
-IN_CACHE = 1 << 18  # above this many weights, sorting the draws before the search is twice as fast
 LAST = -1e6  # log weight of an item without training positions: it is drawn last
 
 Ints = NDArray[np.int64]
-
-
-def train_counts(histories: pl.DataFrame, *, n_items: int) -> Ints:
-    """Return the number of training positions of each item, (n_items,), before `histories` are cut into windows.
-
-    >>> train_counts(pl.DataFrame({"items": [[0, 1], [1]]}), n_items=3).tolist()
-    [1, 2, 0]
-    """
-    items = histories["items"].explode(empty_as_null=False).to_numpy()
-    return np.bincount(items, minlength=n_items)
 
 
 def count_unseen(histories: pl.DataFrame, *, n_items: int) -> Ints:
@@ -63,18 +51,9 @@ def draw_negatives(seen: SeenItems, weights: Ints, *, n: int, seed: list[int]) -
     >>> draw_negatives(seen, np.array([9, 9, 5, 0]), n=2, seed=[1]).tolist()
     [[2, 3]]
     """
-    drawn = _draw(np.random.default_rng(seed), seen.keys, weights, (seen.n_users, n))
-    return drawn.astype(np.int32)
-
-
-def _draw(rng: np.random.Generator, seen: Ints, weights: Ints, shape: tuple[int, int]) -> Ints:
-    """Return negatives (items from 0) of `shape` (users, n), distributed as draws one by one without replacement.
-
-    Draws with replacement, without those that are seen or already drawn, have exactly this distribution. `seen` are the
-    sorted keys, row · n_items + item.
-    """
-    n_items, n, cumulated = len(weights), shape[1], np.cumsum(weights)
-    drawn, filled = np.empty(shape, np.int64), np.zeros(shape[0], np.int64)
+    # Draws with replacement, less those that are seen or already drawn, are distributed as draws without replacement.
+    rng, n_items, cumulated = np.random.default_rng(seed), len(weights), np.cumsum(weights)
+    drawn, filled = np.empty((seen.n_users, n), np.int32), np.zeros(seen.n_users, np.int64)
     before = np.empty(0, np.int64)  # sorted keys of drawn items
     for _ in range(MAX_ROUNDS if cumulated[-1] else 0):
         open_rows = np.flatnonzero(filled < n)
@@ -82,11 +61,11 @@ def _draw(rng: np.random.Generator, seen: Ints, weights: Ints, shape: tuple[int,
             return drawn
         size = (len(open_rows), n - int(filled.min()))
         items = _reached(cumulated, rng.integers(0, cumulated[-1], size).ravel()).reshape(size)
-        new = _first_of_each(open_rows[:, None] * n_items + items, seen, before)
+        new = _first_of_each(open_rows[:, None] * n_items + items, seen.keys, before)
         _append(drawn, filled, new, n_items)
         new.sort()
         before = np.insert(before, np.searchsorted(before, new), new)
-    _draw_rest(rng, drawn, filled, np.sort(np.concatenate([seen, before])), weights)
+    _draw_rest(rng, drawn, filled, np.sort(np.concatenate([seen.keys, before])), weights)
     return drawn
 
 
@@ -94,9 +73,7 @@ def _reached(cumulated: Ints, heights: Ints) -> Ints:
     """Return the first index at which `cumulated` is above each of `heights`."""
     if cumulated[-1] == len(cumulated) and cumulated[0] == 1 and (np.diff(cumulated) == 1).all():
         return heights  # all weights are 1
-    if len(cumulated) <= IN_CACHE:
-        return np.searchsorted(cumulated, heights, side="right")
-    in_order, order = _in_order(heights)
+    in_order, order = _in_order(heights)  # with many items, several times as fast as a search out of order
     places = np.empty_like(heights)
     places[order] = np.searchsorted(cumulated, in_order, side="right")
     return places
@@ -132,7 +109,7 @@ def _in_order(values: Ints) -> tuple[Ints, Ints]:
     return packed >> bits, packed & ((1 << bits) - 1)
 
 
-def _append(drawn: Ints, filled: Ints, keys: Ints, n_items: int) -> None:
+def _append(drawn: NDArray[np.int32], filled: Ints, keys: Ints, n_items: int) -> None:
     """Append the items of `keys` (sorted by row) to each row of `drawn`; items that do not fit are dropped."""
     rows, items = np.divmod(keys, n_items)
     counts = np.bincount(rows, minlength=len(filled))
@@ -142,7 +119,7 @@ def _append(drawn: Ints, filled: Ints, keys: Ints, n_items: int) -> None:
     np.minimum(filled + counts, drawn.shape[1], out=filled)
 
 
-def _draw_rest(rng: np.random.Generator, drawn: Ints, filled: Ints, taken: Ints, weights: Ints) -> None:
+def _draw_rest(rng: np.random.Generator, drawn: NDArray[np.int32], filled: Ints, taken: Ints, weights: Ints) -> None:
     """Fill the rows that rejection sampling left incomplete: the largest Gumbel keys are draws without replacement."""
     n_items, n = len(weights), drawn.shape[1]
     log_weights = np.where(weights > 0, np.log(np.maximum(weights, 1)), LAST)
@@ -158,90 +135,50 @@ def _draw_rest(rng: np.random.Generator, drawn: Ints, filled: Ints, taken: Ints,
         drawn[rows] = np.where(missing, np.take_along_axis(best, behind, axis=1), drawn[rows])
 
 
-@dataclass(frozen=True)
-class HeldOutCounts:
-    """Hold counts of the held-out users, or of a part of them; parts can be added.
-
-    For each split of `EVALUATED`: `users`; `repeated`, users whose target is in their own history; `left_out`, users
-    without negatives. `unseen` maps a number of unseen items, at most `n_negatives`, to the number of users that have
-    it; a user in both splits counts once.
-    """
-
-    n_negatives: int
-    users: Counter[str] = field(default_factory=Counter)
-    repeated: Counter[str] = field(default_factory=Counter)
-    left_out: Counter[str] = field(default_factory=Counter)
-    unseen: Counter[int] = field(default_factory=Counter)
-
-    @classmethod
-    def of(cls, histories: pl.DataFrame, unseen: Ints, n_negatives: int) -> "HeldOutCounts":
-        """Return the counts of `histories` with targets; `unseen` [users] are their numbers of unseen items."""
-        counts = cls(n_negatives, unseen=Counter(np.minimum(unseen, n_negatives).tolist()))
-        histories = histories.with_columns(is_left_out=pl.Series(unseen < n_negatives))
-        for name in EVALUATED:
-            items, place = pl.col("items"), pl.col(name)
-            held_out = histories.filter(place >= 0)
-            is_repeated = items.list.head(place).list.contains(items.list.get(place))
-            counts.users[name] = len(held_out)
-            counts.repeated[name] = held_out.select(is_repeated.sum()).item()
-            counts.left_out[name] = held_out.filter("is_left_out").height
-        return counts
-
-    def add(self, other: "HeldOutCounts") -> None:
-        """Add the counts of another part."""
-        self.users.update(other.users)
-        self.repeated.update(other.repeated)
-        self.left_out.update(other.left_out)
-        self.unseen.update(other.unseen)
-
-    def metadata(self) -> dict[str, Any]:
-        """Return the entries of `metadata.json`."""
-        return {
-            "repeated_targets": {name: {"users": self.repeated[name], "of": self.users[name]} for name in EVALUATED},
-            "left_out": {name: {"users": self.left_out[name], "of": self.users[name]} for name in EVALUATED},
-        }
-
-    def keeps(self, percent: int) -> int:
-        """Return the largest number of negatives, up to `n_negatives`, for which `percent` of the users have enough
-        unseen items.
-
-        >>> HeldOutCounts(3, unseen=Counter({0: 1, 2: 4, 3: 5})).keeps(90)
-        2
-        """
-        have, total = 0, self.unseen.total()
-        for n, users in sorted(self.unseen.items(), reverse=True):
-            have += users
-            if 100 * have >= percent * total:
-                return n
-        return self.n_negatives
-
-    def warning(self) -> str | None:
-        """Return a line with the number of users left out and the numbers of negatives that keep them, or None."""
-        n, total = self.n_negatives, self.unseen.total()
-        few = total - self.unseen[n]
-        if not few:
-            return None
-        what = f"{n:,} unseen items (preprocessing.n_eval_negatives)"
-        if few == total:
-            return (
-                f"none of the {total:,} evaluated users has {what}: there will be no ranking among sampled "
-                f"items; {_largest(self.keeps(50))}"
-            )
-        has, is_ = ("has", "is") if few == 1 else ("have", "are")
-        return (
-            f"{few:,} of {total:,} evaluated users {has} fewer than {what} and {is_} left out of the ranking "
-            f"among sampled items; {self._advice(are_many=100 * few > 5 * total)}"
-        )
-
-    def _advice(self, *, are_many: bool) -> str:
-        """Return the number of negatives that keeps all users and, if `are_many`, the one that keeps 95 % of them."""
-        least, most = self.keeps(100), self.keeps(95)
-        if are_many and not most:
-            return "no number keeps 95 % of them"
-        every = f"n_eval_negatives = {least} keeps all" if least else "no number keeps all"
-        return f"{every}, {most} keeps 95 %" if are_many and most > least else every
+HeldOutCounts: TypeAlias = Counter[tuple[str, Any]]
+"""Counts of held-out users: ("users", split); ("repeated_targets", split), users whose target is in their own history;
+("left_out", split), users without negatives; ("unseen", n), users of any split with n unseen items, or more if n is the
+number of negatives."""
 
 
-def _largest(n: int) -> str:
-    works = "works for at least half of them"
-    return f"{n} is the largest number that {works}" if n else f"no number {works}"
+def count_held_out(histories: pl.DataFrame, unseen: Ints, n_negatives: int) -> HeldOutCounts:
+    """Return the counts of `histories` with targets; `unseen` [users] are their numbers of unseen items."""
+    counts: HeldOutCounts = Counter(("unseen", n) for n in np.minimum(unseen, n_negatives).tolist())
+    histories = histories.with_columns(is_left_out=pl.Series(unseen < n_negatives))
+    for split in EVALUATED:
+        items, place = pl.col("items"), pl.col(split)
+        held_out = histories.filter(place >= 0)
+        is_repeated = items.list.head(place).list.contains(items.list.get(place))
+        counts["users", split] = len(held_out)
+        counts["repeated_targets", split] = held_out.select(is_repeated.sum()).item()
+        counts["left_out", split] = held_out.filter("is_left_out").height
+    return counts
+
+
+def held_out_metadata(counts: HeldOutCounts) -> dict[str, Any]:
+    """Return the entries of `metadata.json`."""
+    users = {split: counts["users", split] for split in EVALUATED}
+    shares = {
+        kind: {split: {"users": counts[kind, split], "of": n} for split, n in users.items()}
+        for kind in ("repeated_targets", "left_out")
+    }
+    return {f"{split}_users": n for split, n in users.items()} | shares
+
+
+def left_out_warning(counts: HeldOutCounts, n_negatives: int) -> str:
+    """Return a line with the number of users left out and the numbers of negatives that keep more of them, or ""."""
+    unseen = sorted((n, users) for (kind, n), users in counts.items() if kind == "unseen")
+    ends = np.cumsum([users for _, users in unseen])
+    n_left_out = sum(users for n, users in unseen if n < n_negatives)
+    if not n_left_out:
+        return ""
+    shares: dict[int, int] = {}  # number of negatives → percentage of the users that have as many unseen items
+    for percent in (100, 95, 50):
+        place = np.searchsorted(ends, ends[-1] * (100 - percent) // 100, side="right")
+        shares.setdefault(unseen[place][0], percent)
+    keeps = [f"{n:,} keeps {percent} %" for n, percent in shares.items() if 0 < n < n_negatives]
+    return (
+        f"left out of the ranking among sampled items: {n_left_out:,} of {ends[-1]:,} evaluated users, with fewer than "
+        f"{n_negatives:,} unseen items (preprocessing.n_eval_negatives); "
+        f"{', '.join(keeps) or 'no smaller number keeps many more'}"
+    )

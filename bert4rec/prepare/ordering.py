@@ -63,7 +63,7 @@ class SortedRuns:
     def _bounds(self) -> list[int | str]:
         """Return the first user of each range but the first: quantiles of the sample."""
         n = -(-self.n_bytes // self._run_bytes)
-        sample = pl.concat(self._samples).sort() if self._samples else pl.Series([], dtype=pl.Int64)
+        sample = pl.concat(self._samples).sort()
         places = [len(sample) * part // n for part in range(1, n)]
         return sample.gather(places).unique(maintain_order=True).to_list()
 

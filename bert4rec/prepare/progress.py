@@ -28,9 +28,10 @@ class Stage(ProgressBar):
         super().__init__(total, form=f"{name:8} {BAR if total else NO_BAR}")
         self._name, self._is_measured, self.n_rows = name, total > 0, 0
 
-    def advance(self, done: int, n_rows: int) -> None:
-        """Show that `done` units are done, with `n_rows` more rows than at the last call."""
+    def advance(self, n_rows: int, done: int | None = None) -> None:
+        """Show that `done` units (default: all rows so far) are done, with `n_rows` more rows than at the last call."""
         self.n_rows += n_rows
+        done = self.n_rows if done is None else done
         if self.is_due():
             left = f"  {format_duration(self.seconds_left(done))} left" if self._is_measured else ""
             share = f" {100 * done // self._total:3} %" if self._is_measured else ""
@@ -44,10 +45,10 @@ class Stage(ProgressBar):
 
 
 class Progress:
-    """Measure the time since the start, and show the stages one after another."""
+    """Measure the time since the start, show the stages one after another, and keep the warnings."""
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
+        self._began, self._warnings = time.monotonic(), list[str]()
 
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Stage]:
@@ -56,6 +57,17 @@ class Progress:
             yield stage
         rate = f"  {stage.rate()}" if stage.seconds >= SHORTEST else ""
         self.log(f"{name:16} {stage.n_rows:>13,} rows {stage.seconds:>7.1f} s{rate}")
+
+    def warn(self, *warnings: str) -> None:
+        """Log the warnings that are not empty."""
+        present = [warning for warning in warnings if warning]
+        for warning in present:
+            logger.warning(warning)
+        self._warnings += present
+
+    def repeat_warnings(self) -> None:
+        """Log all warnings again, since the stages have scrolled them away."""
+        self.warn(*self._warnings)
 
     def log(self, line: str) -> None:
         """Log a line with the time since the start."""

@@ -233,7 +233,7 @@ def _copied(
         warnings.simplefilter("ignore")  # Polars warns when it looks up the region of a bucket
         for path, name, n_rows in copy_remote(url, folder, choose):
             files[str(path)] = name
-            stage.advance(0, n_rows)
+            stage.advance(n_rows)
     names |= files
     if len(files) == 1:
         return next(iter(files))
@@ -245,7 +245,7 @@ def _copied(
 BASE_URL = "https://files.grouplens.org/datasets/movielens"
 TERMS = "https://grouplens.org/datasets/movielens/"
 TIMEOUT = 30.0  # seconds without a byte
-ARCHIVES = {  # set → published MD5; None: GroupLens replaces the file now and then, so its .md5 file counts
+ARCHIVES = {  # set → published MD5; None: GroupLens replaces the file now and then, so only its own CRCs count
     "ml-100k": "0e33842e24a9c977be4e0107933c0723",
     "ml-1m": "c4d9eecfca2ab87c1945afe126590906",
     "ml-20m": "cd245b17a1ae2cc31bb14903e1204af3",
@@ -302,8 +302,8 @@ def _fetch(source: str, folder: Path) -> Path:
             raise DataError(f"{unpacked}: exists, but without {ratings}; remove it and repeat the command")
         logger.info(f"{unpacked}: exists, used as it is")
         return unpacked
-    logger.info(f"{archive}: exists, is compared with the published MD5" if archive.exists() else f"{url}: downloading")
-    md5 = ARCHIVES[source] or _published_md5(url, is_needed=not archive.exists())
+    logger.info(f"{archive}: exists, is checked" if archive.exists() else f"{url}: downloading")
+    md5 = ARCHIVES[source]
     pooch.get_logger().setLevel("WARNING")
     try:
         pooch.retrieve(
@@ -319,21 +319,6 @@ def _fetch(source: str, folder: Path) -> Path:
     readme = next(iter(sorted(unpacked.glob("README*"))), TERMS)
     logger.info(f"{unpacked}: unpacked. GroupLens' terms of use: {readme}")
     return unpacked
-
-
-def _published_md5(url: str, *, is_needed: bool) -> str | None:
-    """Return the MD5 that is published with the zip; None if it cannot be read and is not `is_needed`."""
-    try:
-        response = requests.get(f"{url}.md5", timeout=TIMEOUT)
-        response.raise_for_status()
-    except requests.RequestException:
-        if is_needed:
-            raise
-        logger.info(f"{url}.md5: cannot be read; only the CRCs of the zip are checked")
-        return None
-    if not (found := re.search(r"\b[0-9a-f]{32}\b", response.text.lower())):
-        raise DataError(f"{url}.md5: has no MD5; try again later")
-    return found[0]
 
 
 def _unpack(archive: Path, target: Path, ratings: str) -> None:

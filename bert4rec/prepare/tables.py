@@ -39,23 +39,16 @@ def typed_rows(
     They have `LINE`, the number of the row from 1, and the values of `columns` (new name → name in the file). Raises
     `DataError` for a damaged file.
     """
-    seen, before, n_bytes = 0, 0.0, path.stat().st_size
+    seen, n_bytes = 0, path.stat().st_size
     with _readable(path, kind):
-        for whole, after in _batches(path, kind, [*{*columns.values()}], size):
-            for first in range(0, whole.num_rows, size):
-                batch = whole.slice(first, size)
-                batch.validate(full=True)  # these formats have no checksums, and Polars does not validate
-                frame = _frame(batch, columns).select(line_numbers(seen + 1), pl.all())
+        for batch, share in _batches(path, kind, [*{*columns.values()}], size):
+            batch.validate(full=True)  # these formats have no checksums, and Polars does not validate
+            places = [batch.schema.names.index(name) for name in columns.values()]  # the first of columns of one name
+            renamed = pa.RecordBatch.from_arrays([batch.column(place) for place in places], [*columns])
+            for first in range(0, len(renamed), size):
+                frame = pl.DataFrame(pl.from_arrow(renamed.slice(first, size)))
+                yield frame.select(line_numbers(seen + 1), pl.all()), int(n_bytes * share)
                 seen += len(frame)
-                share = before + (after - before) * (first + len(frame)) / whole.num_rows
-                yield frame, int(n_bytes * share)
-            before = after
-
-
-def _frame(batch: Any, columns: Mapping[str, str]) -> pl.DataFrame:
-    """Return the `columns` by their new names; of two columns with the same name the first one."""
-    places = [batch.schema.names.index(name) for name in columns.values()]
-    return pl.DataFrame(pl.from_arrow(pa.RecordBatch.from_arrays([batch.column(i) for i in places], [*columns])))
 
 
 def _batches(path: Path, kind: Format, names: Sequence[str], size: int) -> Iterator[tuple[Any, float]]:

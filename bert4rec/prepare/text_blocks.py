@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 SMALL = 1 << 14  # bytes; smaller blocks are parsed line by line and not halved again
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
-FIRST_BYTES = 1 << 20  # bytes that are read for the first rows
+FIRST_BYTES = 1 << 20  # bytes that are read for the header, the keys of JSON objects, and the first rows
 QUOTE = b'"'
 NEWLINE = b"\n"
 LONGEST_QUOTED = 1 << 16  # bytes from the line on which a quote opens to the end of the line on which it closes
@@ -45,7 +45,7 @@ def blocks(path: Path, *, size: int, quoted: bool, only_first: bool = False) -> 
     longer. Raises `DataError` for UTF-16 text and for damaged compressed files.
     """
     if only_first:
-        text = head(path, size=FIRST_BYTES)
+        text = head(path)
         end, unclosed = _next_end(text, quoted, is_last=len(text) < FIRST_BYTES - len(BYTE_ORDER_MARK))
         yield Block(path, text[:end], 1, min(end, path.stat().st_size), unclosed)
         return
@@ -65,11 +65,11 @@ def blocks(path: Path, *, size: int, quoted: bool, only_first: bool = False) -> 
                 raise DataError(f"{path}, line {line}: is longer than {size:,} bytes: not text in lines")
 
 
-def head(path: Path, *, size: int) -> bytes:
-    """Return at most the first `size` bytes of the text."""
+def head(path: Path) -> bytes:
+    """Return at most the first `FIRST_BYTES` of the text."""
     start = b""
     with _opened(path) as (_, stream):
-        while len(start) < size and (piece := stream.read(size - len(start))):
+        while len(start) < FIRST_BYTES and (piece := stream.read(FIRST_BYTES - len(start))):
             start += piece
     return start.removeprefix(BYTE_ORDER_MARK)
 

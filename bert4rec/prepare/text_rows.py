@@ -25,7 +25,6 @@ from bert4rec.prepare.progress import LINE, BadRows, line_numbers
 from bert4rec.prepare.text_blocks import NEWLINE, QUOTE, Block, head, inside_quotes, parsed
 from bert4rec.runtime.errors import DataError, pluralize
 
-HEAD = 1 << 20  # bytes that are read for the header, or for the keys of the first JSON objects
 UNIT_SEPARATOR = b"\x1f"  # replaces a separator of several characters, which Polars does not support
 NOT_UTF_8 = "is not UTF-8 text; convert the file, for instance with iconv -f ISO-8859-1 -t UTF-8"
 HEADER_AGAIN = ("header line again", "is the header line again")
@@ -235,7 +234,7 @@ def _distinct(columns: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _first_text(path: Path) -> bytes:
-    start = head(path, size=HEAD)
+    start = head(path)
     if not start.strip():
         raise DataError(f"{path}: is empty; name another file in data.path")
     return start

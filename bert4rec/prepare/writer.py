@@ -11,14 +11,14 @@ import os
 import shlex
 import shutil
 import tempfile
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import datasets
 import numpy as np
@@ -34,11 +34,19 @@ from bert4rec.dataset.format import (
     METADATA,
     NEGATIVE_COLUMNS,
     NEGATIVE_ITEMS,
+    NEGATIVES,
     STATE,
     history_columns,
 )
 from bert4rec.prepare.histories import HistoryStats, NumberedHistories, SplitRule, with_offsets
-from bert4rec.prepare.negatives import USERS_PER_BLOCK, HeldOutCounts, SeenItems, count_unseen, draw_negatives
+from bert4rec.prepare.negatives import (
+    USERS_PER_BLOCK,
+    HeldOutCounts,
+    SeenItems,
+    count_held_out,
+    count_unseen,
+    draw_negatives,
+)
 from bert4rec.prepare.ordering import Chunks, chunked
 from bert4rec.prepare.progress import Progress
 from bert4rec.runtime.errors import DataError
@@ -268,8 +276,7 @@ R = TypeVar("R")
 N_THREADS = 2  # blocks of users that are split at the same time
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """Hold the rows of a block of users for both folders, and the counts of held-out users."""
 
     histories: pl.DataFrame
@@ -277,45 +284,38 @@ class Block:
     held_out: HeldOutCounts
 
 
-@dataclass(frozen=True)
-class HistorySplitter:
-    """Split blocks of histories by a rule, and draw the negatives of users with a target.
+def split_block(
+    numbered: tuple[int, pl.DataFrame], rule: SplitRule, survey: HistoryStats, *, n_negatives: int, seed: int
+) -> Block:
+    """Return a block of histories, given with its number, split by `rule`, and the negatives of users with a target.
 
-    A user with fewer than `n_negatives` unseen items gets none, so that users have either none or `n_negatives`.
+    A user with fewer than `n_negatives` unseen items gets none, so that users have either none or `n_negatives`. They
+    are drawn for whole histories: the same for validation and test.
     """
-
-    rule: SplitRule
-    survey: HistoryStats
-    n_negatives: int
-    seed: int
-
-    def __call__(self, numbered: tuple[int, pl.DataFrame]) -> Block:
-        """Return the result for a block of users, given as `(block number, histories)`."""
-        block, histories = numbered
-        validated = pl.Series("validated", self.survey.validated[histories["user"].to_numpy()])
-        split = with_offsets(self.rule(histories).with_columns(validated))
-        evaluated = split.filter(pl.max_horizontal(EVALUATED) >= 0)
-        unseen = count_unseen(evaluated, n_items=len(self.survey.train_counts))
-        negatives = self._negatives(evaluated.filter(pl.Series(unseen >= self.n_negatives)), block)
-        rows = evaluated.select("user").join(negatives, on="user", how="left", maintain_order="left")
-        rows = rows.with_columns(pl.col(name).fill_null([]) for name in negatives.columns if name != "user")
-        return Block(split, rows, HeldOutCounts.of(evaluated, unseen, self.n_negatives))
-
-    def _negatives(self, whole: pl.DataFrame, block: int) -> pl.DataFrame:
-        """Return `user` and the negatives, drawn for whole histories: the same for validation and test."""
-        popularity = self.survey.train_counts
-        seen = SeenItems.of(whole, len(popularity))
-        kinds = {"popular_negatives": (popularity, 3), "uniform_negatives": (np.ones_like(popularity), 4)}
-        drawn = {
-            name: draw_negatives(seen, weights, n=self.n_negatives, seed=[self.seed, number, block])
-            for name, (weights, number) in kinds.items()
-        }
-        return whole.select("user", *[pl.Series(name, rows).arr.to_list() for name, rows in drawn.items()])
+    block, histories = numbered
+    popularity = survey.train_counts
+    validated = pl.Series("validated", survey.validated[histories["user"].to_numpy()])
+    split = with_offsets(histories.with_columns(validated, **rule))
+    evaluated = split.filter(pl.max_horizontal(EVALUATED) >= 0)
+    unseen = count_unseen(evaluated, n_items=len(popularity))
+    whole = evaluated.filter(pl.Series(unseen >= n_negatives))
+    seen = SeenItems.of(whole, len(popularity))
+    drawn = [
+        pl.Series(name, draw_negatives(seen, weights, n=n_negatives, seed=[seed, number, block])).arr.to_list()
+        for name, weights, number in (
+            ("popular_negatives", popularity, 3),
+            ("uniform_negatives", np.ones_like(popularity), 4),
+        )
+    ]
+    rows = evaluated.select("user").join(whole.select("user", *drawn), on="user", how="left", maintain_order="left")
+    rows = rows.with_columns(pl.col(NEGATIVES).fill_null([]))
+    return Block(split, rows, count_held_out(evaluated, unseen, n_negatives))
 
 
 def write_histories(
-    folder: Path, histories: NumberedHistories, splitter: HistorySplitter, *, progress: Progress
-) -> tuple[list[FolderWriter], HeldOutCounts]:
+    folder: Path, histories: NumberedHistories, rule: SplitRule, survey: HistoryStats, *, n_negatives: int, seed: int,
+    progress: Progress,
+) -> tuple[list[FolderWriter], HeldOutCounts]:  # fmt: skip
     """Write the histories and the negatives; return their writers and the counts of held-out users."""
     names = histories.columns
     columns = history_columns(has_times="time" in names, has_ratings="rating" in names)
@@ -323,14 +323,14 @@ def write_histories(
         FolderWriter(folder / HISTORIES, columns),
         FolderWriter(folder / NEGATIVE_ITEMS, NEGATIVE_COLUMNS),
     ]
-    held_out = HeldOutCounts(splitter.n_negatives)
+    held_out: HeldOutCounts = Counter()
+    split = partial(split_block, rule=rule, survey=survey, n_negatives=n_negatives, seed=seed)
     with progress.stage("write", histories.n_rows) as stage:
-        for block in in_order(splitter, enumerate(chunked(histories, USERS_PER_BLOCK)), n_threads=N_THREADS):
+        for block in in_order(split, enumerate(chunked(histories, USERS_PER_BLOCK)), n_threads=N_THREADS):
             for writer, rows in zip(writers, (block.histories, block.negatives), strict=True):
                 writer.add(rows)
-            held_out.add(block.held_out)
-            n_rows = int(block.histories["items"].list.len().sum())
-            stage.advance(stage.n_rows + n_rows, n_rows)
+            held_out.update(block.held_out)
+            stage.advance(int(block.histories["items"].list.len().sum()))
         for writer in writers:
             writer.close()
     return writers, held_out

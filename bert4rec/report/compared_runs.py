@@ -100,11 +100,6 @@ class Column:
         return str(self.first.report["model"])
 
     @property
-    def folders(self) -> str:
-        """Return the folders of the runs."""
-        return ", ".join(str(run.folder) for run in self.runs)
-
-    @property
     def trainings(self) -> list[Mapping[str, Any]]:
         """Return the training facts of each report; evaluations have none."""
         return [run.report["training"] for run in self.runs if "training" in run.report]
@@ -172,10 +167,9 @@ Differences: TypeAlias = dict[str, dict[str, Difference]]
 
 
 class RankedUsers(NamedTuple):
-    """The rows of a file of ranks: `users` [U], `targets` [U], and the ranks [U] by protocol."""
+    """The rows of a file of ranks: users and targets [2, U], and the ranks [U] by protocol."""
 
-    users: Ints
-    targets: Ints
+    who: Ints
     ranks: Ranks
 
 
@@ -201,7 +195,7 @@ def pairs(first: Column, other: Column, ks: Mapping[str, Sequence[int]], *, spli
             {}, f"{missing.folder} has no {rank_file(split)} (`bert4rec evaluate` writes one, into a folder of its own)"
         )
     ours, theirs = ([ranked_users(run.folder, run.report, split) for run in column.runs] for column in (first, other))
-    if any(not _are_the_same(ours[0], ranked) for ranked in (*ours, *theirs)):
+    if not all(np.array_equal(ours[0].who, ranked.who) for ranked in (*ours, *theirs)):
         return Pairs({}, "they were tested on different users")
     protocols = [name for name in ks if all(name in ranked.ranks for ranked in (*ours, *theirs))]
     return Pairs({name: dict(_differences(name, ours, theirs, ks[name])) for name in protocols})
@@ -211,19 +205,16 @@ def _differences(
     protocol: str, ours: Sequence[RankedUsers], theirs: Sequence[RankedUsers], ks: Sequence[int]
 ) -> Iterator[tuple[str, Difference]]:
     """Yield the difference of each metric, one by one, so that the values of only one metric are in memory."""
-    before, after = ([gains(_counted(ranked.ranks[protocol]), ks) for ranked in column] for column in (ours, theirs))
+    before, after = (
+        [gains(ranks[ranks != LEFT_OUT], ks) for ranks in (ranked.ranks[protocol] for ranked in column)]
+        for column in (ours, theirs)
+    )
     for of_before, of_after in zip(zip(*before, strict=True), zip(*after, strict=True), strict=True):
-        difference = _mean([values for _, values in of_after]) - _mean([values for _, values in of_before])
-        if len(difference):
-            yield of_before[0][0], paired_difference(difference)
-
-
-def _mean(values: Sequence[npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
-    return sum(values[1:], values[0]) / len(values)
-
-
-def _counted(ranks: Ints) -> Ints:
-    return ranks[ranks != LEFT_OUT]
+        mean_before, mean_after = (
+            np.mean([values for _, values in column], axis=0) for column in (of_before, of_after)
+        )
+        if len(mean_before):
+            yield of_before[0][0], paired_difference(mean_after - mean_before)
 
 
 def ranked_users(folder: Path, report: Mapping[str, Any], split: str) -> RankedUsers:
@@ -231,13 +222,9 @@ def ranked_users(folder: Path, report: Mapping[str, Any], split: str) -> RankedU
     path = folder / rank_file(split)
     try:
         table = pq.read_table(path)
-        user, target = (table[name].to_numpy() for name in WHO)
+        who = np.stack([table[name].to_numpy() for name in WHO])
         names = [name for name in report[split] if name in table.column_names]
         ranks = {name: table[name].fill_null(LEFT_OUT).to_numpy() for name in names}
     except (OSError, KeyError, pa.ArrowException) as error:
         raise DataError(f"{path}: cannot be read: {error}") from None
-    return RankedUsers(user, target, ranks)
-
-
-def _are_the_same(one: RankedUsers, other: RankedUsers) -> bool:
-    return np.array_equal(one.users, other.users) and np.array_equal(one.targets, other.targets)
+    return RankedUsers(who, ranks)

@@ -1,7 +1,5 @@
 """Write a comparison of runs, with sentences and tables, as Markdown text and as one HTML file with the curves."""
 
-import io
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bert4rec.dataset.format import TEST
-from bert4rec.evaluation.intervals import CONFIDENCE, PERMUTATIONS, RESAMPLES, Difference
+from bert4rec.evaluation.intervals import CONFIDENCE, PERMUTATIONS, RESAMPLES
+from bert4rec.report.charts import new_figure, to_svg
 from bert4rec.report.compared_runs import (
     MISSING,
     SEPARATOR,
@@ -29,8 +28,8 @@ from bert4rec.runtime.errors import rounded
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-GREY = "#808080"  # readable on light and on dark
 FINDING = "NDCG@10"  # the metric of the first sentence, in the first protocol that was measured
+TITLE = f"Validation {FINDING}, full catalogue"
 LEVEL = f"{100 * CONFIDENCE:.0f} %"
 
 
@@ -82,12 +81,11 @@ def _notes(compared: Sequence[Column], differences: Mapping[str, Differences]) -
 
 
 def _runs(compared: Sequence[Column]) -> Table:
-    rows = [[column.letter, column.model, _dataset(column.first.report), column.folders] for column in compared]
+    rows = []
+    for column in compared:
+        dataset, folders = column.first.report["dataset"], ", ".join(str(run.folder) for run in column.runs)
+        rows.append([column.letter, column.model, f"{dataset['source']}, {dataset['split']}", folders])
     return Table("Runs", ["", "model", "dataset", "folder"], rows)
-
-
-def _dataset(report: Report) -> str:
-    return f"{report['dataset']['source']}, {report['dataset']['split']}"
 
 
 def _settings(compared: Sequence[Column]) -> Table:
@@ -108,7 +106,10 @@ def _metrics(compared: Sequence[Column], differences: Mapping[str, Differences],
         yield Table(f"{split.capitalize()}: {title}", header, rows)
         paired = {letter: found[protocol] for letter, found in differences.items() if protocol in found}
         tested = next(iter(paired.values()), {})
-        rows = [[name, *(_difference(found[name]) for found in paired.values())] for name in tested]
+        rows = [
+            [name, *(sentence("difference", found=found[name], smallest=SMALLEST) for found in paired.values())]
+            for name in tested
+        ]
         yield Table(f"Differences: {title}", ["", *(f"{letter} − {first}" for letter in paired)], rows)
 
 
@@ -130,10 +131,6 @@ def _figure(column: Column, split: str, protocol: str, name: str) -> str:
 
 
 SMALLEST = 1 / (1 + PERMUTATIONS)  # p-value that the test can give
-
-
-def _difference(found: Difference) -> str:
-    return sentence("difference", found=found, smallest=SMALLEST)
 
 
 def _finding(first: str, other: str, differences: Differences) -> str:
@@ -170,7 +167,7 @@ def _cut_offs(compared: Sequence[Column], split: str) -> dict[str, list[int]]:
     cut_offs = {}
     for protocol in SHORT_TITLES:
         of_runs = [
-            {int(found[1]) for name in run.report[split][protocol] if (found := re.fullmatch(r"HR@(\d+)", name))}
+            {int(name[3:]) for name in run.report[split][protocol] if name.startswith("HR@")}
             for column in compared
             for run in column.runs
             if protocol in run.report.get(split, {})
@@ -182,7 +179,9 @@ def _cut_offs(compared: Sequence[Column], split: str) -> dict[str, list[int]]:
 
 def text_page(comparison: Comparison, *, picture: str = "") -> str:
     """Return Markdown whose tables are aligned for a terminal; `picture`: the file of the curves."""
-    sections = [_list(comparison.sentences), *map(_section, comparison.tables)]
+    sections = [_list(comparison.sentences)]
+    for table in comparison.tables:
+        sections.append(f"## {table.title}\n\n{markdown_table(table.header, table.rows, of_numbers=False)}")
     if picture:
         sections.append(f"## Learning curves\n\n![Validation {FINDING} by epoch]({picture})")
     sections.append(f"## How to read this\n\n{_list(comparison.notes)}")
@@ -191,12 +190,9 @@ def text_page(comparison: Comparison, *, picture: str = "") -> str:
 
 def html_page(comparison: Comparison) -> str:
     """Return one HTML file without scripts, in light or dark mode like the reader's system; all text is escaped."""
-    picture = curves_svg(comparison.columns) if has_curves(comparison.columns) else ""
+    has_picture = has_curves(comparison.columns)
+    picture = to_svg(draw_curves(comparison.columns), "curves", TITLE) if has_picture else ""
     return render("comparison.html.j2", comparison=comparison, picture=picture)
-
-
-def _section(table: Table) -> str:
-    return f"## {table.title}\n\n{markdown_table(table.header, table.rows, of_numbers=False)}"
 
 
 def _list(sentences: Sequence[str]) -> str:
@@ -208,44 +204,16 @@ def has_curves(compared: Sequence[Column]) -> bool:
     return any(run.curve for column in compared for run in column.runs)
 
 
-def curves_png(compared: Sequence[Column]) -> bytes:
-    """Return the curves as a picture on white."""
-    content = io.BytesIO()
-    _draw(compared).savefig(content, format="png", dpi=120)
-    return content.getvalue()
-
-
-def curves_svg(compared: Sequence[Column]) -> str:
-    """Return the curves as an element of a page, without a background; the same curves give the same text."""
-    from matplotlib import rc_context
-
-    content = io.StringIO()
-    with rc_context({"svg.hashsalt": FINDING, "svg.fonttype": "none"}):
-        _draw(compared).savefig(content, format="svg", transparent=True, metadata={"Date": None})
-    text = content.getvalue()
-    return text[text.index("<svg") :]
-
-
-def _draw(compared: Sequence[Column]) -> "Figure":
-    """Draw a line for each run; the runs of a column share a colour."""
-    from matplotlib.figure import Figure  # slow to import
-
-    # This does not use pyplot, whose state belongs to the caller.
-    figure = Figure(figsize=(7, 3.6), layout="constrained")
-    axes = figure.subplots()
-    for number, column in enumerate(compared):
-        label = column.letter
-        for run in column.runs:
-            points = [(epoch, metrics[FINDING]) for epoch, metrics in run.curve if FINDING in metrics]
-            if points:
-                axes.plot(*zip(*points, strict=True), marker=".", color=f"C{number}", label=label)
-                label = "_"  # so that the legend lists the column only once
-    axes.set_title(f"Validation {FINDING}, full catalogue", color=GREY)
-    axes.set_xlabel("epoch", color=GREY)
-    axes.set_ylim(bottom=0)
-    axes.tick_params(colors=GREY)
-    axes.grid(alpha=0.3)
-    axes.legend(labelcolor=GREY, framealpha=0)
-    for spine in axes.spines.values():
-        spine.set_color(GREY)
+def draw_curves(compared: Sequence[Column]) -> "Figure":
+    """Return a figure of the validations with a line for each run; the runs of a column share a colour."""
+    with new_figure(7, 3.6) as (figure, (axes,)):
+        for number, column in enumerate(compared):
+            label = column.letter
+            for run in column.runs:
+                points = [(epoch, metrics[FINDING]) for epoch, metrics in run.curve if FINDING in metrics]
+                if points:
+                    axes.plot(*zip(*points, strict=True), marker=".", color=f"C{number}", label=label)
+                    label = "_"  # so that the legend lists the column only once
+        axes.set(title=TITLE, xlabel="epoch", ylim=(0, None))
+        axes.legend()
     return figure

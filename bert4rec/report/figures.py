@@ -1,7 +1,7 @@
 """Read the figures of a report: the files of its run, model and baselines, the validation curve; compare reports."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ import tomli
 from bert4rec.checkpoint.run_folder import BEST, CHECKPOINTS, CONFIG, ENVIRONMENT, EXAMPLES, METRICS, PLAN, REPORT
 from bert4rec.config.kinds import KINDS, POPULARITY, UNTRAINED, Kind
 from bert4rec.config.recognition import what_is
-from bert4rec.report.log import read_records
+from bert4rec.report.log import flat_numbers, read_records
 from bert4rec.runtime.errors import DataError, rounded
 from bert4rec.runtime.files import atomic_write
 
@@ -175,34 +175,17 @@ def curve_of(validations: Sequence[Report]) -> Curve | None:
     return Curve("RMSE", errors, epochs, [1 / error if error else float("inf") for error in errors])
 
 
-class Figure(NamedTuple):
-    """Hold a number that two reports have: its owner (`of`: "test", …, "markov"), protocol, metric, and both values."""
-
-    of: str
-    protocol: str
-    metric: str
-    value: float
-    other: float
-
-    def __str__(self) -> str:
-        return f"{self.of} {self.protocol} {self.metric} {self.value:.6g}, not {self.other:.6g}"
-
-
-def common_figures(report: Report, other: Report) -> Iterator[Figure]:
-    """Yield every figure that both reports have."""
+def common_figures(report: Report, other: Report) -> dict[str, tuple[float, float]]:
+    """Return every figure that both reports have, by its owner, protocol and metric, with both values."""
     ours, theirs = (
-        {
-            **{of: each.get(of, {}) for of in SPLITS},
-            **each.get("baselines", {}),
-            "ratings": {"held-out": each.get("ratings", {})},
-        }
+        flat_numbers(
+            {of: each.get(of, {}) for of in SPLITS}
+            | each.get("baselines", {})
+            | {"ratings": {"held-out": each.get("ratings", {})}}
+        )
         for each in (report, other)
     )
-    for of, protocols in ours.items():
-        for protocol, metrics in protocols.items():
-            others = theirs.get(of, {}).get(protocol, {})
-            for metric in metrics.keys() & others.keys():
-                yield Figure(of, protocol, metric, metrics[metric], others[metric])
+    return {name.replace("/", " "): (ours[name], theirs[name]) for name in sorted(ours.keys() & theirs.keys())}
 
 
 def differences(report: Report, other: Report) -> str:
@@ -212,11 +195,10 @@ def differences(report: Report, other: Report) -> str:
     >>> differences(one, {"test": {"full": {"users": 4, "HR@1": 0.5, "HR@5": 1.0}}})
     '1 of 2 figures differ: test full HR@1 0.25, not 0.5'
     """
-    figures = list(common_figures(report, other))
-    different = sorted(figure for figure in figures if figure.value != figure.other)
+    figures = common_figures(report, other)
+    different = [f"{name} {one:.6g}, not {two:.6g}" for name, (one, two) in figures.items() if one != two]
     if not different:
         return ""
     n_more = len(different) - MAX_NAMED_DIFFERENCES
-    named = "; ".join(map(str, different[:MAX_NAMED_DIFFERENCES]))
     more = f" and {n_more} more" if n_more > 0 else ""
-    return f"{len(different)} of {len(figures)} figures differ: {named}{more}"
+    return f"{len(different)} of {len(figures)} figures differ: {'; '.join(different[:MAX_NAMED_DIFFERENCES])}{more}"

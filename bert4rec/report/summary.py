@@ -72,19 +72,15 @@ def result_line(report: Report) -> str:
     lines = [ratings_line(report["ratings"])] if "ratings" in report else []
     protocol = next((name for name in SHORT_TITLES if name in report.get("test", {})), None)
     if protocol:
-        lines.append(_ranking_line(report, protocol))
+        ranked = [one for one in contestants(report) if one.kind != BEST_POSSIBLE and protocol in one.metrics]
+        (_, model), *baselines = ((one.title, one.metrics[protocol]) for one in ranked)
+        best, _ = max(baselines, key=lambda one: one[1]["NDCG@10"], default=("", {}))
+        shown = [one for one in baselines if one[0] in (KINDS[POPULARITY].title, best)]
+        title, times = SHORT_TITLES[protocol], report.get("times", "")
+        lines.append(sentence("ranking", model=model, baselines=shown, title=title, times=times))
     elif "test" in report or not lines:
         lines.append(missing_figures(report))
     return "\n".join(lines)
-
-
-def _ranking_line(report: Report, protocol: str) -> str:
-    ranked = [one for one in contestants(report) if one.kind != BEST_POSSIBLE and protocol in one.metrics]
-    model, *baselines = ((one.title, one.metrics[protocol]) for one in ranked)
-    best = max(baselines, key=lambda one: one[1]["NDCG@10"], default=("", {}))[0]
-    shown = [one for one in baselines if one[0] in (KINDS[POPULARITY].title, best)]
-    title, times = SHORT_TITLES[protocol], report.get("times", "")
-    return sentence("ranking", model=model[1], baselines=shown, title=title, times=times)
 
 
 def ratings_line(ratings: Mapping[str, float]) -> str:

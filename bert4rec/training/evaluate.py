@@ -255,5 +255,5 @@ def _compare(report: Mapping[str, Any], trained: Trained) -> None:
     elif different := differences(report, run_report):
         logger.warning(f"these figures differ from those of {path}: {different}")
     else:
-        n = len(list(common_figures(report, run_report)))
+        n = len(common_figures(report, run_report))
         logger.info(f"the same as in {path}: all {pluralize(n, 'figure')}")

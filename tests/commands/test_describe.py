@@ -10,7 +10,9 @@ from tests.fixture_types import Capture, Patch
 
 def test_it_tells_what_the_preparation_told(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.chdir(tmp_path)
-    rows = [(f"u{user}", f"i{(user * place) % 9}", 86_400 * (100 + place)) for user in range(20) for place in range(1, 9)]
+    rows = [
+        (f"u{user}", f"i{(user * place) % 9}", 86_400 * (100 + place)) for user in range(20) for place in range(1, 9)
+    ]
     pl.DataFrame(rows, schema=["user", "item", "time"], orient="row").write_csv("log.csv")
     assert main(["prepare", "log.csv", "--preprocessing.n_eval_negatives=1"]) == 0
     prepared = capsys.readouterr().out

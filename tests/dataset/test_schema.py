@@ -2,11 +2,7 @@
 
 import pyarrow as pa
 
-from bert4rec.dataset.format import (
-    NEGATIVE_COLUMNS,
-    history_columns,
-    one_array,
-)
+from bert4rec.dataset.format import NEGATIVE_COLUMNS, history_columns
 
 
 def test_the_folders_have_these_columns_of_these_types() -> None:
@@ -18,10 +14,3 @@ def test_the_folders_have_these_columns_of_these_types() -> None:
     assert (found, list(found)) == (expected, list(expected))
     negatives = {"user": pa.int32(), "popular_negatives": numbers, "uniform_negatives": numbers}
     assert (NEGATIVE_COLUMNS, list(NEGATIVE_COLUMNS)) == (negatives, list(negatives))
-
-
-def test_original_ids_are_one_array_text_with_offsets_of_64_bits() -> None:
-    text = one_array(pa.chunked_array([["a", "b"], [None, "c"]], pa.string()))
-    assert text.equals(pa.array(["a", "b", None, "c"], pa.large_string()))
-    assert one_array(pa.chunked_array([], pa.string())).equals(pa.array([], pa.large_string()))
-    assert one_array(pa.chunked_array([[1], [2, 3]])).equals(pa.array([1, 2, 3]))

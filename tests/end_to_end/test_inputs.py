@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import preprocessing
 from tests import launch
 
 SMALL = [
@@ -57,13 +58,16 @@ def test_a_file_is_recognized_and_the_next_command_trains_on_it_also_without_the
     assert "--data.dataset_dir=" in done.stderr
 
 
-def test_columns_that_are_missing_are_suggested_ready_to_type(shop: Path) -> None:
-    done = start(shop, "preprocessing.py", *SMALL, "--data.path=log.csv")
-    assert done.returncode == 2
-    assert done.stderr.startswith('error: log.csv: no column "user"')
-    options = [word for word in done.stderr.split() if word.startswith("--")]
+def test_columns_that_are_missing_are_suggested_ready_to_type(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(shop)
+    assert preprocessing.main([*SMALL, "--data.path=log.csv"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith('error: log.csv: no column "user"')
+    options = [word for word in error.split() if word.startswith("--")]
     assert options == COLUMNS
-    assert start(shop, "preprocessing.py", *SMALL, "--data.path=log.csv", *options).returncode == 0
+    assert preprocessing.main([*SMALL, "--data.path=log.csv", *options]) == 0
 
 
 @pytest.mark.long
@@ -77,12 +81,3 @@ def test_two_files_have_two_datasets(shop: Path) -> None:
     assert done.returncode == 2
     named = ("error: data/log: ", "log.csv", "log.txt", "--data.dataset_dir=data/log-2", "--data.replace=true")
     assert all(text in done.stderr for text in named)
-
-
-@pytest.mark.parametrize("source", ["ml-1m", "ml-100k", "ml-25m"])
-def test_pairs_given_as_ratings_are_told_how_to_be_read(tmp_path: Path, source: str) -> None:
-    (tmp_path / "ml-1m.txt").write_text("1 2\n1 3\n2 2\n")
-    done = start(tmp_path, "preprocessing.py", *SMALL, f"--data.source={source}", "--data.path=ml-1m.txt")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: ml-1m.txt: ")
-    assert "--data.source=sequences" in done.stderr

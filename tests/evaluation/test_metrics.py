@@ -12,7 +12,7 @@ from torchmetrics.retrieval import RetrievalHitRate, RetrievalMRR, RetrievalNorm
 from bert4rec.dataset.format import LEFT_OUT, outranks
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.intervals import Ranking, hits_by_rank, paired_difference, strongest_baseline
-from bert4rec.evaluation.metrics import MISSED, count_outranking, is_finite, ranking_metrics
+from bert4rec.evaluation.metrics import count_outranking, is_finite, ranking_metrics
 from bert4rec.evaluation.ranker import Ranker
 from bert4rec.models.baselines import PopularityScorer
 from bert4rec.runtime.collectives import Partition
@@ -41,15 +41,6 @@ def test_numbers_that_are_not_finite_are_found(bad: float) -> None:
     assert is_finite(torch.zeros(0))
     assert is_finite(torch.tensor([1.0, -2.0]))
     assert not is_finite(torch.tensor([[0.1, bad, 0.3]]))
-
-
-def test_who_is_missed_counts_with_nothing_and_who_is_left_out_does_not_count() -> None:
-    assert ranking_metrics(np.array([2, MISSED, 1, LEFT_OUT, MISSED], np.int32), [1, 10**9]) == {
-        "users": 4, "HR@1": 1 / 4, f"HR@{10**9}": 2 / 4, "NDCG@1": 1 / 4,
-        f"NDCG@{10**9}": (1 / math.log2(3) + 1) / 4, "MRR": (1 / 2 + 1) / 4,
-    }  # fmt: skip
-    nothing = {"HR@1": 0.0, "NDCG@1": 0.0, "MRR": 0.0}
-    assert ranking_metrics(np.array([MISSED, MISSED], np.int32), [1]) == {"users": 2, **nothing}
 
 
 KS = [1, 10]

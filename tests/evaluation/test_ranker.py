@@ -14,17 +14,17 @@ from bert4rec.config.tables import Config
 from bert4rec.dataset.format import LEFT_OUT
 from bert4rec.dataset.histories import EvaluationSplit
 from bert4rec.dataset.reader import Dataset
-from bert4rec.evaluation.batches import assigned
 from bert4rec.evaluation.metrics import MISSED
 from bert4rec.evaluation.ranker import HeldOut, Ranker, Ranks, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
-from bert4rec.evaluation.tiles import Catalogue, Seen
+from bert4rec.evaluation.tiles import Catalogue
 from bert4rec.feed.batch import Lookup
 from bert4rec.feed.inference import append_mask_batch
 from bert4rec.models.baselines import PopularityScorer
 from bert4rec.models.sequence_model import Bert4Rec
 from bert4rec.runtime.collectives import Partition
 from bert4rec.sharding.parallelize import initialize
+from tests.conftest import long
 from tests.processes import jobs
 
 PROTOCOLS = ["full", "popular", "uniform"]
@@ -80,11 +80,13 @@ def as_lists(ranks: Ranks) -> dict[str, list[int]]:
     return {name: values.tolist() for name, values in ranks.items()}
 
 
-@pytest.mark.parametrize("head", ["tied", "linear"])
 @pytest.mark.parametrize(
-    ("batch_size", "tile", "users_per_pass", "rows_per_lookup"),
-    [(128, 4096, 4096, 4096), (7, 11, 20, 30), (1, 1, 1, 1)],
-)
+    ("head", "batch_size", "tile", "users_per_pass", "rows_per_lookup"),
+    [
+        ("tied", 128, 4096, 4096, 4096), ("linear", 7, 11, 1, 30), ("tied", 2, 11, 20, 1), ("linear", 1, 1, 20, 30),
+        long("linear", 128, 4096, 4096, 4096), long("tied", 1, 1, 1, 1), long("linear", 1, 1, 1, 1),
+    ],
+)  # fmt: skip
 def test_a_models_ranks(
     small_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, head: str, batch_size: int, tile: int,
     users_per_pass: int, rows_per_lookup: int,
@@ -111,11 +113,8 @@ def scores_by(network: Bert4Rec, split: EvaluationSplit) -> Callable[[int], list
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 4, 128])  # batches of whom all, some and none have negatives
 @pytest.mark.parametrize("split_name", ["validation", "test"])
-@pytest.mark.parametrize("head", ["tied", "linear"])
-def test_who_has_too_few_unseen_items_is_left_out(
-    log_dataset: Dataset, head: str, split_name: str, batch_size: int
-) -> None:
-    split, network = log_dataset.splits[split_name], model_for(log_dataset, head)
+def test_who_has_too_few_unseen_items_is_left_out(log_dataset: Dataset, split_name: str, batch_size: int) -> None:
+    split, network = log_dataset.splits[split_name], model_for(log_dataset)
     for leaves_out_seen in (False, True):
         found = by_model(network, batch_size, leaves_out_seen=leaves_out_seen).rank(split, PROTOCOLS)
         assert as_lists(found) == ranks_by_sorting(scores_by(network, split), split, leaves_out_seen=leaves_out_seen)
@@ -164,19 +163,14 @@ def test_ranks_by_popularity(
         assert as_lists(found) == ranks_by_sorting(lambda row: counts, test, leaves_out_seen=leaves_out_seen)
 
 
-@pytest.mark.parametrize("protocols", [["full"], ["uniform"], ["uniform", "full"]])
-def test_only_what_is_asked_for(small_dataset: Dataset, protocols: list[str]) -> None:
-    split, network = small_dataset.splits["validation"], model_for(small_dataset)
-    model_ranker = by_model(network, 16)
-    everything, some = model_ranker.rank(split, PROTOCOLS), model_ranker.rank(split, protocols)
-    assert list(some) == protocols
-    for name in protocols:
-        np.testing.assert_array_equal(some[name], everything[name])
+def test_only_what_is_asked_for(small_dataset: Dataset) -> None:
+    split, ranker_ = small_dataset.splits["validation"], by_model(model_for(small_dataset), 16)
+    everything = as_lists(ranker_.rank(split, PROTOCOLS))
+    for protocols in (["full"], ["uniform"], ["uniform", "full"]):
+        assert as_lists(ranker_.rank(split, protocols)) == {name: everything[name] for name in protocols}
 
 
-PROCESSES = pytest.mark.parametrize(
-    ("n_processes", "mode"), [(2, "ddp"), (3, "ddp"), (1, "dmp"), (2, "dmp"), (3, "dmp")]
-)
+PROCESSES = [(2, "ddp"), (3, "ddp"), (1, "dmp"), (2, "dmp"), (3, "dmp")]
 
 
 def assert_same(of_processes: list[Ranks], alone: Ranks) -> None:
@@ -185,9 +179,10 @@ def assert_same(of_processes: list[Ranks], alone: Ranks) -> None:
             np.testing.assert_array_equal(ranks[protocol], alone[protocol])
 
 
-@PROCESSES
-@pytest.mark.parametrize("split", ["validation", "test"])
-@pytest.mark.parametrize("head", ["tied", "linear"])
+@pytest.mark.parametrize(("n_processes", "mode"), PROCESSES)
+@pytest.mark.parametrize(
+    ("head", "split"), [("tied", "validation"), ("linear", "test"), long("tied", "test"), long("linear", "validation")]
+)
 def test_ranks_do_not_depend_on_the_processes(
     pools: Any, small_config: Callable[..., Config], n_processes: int, mode: str, split: str, head: str
 ) -> None:
@@ -218,14 +213,11 @@ def test_metrics_of_lists_intervals_and_slices_do_not_depend_on_the_processes(
         assert pools(n_processes).run(jobs.results_with_model, config) == [alone] * n_processes
 
 
-def test_more_processes_than_batches(pools: Any, small_config: Callable[..., Config]) -> None:
-    config = small_config(**{"evaluation.per_device_eval_batch_size": 1000})
-    alone, *_ = pools(1).run(jobs.rank_with_model, config, "test")
-    assert_same(pools(3).run(jobs.rank_with_model, config, "test"), alone)
-
-
-@PROCESSES
-@pytest.mark.parametrize("batch_size", [1, 2, 4])  # the last two of the six users, by length, have no negatives
+@pytest.mark.parametrize(  # the last two of the six users have no negatives; batches of 4 leave a process without
+    ("n_processes", "mode", "batch_size"),
+    [*((*of, 2) for of in PROCESSES), (3, "ddp", 1), (3, "dmp", 4)]
+    + [long(*of, size) for of in PROCESSES for size in (1, 4)],
+)
 def test_users_without_negatives_are_left_out_whatever_the_processes(
     pools: Any, log_config: Callable[..., Config], n_processes: int, mode: str, batch_size: int
 ) -> None:
@@ -264,53 +256,3 @@ def test_an_item_belongs_to_the_process_that_scores_its_tile(n_items: int, n_pro
     for in_any_order in (shares, shares[::-1], shares[1::2] + shares[::2]):
         (owner,) = catalogue.owners(np.array([item], np.int32), in_any_order)
         assert item // catalogue.tile in in_any_order[int(owner)]
-
-
-def test_what_is_not_counted_stands_at_its_tile_and_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two users at once, three items a tile."""
-    set_sizes(monkeypatch, MIN_TILE=3, USERS_AT_ONCE=2)
-    catalogue, cpu = Catalogue(7), torch.device("cpu")
-    users, items = np.array([0, 0, 1, 1, 2, 0, 1, 2], np.int32), np.array([0, 3, 6, 6, 2, 1, 4, 0], np.int32)
-    seen = Seen(users, items, 3, catalogue, catalogue.tiles, cpu)
-    found = {
-        (part, tile): sorted(zip(*(values.tolist() for values in seen.at(range(tile, tile + 1), part)), strict=True))
-        for part in range(2)
-        for tile in catalogue.tiles
-    }
-    assert found == {
-        (0, 0): [(0, 0), (0, 1)],
-        (0, 1): [(0, 3), (1, 4)],
-        (0, 2): [(1, 6), (1, 6)],  # the second user's item 6, seen twice
-        (1, 0): [(0, 0), (0, 2)],  # the third user is the first of the next ones
-        (1, 1): [],
-        (1, 2): [],
-    }
-    assert [sorted(values.tolist()) for values in seen.at(range(1, 3), 0)] == [[0, 1, 1, 1], [3, 4, 6, 6]]
-    is_last = items == 6
-    of_last = Seen(users[is_last], items[is_last], 3, catalogue, catalogue.tiles[2:], cpu)
-    assert [[values.tolist() for values in of_last.at(range(2, 3), part)] for part in (0, 1)] == [
-        [[1, 1], [6, 6]],
-        [[], []],
-    ]
-
-
-def test_tiles_come_in_groups_of_about_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_sizes(monkeypatch, MIN_TILE=3, MAX_TILE=7)
-    catalogue = Catalogue(20)
-    assert (catalogue.tile, catalogue.tiles) == (3, range(7))
-    assert list(catalogue.groups(range(1, 6))) == [range(1, 3), range(3, 5), range(5, 6)]
-    assert list(Catalogue(10**9).groups(range(2, 4))) == [range(2, 3), range(3, 4)]
-
-
-@pytest.mark.parametrize("n_batches", [0, 1, 2, 3, 7])
-@pytest.mark.parametrize("n_processes", [1, 2, 3, 5])
-def test_batches_are_dealt(n_batches: int, n_processes: int) -> None:
-    runs = [list(assigned(n_batches, Partition(rank, n_processes))) for rank in range(n_processes)]
-    assert len({len(of_process) for of_process in runs}) == 1
-    assert sorted(number for of_process in runs for number, is_own in of_process if is_own) == list(range(n_batches))
-    assert all(0 <= number < n_batches for of_process in runs for number, _ in of_process)
-
-
-def test_what_was_found_for_batches_comes_in_their_order(pools: Any) -> None:
-    for n_processes in (1, 2, 3):
-        assert pools(n_processes).run(jobs.collect_batches, 7, 2) == [list(range(7))] * n_processes

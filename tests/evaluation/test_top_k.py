@@ -64,12 +64,6 @@ def test_the_best_of_the_best_blocks_are_the_best_of_all(scores: list[list[int]]
         assert indices[row].tolist() == sorted(range(75), key=lambda i: (-own[i], i))[:k]
 
 
-def test_nothing_has_to_be_left_out() -> None:
-    scores, indices = top_k(torch.tensor([[2.0]]), torch.tensor([[1.0], [3.0], [2.0]]), 2)
-    assert indices.tolist() == [[1, 2]]
-    assert scores.tolist() == [[6.0, 4.0]]
-
-
 @pytest.mark.parametrize("n_processes", [1, 2, 3])
 def test_the_best_of_all_processes_whichever_has_which_items(pools: Any, n_processes: int) -> None:
     scores = [[1.0, 3, 3, 0, 3, 3], [5, 4, 3, 2, 1, 0], [0, 0, 0, 0, 0, 0], [0, 1, 2, 3, 4, 5]]
@@ -94,7 +88,7 @@ def test_the_best_items_of_everybody_by_hand(log_dataset: Dataset) -> None:
     for leaves_out_seen in (True, False):
         ranker = Ranker(scorer, batch_size=4, device=CPU, leaves_out_seen=leaves_out_seen)
         ranks = ranker.rank(test, ["full"])["full"]
-        found = examples(scorer, test, ranks, k=4, leaves_out_seen=leaves_out_seen, device=CPU)
+        found = examples(ranker, test, ranks, k=4)
         assert sorted(example.user for example in found) == [0, 1, 2, 3, 4, 5]
         assert [example.rank for example in found] == sorted(ranks.tolist(), key=lambda rank: rank or np.inf)
         for example in found:
@@ -119,11 +113,3 @@ def test_the_target_stands_at_its_rank_whatever_the_processes(
             assert ranks["full"][example.user] == example.rank
             places = np.flatnonzero(example.items == example.target)
             assert places.tolist() == ([example.rank - 1] if example.rank <= 10 else [])
-
-
-def test_a_user_with_few_unseen_items_gets_few(small_dataset: Dataset) -> None:
-    scorer = PopularityScorer(small_dataset.popularity, Partition())
-    test = small_dataset.splits["test"]
-    (example, *_) = examples(scorer, test, np.ones(len(test), np.int32), k=1000, leaves_out_seen=True, device=CPU)
-    n_unseen = small_dataset.n_items - len({*example.history.tolist()} - {example.target})
-    assert len(example.items) == len(example.scores) == n_unseen

@@ -4,6 +4,7 @@ import io
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,18 +14,19 @@ import torch
 from torch import Tensor
 
 from bert4rec.evaluation.top_k import top_k
-from bert4rec.export.program import Program, require_onnx, save_onnx, save_pt2
+from bert4rec.export.program import Program, require_onnx
 from bert4rec.inference.network import Network
 from bert4rec.models.sequence_model import Bert4Rec, SASRec, SequenceModel
 from bert4rec.runtime.errors import SettingsError
-from tests.inference.test_network import AskingByMask, BothWays, network_of
+from tests.conftest import long
+from tests.export.conftest import Written
+from tests.inference.test_network import KINDS, SHAPES, network_of
 from tests.models.networks import MAX_LEN, N_ITEMS, model
 
 # Longer than a history may be, of one item, of none, and with gaps.
 HISTORIES = [[*range(MAX_LEN + 5)], [37], [], [3, -1, 1, -1, -1, 9], [5, 5, 5, 7]]
 K = 10
-POSITIONS: dict[type[SequenceModel], str] = {Bert4Rec: "rotary", SASRec: "learned"}
-KINDS = pytest.mark.parametrize("kind", [Bert4Rec, SASRec, BothWays, AskingByMask])
+PLAIN = pytest.mark.parametrize(("kind", "positions"), [(Bert4Rec, "rotary"), long(SASRec, "learned")])
 
 
 def matrix(histories: list[list[int]], *, on_the_left: bool = False) -> Tensor:
@@ -34,7 +36,7 @@ def matrix(histories: list[list[int]], *, on_the_left: bool = False) -> Tensor:
 
 
 @torch.no_grad()
-def expected(network: Network, *, leaves_out_seen: bool) -> tuple[Tensor, Tensor]:
+def expected(network: Network, leaves_out_seen: bool) -> tuple[Tensor, Tensor]:
     found = []
     for history in HISTORIES:
         known = torch.tensor([item for item in history if item >= 0], dtype=torch.int64)
@@ -54,24 +56,20 @@ def expected(network: Network, *, leaves_out_seen: bool) -> tuple[Tensor, Tensor
 
 
 @KINDS
-@pytest.mark.parametrize("head", ["tied", "linear"])
-@pytest.mark.parametrize("output_bias", [True, False])
-@pytest.mark.parametrize("leaves_out_seen", [True, False])
-@pytest.mark.parametrize("positions", ["learned", "rotary"])
+@SHAPES
 @torch.no_grad()
 def test_it_finds_what_the_network_finds(
-    kind: type[SequenceModel], head: str, output_bias: bool, leaves_out_seen: bool, positions: str
+    kind: type[SequenceModel], head: str, output_bias: bool, positions: str
 ) -> None:
-    is_rotary = positions == "rotary"
     network = network_of(
-        model(kind, head=head, output_bias=output_bias, positions=positions, input_norm=is_rotary)
-    )  # fmt: skip
-    program = Program(network, leaves_out_seen=leaves_out_seen)
-    wanted = expected(network, leaves_out_seen=leaves_out_seen)
-    for on_the_left in (False, True):
-        items, scores = program(matrix(HISTORIES, on_the_left=on_the_left), torch.tensor(K))
-        assert torch.equal(items, wanted[0])
-        torch.testing.assert_close(scores, wanted[1])
+        model(kind, head=head, output_bias=output_bias, positions=positions, input_norm=positions == "rotary")
+    )
+    for leaves_out_seen in (True, False):
+        program, wanted = Program(network, leaves_out_seen=leaves_out_seen), expected(network, leaves_out_seen)
+        for on_the_left in (False, True):
+            items, scores = program(matrix(HISTORIES, on_the_left=on_the_left), torch.tensor(K))
+            assert torch.equal(items, wanted[0])
+            torch.testing.assert_close(scores, wanted[1])
 
 
 def timed(network: Network) -> tuple[Tensor, tuple[Tensor, ...], list[tuple[Tensor, ...]]]:
@@ -105,25 +103,19 @@ def test_it_finds_what_a_network_that_knows_times_finds(kind: type[SequenceModel
 
 @pytest.mark.parametrize(
     ("kind", "times"),
-    [
-        (SASRec, "target"),
-        pytest.param(Bert4Rec, "history", marks=pytest.mark.long),
-        pytest.param(Bert4Rec, "target", marks=pytest.mark.long),
-        pytest.param(SASRec, "history", marks=pytest.mark.long),
-    ],
+    [(SASRec, "target"), long(Bert4Rec, "history"), long(Bert4Rec, "target"), long(SASRec, "history")],
 )
-def test_files_of_a_network_that_knows_times_take_them(kind: type[SequenceModel], times: str, tmp_path: Path) -> None:
-    network = network_of(model(kind, positions="rotary", input_norm=True, times=times))
-    program = Program(network, leaves_out_seen=True)
+def test_files_of_a_network_that_knows_times_take_them(
+    written: Callable[..., Written], kind: type[SequenceModel], times: str
+) -> None:
+    network, program, folder = written(kind, positions="rotary", input_norm=True, times=times)
     histories, known, _ = timed(network)
     asked = (histories, torch.tensor(K), *known)[: len(program.inputs)]
     wanted = program(*asked)
-    save_pt2(tmp_path / "program.pt2", program)
-    items, scores = torch.export.load(tmp_path / "program.pt2").module()(*asked)
+    items, scores = torch.export.load(folder / "program.pt2").module()(*asked)
     assert torch.equal(items, wanted[0])
     torch.testing.assert_close(scores, wanted[1])
-    save_onnx(tmp_path / "model.onnx", program)
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(folder / "model.onnx")
     inputs = {name: values.numpy() for name, values in zip(program.inputs, asked, strict=True)}
     np.testing.assert_array_equal(session.run(None, inputs)[0], wanted[0].numpy())
     empty = {"items": np.empty((2, 0), np.int64), "times": np.empty((2, 0), np.int64), "k": np.array(2)}
@@ -141,76 +133,55 @@ def test_where_too_few_are_left_nothing_stands_in_their_place() -> None:
     assert torch.isinf(scores[0, 2:]).all()
 
 
-@pytest.mark.parametrize("kind", [Bert4Rec, pytest.param(SASRec, marks=pytest.mark.long)])
-def test_a_program_in_a_file_needs_torch_alone_and_holds_no_pickle(kind: type[SequenceModel], tmp_path: Path) -> None:
-    network = network_of(model(kind, positions=POSITIONS[kind]))
-    save_pt2(tmp_path / "program.pt2", Program(network, leaves_out_seen=True))
-    for batch in (HISTORIES, [[4]], [[1, 2], [3, 4]]):
-        np.save(tmp_path / "histories.npy", matrix(batch).numpy())
-        script = (
-            "import sys, numpy, torch; "
-            "items, scores = torch.export.load('program.pt2').module()("
-            f"torch.from_numpy(numpy.load('histories.npy')), torch.tensor({K})); "
-            "assert not {'bert4rec', 'torchrec', 'fbgemm_gpu', 'polars', 'datasets'} & {*sys.modules}; "
-            "print(items.tolist())"
-        )
-        if batch is HISTORIES:
-            ran = subprocess.run(
-                [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
-            )
-            assert ran.stdout == f"{expected(network, leaves_out_seen=True)[0].tolist()}\n"
-        else:
-            items, _ = torch.export.load(tmp_path / "program.pt2").module()(matrix(batch), torch.tensor(K))
-            assert torch.equal(items, Program(network, leaves_out_seen=True)(matrix(batch), torch.tensor(K))[0])
-    with zipfile.ZipFile(tmp_path / "program.pt2") as archive:
+@PLAIN
+def test_a_program_in_a_file_needs_torch_alone_and_holds_no_pickle(
+    written: Callable[..., Written], kind: type[SequenceModel], positions: str
+) -> None:
+    network, _, folder = written(kind, positions=positions)
+    script = (
+        "import sys, torch; "
+        f"found, _ = torch.export.load('program.pt2').module()(torch.tensor({matrix(HISTORIES).tolist()}), "
+        f"torch.tensor({K})); "
+        "assert not {'bert4rec', 'torchrec', 'fbgemm_gpu', 'polars', 'datasets'} & {*sys.modules}; "
+        "print(found.tolist())"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=True)
+    assert ran.stdout == f"{expected(network, leaves_out_seen=True)[0].tolist()}\n"
+    with zipfile.ZipFile(folder / "program.pt2") as archive:
         contents = {Path(name).name: archive.read(name) for name in archive.namelist()}
     assert contents["model.pt"] == b""  # of the inputs, in the only form that torch has for them: a pickle
     assert not any(zipfile.is_zipfile(io.BytesIO(content)) for content in contents.values())
 
 
-@pytest.mark.parametrize("kind", [Bert4Rec, pytest.param(SASRec, marks=pytest.mark.long)])
-def test_onnxruntime_finds_the_same(
-    kind: type[SequenceModel], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+@PLAIN
+def test_files_find_the_same_for_any_histories_and_k(
+    written: Callable[..., Written], kind: type[SequenceModel], positions: str
 ) -> None:
-    network = network_of(model(kind, positions=POSITIONS[kind]))
-    save_onnx(tmp_path / "model.onnx", Program(network, leaves_out_seen=True))
-    assert capfd.readouterr() == ("", "")
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
-    items, scores = session.run(None, {"items": matrix(HISTORIES).numpy(), "k": np.array(K)})
-    wanted = expected(network, leaves_out_seen=True)
-    np.testing.assert_array_equal(items, wanted[0].numpy())
-    np.testing.assert_allclose(scores, wanted[1].numpy(), atol=1e-5)
-    assert session.run(None, {"items": np.array([[4]]), "k": np.array(K)})[0].shape == (1, K)
-
-
-@pytest.mark.parametrize("kind", [Bert4Rec, pytest.param(SASRec, marks=pytest.mark.long)])
-def test_files_take_k_and_whatever_is_no_item(kind: type[SequenceModel], tmp_path: Path) -> None:
-    program = Program(network_of(model(kind, positions=POSITIONS[kind])), leaves_out_seen=True)
-    save_pt2(tmp_path / "program.pt2", program)
-    save_onnx(tmp_path / "model.onnx", program)
-    by_torch = torch.export.load(tmp_path / "program.pt2").module()
-    by_onnx = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    network, program, folder = written(kind, positions=positions)
+    by_torch = torch.export.load(folder / "program.pt2").module()
+    by_onnx = onnxruntime.InferenceSession(folder / "model.onnx")
 
     def found(histories: Tensor, k: int) -> Tensor:
-        items, _ = program(histories, torch.tensor(k))
+        items, scores = program(histories, torch.tensor(k))
         assert torch.equal(by_torch(histories, torch.tensor(k))[0], items)
-        assert torch.equal(
-            torch.from_numpy(by_onnx.run(None, {"items": histories.numpy(), "k": np.array(k)})[0]), items
-        )
+        of_onnx = by_onnx.run(None, {"items": histories.numpy(), "k": np.array(k)})
+        np.testing.assert_array_equal(of_onnx[0], items.numpy())
+        np.testing.assert_allclose(of_onnx[1], scores.detach().numpy(), atol=1e-5)
         return items
 
     all_items = found(matrix(HISTORIES), N_ITEMS)
+    assert torch.equal(all_items[:, :K], expected(network, leaves_out_seen=True)[0])
     for k in (1, 2, K, N_ITEMS + 1):
         assert torch.equal(found(matrix(HISTORIES), k), all_items[:, :k])
+    assert found(torch.tensor([[4]]), K).shape == (1, K)
+    assert found(torch.tensor([[1, 2], [3, 4]]), K).shape == (2, K)
     outside = [[-7, 3, N_ITEMS, 1, 10**9], [N_ITEMS, N_ITEMS + 1, -1, -1, -2]]
     assert torch.equal(found(torch.tensor(outside), K), found(torch.tensor([[3, 1], [-1, -1]]), K))
     for nothing in (torch.tensor(outside[1:]), torch.empty((2, 0), dtype=torch.int64)):
         assert found(nothing, 3).tolist() == [[-1, -1, -1]] * len(nothing)
 
 
-def test_without_the_packages_of_onnx_it_is_said_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_the_packages_of_onnx_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     require_onnx()
     monkeypatch.setattr("bert4rec.export.program.find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"--format=onnx: .*pip install \"bert4rec-torchrec\[onnx\]\""):

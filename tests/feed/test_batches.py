@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.dataset.histories import Histories
+from bert4rec.dataset.histories import Histories, TrainingPairs
 from bert4rec.dataset.reader import Dataset
 from bert4rec.feed.batches import START, EpochOrder, Position, TrainingBatches, Windows
 from bert4rec.feed.masking import Masking
@@ -139,9 +139,14 @@ def test_a_bad_row_is_one_line_whoever_reads_it(small_dataset: Dataset, num_work
 
 
 def test_what_goes_to_the_loader_processes_is_small(small_dataset: Dataset) -> None:
-    whole = source(small_dataset, n_epochs=2, per_device=16)
-    assert whole[3].n_sequences == 16
-    assert len(pickle.dumps(whole)) < 5000
+    windows, pairs = small_dataset.windows(max_len=12, step=12), TrainingPairs(small_dataset.histories)
+    batches = TrainingBatches(Windows(windows, masking(small_dataset)), ALONE, n_epochs=2, per_device=16, seed=5)
+    assert (windows.mean_length > 0, batches[3].n_sequences, len(pairs.read(np.arange(9))[0])) == (True, 16, 9)
+    assert len(small_dataset.histories.users) == len(small_dataset.histories)
+    for read, most in ((batches, 5000), (pairs, 1000)):
+        assert len(pickle.dumps(read)) < most
+    again = pickle.loads(pickle.dumps(batches))[3]
+    assert torch.equal(again.positions, batches[3].positions)
 
 
 def test_every_rank_has_the_negatives_of_its_step(small_dataset: Dataset) -> None:

@@ -12,6 +12,7 @@ from bert4rec.feed.batch import Lookup
 from bert4rec.inference.network import Network, make_network
 from bert4rec.models.sequence_model import Bert4Rec, SASRec, SequenceModel
 from bert4rec.models.tables import saved_name
+from tests.conftest import long
 from tests.models.networks import HEADS, MAX_LEN, N_ITEMS, WIDTH, model
 
 HISTORIES = [[2, 3, 4], [37], [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]]
@@ -41,10 +42,19 @@ class AskingByMask(Bert4Rec):
     kind = replace(Bert4Rec.kind, is_causal=True)
 
 
-@pytest.mark.parametrize("kind", [Bert4Rec, SASRec, BothWays, AskingByMask])
-@pytest.mark.parametrize("head", ["tied", "linear"])
-@pytest.mark.parametrize("output_bias", [True, False])
-@pytest.mark.parametrize("positions", ["learned", "rotary"])
+KINDS = pytest.mark.parametrize("kind", [Bert4Rec, SASRec, BothWays, AskingByMask])
+SHAPES = pytest.mark.parametrize(
+    ("head", "output_bias", "positions"),
+    [
+        ("tied", True, "rotary"), ("tied", False, "learned"), ("linear", True, "learned"), ("linear", False, "rotary"),
+        long("tied", True, "learned"), long("tied", False, "rotary"), long("linear", True, "rotary"),
+        long("linear", False, "learned"),
+    ],
+)  # fmt: skip
+
+
+@KINDS
+@SHAPES
 @torch.no_grad()
 def test_scores_are_those_of_the_model(kind: type[SequenceModel], head: str, output_bias: bool, positions: str) -> None:
     is_rotary = positions == "rotary"
@@ -58,7 +68,7 @@ def test_scores_are_those_of_the_model(kind: type[SequenceModel], head: str, out
     torch.testing.assert_close(found @ network.item_vectors.T, hidden @ vectors.T)
 
 
-@pytest.mark.parametrize("kind", [Bert4Rec, SASRec, BothWays, AskingByMask])
+@KINDS
 @pytest.mark.parametrize("times", ["history", "target"])
 @torch.no_grad()
 def test_scores_of_a_model_that_knows_times_are_those_of_the_model(kind: type[SequenceModel], times: str) -> None:

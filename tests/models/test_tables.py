@@ -11,9 +11,9 @@ import torch.nn.functional as F
 
 from bert4rec.config.tables import Config
 from bert4rec.feed.batch import Lookup
-from bert4rec.models.tables import DeferredUpdate, DenseShard, GradientRoute, Table, is_of_table, saved_name
+from bert4rec.models.tables import DeferredUpdate, DenseShard, GradientRoute, Table
 from bert4rec.runtime.collectives import Partition
-from tests.conftest import FACTORS
+from tests.conftest import FACTORS, long
 from tests.models.networks import N_ITEMS, POSITIONS, SEQUENCES, WIDTH, WithGroups, batch, hidden_of, model
 from tests.processes import jobs
 
@@ -52,12 +52,6 @@ def test_a_model_knows_all_its_tables() -> None:
     assert [table.config.name for table in model(WithGroups).tables] == ["item", "group"]
 
 
-def test_names_in_checkpoints_say_what_a_parameter_is() -> None:
-    names = ["item_table.collection.embeddings.item.weight", "item_table.head.weight", "encoder.norm.bias"]
-    assert [name for name in names if is_of_table(name)] == names[:1]
-    assert [saved_name(name) for name in names] == ["item_table.embeddings.item.weight", "head.weight", names[2]]
-
-
 @pytest.mark.parametrize("head", ["tied", "linear"])
 @pytest.mark.parametrize("output_bias", [True, False])
 def test_candidates_give_the_scores_that_training_used(head: str, output_bias: bool) -> None:
@@ -71,10 +65,10 @@ def test_candidates_give_the_scores_that_training_used(head: str, output_bias: b
 
 ADAM = {"parallelism.sparse_optimizer": "adam"}  # rows are trained as parameters: gradients go the ids' way back
 COMMON = {"parallelism.mode": "dmp", "training.n_epochs": 1, "training.n_train_negatives": 20}
-SETTINGS: list[dict[str, Any]] = [
+SETTINGS: list[Any] = [
     {"training.loss": "sampled_softmax", "training.max_skipped_steps": 2},
     {"training.loss": "sampled_softmax"} | ADAM,
-    {"training.loss": "softmax"},
+    long({"training.loss": "softmax"}),
     FACTORS | {"training.loss": "sampled_softmax"} | ADAM,
 ]
 
@@ -137,27 +131,20 @@ def deferred_lookups() -> tuple[DeferredUpdate, torch.Tensor]:
     return deferred, table
 
 
-def test_backward_ends_at_the_gate() -> None:
+def test_backward_ends_at_the_gate_and_what_is_let_pass_goes_into_the_table_once() -> None:
     deferred, table = deferred_lookups()
     assert table.grad is None
     assert [gradient.tolist() for gradient in deferred.gradients()] == [[[3, 3], [5, 5]], [[7, 7], [7, 7]]]
-
-
-def test_what_is_let_pass_goes_into_the_table_once() -> None:
-    deferred, table = deferred_lookups()
     deferred.apply()
     assert table.grad is not None
     assert table.grad.tolist() == [[3, 3], [14, 14], [5, 5]]
     assert deferred.gradients() == []
 
 
-def test_what_is_forgotten_never_passes() -> None:
+def test_what_is_forgotten_never_passes_and_vectors_without_a_gradient_pass_as_they_are() -> None:
     deferred, table = deferred_lookups()
     deferred.discard()
     assert (deferred.gradients(), table.grad) == ([], None)
-
-
-def test_vectors_without_a_gradient_pass_as_they_are() -> None:
-    deferred, vectors = DeferredUpdate(), torch.ones(2, 2)
+    vectors = torch.ones(2, 2)
     assert deferred.defer(vectors) is vectors
     assert deferred.gradients() == []

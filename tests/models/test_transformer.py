@@ -78,43 +78,17 @@ def test_hidden_states_are_those_of_a_plain_transformer(
 
 @KINDS
 @POSITION_KINDS
-@pytest.mark.parametrize("at_a_time", [1, 16, 10_000])
+@pytest.mark.parametrize("at_a_time", [1, 16])
 def test_many_rows_go_through_the_blocks_in_groups(
     kind: type[SequenceModel], of: str, at_a_time: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transformer, "POSITIONS_AT_A_TIME", at_a_time)
     network = model(kind, positions=of)
-    sequences = [SEQUENCES[i % 4] for i in range(50)]
-    positions = [POSITIONS[i % 4] if i % 3 else [] for i in range(50)]
+    sequences = [SEQUENCES[i % 4] for i in range(12)]
+    positions = [POSITIONS[i % 4] if i % 3 else [] for i in range(12)]
     expected = torch.cat([plainly(network, s)[p] for s, p in zip(sequences, positions, strict=True)])
     hidden = hidden_of(network, batch(sequences, positions))[:, :WIDTH]
     torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-5)
-
-
-@KINDS
-def test_an_output_does_not_depend_on_the_batch(kind: type[SequenceModel]) -> None:
-    network = model(kind)
-    together = hidden_of(network, batch(SEQUENCES, POSITIONS)).split([len(p) for p in POSITIONS])
-    for sequence, positions, expected in zip(SEQUENCES, POSITIONS, together, strict=True):
-        torch.testing.assert_close(hidden_of(network, batch([sequence], [positions])), expected, rtol=0, atol=1e-5)
-
-
-def test_positions_count_from_the_end() -> None:
-    """The last item's position vector is row 0, whatever the length: without attention nothing else matters."""
-    network = model()
-    with torch.no_grad():
-        for block in network.encoder.blocks:
-            block.attention_out.weight.zero_()
-    short, long = hidden_of(network, batch([[7, 5], [9, 8, 7, 5]], [[0, 1], [2, 3]])).chunk(2)
-    torch.testing.assert_close(short, long, rtol=0, atol=1e-5)
-
-
-def test_a_causal_output_does_not_depend_on_what_comes_after() -> None:
-    network = model(SASRec)
-    with torch.no_grad():
-        network.encoder.positions.weight.zero_()  # which count from the end
-    whole, beginning = (hidden_of(network, batch([s], [[0, 1]])) for s in ([5, 6, 7, 8], [5, 6]))
-    torch.testing.assert_close(whole, beginning, rtol=0, atol=1e-5)
 
 
 def test_what_is_turned_keeps_its_precision_and_length() -> None:
@@ -125,16 +99,6 @@ def test_what_is_turned_keeps_its_precision_and_length() -> None:
     half = rotation.rotate(vectors.bfloat16(), HEADS)
     assert half.dtype == torch.bfloat16
     torch.testing.assert_close(half.float(), whole, rtol=0, atol=0.05)
-
-
-def test_a_place_in_a_longer_sequence_is_the_end_of_its_beginning() -> None:
-    """So a causal model learns of each of its positions what it is asked for at the end of a history."""
-    network = model(SASRec, positions="rotary")
-    sequence = SEQUENCES[1]
-    whole = hidden_of(network, batch([sequence], [list(range(len(sequence)))]))
-    beginnings = [sequence[:n] for n in range(1, len(sequence) + 1)]
-    ends = hidden_of(network, batch(beginnings, [[len(beginning) - 1] for beginning in beginnings]))
-    torch.testing.assert_close(whole, ends, rtol=0, atol=1e-5)
 
 
 @KINDS
@@ -215,29 +179,15 @@ def test_kinds_of_gaps_are_as_long_as_the_root_of_two() -> None:
     assert torch.equal(bucketize_time_delta(gaps), (2 * torch.log2(1 + gaps.double())).floor().long())
 
 
-def dates() -> Dates:
+def test_between_two_dates_a_vector_moves_in_a_straight_line_and_beyond_all_of_them_it_stays() -> None:
     of = Dates(3, "cpu")
-    with torch.no_grad():
-        of.weight.copy_(torch.randn(of.weight.shape, generator=torch.Generator().manual_seed(1)))
-    return of
-
-
-def test_between_two_dates_a_vector_moves_in_a_straight_line() -> None:
-    of = dates()
+    torch.nn.init.normal_(of.weight)
     instants = torch.tensor([0, 7 * BETWEEN_DATES, 7 * BETWEEN_DATES + BETWEEN_DATES // 4])
     expected = torch.stack([of.weight[0], of.weight[7], 0.75 * of.weight[7] + 0.25 * of.weight[8]])
     torch.testing.assert_close(of(instants), expected, rtol=0, atol=1e-6)
-
-
-def test_before_the_first_date_and_after_the_last_it_stays() -> None:
-    of = dates()
     ends = torch.stack([of.weight[0], of.weight[-1]])
     torch.testing.assert_close(of(torch.tensor([-(2**62), 2**62])), ends, rtol=0, atol=1e-5)
     assert N_DATES * BETWEEN_DATES > 4e9  # the next century
-
-
-def test_a_date_learns_from_the_instants_around_it() -> None:
-    of = dates()
     of(torch.tensor([5 * BETWEEN_DATES + 1, 6 * BETWEEN_DATES - 1])).sum().backward()
     assert of.weight.grad is not None
     assert of.weight.grad.abs().sum(1).nonzero().flatten().tolist() == [5, 6]

@@ -17,15 +17,13 @@ from hypothesis import strategies as st
 
 from bert4rec.config.kinds import KINDS, UNTRAINED
 from bert4rec.config.tables import Evaluation, Model
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.models import transitions
 from bert4rec.models.baselines import (
-    SCORERS,
     BaselineFactory,
-    PopularityScorer,
     TrainingHistories,
-    in_order,
     newest_from,
     recent_counts,
 )
@@ -87,26 +85,17 @@ def test_a_dataset_folder(tmp_path: Path) -> None:
     assert np.bincount(part.items, minlength=8).tolist() == dataset.popularity.tolist()
 
 
-def test_times_need_not_be_known() -> None:
-    (part,) = TrainingHistories(dataset_of([[3, 1], [2]], n_items=4)).parts()
-    assert part.times is None
-    assert part.items.tolist() == [3, 1, 2]
-
-
 def test_every_kind_is_known_everywhere() -> None:
-    assert [*SCORERS] == [*UNTRAINED]
     assert {*get_args(Model.model_fields["kind"].annotation)} == {*KINDS} > {*UNTRAINED}
     _, listed = get_args(Evaluation.model_fields["baselines"].annotation)
     assert list(get_args(*get_args(listed))) == [*UNTRAINED]
 
 
-def test_what_each_kind_finds_best() -> None:
+def test_what_each_kind_finds_best(monkeypatch: pytest.MonkeyPatch) -> None:
     """After 0, 0 comes most often of all, 3 most often of late, 1 directly, and 2 counts all that is near."""
     histories = [[0, 0, 0, 0, 2, 2, 3], [0, 1, 2, 2, 3], [0, 1, 2, 2, 3]]
-    counting = BaselineFactory(
-        dataset=dataset_of(histories, n_items=5), partition=Partition(), recent_share=0.1, n_last_items=4, decay=0.9,
-        smoothing=0.1,
-    )  # fmt: skip
+    monkeypatch.setattr("bert4rec.models.baselines.SMOOTHING", 0.1)
+    counting = BaselineFactory(dataset=dataset_of(histories, n_items=5), partition=Partition())
     calls: list[str] = []
     found = {}
     for kind in UNTRAINED:
@@ -120,20 +109,10 @@ def test_what_each_kind_finds_best() -> None:
 
 
 def test_of_equally_recent_items_the_more_popular_one_is_first() -> None:
-    counting = BaselineFactory(
-        dataset=dataset_of([[0, 0, 1], [2], [0, 2, 2, 1]], n_items=4), partition=Partition(), recent_share=0.1,
-        n_last_items=1, decay=1.0, smoothing=1.0,
-    )  # fmt: skip
+    dataset = dataset_of([[0, 0, 1], [2], [0, 2, 2, 1]], n_items=4)
+    counting = BaselineFactory(dataset=dataset, partition=Partition())
     scorer = counting.scorer("recent_popularity", lambda: None)
     np.testing.assert_array_equal(scorer.items(torch.arange(4)), [1, 3, 2, 0])
-
-
-def test_scores_can_be_written_to() -> None:
-    """What users have seen is struck out."""
-    scorer = PopularityScorer(np.array([3, 1]), Partition())
-    scores = scorer.scores(torch.empty(2, 0), scorer.items(torch.tensor([0, 1])))
-    scores[0, 1] = -torch.inf
-    assert scores.tolist() == [[3.0, -torch.inf], [3.0, 1.0]]
 
 
 def test_without_times_the_last_of_every_user_count() -> None:
@@ -162,11 +141,6 @@ def test_the_instant_is_that_of_a_sort(spread: int) -> None:
     for n_newest in (1, 2, 77, 200):
         parts = [np.array(times[:50]), np.array(times[50:])]
         assert newest_from(lambda parts=parts: parts, n_newest) == sorted(times)[-n_newest]
-
-
-def test_equal_counts_are_in_order_of_the_next_ones() -> None:
-    recent, all_of_them = np.array([1, 0, 1, 0]), np.array([5, 2, 9, 2])
-    assert in_order(recent, all_of_them).tolist() == [1, 0, 2, 0]
 
 
 def scorer_of(histories: list[list[int]], n_items: int, *, n_last_items: int, smoothing: float) -> TransitionScorer:
@@ -210,9 +184,12 @@ def test_a_graph_adds_up_several_last_items() -> None:
     np.testing.assert_allclose(found, [of_1 + 0.5 * of_0, of_0 + 0.5 * of_1, of_0, of_2 + 0.5 * of_1], rtol=1e-15)
 
 
-@pytest.mark.parametrize("n_last_items", [1, 3, 10])
-def test_scores_of_tiles_are_those_of_single_items_to_the_last_bit(n_last_items: int) -> None:
-    """Else a target would be better or worse than an item with which it ties."""
+@pytest.mark.parametrize(("n_last_items", "dense"), [(1, 2), (3, 0), (10, 0), (10, 2)])
+def test_scores_of_tiles_are_those_of_single_items_to_the_last_bit(
+    n_last_items: int, dense: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a target would be better or worse than an item with which it ties; as a matrix and as pairs."""
+    monkeypatch.setattr(transitions, "DENSE", dense)
     random = np.random.default_rng(n_last_items)
     histories = [random.integers(0, 40, size).tolist() for size in random.integers(1, 30, 60)]
     scorer = scorer_of(histories, 40, n_last_items=n_last_items, smoothing=0.3)
@@ -250,16 +227,6 @@ def as_dict(transitions: Transitions) -> dict[tuple[int, int], float]:
     return dict(zip(pairs, weights.tolist(), strict=True))
 
 
-def test_a_history_by_hand() -> None:
-    histories = TrainingHistories(dataset_of([[0, 1, 0, 1], [1, 2]], n_items=3))
-    direct = Transitions.count(histories, reach=1, decay=0.5)
-    assert as_dict(direct) == {(0, 1): 2, (1, 0): 1, (1, 2): 1}
-    assert direct.totals.tolist() == [2, 2, 0]
-    further = Transitions.count(histories, reach=3, decay=0.5)
-    assert as_dict(further) == {(0, 0): 0.5, (0, 1): 2.25, (1, 0): 1, (1, 1): 0.5, (1, 2): 1}
-    assert further.totals.tolist() == [2.75, 2.5, 0]
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     histories=st.lists(st.lists(st.integers(0, N_ITEMS - 1), max_size=14), min_size=1, max_size=8).filter(any),
@@ -280,7 +247,7 @@ def test_the_counts_are_those_of_whole_histories(
     assert found.totals.tolist() == totals.tolist()
 
 
-def test_pairs_are_looked_up_one_by_one_and_row_by_row() -> None:
+def test_pairs_are_looked_up_one_by_one_and_added_up_row_by_row() -> None:
     histories = [[0, 3, 1, 0, 3, 2], [4, 4, 0]]
     graph = Transitions.count(TrainingHistories(dataset_of(histories, n_items=N_ITEMS)), reach=2, decay=0.5)
     expected = by_hand(histories, 2, 0.5)
@@ -288,15 +255,6 @@ def test_pairs_are_looked_up_one_by_one_and_row_by_row() -> None:
     assert graph.weights(sources, targets).tolist() == [
         expected.get(pair, 0.0) for pair in zip(sources.tolist(), targets.tolist(), strict=True)
     ]
-    lengths, columns, weights = graph.rows(np.array([3, 5, 0, 3]), 1, 4)
-    assert lengths.tolist() == [2, 0, 3, 2]
-    assert columns.tolist() == [0, 1, *[0, 1, 2], 0, 1]
-    of_3, of_0 = [expected[3, 1], expected[3, 2]], [expected[0, 1], expected[0, 2], expected[0, 3]]
-    assert weights.tolist() == [*of_3, *of_0, *of_3]
-
-
-def test_histories_of_one_item_have_no_transitions() -> None:
-    graph = Transitions.count(TrainingHistories(dataset_of([[1], [2]], n_items=3)), reach=2, decay=0.5)
-    assert as_dict(graph) == {}
-    assert graph.weights(np.array([1]), np.array([2])).tolist() == [0.0]
-    assert [values.tolist() for values in graph.rows(np.array([0, 2]), 0, 3)] == [[0, 0], [], []]
+    last, factors = np.array([[3, 0], [5, NO_ITEM]]), np.array([[2.0, 1.0], [1.0, 0.0]])
+    sums = [2 * expected.get((3, target), 0.0) + expected.get((0, target), 0.0) for target in range(1, 4)]
+    assert graph.added(last, factors, 1, 3).tolist() == [sums, [0.0] * 3]

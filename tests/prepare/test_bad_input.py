@@ -64,23 +64,16 @@ SOURCES: dict[str, tuple[str, list[bytes], list[str]]] = {
 }  # fmt: skip
 BAD_LINES: list[tuple[str, bytes, str, str]] = [  # source, line, kind, what the message names
     ("table", b",6,3,4\n", "user is missing", "user"), ("table", b"1,NULL,3,4\n", "item is missing", 'item "NULL"'),
-    ("table", b'1,"",3,4\n', "item is missing", "item"), ("table", b"1,6,,4\n", "time is missing", "t is"),
-    ("table", b"1,6,3,\n", "rating is missing", "r is"),
-    ("table", b"1,6,2024-13-45,4\n", "time is not a time", 't "2024-13-45"'),
-    ("table", b"1,6,-5,4\n", "time is not a time", 't "-5"'),
+    ("table", b"1,6,,4\n", "time is missing", "t is"),
     ("table", b"1,6,1700000000000,4\n", "time is not a time", "milliseconds"),
     ("table", b"1,6,3,nan\n", "rating is not a number", 'r "nan"'),
-    ("table", b"1,6,3,1e39\n", "rating is not a number", 'r "1e39"'),
-    ("table", b"1,6,3,4\0\n", "rating is not a number", "r "),
     ("table", b"1,6,3\n", "wrong number of fields", "3 fields; 4"),
     ("table", b"\r\n", "empty line", "4 fields"),
     ("table", b'"user","item",t,r\r\n', "header line again", "header"),
     ("table", b'1,"6,3,4\n', "unclosed quote", '(")'), ("table", b"1,6,3,\xe9\n", "not UTF-8", "UTF-8"),
     ("ml-100k", b"1\t6\t\t4\n", "rating is missing", "rating"),
-    ("ml-100k", b"1\t6\t3\t4\t5\n", "wrong number of fields", "5 fields; 4"),
     ("ml-1m", b"1::9223372036854775808::3::4\n", "item is not a whole number", "item"),
     ("ml-1m", b"1:6:3:4\n", "wrong number of fields", "1 field; 4"),
-    ("ml-1m", b"1::\xff::3::4\n", "not UTF-8", "UTF-8"),
     ("ml-25m", b"1,6,3.0,-1\n", "time is not a time", 'timestamp "-1"'),
     ("goodreads", b"1,6,2,4\n", "is_read is not 0 or 1", 'is_read "2"'),
     ("goodreads", b"abc,6,1,4\n", "user is not a whole number", 'user_id "abc"'),
@@ -193,6 +186,10 @@ PARQUET = parquet()
         ("table", "t.parquet", parquet(t=-1), 't.parquet, row 2: t "-1"'),
         ("table", "t.parquet", parquet(r=float("inf")), 't.parquet, row 2: r "inf"'),
         ("table", "t.csv", b"user,item,t,r\n" + b"1,x,3,4\n2,x,4,4\n" * 3, '"x" … --data.item_column='),
+        *[
+            (source, name, b"1 2\n1 3\n2 2\n", f"{name}: … --data.source=sequences")
+            for source, name in (("ml-1m", "ratings.dat"), ("ml-100k", "u.data"), ("ml-25m", "ratings.csv"))
+        ],
         ("sequences", "a.txt", b"1 2\n1 3\n2 2\n", "none of the 2 users"),
         ("sequences", "a.txt", b"1 2\n1 3 4\n", "a.txt, line 2: "),
     ],

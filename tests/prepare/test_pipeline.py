@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 import preprocessing
-from bert4rec.prepare import engine
+from bert4rec.prepare import engine, sources
 from tests.folders import contents
 
 ROOT = Path(preprocessing.__file__).parent
@@ -130,7 +130,7 @@ def instant(seconds: int) -> str:
     return f"1970-01-01T00:00:{seconds:02d}"
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(ROWS, SETTINGS)
 def test_the_splits_are_those_of_the_reference(rows: list[Row], s: dict[str, Any]) -> None:
     chosen = {
@@ -178,46 +178,33 @@ FILTERED = [
     "--preprocessing.min_user_interactions=5", "--preprocessing.min_item_interactions=40",
     "--preprocessing.repeats=last", "--preprocessing.n_eval_negatives=5",
 ]  # fmt: skip
-IN_PARTS = """
+ALONE = """
 import sys
 import preprocessing
-from bert4rec.prepare import engine, sources
-engine.RUNS, sources.BLOCKS = 50_000, 2_000_000
-sys.exit(preprocessing.main(sys.argv[1:]))
+for line in sys.stdin:
+    assert preprocessing.main(["--config=/dev/null", *line.split()]) == 0
 """
 
 
-def start(folder: Path, program: list[str], threads: str, *arguments: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, *program, "--config=/dev/null", f"--data.dataset_dir={folder}", *arguments]
-    environment = {**os.environ, "POLARS_MAX_THREADS": threads}
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
-
-
-@pytest.mark.parametrize("split", ["leave_one_out", pytest.param("time", marks=pytest.mark.long)])
-def test_one_and_two_threads_write_the_same_bytes_also_where_the_file_is_larger_than_the_memory(
-    tmp_path: Path, log: Path, split: str
+def test_one_and_several_threads_write_the_same_bytes_also_where_the_file_is_larger_than_the_memory(
+    tmp_path: Path, log: Path, small: list[str]
 ) -> None:
     """1 GB of memory in 50,000 runs, in blocks of 500 bytes: what a part holds is a fraction of the file."""
-    arguments = [
-        "--data.source=table", f"--data.path={log}", *COLUMNS, *FILTERED, f"--preprocessing.split={split}",
-        "--preprocessing.memory_gb=1",
-    ]  # fmt: skip
-    runs = [
-        start(tmp_path / f"{how}{threads}", program, threads, *arguments)
-        for how, program in (("parts", ["-c", IN_PARTS]), ("whole", ["preprocessing.py"]))
-        for threads in ("1", "2")
-    ]
-    assert [run.wait(120) for run in runs] == [0] * 4
-    first, *others = (contents(tmp_path / name) for name in ("whole1", "whole2", "parts1", "parts2"))
-    assert all(other == first for other in others)
-    assert len(first) == 10  # three of each folder, two tables, the card and the metadata
-
-
-def test_one_and_two_threads_rank_alike_for_the_oracle(tmp_path: Path, small: list[str]) -> None:
-    ended = [start(tmp_path / threads, ["preprocessing.py"], threads, *small) for threads in ("1", "2")]
-    assert [run.wait(120) for run in ended] == [0, 0]
-    assert contents(tmp_path / "1") == contents(tmp_path / "2")
-    assert (tmp_path / "1" / "oracle.parquet").exists()
+    table = ["--data.source=table", f"--data.path={log}", *COLUMNS, *FILTERED, "--preprocessing.memory_gb=1"]
+    kinds = {split: [*table, f"--preprocessing.split={split}"] for split in ("leave_one_out", "time")}
+    kinds["synthetic"] = small  # whose oracle ranks, too
+    alone = [" ".join([*arguments, f"--data.dataset_dir={tmp_path}/alone-{kind}"]) for kind, arguments in kinds.items()]
+    environment = {**os.environ, "POLARS_MAX_THREADS": "1"}
+    subprocess.run(
+        [sys.executable, "-c", ALONE], cwd=ROOT, env=environment, input="\n".join(alone), text=True, check=True,
+        stdout=subprocess.DEVNULL, timeout=240,
+    )  # fmt: skip
+    for kind, arguments in kinds.items():
+        expected = contents(tmp_path / f"alone-{kind}")
+        assert len(expected) == 10 + (kind == "synthetic")  # three of each folder, the tables, the card, the metadata
+        assert contents(prepared(tmp_path, arguments, folder=f"whole-{kind}")) == expected
+        with patch.object(engine, "RUNS", 50_000), patch.object(sources, "BLOCKS", 2_000_000):
+            assert contents(prepared(tmp_path, arguments, folder=f"parts-{kind}")) == expected
 
 
 def test_sequences_and_the_same_rows_as_a_table_with_times_give_the_same_dataset(tmp_path: Path) -> None:

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import preprocessing
 from tests.checks import Capture
@@ -44,22 +42,14 @@ def assert_same_everywhere(storage: Storage, key: str, *arguments: str) -> None:
             assert (origin["source"], origin["name"]) == ("sequences" if "txt" in key else "table", shown)
 
 
-ROWS = st.lists(
-    st.fixed_dictionaries(
-        {
-            "user": st.integers(1, 3), "item": st.sampled_from(["a", "é", "7"]), "at": st.integers(10**9, 10**9 + 3),
-            "stars": st.sampled_from([0.5, 3.0, 5.0]), "name": st.sampled_from(["one", "one, two", "☃"]),
-        }
-    ),
-    max_size=20,
-)  # fmt: skip
-
-
-@settings(max_examples=2, deadline=None)
-@given(rows=ROWS)
-def test_the_same_rows_give_the_same_folder_in_every_format(storage: Storage, rows: list[dict[str, object]]) -> None:
-    whole = [{"user": user, "item": item, "at": 10**9, "stars": 4.0, "name": "x"} for user in (8, 9) for item in "abc"]
-    frame = pl.DataFrame([*rows, *whole], schema_overrides={"stars": pl.Float64})
+def test_the_same_rows_give_the_same_folder_in_every_format(storage: Storage) -> None:
+    shared = {"at": 10**9, "stars": 4.0, "name": "x"}
+    rows = [{"user": user, "item": item} | shared for user in (8, 9, 3) for item in ("a", "é", "7", "a")]
+    rows += [
+        {"user": 3, "item": "é", "at": 10**9 + 1, "stars": 0.5, "name": "one, two"},
+        {"user": 1, "item": "7", "at": 10**9 - 1, "stars": 5.0, "name": "☃"},
+    ]
+    frame = pl.DataFrame(rows)
     frame.write_csv(storage.write("same/log.csv", b""))
     frame.write_parquet(storage.write("same/log.parquet", b""), row_group_size=3)
     frame.write_ndjson(storage.write("same/log.jsonl", b""))
@@ -79,11 +69,11 @@ def test_sequences_and_titles_are_read_from_elsewhere(storage: Storage, tmp_path
 
 
 def test_many_rows_with_few_times_keep_the_order_of_their_files(storage: Storage) -> None:
-    number = pl.int_range(60_000, eager=True)
+    number = pl.int_range(20_000, eager=True)
     frame = pl.DataFrame({"user": number * 7 % 500, "item": number * number % 97, "at": 10**9 + number % 2})
-    for at, part in enumerate(frame.iter_slices(25_000)):
+    for at, part in enumerate(frame.iter_slices(9_000)):
         part.write_csv(storage.write(f"many/part-{at}.csv", b""))
-        part.write_parquet(storage.write(f"many/part-{at}.parquet", b""), row_group_size=4_000)
+        part.write_parquet(storage.write(f"many/part-{at}.parquet", b""), row_group_size=2_000)
     for suffix in ("csv", "parquet"):
         assert_same_everywhere(storage, f"many/part-*.{suffix}", "--data.source=table", "--data.time_column=at")
 
@@ -146,17 +136,3 @@ def test_a_preparation_that_is_stopped_while_it_fetches_leaves_nothing_behind(st
     process.send_signal(signal.SIGINT)
     process.communicate()
     assert (process.returncode, list(tmp_path.iterdir())) == (130, [])
-
-
-def test_an_older_dataset_is_kept_when_the_data_now_come_from_elsewhere(
-    storage: Storage, tmp_path: Path, capsys: Capture
-) -> None:
-    rows = b"user,item\n" + b"".join(b"%d,%d\n" % (u, i) for u in range(4) for i in range(4))
-    local = storage.write("origin/log.csv", rows)
-    assert run(tmp_path / "log", f"--data.path={local}") == 0
-    assert run(tmp_path / "log", "--data.path=s3://origin/log.csv") == 2
-    error = capsys.readouterr().err
-    assert "log.csv (table)" in error
-    assert "s3://origin/log.csv (table)" in error
-    assert run(tmp_path / "log", "--data.path=s3://origin/log.csv", "--data.replace=true") == 0
-    assert run(tmp_path / "log", "--data.path=s3://origin/log.csv") == 0

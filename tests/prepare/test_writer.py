@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 import pytest
 
 import preprocessing
-from bert4rec.dataset.format import NEGATIVE_COLUMNS, history_columns
+from bert4rec.dataset.format import NEGATIVE_COLUMNS
 from bert4rec.prepare import engine, writer
 from bert4rec.prepare.writer import FolderWriter, created_from, new_dataset, write_metadata
 from bert4rec.runtime.errors import DataError
@@ -68,48 +67,6 @@ def test_large_folders_are_cut_into_files(tmp_path: Path, monkeypatch: pytest.Mo
     assert sorted(path.name for path in (tmp_path / "a" / "negatives").glob("*.arrow")) == names
     opened = writer.datasets.load_from_disk(str(tmp_path / "a" / "negatives"))
     assert opened["uniform_negatives"][2499] == frame(2500)["uniform_negatives"][2499].to_list()
-
-
-def test_the_checksums_are_of_the_files(prepare: Prepare, small: list[str]) -> None:
-    folder = prepare(*small)
-    metadata = json.loads((folder / "metadata.json").read_text())
-    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    del files["metadata.json"]
-    whole = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    assert metadata["files"] == {
-        name: {"bytes": len(content), "sha256": whole[name], "sample_sha256": whole[name]}
-        for name, content in files.items()
-    }
-    assert metadata["fingerprint"] == hashlib.sha256(json.dumps(metadata["files"], sort_keys=True).encode()).hexdigest()
-
-
-def test_the_tables_and_counts_agree_with_the_splits(prepare: Prepare, small: list[str]) -> None:
-    folder = prepare(*small)
-    metadata = json.loads((folder / "metadata.json").read_text())
-    saved = [writer.datasets.load_from_disk(str(folder / name)) for name in ("histories", "negatives")]
-    schemas = [
-        pa.schema([*of.items()]) for of in (history_columns(has_times=True, has_ratings=False), NEGATIVE_COLUMNS)
-    ]
-    assert [rows.features.arrow_schema.remove_metadata() for rows in saved] == schemas
-    histories, negatives = (rows.to_list() for rows in saved)
-    users, items = pl.read_parquet(folder / "users.parquet"), pl.read_parquet(folder / "items.parquet")
-    counts = [0] * len(items)
-    for row in histories:
-        for item in row["items"][: row["n_train"]]:
-            counts[item] += 1
-    assert items["train_count"].to_list() == counts
-    assert items["item"].to_list() == list(range(metadata["items"]))
-    assert metadata["train_positions"] == sum(counts)
-    assert users["user"].to_list() == [row["user"] for row in histories] == [row["user"] for row in negatives]
-    assert users["count"].to_list() == [len(row["items"]) for row in histories]
-    assert metadata["rows"] == metadata["rows_read"] == users["count"].sum() == items["count"].sum()
-    assert sum(row["validation"] >= 0 for row in histories) == metadata["validation_users"] == 40
-    for row, drawn in zip(histories, negatives, strict=True):
-        n, offsets = len(row["items"]), (row["n_train"], row["validation"], row["test"])
-        assert offsets == ((n - 2, n - 2, n - 1) if row["validation"] >= 0 else (n - 1, -1, n - 1))
-        for name in ("popular_negatives", "uniform_negatives"):
-            assert len(set(drawn[name])) == 20
-            assert not set(drawn[name]) & set(row["items"])
 
 
 def test_titles_and_the_card(prepare: Prepare, tmp_path: Path) -> None:
@@ -242,11 +199,13 @@ def test_a_dataset_that_another_input_has_made_meanwhile_is_not_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shared = ["--config=/dev/null", f"--data.dataset_dir={tmp_path / 'dataset'}"]
-    other = [sys.executable, str(ROOT / "preprocessing.py"), *shared, *table(tmp_path / "log2.csv", 6)]
     write_all = engine.write_metadata
 
     def slowly(*arguments: Any) -> int:
-        subprocess.run(other, check=True, capture_output=True)
+        monkeypatch.undo()
+        with pytest.MonkeyPatch.context() as another:  # process, which names its temporary folder by its number
+            another.setattr(os, "getpid", lambda: 1)
+            assert preprocessing.main([*shared, *table(tmp_path / "log2.csv", 6)]) == 0
         return write_all(*arguments)
 
     monkeypatch.setattr(engine, "write_metadata", slowly)
@@ -284,35 +243,39 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from bert4rec.dataset.format import NEGATIVE_COLUMNS
-from bert4rec.prepare import engine, writer
+from bert4rec.prepare import writer
 
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
-{patch}
-with writer.new_dataset(Path(sys.argv[1])) as new:
-    writer.FolderWriter(new / "negatives", NEGATIVE_COLUMNS).close()
-    writer.write_metadata(new, {{}})
+def at_the_end():
+    writer.write_metadata = die
+
+def between_the_renames():  # the older dataset is away, the new one not yet in place
+    rename = Path.rename
+    Path.rename = lambda path, to: die() if ".new-" in path.name else rename(path, to)
+
+for folder, patch in zip(sys.argv[1:], (at_the_end, between_the_renames), strict=True):
+    if not os.fork():
+        patch()
+        with writer.new_dataset(Path(folder)) as new:
+            writer.FolderWriter(new / "negatives", NEGATIVE_COLUMNS).close()
+            writer.write_metadata(new, {})
+    assert os.wait()[1] == signal.SIGKILL
 """
 
 
-@pytest.mark.parametrize(
-    "patch",
-    [
-        "writer.write_metadata = die",
-        # between the renames: the older dataset is away, the new one not yet in place
-        "rename = Path.rename; Path.rename = lambda path, to: die() if '.new-' in path.name else rename(path, to)",
-    ],
-)
-def test_a_killed_run_leaves_no_half_dataset_and_the_next_one_cleans_up(tmp_path: Path, patch: str) -> None:
-    write(tmp_path / "d", frame(3))
-    before = contents(tmp_path / "d")
-    code = KILLED.format(patch=patch)
-    assert subprocess.run([sys.executable, "-c", code, str(tmp_path / "d")], cwd=ROOT).returncode == -9
-    assert len(names(tmp_path)) == 2
-    writer.clear_target(tmp_path / "d")
-    assert names(tmp_path) == ["d"]
-    assert contents(tmp_path / "d") == before
+def test_a_killed_run_leaves_no_half_dataset_and_the_next_one_cleans_up(tmp_path: Path) -> None:
+    folders = [tmp_path / name / "d" for name in ("at_the_end", "between_the_renames")]
+    for folder in folders:
+        write(folder, frame(3))
+    before = contents(folders[0])
+    subprocess.run([sys.executable, "-c", KILLED, *map(str, folders)], cwd=ROOT, check=True)
+    for folder in folders:
+        assert len(names(folder.parent)) == 2
+        writer.clear_target(folder)
+        assert names(folder.parent) == ["d"]
+        assert contents(folder) == before
 
 
 def test_the_folder_of_a_run_that_lives_is_left_alone(tmp_path: Path) -> None:

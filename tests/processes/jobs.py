@@ -27,7 +27,6 @@ from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Dataset, Ints, Sizes, open_dataset
 from bert4rec.evaluation import ratings
-from bert4rec.evaluation.batches import assigned, chunks, gathered
 from bert4rec.evaluation.evaluator import Example, examples
 from bert4rec.evaluation.ranker import Ranker, Ranks, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
@@ -216,9 +215,9 @@ def open_exchanges_after(config: Config, *, n_begun: int) -> tuple[int, int]:
         model.item_table.begin({"item": ids})
     exchange = model.item_table.exchange
     assert exchange is not None
-    n_open = len(exchange)
+    n_open = len(exchange._open)
     model.discard_lookups()
-    return n_open, len(exchange)
+    return n_open, len(exchange._open)
 
 
 def _trainer(
@@ -294,18 +293,21 @@ def results_with_model(config: Config) -> dict[str, Any]:
 def example_users(config: Config) -> tuple[Ranks, list[Example]]:
     """The ranks of the test by an initial model, and the best items of some of its users."""
     config, dataset, model, _ = set_up(config)
-    ranks = _rank(model, config, dataset, "test", ["full"])
-    scorer = ModelScorer(unwrap(model), device=CPU, max_len=config.model.max_len)
-    return ranks, examples(scorer, dataset.splits["test"], ranks["full"], k=10, leaves_out_seen=True, device=CPU)
+    ranker, split = _ranker(model, config), dataset.splits["test"]
+    ranks = ranker.rank(split, ["full"])
+    return ranks, examples(ranker, split, ranks["full"])
 
 
 def _rank(
     model: torch.nn.Module, config: Config, dataset: Dataset, split: str, protocols: list[str], *between: Any
 ) -> Ranks:
+    return _ranker(model, config, *between).rank(dataset.splits[split], protocols)
+
+
+def _ranker(model: torch.nn.Module, config: Config, *between: Any) -> Ranker:
     scorer = ModelScorer(unwrap(model), device=CPU, max_len=config.model.max_len)
     batch_size = config.evaluation.per_device_eval_batch_size
-    ranker = Ranker(scorer, batch_size=batch_size, device=CPU, **dict(zip(["between"], between, strict=False)))
-    return ranker.rank(dataset.splits[split], protocols)
+    return Ranker(scorer, batch_size=batch_size, device=CPU, **dict(zip(["between"], between, strict=False)))
 
 
 def rating_errors(config: Config) -> dict[str, float]:
@@ -446,16 +448,6 @@ def open_folder(config: Config) -> Dataset:
         config.data.folder, preprocessing=config.preprocessing.recipe,
         with_times=config.model.knows_times,
     )  # fmt: skip
-
-
-def collect_batches(n: int, size: int) -> list[int]:
-    """The numbers 0 … n - 1, of which every process knows those of its batches."""
-    partition, batches = Partition(dist.get_rank(), dist.get_world_size()), list(chunks(n, size))
-    own = torch.full((partition.largest(len(batches)), size), -1)
-    for turn, (number, is_own) in enumerate(assigned(len(batches), partition)):
-        if is_own:
-            own[turn, : len(range(n)[batches[number]])] = torch.arange(n)[batches[number]]
-    return gathered(own, n, partition).tolist()
 
 
 def best_of_processes(scores: list[list[float]]) -> tuple[list[list[float]], list[list[int]]]:

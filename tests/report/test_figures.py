@@ -58,7 +58,7 @@ def test_ranks_are_judged_by_ndcg_and_ratings_by_their_error() -> None:
 def test_only_figures_that_both_have_are_compared_and_the_first_ones_named() -> None:
     one = {"mode": "dmp", "test": {"full": {"users": 4, "HR@1": 0.25}}, "validation": {"full": {"MRR": 0.5}}}
     assert differences(one, one) == ""
-    assert len(list(common_figures(one, one))) == 3
+    assert len(common_figures(one, one)) == 3
     other = {"mode": "ddp", "test": {"full": {"users": 4, "HR@1": 0.5, "HR@5": 1.0}, "uniform": {"HR@1": 1.0}}}
     assert "HR@1 0.25, not 0.5" in differences(one, other)
     many = {"test": {"full": {f"HR@{k}": k / 8 for k in range(1, 6)}}}

@@ -13,7 +13,7 @@ from matplotlib import image
 from bert4rec.config.tables import Config
 from bert4rec.report.figures import read_contents
 from bert4rec.report.pages import write_html
-from tests.report.runs_by_hand import EXAMPLES, HOSTILE, REPORT, SMALL_REPORT, write_run
+from tests.report.runs_by_hand import HOSTILE, SMALL_REPORT, write_run
 
 DEFAULTS = Config().model_dump(mode="json")
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -96,7 +96,7 @@ def test_what_is_shown(page: Reader) -> None:
         "users HR@10 NDCG@10 1 to 5 40 0.2000 0.1000 – 0.3000 0.1000",
         "place 2 of 3,416 The last 2 of 9 items",
         "place 400 of 3,416 1 item item 7 then item 9",
-        "0 1.5 MB 800 kB 537 MB 1 1.4 MB 700 kB 268 MB",
+        "0 1.5 MB 800.0 kB 536.9 MB 1 1.4 MB 700.0 kB 268.4 MB",
         "start 2.0 s 1.2 % training steps 1:20",
         "took 1:40 412 sequences/s epochs 40 1,200 steps, ended by n_epochs",
         f"{HOSTILE} 6,000 0.3200 0.1800",
@@ -110,13 +110,19 @@ def test_what_is_shown(page: Reader) -> None:
     assert "By whether the user has seen the target before" not in text  # one slice says nothing
 
 
+@pytest.fixture
+def coarse_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bert4rec.report.charts.DPI", 20)
+
+
+@pytest.mark.usefixtures("coarse_pictures")
 def test_a_dataset_of_which_little_is_known_and_ratings(tmp_path: Path) -> None:
     ratings = {"pairs": 9, "RMSE": 0.874, "MAE": 0.67, "baseline_RMSE": 1.0, "means_RMSE": 0.9}
     folder = write_run(tmp_path / "one", dataset=SMALL_REPORT["dataset"], ratings=ratings, sharding=None)
     page = write_html(folder, DEFAULTS)
     text = " ".join(filter(None, Reader(page).texts))
     facts = "source table users 3 items 40 interactions 1,200 split leave one out validation users 3"
-    for words in (facts, "test users 3 fingerprint ffffffffffff Run", "RMSE 0.8740 MAE 0.6700", "0 – – 537 MB"):
+    for words in (facts, "test users 3 fingerprint ffffffffffff Run", "RMSE 0.8740 MAE 0.6700", "0 – – 536.9 MB"):
         assert words in text
     assert all(f"width:{width}%" in page.read_text() for width in ("20.0", "32.0", "10.0", "18.0"))  # of the slices
 
@@ -146,6 +152,7 @@ MEASURED = ("test", "validation", "popularity_baseline", "baselines", "intervals
         (dict.fromkeys(MEASURED), ["metrics.jsonl"], ["published", "learning", "slices"]),
     ],
 )
+@pytest.mark.usefixtures("coarse_pictures")
 def test_sections_are_what_was_measured(tmp_path: Path, changes: Any, files: list[str], missing: list[str]) -> None:
     folder = write_run(tmp_path / "one", **changes)
     for name in files:
@@ -172,12 +179,8 @@ def test_other_checkpoints_that_were_evaluated_are_counted(tmp_path: Path) -> No
     assert read_contents(folder).n_evaluated == 1
 
 
-def test_the_files_of_a_run_of_which_only_the_report_is_needed(tmp_path: Path) -> None:
+def test_only_the_report_of_a_run_is_needed(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "one")
-    contents = read_contents(folder)
-    assert (contents.name, contents.report, contents.examples) == ("one", REPORT, EXAMPLES)
-    assert (len(contents.train), len(contents.validations), contents.n_evaluated) == (40, 20, 0)
-    assert contents.settings["model"] == {"embed_dim": 32, "kind": "bert4rec"}
     for path in folder.iterdir():
         if path.name != "report.json":
             path.unlink()

@@ -138,9 +138,7 @@ def test_a_resumed_run_shows_its_later_steps_once(tmp_path: Path, monkeypatch: P
     second = TensorBoard(tmp_path, {}, purge_from=1)
     second.add(2, {"train/loss": 0.5})
     second.close(is_finished=True)
-    events = EventMultiplexer().AddRunsFromDirectory(str(tmp_path))
-    events.Reload()
-    (run,) = events.Runs()
+    events, run = events_of(tmp_path)
     assert [(scalar.step, scalar.value) for scalar in events.Scalars(run, "train/loss")] == [(1, 1.0), (2, 0.5)]
 
 

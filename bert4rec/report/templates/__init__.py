@@ -54,16 +54,6 @@ def _environment(*, is_html: bool) -> "Environment":
         "number": format,
         "percent": lambda share: f"{100 * share:.1f} %",
         "duration": lambda seconds: f"{seconds:.1f} s" if seconds < 60 else format_duration(seconds),
-        "bytes": _format_bytes,
         "day": lambda seconds: datetime.fromtimestamp(seconds, UTC).date().isoformat(),
     }
     return environment
-
-
-def _format_bytes(n_bytes: float) -> str:
-    """Return the bytes in the unit that leaves one to three digits before the point."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if n_bytes < 1000 or unit == "GB":
-            break
-        n_bytes /= 1000
-    return f"{n_bytes:,.0f} {unit}" if unit == "B" else f"{n_bytes:,.3g} {unit}"

@@ -45,7 +45,7 @@ def folders(draw: st.DrawFn) -> Folder:
 
 
 @given(folders(), st.integers(1, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_folder_made_by_the_rules_is_accepted(folder: Folder, rows_per_batch: int) -> None:
     with tempfile.TemporaryDirectory() as place:
         accepted(folder.save(Path(place) / "dataset", rows_per_batch))

@@ -108,7 +108,7 @@ def one_row(data: st.DataObject, folder: Folder, name: str) -> None:
 
 
 @given(st.sampled_from(["leave_one_out", "time", "none"]), st.sampled_from([one_value, one_row]), st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damage_at_random_is_refused(sound: Sound, kind: str, damage: Callable[..., None], data: st.DataObject) -> None:
     folder = load(sound[kind])
     damage(data, folder, data.draw(st.sampled_from([name for name in ("histories", "negatives") if folder.rows(name)])))
@@ -120,7 +120,7 @@ def test_damage_at_random_is_refused(sound: Sound, kind: str, damage: Callable[.
 def test_no_byte_makes_it_stumble(sound: Sound, tmp_path: Path, name: str) -> None:
     """A byte changed in a file that is sealed then: refused in a line, or accepted where the byte means nothing."""
     rng = random.Random(name)
-    for _ in range(40):
+    for _ in range(15):
         path = Path(shutil.copytree(sound["leave_one_out"], tmp_path / "dataset", dirs_exist_ok=True))
         flip(path / name, rng.randrange(1 << 20), 1 << rng.randrange(8))
         seal(path)

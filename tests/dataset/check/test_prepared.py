@@ -52,7 +52,7 @@ def prepared(place: Path, rows: list[tuple[int, int, int, int]], columns: list[s
     ),
     st.sampled_from([engine.RUNS, 10**8]),
 )
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 def test_what_the_script_writes_is_accepted(
     rows: list[tuple[int, int, int, int]], columns: list[str], chosen: dict[str, Any], n_runs: int
 ) -> None:
@@ -71,7 +71,7 @@ def test_synthetic_data_is_accepted_and_the_counts_are_shown(small_folder: Path)
 
 
 def test_a_catalogue_of_noise_may_have_items_that_nobody_took(tmp_path: Path) -> None:
-    arguments = ["--data.source=random", "--data.n_users=20", "--data.n_items=900", "--data.n_rows=120"]
+    arguments = ["--data.source=random", "--data.n_users=20", "--data.n_items=100", "--data.n_rows=120"]
     with redirect_stdout(StringIO()):
         assert preprocessing.main(["--config=/dev/null", f"--data.dataset_dir={tmp_path / 'dataset'}", *arguments]) == 0
     assert 0 in {row["count"] for row in load(tmp_path / "dataset").tables["items"]}

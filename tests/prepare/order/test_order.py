@@ -2,8 +2,8 @@
 
 import tempfile
 from collections import Counter
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -11,26 +11,38 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert4rec.config.tables import Preprocessing
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.prepare.ordering import Chunks, Distinct, SortedRuns, chunked, in_time_order, item_ids
-from bert4rec.prepare.rows import apply, drop_users, keep_repeats, keep_times
-from bert4rec.runtime.errors import DataError
+from bert4rec.prepare.ordering import Chunks, Distinct, SortedRuns, chunked, item_ids
+from bert4rec.prepare.rows import apply, filters_by_row, filters_in_order
+from tests.checks import one_line
 
 ROWS = pl.DataFrame({"user": [1, 1, 1, 1, 2, 2], "item": [7, 7, 8, 7, 7, 7], "at": [0, 1, 2, 3, 4, 5]})
 
 
-def test_a_window_of_time_without_times_is_refused() -> None:
-    with pytest.raises(DataError, match="time_from"):
-        keep_times(ROWS, start=1)
+@pytest.mark.parametrize("setting", [{"time_from": "1970-01-02"}, {"time_until": "2024"}, {"min_rating": 4}])
+def test_a_filter_by_what_the_source_lacks_is_refused(setting: dict[str, Any]) -> None:
+    with one_line(f"preprocessing.{next(iter(setting))} = ", "leave this setting out"):
+        filters_by_row(Preprocessing(**setting), ROWS.columns)
+
+
+@pytest.mark.parametrize(
+    ("setting", "kept"),
+    [
+        ({"min_rating": 4}, [2, 3]), ({"time_from": "1970-01-01T00:00:01"}, [1, 2, 3]),
+        ({"time_until": "1970-01-01T00:00:02"}, [0, 1]), ({"only_read": True}, [0, 3]), ({}, [0, 1, 2, 3]),
+    ],
+)  # fmt: skip
+def test_rows_are_filtered_one_by_one(setting: dict[str, Any], kept: list[int]) -> None:
+    values = {"time": [0, 1, 2, 3], "rating": [3.9, 1.0, 4.0, 5.0], "is_read": [True, False, False, True]}
+    rows, dropped = pl.DataFrame(values), Counter[str]()
+    assert apply(filters_by_row(Preprocessing(**setting), rows.columns), rows, dropped)["time"].to_list() == kept
+    assert dropped == dict.fromkeys(setting, 4 - len(kept))
 
 
 def test_filters_follow_each_other_and_what_each_drops_is_counted() -> None:
-    last, two, dropped = (
-        partial(keep_repeats, which="last"),
-        partial(drop_users, min_interactions=2),
-        Counter(repeats=1),
-    )
-    assert apply({"repeats": last, "min_user_interactions": two}, ROWS, dropped)["at"].to_list() == [2, 3]
+    filters, dropped = filters_in_order(Preprocessing(repeats="last", min_user_interactions=2)), Counter(repeats=1)
+    assert apply(filters, ROWS, dropped)["at"].to_list() == [2, 3]
     assert dropped == {"repeats": 4, "min_user_interactions": 1}
 
 
@@ -41,7 +53,7 @@ def frame_of(rows: list[tuple[int, int]]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema={"user": pl.Int64, "item": pl.Int64}, orient="row")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(FRAMES, st.sampled_from([50, 400, 10**6]), st.integers(0, 8))
 def test_rows_come_back_user_by_user_in_the_order_in_which_they_came(
     frames: list[list[tuple[int, int]]], run_bytes: int, as_text_from: int
@@ -116,17 +128,3 @@ def test_the_first_row_of_an_item_counts_though_a_later_part_has_its_ids_as_text
     assert titles.rows().rows() == [(9, "Nine"), (3, "Three")]
     titles.add(pl.DataFrame({"item": ["9", "x"], "title": ["Neun", "Ix"]}))
     assert titles.rows().rows() == [("9", "Nine"), ("3", "Three"), ("x", "Ix")]
-
-
-TRIPLES = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.integers(0, 3)), min_size=1, max_size=40)
-
-
-def interactions(rows: list[tuple[int, int, int]]) -> pl.DataFrame:
-    return pl.DataFrame(rows, schema={"user": pl.Int64, "item": pl.Int64, "time": pl.Int64}, orient="row")
-
-
-@settings(max_examples=30, deadline=None)
-@given(TRIPLES)
-def test_order_is_by_time_and_ties_stay_in_file_order(rows: list[tuple[int, int, int]]) -> None:
-    found = in_time_order(interactions(rows), newest_first=True).rows()
-    assert found == sorted(rows, key=lambda row: (row[0], row[2]))  # Python's sort is stable

@@ -37,8 +37,7 @@ SMALL = zipped({"ml-latest-small/ratings.csv": RATINGS})
 @pytest.fixture
 def site(tmp_path_factory: pytest.TempPathFactory, monkeypatch: Patch) -> Iterator[Storage]:
     """A server like GroupLens', and what it was asked for."""
-    md5 = f"MD5 (ml-latest-small.zip) = {hashlib.md5(SMALL).hexdigest().upper()}\n"
-    files = {"ml-1m.zip": SET, "ml-latest-small.zip": SMALL, "ml-latest-small.zip.md5": md5.encode()}
+    files = {"ml-1m.zip": SET, "ml-latest-small.zip": SMALL}
     with serving(tmp_path_factory.mktemp("site")) as site:
         for name, content in files.items():
             site.write(name, content)
@@ -138,21 +137,11 @@ def test_a_server_that_does_not_answer(tmp_path: Path, site: Storage, monkeypatc
     assert names(tmp_path) == ["data"]
 
 
-def test_the_set_that_changes_is_compared_with_the_md5_beside_it(tmp_path: Path, site: Storage) -> None:
-    source, published = "ml-latest-small", site.folder / "ml-latest-small.zip.md5"
-    site.write("ml-latest-small.zip", SMALL + b"x")
-    refused(tmp_path, "ml-latest-small.zip", hashlib.md5(SMALL).hexdigest(), source=source)
-    site.write("ml-latest-small.zip", SMALL)
-    md5 = published.read_bytes()
-    published.unlink()
-    refused(tmp_path, "HTTP 404", source=source)
-    published.write_bytes(b"<html>moved</html>")
-    refused(tmp_path, "ml-latest-small.zip.md5", source=source)
-    published.write_bytes(md5)
-    fetch(tmp_path / "new", source)
+def test_the_set_that_changes_has_no_md5_of_its_own(tmp_path: Path, site: Storage) -> None:
+    fetch(tmp_path / "new", "ml-latest-small")
     site.status = 503
     (tmp_path / "ml-latest-small.zip").write_bytes(SMALL)
-    fetch(tmp_path, source)  # without a network, as its zip is there
+    fetch(tmp_path, "ml-latest-small")  # without a network, as its zip is there
 
 
 def damaged() -> bytes:

@@ -217,7 +217,7 @@ MODERN = st.integers(10**9, 2 * 10**9)  # seconds
 TICKS = {"ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     unit=st.sampled_from(sorted(TICKS)), seconds=st.lists(MODERN, min_size=3, max_size=20),
     others=st.lists(MODERN, max_size=2), as_type=st.sampled_from([int, str]), named=st.booleans(), larger=st.booleans(),
@@ -266,7 +266,7 @@ def test_dates_in_another_form_are_told_how_to_name_it(times: list[str], form: s
     assert cast_times(times, form=form)[1].total == times.count("soon")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.datetimes(datetime(1995, 1, 1), datetime(2037, 1, 1), timezones=st.just(UTC)), min_size=1, max_size=5),
     st.sampled_from([*FORMS, "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S.%f UTC", "%Y-%m-%d"]),

@@ -1,7 +1,6 @@
 """Remote files are copied as lines or columns, in the order of the file; each failure is one line without secrets."""
 
 import gzip
-import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from bert4rec.config.tables import Data
 from bert4rec.prepare.progress import LINE, Progress
 from bert4rec.prepare.remote import copy_remote, local_files, readable
 from bert4rec.prepare.tables import FIRST_ROWS, Table
-from bert4rec.runtime.errors import DataError
 from tests.checks import one_line
 from tests.prepare.storage import BROKEN, CLOSED, WHOLE, Storage
 
@@ -76,7 +74,7 @@ def table_of(n_rows: int) -> pl.DataFrame:
 FIELDS = ["at", "user", "item", "kind", "stars", "price"]
 
 
-@pytest.mark.parametrize("n_rows", [0, 1, FIRST_ROWS, FIRST_ROWS + 1, 50_000])
+@pytest.mark.parametrize("n_rows", [0, 1, FIRST_ROWS, FIRST_ROWS + 1, 12_000])
 @pytest.mark.parametrize("name", ["log.parquet", "log.feather"])
 def test_a_table_has_the_same_values_types_and_columns(
     storage: Storage, tmp_path: Path, name: str, n_rows: int
@@ -181,17 +179,14 @@ def test_what_the_server_answers_is_one_line(storage: Storage, tmp_path: Path, u
         list(copy_remote(url, tmp_path, ["user", "item"]))
 
 
-def test_a_host_that_does_not_answer_is_named_without_what_is_secret_in_the_address(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"^http://127\.0\.0\.1:1/log\.csv: .*Connection refused") as caught:
-        list(copy_remote("http://ann:pw@127.0.0.1:1/log.csv?X-Amz-Signature=5ec2e7", tmp_path, ["user"]))
-    assert not re.search("ann:|pw@|5ec2e7", str(caught.value))
-
-
 RAISED = [  # as Polars raises them where no server of this test can say so
     (OSError("performing token request: Error performing GET http://169.254.169.254/x in 1ms"),
      "gs://b/x.csv", "GOOGLE_APPLICATION_CREDENTIALS"),
     (OSError("HTTP status client error (401 Unauthorized) for url (https://huggingface.co/x)"),
      "hf://datasets/u/r/x.csv", "HF_TOKEN"),
+    (OSError("HTTP error: error sending request (location: x.csv?sig=5ec2e7) (path: http://ann:5ec2e7@h:1)\n\n"
+             "Caused by:\n    0: client error (Connect)\n    2: Connection refused (os error 111)"),
+     "http://h:1/x.csv", "cannot be reached (Connection refused"),
     (pl.exceptions.ComputeError("error sending request for url (https://huggingface.co/x?sig=5ec2e7)"),
      "hf://datasets/u/r/x.parquet", "error sending request"),
     (pl.exceptions.ComputeError('error decoding response: expected value, response value: {"error":"no"}'),
@@ -203,7 +198,8 @@ RAISED = [  # as Polars raises them where no server of this test can say so
 @pytest.mark.parametrize(("error", "url", "said"), RAISED)
 def test_what_other_servers_answer_is_told_as_well(error: Exception, url: str, said: str) -> None:
     kind = "parquet" if url.endswith("parquet") else None
-    with one_line(f"{url}: ", said) as caught, readable(url, kind):
+    secret = url.replace("http://h:1/x.csv", "http://ann:5ec2e7@h:1/x.csv?sig=5ec2e7")
+    with one_line(f"{url}: ", said) as caught, readable(secret, kind):
         raise error
     assert "5ec2e7" not in str(caught.value)
 

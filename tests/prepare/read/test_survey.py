@@ -90,7 +90,11 @@ NOTHING = {
         ({"duplicates": 10, "repeats_in_a_row": 10}, "duplicates", "--preprocessing.repeats="),
         ({"repeats_in_a_row": 10}, "repeats", "--preprocessing.repeats="),
         ({"has_dates_only": True}, "times", ""),
-        ({"heavy_users": {"users": 1, "rows": 50, "limit": 40}}, "heavy users", "--preprocessing.max_user_interactions=40"),
+        (
+            {"heavy_users": {"users": 1, "rows": 50, "limit": 40}},
+            "heavy users",
+            "--preprocessing.max_user_interactions=40",
+        ),
         ({"rare_items": 9}, "rare items", "--min-item-interactions=5"),
         ({"gone_items": 9}, "gone items", "--allow="),
         ({"new_items": 9}, "new items", "bert4rec extend"),

@@ -4,7 +4,6 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import datasets
 import numpy as np
@@ -14,13 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.prepare import negatives
-from bert4rec.prepare.histories import HistoryStats, leave_one_out
-from bert4rec.prepare.negatives import HeldOutCounts, SeenItems, count_unseen, draw_negatives
-from bert4rec.prepare.writer import HistorySplitter
-from tests.conftest import LOG, prepare_log
+from bert4rec.prepare.histories import LEAVE_ONE_OUT, HistoryStats
+from bert4rec.prepare.negatives import SeenItems, count_unseen, draw_negatives, held_out_metadata, left_out_warning
+from bert4rec.prepare.writer import Block, split_block
+from tests.conftest import prepare_log
 
 N_ITEMS = 12
-HISTORIES = st.lists(st.lists(st.integers(2, 1 + N_ITEMS), min_size=1, max_size=9), min_size=1, max_size=20)
 
 
 def frame(items: list[list[int]]) -> pl.DataFrame:
@@ -36,13 +34,6 @@ def assert_unseen_and_distinct(drawn: np.ndarray, items: list[list[int]]) -> Non
         assert len(set(row)) == len(row)
         assert not set(row) & set(seen)
         assert all(0 <= item < N_ITEMS for item in row)
-
-
-@settings(max_examples=30, deadline=None)
-@given(HISTORIES, st.integers(1, 3), st.integers(0, 9), st.lists(st.integers(0, 50), min_size=12, max_size=12))
-def test_negatives_are_unseen_and_distinct(items: list[list[int]], n: int, seed: int, counts: list[int]) -> None:
-    for weights in (np.array(counts), np.ones(N_ITEMS, int)):
-        assert_unseen_and_distinct(draw_negatives(seen(items), weights, n=n, seed=[seed, 0]), items)
 
 
 def test_the_dense_draw_alone_keeps_the_same_promises(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,26 +82,19 @@ def test_all_unseen_items_may_be_drawn_and_nobody_may_be_there() -> None:
         assert draw_negatives(seen([]), counts, n=99, seed=[1, 0]).shape == (0, 99)
 
 
-def test_many_items_are_drawn_by_another_search_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    items, weights = [[0, 1], [2]] * 40, np.arange(N_ITEMS)
-    expected = draw_negatives(seen(items), weights, n=5, seed=[1, 0])
-    monkeypatch.setattr(negatives, "IN_CACHE", N_ITEMS - 1)
-    assert draw_negatives(seen(items), weights, n=5, seed=[1, 0]).tolist() == expected.tolist()
-
-
 N_NINE = 9
 NINE_HISTORIES = st.lists(st.lists(st.integers(0, N_NINE - 1), min_size=1, max_size=14), min_size=1, max_size=12)
 
 
-def block_of(histories: list[list[int]], n: int, validated: list[bool]) -> Any:
+def block_of(histories: list[list[int]], n: int, validated: list[bool]) -> Block:
     users = pl.Series("user", range(len(histories)), dtype=pl.Int32)
     frame = pl.DataFrame([users, pl.Series("items", histories, dtype=pl.List(pl.Int32))])
     chosen = np.array([flag and len(items) >= 3 for flag, items in zip(validated, histories, strict=True)])
     survey = HistoryStats(np.zeros(0, np.int64), np.arange(N_NINE), chosen, None)
-    return HistorySplitter(leave_one_out, survey, n_negatives=n, seed=1)((0, frame))
+    return split_block((0, frame), LEAVE_ONE_OUT, survey, n_negatives=n, seed=1)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(NINE_HISTORIES, st.integers(1, N_NINE + 1), st.lists(st.booleans(), min_size=12, max_size=12))
 def test_every_user_has_exactly_n_negatives_or_too_few_unseen_items_for_them(
     histories: list[list[int]], n: int, flags: list[bool]
@@ -123,16 +107,19 @@ def test_every_user_has_exactly_n_negatives_or_too_few_unseen_items_for_them(
             assert len(found) == (n if len(unseen[user]) >= n else 0)
             assert len(set(found)) == len(found)
             assert set(found) <= unseen[user]
-    rows, counts = block.histories.to_dicts(), block.held_out
+    rows, counts = block.histories.to_dicts(), held_out_metadata(block.held_out)
     assert [*drawn] == [row["user"] for row in rows if max(row["validation"], row["test"]) >= 0]
     for split in ("validation", "test"):
         held_out = [row for row in rows if row[split] >= 0]
         are_repeated = [row["items"][row[split]] in row["items"][: row[split]] for row in held_out]
-        assert (counts.users[split], counts.repeated[split]) == (len(held_out), sum(are_repeated))
-        assert counts.left_out[split] == sum(not drawn[row["user"]][0] for row in held_out)
-    for percent in (50, 95, 100):
-        works = [v for v in range(n + 1) if 100 * sum(len(unseen[u]) >= v for u in drawn) >= percent * len(drawn)]
-        assert block.held_out.keeps(percent) == max(works)
+        assert counts[f"{split}_users"] == len(held_out)
+        assert counts["repeated_targets"][split] == {"users": sum(are_repeated), "of": len(held_out)}
+        assert counts["left_out"][split]["users"] == sum(not drawn[row["user"]][0] for row in held_out)
+    warning = left_out_warning(block.held_out, n)
+    for kept, percent in re.findall(r"(\d+) keeps (\d+) %", warning):
+        share = int(percent) * len(drawn) / 100
+        assert sum(len(unseen[user]) >= int(kept) for user in drawn) >= share
+        assert sum(len(unseen[user]) > int(kept) for user in drawn) < share
 
 
 def test_who_is_left_out_changes_nothing_for_the_others() -> None:
@@ -146,14 +133,14 @@ def test_who_is_left_out_changes_nothing_for_the_others() -> None:
 @pytest.mark.parametrize(
     ("unseen", "numbers"),  # how many users have 0, 1, 2, 3 unseen items; the numbers that the warning names
     [
-        ([0, 0, 1, 19], "1 20 3 2"), ([1, 0, 0, 19], "1 20 3"), ([0, 1, 2, 17], "3 20 3 1 2 95"),
-        ([0, 2, 0, 8], "2 10 3 1"), ([1, 0, 2, 17], "3 20 3 2 95"), ([2, 0, 0, 8], "2 10 3 95"),
-        ([1, 2, 3, 0], "6 3 2"), ([4, 2, 0, 0], "6 3"), ([0, 0, 0, 7], ""), ([0, 0, 0, 0], ""),
+        ([0, 0, 1, 19], "1 20 3 2 100"), ([1, 0, 0, 19], "1 20 3"), ([0, 1, 2, 17], "3 20 3 1 100 2 95"),
+        ([0, 2, 0, 8], "2 10 3 1 100"), ([1, 0, 2, 17], "3 20 3 2 95"), ([2, 0, 0, 8], "2 10 3"),
+        ([1, 2, 3, 0], "6 6 3 2 50"), ([4, 2, 0, 0], "6 6 3"), ([0, 0, 0, 7], ""), ([0, 0, 0, 0], ""),
     ],
 )  # fmt: skip
 def test_the_warning_names_numbers_that_work(unseen: list[int], numbers: str) -> None:
-    said = HeldOutCounts(3, unseen=Counter(dict(enumerate(unseen)))).warning() or ""
-    assert re.findall(r"\d+", said) == numbers.split()
+    counts = Counter({("unseen", n): users for n, users in enumerate(unseen)})
+    assert re.findall(r"\d+", left_out_warning(counts, 3)) == numbers.split()
 
 
 def test_a_log_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,9 +166,9 @@ def test_a_log_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_a_catalogue_too_small_for_anybody(tmp_path: Path, capsys: pytest.CaptureFixture[str], n: int) -> None:
     folder = prepare_log(tmp_path, **{"preprocessing.n_eval_negatives": n})
     assert json.loads((folder / "metadata.json").read_text())["left_out"]["test"] == {"users": 6, "of": 6}
-    (warning,) = {line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: none")}
+    (warning,) = {line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: left out")}
     assert f"{n:,} " in warning
-    assert "5 is the largest" in warning
+    assert "5 keeps 50 %" in warning
 
 
 def test_nothing_is_said_where_nobody_is_held_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,10 +178,3 @@ def test_nothing_is_said_where_nobody_is_held_out(tmp_path: Path, capsys: pytest
     assert (metadata["repeated_targets"], metadata["left_out"]) == (nobody, nobody)
     assert "## Evaluation" not in (folder / "README.md").read_text()
     assert "warning" not in capsys.readouterr().out
-
-
-def test_without_repeats_no_target_is_repeated(tmp_path: Path) -> None:
-    folder = prepare_log(tmp_path, **{"preprocessing.repeats": "first"})
-    metadata = json.loads((folder / "metadata.json").read_text())
-    assert {count["users"] for count in metadata["repeated_targets"].values()} == {0}
-    assert sum(len(set(items)) for items in LOG.values()) == metadata["rows"]

@@ -19,21 +19,20 @@ from bert4rec.dataset.format import NO_ITEM
 from bert4rec.prepare import histories, rows
 from bert4rec.prepare.engine import describe_rows
 from bert4rec.prepare.histories import (
+    LEAVE_ONE_OUT,
     HistoryStats,
     NumberedHistories,
     choose_split,
     history_stats,
     instant_of_share,
     item_table,
-    leave_one_out,
     validation_sample,
 )
 from bert4rec.prepare.ordering import Parts, SortedRuns
 from bert4rec.prepare.progress import BadRows, Progress
-from bert4rec.prepare.rows import OrderedRows, RawRows, limit_rows, order_rows, read_rows
+from bert4rec.prepare.rows import OrderedRows, RawRows, order_rows, read_rows
 from bert4rec.prepare.synthetic import GeneratedSource
 from bert4rec.prepare.writer import in_order
-from bert4rec.runtime.errors import DataError
 from tests.checks import one_line
 
 
@@ -91,13 +90,6 @@ def test_the_share_of_bad_rows_is_that_of_all_rows_read_so_far() -> None:
     assert run((10, 90, 33), (0, 100, 66), (0, 100, 100), few=10) == 290
 
 
-def test_too_many_bad_rows_are_said_as_soon_as_they_are_seen(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO"), pytest.raises(DataError):
-        read(tmp_path, Source(ALIKE, (50, 500, 30), (0, 75, 60), (9, 75, 100)))
-    (line,) = [line for line in caplog.messages if "50 of the first 625 rows" in line]
-    assert "empty line" in line
-
-
 ROWS = pl.DataFrame({"user": [2, 1, 2, 2, 3], "item": [30, 10, 20, 10, 10], "time": [3, 1, 1, 2, 9]})
 
 
@@ -130,23 +122,6 @@ def test_without_times_the_order_of_the_file_counts_and_users_wait_for_rare_item
     assert found.dropped == {}
 
 
-@pytest.mark.parametrize(
-    ("k_core", "left", "counts", "dropped"),
-    [  # without users 2 and 3, of whom one row each is left, item 1 has become rare
-        (False, [[(1, 0), (1, 1), (1, 0)], []], [2, 1, 0, 0], {"min_item_interactions": 2, "min_user_interactions": 2}),
-        (True, [[(1, 0), (1, 0)], []], [2, 0, 0, 0], {"min_item_interactions": 3, "min_user_interactions": 2}),
-    ],
-)
-def test_the_limits_hold_for_users_and_items_together_where_it_is_asked_for(
-    tmp_path: Path, k_core: bool, left: list[list[tuple[int, int]]], counts: list[int], dropped: dict[str, int]
-) -> None:
-    rows = ordered(tmp_path / "parts", [(1, [0, 1, 0]), (2, [0, 2])], [(3, [1, 3])])
-    settings = Preprocessing(min_item_interactions=2, min_user_interactions=2, k_core=k_core)
-    limit_rows(rows, settings, progress=Progress())
-    assert [part.rows() for part in rows.parts] == left
-    assert (rows.counts.tolist(), rows.dropped) == (counts, dropped)
-
-
 def test_a_split_by_time_without_times_is_refused(tmp_path: Path) -> None:
     with one_line("", "preprocessing.split"):
         choose_split(Preprocessing(split="time"), ordered(tmp_path / "parts", [(1, [0])]).parts)
@@ -157,14 +132,14 @@ def test_the_instant_is_named_or_that_of_a_share_of_the_rows(tmp_path: Path, at:
     parts = Parts(tmp_path / "parts")
     parts.add(pl.DataFrame({"time": [10, 20, 30, 40]}))
     rule, found = choose_split(Preprocessing(split="time", split_at=at), parts)
-    marked = rule(pl.DataFrame({"times": [[10, 20, 30, 40]]}))
+    marked = pl.DataFrame({"times": [[10, 20, 30, 40]]}).select(**rule)
     assert (found, marked["before"].to_list()) == (instant, [sum(time < instant for time in (10, 20, 30, 40))])
 
 
 def survey(place: Path, *users: tuple[object, list[int]], **settings: int | str) -> HistoryStats:
     histories = NumberedHistories(ordered(place / "parts", [*users]), np.arange(4, dtype=np.int32), known=None)
     return history_stats(
-        histories, leave_one_out, Preprocessing(**settings), n_users=len(users), n_items=4, progress=Progress()
+        histories, LEAVE_ONE_OUT, Preprocessing(**settings), n_users=len(users), n_items=4, progress=Progress()
     )  # type: ignore[arg-type]
 
 

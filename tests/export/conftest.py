@@ -1,0 +1,39 @@
+"""Programs in files, each written once."""
+
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
+from io import StringIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from bert4rec.export.program import Program, save_onnx, save_pt2
+from bert4rec.inference.network import Network
+from bert4rec.models.sequence_model import SequenceModel
+from tests.inference.test_network import network_of
+from tests.models.networks import model
+
+
+class Written(NamedTuple):
+    """A network, its program that leaves out seen items, and the folder of both files of the program."""
+
+    network: Network
+    program: Program
+    folder: Path
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Written]:
+    @cache
+    def write(kind: type[SequenceModel], **settings: Any) -> Written:
+        network, folder, printed = network_of(model(kind, **settings)), tmp_path_factory.mktemp("program"), StringIO()
+        program = Program(network, leaves_out_seen=True)
+        save_pt2(folder / "program.pt2", program)
+        with redirect_stdout(printed), redirect_stderr(printed):
+            save_onnx(folder / "model.onnx", program)
+        assert printed.getvalue() == ""
+        return Written(network, program, folder)
+
+    return write
