@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 REPEATS_FROM, DUPLICATES_FROM = 0.05, 0.001  # shares of all rows
 RARE_FROM, GONE_FROM, NEW_FROM, SEASONAL_FROM = 0.3, 0.1, 0.05, 0.05  # shares of all items
 DAMAGED_FROM = 0.05  # share of all rows that makes figures doubtful
+LEAST_ROWS = 1000  # of fewer rows, most items have few anyway
 FEW = 5  # rows of a rare item
 
 
@@ -27,7 +28,10 @@ def findings(metadata: Mapping[str, Any]) -> list[Finding]:
     `metadata` is that of the dataset folder; `log` in it has the numbers, as `prepare.survey` counts them.
     """
     log = metadata.get("log")
-    return [*_of_rows(log, metadata["rows"]), *_of_items(log, metadata["items"]), *_of_columns(log)] if log else []
+    if not log:
+        return []
+    of_items = _of_items(log, metadata["items"]) if metadata["rows"] >= LEAST_ROWS else ()
+    return [*_of_rows(log, metadata["rows"]), *of_items, *_of_columns(log)]
 
 
 def _of_rows(log: Mapping[str, Any], n_rows: int) -> Iterator[Finding]:

@@ -169,7 +169,7 @@ def _make_dataset(
     n_items = int(ids.max()) + 1
     if n_items == 1:
         item = ordered.items.filter(pl.Series(kept))[0]
-        advice = "name the column of the items: --data.item_column=…" if data.source == "table" else "bring other rows"
+        advice = "name the column of the items: --item=…" if data.source == "table" else "bring other rows"
         raise DataError(f'{data.path}: all rows have one item, "{item}", so there is nothing to choose from; {advice}')
     histories = NumberedHistories(ordered, ids, known=known.users["original"] if known else None)
     n_users = write_table(new / USERS, histories.users())

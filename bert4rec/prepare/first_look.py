@@ -12,12 +12,10 @@ from bert4rec.prepare.columns import (
     NEARLY_ALL,
     are_columns_swapped,
     find_excel_days,
-    looks_like_time,
-    needs_format,
 )
 from bert4rec.prepare.sources import Interactions
 from bert4rec.prepare.tables import FIRST_ROWS
-from bert4rec.prepare.times import matching_time_formats, moment
+from bert4rec.prepare.times import moment
 from bert4rec.runtime.errors import DataError
 
 SHOWN = ("user", "item", "time", "rating", "title")
@@ -55,18 +53,8 @@ def first_of_other_columns(interactions: Interactions) -> pl.DataFrame:
 
 
 def _order_warnings(interactions: Interactions) -> Iterator[str]:
-    if interactions.order["by"] == "time":
-        return
-    text = "the rows have no times: the order of the file's rows is taken for the order of time"
-    unnamed = first_of_other_columns(interactions)
-    times = [column.name for column in unnamed if looks_like_time(column)]
-    if times:
-        verb = "looks like a time" if len(times) == 1 else "look like times"
-        text += f"; {', '.join(times)} {verb}: {shlex.quote(f'--time={times[0]}')}"
-        if needs_format(unnamed[times[0]]):
-            forms = matching_time_formats(unnamed[times[0]])
-            text += f" {shlex.quote(f'--data.time_format={forms[0]}')}" if forms else " with --data.time_format=…"
-    yield text
+    if interactions.order["by"] == "file":
+        yield "the rows have no times: the order of the file's rows is taken for the order of time"
 
 
 def _name_warnings(interactions: Interactions) -> Iterator[str]:

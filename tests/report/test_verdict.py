@@ -18,7 +18,8 @@ def report(interval: tuple[float, float] | None, users: int = 200, findings: lis
     }
     if interval is not None:
         found["strongest_baseline"] = {
-            "kind": "markov", "protocol": "full", "metric": "NDCG@10", "difference": sum(interval) / 2, "interval": interval,
+            "kind": "markov", "protocol": "full", "metric": "NDCG@10", "difference": sum(interval) / 2,
+            "interval": interval,
         }  # fmt: skip
     return found
 

@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 import preprocessing
+from bert4rec.config.help import PREPARE_OPTIONS
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.prepare.columns import are_columns_swapped, column_advice, looks_like_time, needs_format
 
@@ -75,32 +76,32 @@ NO_HEADER = "--data.has_header=false"
     ("named", "present", "advice"),
     [
         (USUAL, ["customer", "sku", "at"],
-         "--data.user_column=customer --data.item_column=sku --data.time_column=at"),
+         "--user=customer --item=sku --time=at"),
         (USUAL, ["userId", "movieId", "rating", "timestamp"],
-         "--data.user_column=userId --data.item_column=movieId --data.time_column=timestamp"),
+         "--user=userId --item=movieId --time=timestamp"),
         (USUAL, ["Visitor-ID", "event", "itemid", "event_time"],
-         "--data.user_column=Visitor-ID --data.item_column=itemid --data.time_column=event_time"),
-        (USUAL, ["user", "product", "price"], "--data.item_column=product"),
-        (USUAL, ["user", "x"], "--data.item_column=…"),
-        (USUAL, ["client", "x"], "--data.user_column=client --data.item_column=…"),
-        (USUAL | {"time": "t"}, ["user", "item", "r"], "--data.time_column=…"),
-        (USUAL | {"time": "at"}, ["user", "product", "at", "date"], "--data.item_column=product"),
-        (USUAL | {"user": "custmer"}, ["user", "customer", "item"], "--data.user_column=customer"),
-        (USUAL | {"rating": "r"}, ["user", "item", "stars"], "--data.rating_column=stars"),
-        (USUAL, ["user;item"], "--data.user_column=… --data.item_column=…"),
+         "--user=Visitor-ID --item=itemid --time=event_time"),
+        (USUAL, ["user", "product", "price"], "--item=product"),
+        (USUAL, ["user", "x"], "--item=…"),
+        (USUAL, ["client", "x"], "--user=client --item=…"),
+        (USUAL | {"time": "t"}, ["user", "item", "r"], "--time=…"),
+        (USUAL | {"time": "at"}, ["user", "product", "at", "date"], "--item=product"),
+        (USUAL | {"user": "custmer"}, ["user", "customer", "item"], "--user=customer"),
+        (USUAL | {"rating": "r"}, ["user", "item", "stars"], "--rating=stars"),
+        (USUAL, ["user;item"], "--user=… --item=…"),
         (USUAL, ["196", "242", "881250949"],
-         f"{NO_HEADER} --data.user_column=1 --data.item_column=2 --data.time_column=3"),
+         NO_HEADER),
         (USUAL | {"time": "at", "rating": "r"}, ["2024-03-01", "7", "x"],
-         f"{NO_HEADER} --data.user_column=2 --data.item_column=3 --data.time_column=1 --data.rating_column=…"),
+         NO_HEADER),
         (USUAL | {"time": "at"}, ["196", "242", "3"],
-         f"{NO_HEADER} --data.user_column=1 --data.item_column=2 --data.time_column=…"),
-        (USUAL, ["7", "8"], f"{NO_HEADER} --data.user_column=1 --data.item_column=2"),
-        (USUAL, ["881250949"], f"{NO_HEADER} --data.user_column=… --data.item_column=… --data.time_column=1"),
+         NO_HEADER),
+        (USUAL, ["7", "8"], NO_HEADER),
+        (USUAL, ["881250949"], NO_HEADER),
         (USUAL, ["session_id", "user_agent", "user_pseudo_id", "item_name", "item_id"],
-         "--data.user_column=user_pseudo_id --data.item_column=item_id"),
-        (USUAL, ["session_id", "customer", "sku"], "--data.user_column=customer --data.item_column=sku"),
-        (USUAL, ["session_id", "item"], "--data.user_column=session_id"),
-        (USUAL, ["1", "2", "3"], "--data.user_column=… --data.item_column=…"),
+         "--user=user_pseudo_id --item=item_id"),
+        (USUAL, ["session_id", "customer", "sku"], "--user=customer --item=sku"),
+        (USUAL, ["session_id", "item"], "--user=session_id"),
+        (USUAL, ["1", "2", "3"], "--user=… --item=…"),
     ],
 )  # fmt: skip
 def test_the_columns_that_are_likely(named: dict[str, str], present: list[str], advice: str) -> None:
@@ -112,7 +113,7 @@ def test_the_columns_that_are_likely(named: dict[str, str], present: list[str], 
 def test_the_options_are_ready_for_the_shell(name: str) -> None:
     advice = column_advice({"user": "user id's", "item": "item"}, [name, "item"])
     options = shlex.split(advice[advice.index("'--") :])
-    assert load_config(None, parse_command_line(options)[1]).data.user_column == name
+    assert load_config(None, parse_command_line(options, PREPARE_OPTIONS)[1]).data.user_column == name
 
 
 START = 1_600_000_000
@@ -156,13 +157,12 @@ def after(lines: list[str]) -> list[str]:
     return lines[len(lines) - lines[::-1].index("") :]
 
 
-def test_a_log_without_a_named_time_is_warned_of_early_and_at_the_end(run: Run, log: Path) -> None:
-    lines, folder = run(f"--data.path={log}", *COLUMNS)
+def test_a_log_without_times_is_warned_of_early_and_at_the_end(run: Run, log: Path) -> None:
+    lines, folder = run(f"--data.path={log}", *COLUMNS, "--time=", "--rating=", "--title=")
     first = [line.split(",")[:2] for line in log.read_text().splitlines()[1:4]]
     order, _, *rows, warning = before(lines)
     assert rows == ["  user (customer)  item (sku)", *(f"  {user}               {item}" for user, item in first)]
     assert warning.startswith("warning: ")
-    assert warning.endswith("--data.time_column=created_at")
     assert order in lines[len(before(lines)) :]
     assert after(lines)[0] == warning
     assert str(folder) in after(lines)[1]
@@ -170,12 +170,6 @@ def test_a_log_without_a_named_time_is_warned_of_early_and_at_the_end(run: Run, 
         "by": "file", "column": None, "newest_first": False,
     }  # fmt: skip
     assert order in (folder / "README.md").read_text().splitlines()
-
-
-def test_a_log_without_any_time_is_warned_of_and_nothing_is_advised(run: Run, tmp_path: Path) -> None:
-    TABLE[:, :2].write_csv(tmp_path / "log.csv")
-    lines, _ = run(f"--data.path={tmp_path}", *COLUMNS)
-    assert (after(lines)[0][:9], "--" in after(lines)[0]) == ("warning: ", False)
 
 
 def test_a_named_time_gives_the_order_and_is_shown_beside_ratings_and_titles(run: Run, tmp_path: Path) -> None:
@@ -197,14 +191,14 @@ def test_a_named_time_gives_the_order_and_is_shown_beside_ratings_and_titles(run
     assert items["title"].to_list() == [f"Thing {name.removeprefix('sku-')}" for name in items["original"]]
 
 
-def test_a_time_column_that_must_be_quoted_or_needs_a_form(run: Run, tmp_path: Path) -> None:
+def test_a_time_column_that_needs_a_form(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     time = pl.from_epoch("created_at").dt.strftime("%d/%m/%Y %H:%M:%S").alias("event time")
     TABLE.select("customer", "sku", time, day=pl.lit("2020-09-13")).write_parquet(tmp_path / "log.parquet")
-    lines, _ = run(f"--data.path={tmp_path}", *COLUMNS)
-    options = ["--data.time_column=event time", "--data.time_format=%d/%m/%Y %H:%M:%S"]
-    assert before(lines)[-1].startswith("warning: ")
-    assert before(lines)[-1].endswith(shlex.join(options))
-    lines, folder = run(f"--data.path={tmp_path}", *COLUMNS, *options)
+    form = "--data.time_format=%d/%m/%Y %H:%M:%S"
+    place = [f"--data.path={tmp_path / 'log.parquet'}", f"--out={tmp_path / 'none'}", "--config=/dev/null"]
+    assert preprocessing.main([*place, *COLUMNS]) == 2
+    assert shlex.quote(form) in capsys.readouterr().err
+    lines, folder = run(f"--data.path={tmp_path / 'log.parquet'}", *COLUMNS, form)
     assert "  c0               sku-1       2020-09-13T12:27:40Z" in before(lines)
     assert json.loads((folder / "metadata.json").read_text())["time_span"] == [START, START + 60 * 4 + 5]
 
@@ -255,7 +249,7 @@ def test_users_and_items_that_look_swapped_are_warned_of(run: Run, log: Path) ->
     swapped = ["--data.user_column=sku", "--data.item_column=customer", "--data.time_column=created_at"]
     lines, _ = run(f"--data.path={log}", *swapped)
     assert after(lines)[0].startswith("warning: ")
-    assert after(lines)[0].endswith("--data.user_column=customer --data.item_column=sku")
+    assert after(lines)[0].endswith("--user=customer --item=sku")
 
 
 def test_known_data_show_their_order_and_first_rows_without_a_warning(run: Run, tmp_path: Path) -> None:
@@ -285,5 +279,5 @@ def test_known_data_show_their_order_and_first_rows_without_a_warning(run: Run, 
 def test_a_long_value_is_cut_and_a_line_end_in_a_title_is_a_blank(run: Run, tmp_path: Path) -> None:
     long = TABLE.with_columns(pl.col("customer") + "x" * 50, name=pl.lit("a\nb"))
     long.write_csv(tmp_path / "log.csv")
-    lines, _ = run(f"--data.path={tmp_path}", *COLUMNS, "--data.time_column=created_at", "--data.title_column=name")
+    lines, _ = run(f"--data.path={tmp_path}", *COLUMNS, "--time=created_at", "--title=name", "--rating=")
     assert lines[3] == f"  c0{'x' * 37}…  sku-0       2020-09-13T12:26:40Z  a b"

@@ -87,8 +87,8 @@ NOTHING = {
 @pytest.mark.parametrize(
     ("changes", "name", "option"),
     [
-        ({"duplicates": 10, "repeats_in_a_row": 10}, "duplicates", "--preprocessing.repeats="),
-        ({"repeats_in_a_row": 10}, "repeats", "--preprocessing.repeats="),
+        ({"duplicates": 100, "repeats_in_a_row": 100}, "duplicates", "--preprocessing.repeats="),
+        ({"repeats_in_a_row": 100}, "repeats", "--preprocessing.repeats="),
         ({"has_dates_only": True}, "times", ""),
         (
             {"heavy_users": {"users": 1, "rows": 50, "limit": 40}},
@@ -105,8 +105,8 @@ NOTHING = {
     ],
 )
 def test_each_is_told_with_its_option(changes: dict[str, Any], name: str, option: str) -> None:
-    assert findings({"rows": 100, "items": 20, "log": NOTHING}) == []
-    (found,) = findings({"rows": 100, "items": 20, "log": NOTHING | changes})
+    assert findings({"rows": 1000, "items": 20, "log": NOTHING}) == []
+    (found,) = findings({"rows": 1000, "items": 20, "log": NOTHING | changes})
     assert found.name == name
     assert option in found.text
     assert found.is_damage == (name in ("duplicates", "heavy users"))
