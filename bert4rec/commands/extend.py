@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # imports Arrow
 logger = logging.getLogger(__name__)
 
 FURTHER = 0.1  # default number of epochs, as a share of the epochs so far
-KEPT = ("training.optimizer", "parallelism.sparse_optimizer", "run.resume", "run.init_from", "run.reset_optimizer")
+KEPT = ("training.optimizer", "parallelism.sparse_optimizer", "run.resume", "run.init_from")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -115,7 +115,7 @@ def _overrides(settings: list[str]) -> Overrides:
 
 def _config(trained: Trained, overrides: Overrides, checkpoint: Path) -> Config:
     """Return the settings of the run with the `overrides`, for a new run in the same folder of runs."""
-    settings = trained.settings | {"run.resume": "", "run.init_from": "", "run.reset_optimizer": False}
+    settings = trained.settings | {"run.resume": "", "run.init_from": ""}
     settings["training.n_epochs"] = max(1, math.ceil(FURTHER * trained.metadata["state"]["epochs"]))
     checkpoints = checkpoint.resolve().parent
     if checkpoints.name == CHECKPOINTS:  # else the checkpoint was copied, and only the settings name the folder of runs

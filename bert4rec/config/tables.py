@@ -419,8 +419,6 @@ class Run(Table):
     settings are those of the resumed run, then the command line"""
     init_from: UserPath = ""
     """run folder whose best weights are the initial weights"""
-    reset_optimizer: bool = False
-    """discard the optimizer state when resuming; needed for another optimizer"""
     trackers: list[Literal["tensorboard", "mlflow", "wandb"]] = ["tensorboard"]
     """experiment trackers; mlflow and wandb work offline and are extras of the package to install"""
 

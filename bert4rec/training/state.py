@@ -154,16 +154,14 @@ class Checkpoints:
         if self.average:
             self.average.restart()
 
-    def restore(self, folder: Path, *, optimizers: bool, random: bool) -> None:
-        """Load the weights of a verified checkpoint and, if asked for, its optimizer states and random states."""
+    def restore(self, folder: Path, *, random: bool) -> None:
+        """Load the weights and optimizer states of a verified checkpoint and, with `random`, its random states."""
         self._weights.load_latest(folder)
         if self.average:
             load(folder, self.average.tensors())
-        if optimizers:
-            load(folder, moments(self._optimizers))
+        load(folder, moments(self._optimizers))
         if random:
             load_random_states(folder, self._world)
-        self.state.updates = self.state.updates if optimizers else 0
         self._optimizers.set_steps(self.state.updates)
 
     def using_average(self) -> AbstractContextManager[None]:

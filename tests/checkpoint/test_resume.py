@@ -162,4 +162,4 @@ def test_a_setting_that_the_run_does_not_know_has_not_changed() -> None:
     saved = {"facts_version": METADATA_VERSION, "fingerprint": "x", "config": of_run}
     settings = {"model": {"embed_dim": 8, "n_heads": 2}, "training": {"optimizer": "adamw", "patience": 4}}
     assert changes(saved, settings) == {"training.patience": [3, 4]}
-    check_settings(saved, settings, "x", reset_optimizer=False)  # it is no part of the model that is trained
+    check_settings(saved, settings, "x")  # it is no part of the model that is trained

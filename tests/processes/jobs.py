@@ -169,7 +169,7 @@ def train_part(
     trainers.append(trainer)
     if resume_from and facts:
         is_same_size = facts["world_size"] == dist.get_world_size()
-        trainer.checkpoints.restore(resume_from, optimizers=True, random=is_same_size)
+        trainer.checkpoints.restore(resume_from, random=is_same_size)
     restored = {"weights": weights(model), "moments": moments_of(optimizers)}
     message = ""
     try:

@@ -116,7 +116,7 @@ def test_every_setting_is_compared_but_those_that_name_places(small_config: Sett
     del tables["data"]
     assert set(settings) == {f"{table}.{key}" for table, keys in tables.items() for key in keys}
     assert settings["training.per_device_train_batch_size"] == 16
-    assert {"run.resume", "run.init_from", "run.reset_optimizer", "checkpoint.async"} <= set(settings)
+    assert {"run.resume", "run.init_from", "checkpoint.async"} <= set(settings)
 
 
 def test_the_versions_tell_builds_and_sources_apart(monkeypatch: Patch, tmp_path: Any) -> None:
