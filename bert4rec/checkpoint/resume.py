@@ -32,8 +32,7 @@ Settings = Mapping[str, Mapping[str, Any]]
 # Settings that may change in a resumed run; the fingerprint of the dataset guards the data.
 FREE_TABLES = {"data", "preprocessing", "parallelism", "evaluation", "checkpoint", "run"}
 FREE_KEYS = {
-    "n_epochs", "max_minutes", "patience", "num_workers", "per_device_train_batch_size", "max_skipped_steps",
-    "negatives_shared_by",
+    "n_epochs", "max_minutes", "patience", "num_workers", "per_device_train_batch_size", "negatives_shared_by",
 }  # fmt: skip
 OPTIMIZERS = ("training.optimizer", "parallelism.sparse_optimizer")
 FIXED = ("evaluation.seen_items",)  # the best epoch so far depends on it

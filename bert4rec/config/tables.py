@@ -329,8 +329,6 @@ class Training(Table):
     patience: Whole | Literal["auto"] = "auto"
     """validations without improvement before early stopping; measured by full NDCG@10 (mse: RMSE); 0 = never; auto = 5,
     the best two fifths of all epochs ago, and at least 2,000 steps"""
-    max_skipped_steps: Whole = 0
-    """steps to skip at most because a loss or gradient is not finite; 0 = the first one ends the run"""
     deterministic: bool = False
     """use deterministic algorithms only; slower on CUDA"""
     seed: Seed = 1
