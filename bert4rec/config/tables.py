@@ -398,8 +398,6 @@ class Checkpoint(Table):
     """number of latest checkpoints to keep; the best on validation is kept as well"""
     async_: bool | Literal["auto"] = Field("auto", alias="async")
     """write checkpoints in the background, from a copy; auto = if memory has room for the copy"""
-    on_error: Literal["continue", "stop"] = "continue"
-    """continue or stop if a checkpoint cannot be written; the last good checkpoint is kept"""
     seconds_on_signal: float = Field(8.0, ge=0)
     """maximum seconds for a checkpoint on a signal; none is written if it would take longer; torchx kills after 10"""
 
