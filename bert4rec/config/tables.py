@@ -184,13 +184,11 @@ class Preprocessing(Table):
     time_until: Time = ""
     """drop rows at or after this time; ISO 8601 or seconds since 1970; "" = no limit"""
     min_user_interactions: Count = 1
-    """drop users with fewer interactions"""
+    """drop users with fewer interactions; the limits for users and items are repeated until all hold"""
     max_user_interactions: Whole = 0
     """drop users with more interactions; 0 = no limit"""
     min_item_interactions: Count = 1
     """drop items with fewer interactions; counted before users are dropped"""
-    k_core: bool = True
-    """repeat the limits for items and users until all hold; false = each once, items first"""
     repeats: Literal["keep", "first", "last", "first_in_a_row"] = "keep"
     """interactions that stay if a user repeats an item; keep = all of them; first_in_a_row = the first of those with
     no other item between them"""

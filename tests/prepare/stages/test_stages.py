@@ -130,21 +130,14 @@ def test_without_times_the_order_of_the_file_counts_and_users_wait_for_rare_item
     assert found.dropped == {}
 
 
-@pytest.mark.parametrize(
-    ("k_core", "left", "counts", "dropped"),
-    [  # without users 2 and 3, of whom one row each is left, item 1 has become rare
-        (False, [[(1, 0), (1, 1), (1, 0)], []], [2, 1, 0, 0], {"min_item_interactions": 2, "min_user_interactions": 2}),
-        (True, [[(1, 0), (1, 0)], []], [2, 0, 0, 0], {"min_item_interactions": 3, "min_user_interactions": 2}),
-    ],
-)
-def test_the_limits_hold_for_users_and_items_together_where_it_is_asked_for(
-    tmp_path: Path, k_core: bool, left: list[list[tuple[int, int]]], counts: list[int], dropped: dict[str, int]
-) -> None:
+def test_the_limits_hold_for_users_and_items_together(tmp_path: Path) -> None:
+    """Without users 2 and 3, of whom one row each is left, item 1 has become rare."""
     rows = ordered(tmp_path / "parts", [(1, [0, 1, 0]), (2, [0, 2])], [(3, [1, 3])])
-    settings = Preprocessing(min_item_interactions=2, min_user_interactions=2, k_core=k_core)
+    settings = Preprocessing(min_item_interactions=2, min_user_interactions=2)
     limit_rows(rows, settings, progress=Progress())
-    assert [part.rows() for part in rows.parts] == left
-    assert (rows.counts.tolist(), rows.dropped) == (counts, dropped)
+    assert [part.rows() for part in rows.parts] == [[(1, 0), (1, 0)], []]
+    assert rows.counts.tolist() == [2, 0, 0, 0]
+    assert rows.dropped == {"min_item_interactions": 3, "min_user_interactions": 2}
 
 
 def test_a_split_by_time_without_times_is_refused(tmp_path: Path) -> None:
