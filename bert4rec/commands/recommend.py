@@ -24,7 +24,7 @@ KEPT = "seen items may be recommended, as in the evaluation of this run (--seen=
 OF_PACKAGE = "seen items {what}, as this model was exported (--seen=keep|leave-out decides)"
 
 COLUMN_SETTINGS = ("data.user_column", "data.item_column", "data.time_column")
-FILE_SETTINGS = (*COLUMN_SETTINGS, "data.time_unit", "data.time_format", "data.separator", "data.has_header")
+FILE_SETTINGS = (*COLUMN_SETTINGS, "data.time_format", "data.separator", "data.has_header")
 MOST_UNKNOWN = 0.5  # largest share of unknown items in a file of --allow or --deny
 
 logger = logging.getLogger(__name__)

@@ -47,6 +47,7 @@ OTHER_KEYS = {
     "data.user_column": "user user_id user_col",
     "data.item_column": "item item_id item_col",
     "data.time_column": "time timestamp time_col date",
+    "data.time_format": "time_unit unit date_format",
     "data.separator": "sep delimiter delim",
     "preprocessing.memory_gb": "memory mem",
     "run.resume": "checkpoint ckpt restore",

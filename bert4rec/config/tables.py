@@ -152,10 +152,9 @@ class Data(Table):
     """field separator (table); auto = tab, "::", ";" or ",", detected from the first line"""
     has_header: bool = True
     """the first line of a text file has the column names (table); false = columns are named 1, 2, …"""
-    time_unit: Literal["auto", "s", "ms", "us", "ns"] = "auto"
-    """unit of numeric timestamps; auto = detected from the size of the first values"""
     time_format: str = ""
-    """strptime format of text timestamps (table); UTC unless it has %z; "" = ISO 8601"""
+    """s, ms, us or ns for numeric timestamps, or a strptime format for text (table); UTC unless it has %z; "" = ISO
+    8601 or numbers, whose unit is detected from the size of the first values"""
     extends: UserPath = ""
     """older dataset folder whose ids are kept; data.path then names the old and the new files; "" = none"""
     n_users: Count = 3000
