@@ -252,8 +252,6 @@ class Model(Table):
     head: Literal["tied", "linear"] = "tied"
     """output layer; tied = scores by the item embeddings; linear = a separate layer on each process, for small
     catalogues"""
-    output_bias: bool = True
-    """add a learned bias per item to the scores"""
 
     @property
     def knows_times(self) -> bool:

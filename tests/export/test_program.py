@@ -55,17 +55,14 @@ def expected(network: Network, *, leaves_out_seen: bool) -> tuple[Tensor, Tensor
 
 @KINDS
 @pytest.mark.parametrize("head", ["tied", "linear"])
-@pytest.mark.parametrize("output_bias", [True, False])
 @pytest.mark.parametrize("leaves_out_seen", [True, False])
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
 @torch.no_grad()
 def test_it_finds_what_the_network_finds(
-    kind: type[SequenceModel], head: str, output_bias: bool, leaves_out_seen: bool, positions: str
+    kind: type[SequenceModel], head: str, leaves_out_seen: bool, positions: str
 ) -> None:
     is_rotary = positions == "rotary"
-    network = network_of(
-        model(kind, head=head, output_bias=output_bias, positions=positions, input_norm=is_rotary)
-    )  # fmt: skip
+    network = network_of(model(kind, head=head, positions=positions, input_norm=is_rotary))
     program = Program(network, leaves_out_seen=leaves_out_seen)
     wanted = expected(network, leaves_out_seen=leaves_out_seen)
     for on_the_left in (False, True):

@@ -60,7 +60,7 @@ def begin(name: str, parts: list[str]) -> tuple[str, str]:
     [
         ({"settings": {"training.learning_rate": 0.01}}, "training.learning_rate = 0.01, not 0.001"),
         ({"settings": {"parallelism.mode": "ddp"}}, 'parallelism.mode = "ddp", not "dmp"'),
-        ({"settings": {"model.output_bias": False}}, "model.output_bias = false, not true"),
+        ({"settings": {"training.compile": True}}, "training.compile = true, not false"),
         ({"settings": {"training.rho": 1}}, "training.rho = 1, not missing"),
         ({"device": {"device": "cuda"}}, 'device = "cuda", not "cpu"'),
         ({"weights": {"weights (checksum)": "9bc1"}}, 'weights (checksum) = "9bc1", not missing'),
