@@ -118,8 +118,8 @@ def with_dataset(folder: str, overrides: Overrides) -> Overrides:
                 "out, or prepare another dataset with it"
             )
     metadata = read_metadata(Path(folder))
-    known = {key: value for key, value in metadata["preprocessing"].items() if key in Preprocessing.model_fields}
-    data, recipe = Data(source=metadata["source"], dataset_dir=folder), Preprocessing(**known)
+    data = Data(source=metadata["source"], dataset_dir=folder)
+    recipe = Preprocessing.from_saved(metadata["preprocessing"])
     tables = {"data": data.model_dump(mode="json"), "preprocessing": recipe.model_dump(mode="json")}
     return Overrides(flat(tables) | overrides, overrides.typed)
 

@@ -157,7 +157,7 @@ def _settings(arguments: argparse.Namespace) -> tuple[Data, Preprocessing, bool]
     saved = find_trained(arguments.run_folder).metadata["config"]
     typed_data = load_config(None, overrides).data
     changes = {name.removeprefix("data."): getattr(typed_data, name.removeprefix("data.")) for name in overrides}
-    data = Data.model_validate(saved.get("data", {})).model_copy(update=changes)  # a package has no [data]
+    data = Data.from_saved(saved.get("data", {})).model_copy(update=changes)  # a package has no [data]
     backwards = saved.get("preprocessing", {}).get("reverse_file_order", "auto")
     return data, Preprocessing(reverse_file_order=backwards), bool(overrides.keys() & {*COLUMN_SETTINGS})
 

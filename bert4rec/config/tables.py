@@ -8,9 +8,10 @@ The tables are strict (pydantic). Neither torch nor Polars is imported here, so 
 
 import os
 import re
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import tomli_w
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
@@ -118,6 +119,11 @@ class Table(BaseModel):
         extra="forbid", strict=True, frozen=True, allow_inf_nan=False, serialize_by_alias=True,
         use_attribute_docstrings=True,
     )  # fmt: skip
+
+    @classmethod
+    def from_saved(cls, values: Mapping[str, Any]) -> Self:
+        """Return the table of saved settings, without those that this version does not have."""
+        return cls(**{key: value for key, value in values.items() if key in cls.model_fields})
 
 
 class Data(Table):
