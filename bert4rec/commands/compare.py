@@ -1,7 +1,6 @@
 """`bert4rec compare RUN RUN …`: show runs side by side, with their differences, intervals and tests."""
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 
 from bert4rec.runtime.console import quiet_libraries
@@ -31,25 +30,25 @@ def run(arguments: argparse.Namespace) -> int:
     with quiet_libraries():
         from bert4rec.report.compared_runs import read_run
         from bert4rec.report.comparison import compare, curves_png, has_curves, html_page, text_page
-        from bert4rec.runtime.files import atomic_write
 
         comparison = compare([read_run(folder) for folder in arguments.folders], split=arguments.split)
         print(text_page(comparison))
         if arguments.html:
-            _write("--html", arguments.html, lambda path: atomic_write(path, html_page(comparison)))
+            _write("--html", arguments.html, html_page(comparison))
         if arguments.markdown:
             picture = arguments.markdown.with_name(f"{arguments.markdown.stem}-curves.png")
             name = picture.name if has_curves(comparison.columns) else ""
             if name:
-                _write("--markdown", picture, lambda path: atomic_write(path, curves_png(comparison.columns)))
-            page = text_page(comparison, picture=name)
-            _write("--markdown", arguments.markdown, lambda path: atomic_write(path, page))
+                _write("--markdown", picture, curves_png(comparison.columns))
+            _write("--markdown", arguments.markdown, text_page(comparison, picture=name))
     return 0
 
 
-def _write(option: str, path: Path, write: Callable[[Path], None]) -> None:
+def _write(option: str, path: Path, content: str | bytes) -> None:
+    from bert4rec.runtime.files import atomic_write
+
     try:
-        write(path)
+        atomic_write(path, content)
     except OSError as error:
         raise SettingsError(f"{option}={path}: cannot be written: {error.strerror}; name another file") from None
     print(path)

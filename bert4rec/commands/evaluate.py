@@ -86,14 +86,6 @@ def settings_of(trained: Trained, argv: Sequence[str]) -> Config:
     if trained.is_package and not dataset:
         raise SettingsError(f"{trained.folder}: a model package names no dataset; name one behind it")
     overrides["data.dataset_dir"] = dataset or str(trained.dataset)
-    saved = trained.settings
-    if trained.run is None:
-        return load_config(None, Overrides(saved | overrides | WITHOUT_STATE, overrides.typed))
-    config = load_config(trained.run / CONFIG, Overrides(overrides | WITHOUT_STATE, overrides.typed))
-    for name, value in flat({"model": config.model.model_dump(mode="json")}).items():
-        if saved.get(name, value) != value:
-            raise SettingsError(
-                f"{trained.run / CONFIG}: {name} = {value}, but the weights in {trained.folder} are of a model with "
-                f"{saved[name]}; restore that file"
-            )
-    return config
+    file = trained.run and trained.run / CONFIG  # has the settings of the last training; the weights may be older
+    saved = trained.settings if file is None else flat({"model": trained.model})
+    return load_config(file, Overrides(saved | overrides | WITHOUT_STATE, overrides.typed))

@@ -159,8 +159,8 @@ class Data(Table):
     has_header: bool = True
     """the first line of a text file has the column names (table); false = columns are named 1, 2, …"""
     time_format: str = ""
-    """s, ms, us or ns for numeric timestamps, or a strptime format for text (table); UTC unless it has %z; "" = ISO
-    8601 or numbers, whose unit is detected from the size of the first values"""
+    """format of the timestamps, "" = ISO 8601 or numbers; s, ms, us, ns = numbers in that unit, else it is detected
+    from the size of the first values; or a strptime format of text (table), UTC unless it has %z"""
     extends: UserPath = ""
     """older dataset folder whose ids are kept; data.path then names the old and the new files; "" = none"""
     n_users: Count = 3000
@@ -431,11 +431,6 @@ class Config(Table):
     evaluation: Evaluation = Field(default_factory=Evaluation)
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
     run: Run = Field(default_factory=Run)
-
-    @property
-    def window_step(self) -> int:
-        """Return items between the ends of two training windows."""
-        return self.training.sliding_step or self.max_len
 
     @property
     def max_len(self) -> int:

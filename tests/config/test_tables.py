@@ -91,10 +91,10 @@ def test_an_address_is_whole_for_the_preparation_and_saved_without_its_secrets()
 
 def test_what_follows_from_several_tables() -> None:
     config = load_config(None, {"model.max_len": 50})
-    assert (config.window_step, config.shortest_window, config.run_name) == (50, 2, "synthetic-dmp")
+    assert (config.shortest_window, config.run_name) == (2, "synthetic-dmp")
     changes = {"training.sliding_step": 7, "run.name": "mine", "parallelism.mode": "ddp"}
     config = load_config(None, changes)
-    assert (config.window_step, config.shortest_window, config.run_name) == (7, 7, "mine")
+    assert (config.shortest_window, config.run_name) == (7, "mine")
 
 
 @pytest.mark.parametrize(

@@ -116,15 +116,6 @@ def test_a_finished_run_is_never_overwritten(runs: Callable[..., dict[str, Any]]
     assert json.loads((first / "report.json").read_text())["training"]["epochs"] == 2
 
 
-def test_report_command_prints_the_table(runs: Callable[..., dict[str, Any]]) -> None:
-    run = runs(ALONE, "dmp")
-    done = start([sys.executable, "-m", "bert4rec", "report", str(run["folder"])])
-    assert done.returncode == 0
-    assert f"{run['test']['full']['HR@10']:.4f}" in done.stdout
-    assert str(run["folder"] / "report.html") in done.stdout
-    assert "bert4rec prepare --config=configs/ml-1m.toml" in done.stdout
-
-
 @pytest.mark.long
 def test_time_and_patience_end_a_run_with_a_report(small_config: Settings, tmp_path: Path) -> None:
     for stopped_by, changes in {
@@ -155,24 +146,6 @@ def test_all_data_can_be_trained_on(small_config: Settings, tmp_path: Path) -> N
     assert f"\nreport: {folder / 'report.html'}\nall figures: bert4rec report {folder}\n" in done.stdout
     assert {"test", "validation"}.isdisjoint(json.loads((folder / "report.json").read_text()))
     assert start([sys.executable, "-m", "bert4rec", "report", str(folder)]).returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["--training.n_epoch=3"], "--training.n_epochs?"),
-        (["--config=none.toml"], "none.toml: "),
-        (["--data.dataset_dir=nowhere"], "nowhere: "),
-        (["--parallelism.device=cuda"], 'parallelism.device = "cuda": '),
-    ],
-)
-@pytest.mark.usefixtures("alone")
-def test_bad_settings_are_one_line_and_status_2(arguments: list[str], named: str, capsys: Capture) -> None:
-    assert main(["train", *arguments]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert err.startswith("error: ")
-    assert named in err
 
 
 @pytest.mark.usefixtures("alone")
