@@ -21,7 +21,7 @@ from bert4rec.checkpoint.run_folder import (
     step_folder,
 )
 from bert4rec.checkpoint.run_settings import on_processes, with_dataset
-from bert4rec.config.load import Overrides, load_config, parse_command_line, read_options, take_positional
+from bert4rec.config.load import Overrides, load_config, parse_command_line, take_positional
 from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
 from bert4rec.runtime.console import log_to_terminal
@@ -102,8 +102,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _overrides(settings: list[str]) -> Overrides:
     dataset, options = take_positional(settings)
-    overrides = parse_command_line(options)[1]
-    if any(name == "config" for name, _ in read_options(options)):
+    file, overrides = parse_command_line(options)
+    if file is not None:
         raise SettingsError("--config: an extended run has the run's settings; override them by --table.key=value")
     if not dataset:
         raise SettingsError("DATASET is missing: name the folder that was made with --data.extends, behind the run")

@@ -97,12 +97,9 @@ def _share_or_time(value: float | str) -> float | str:
 
 
 Count: TypeAlias = Annotated[int, Field(ge=1)]
-MaxLen: TypeAlias = Annotated[int, Field(ge=2)]
-Dropout: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
 Whole: TypeAlias = Annotated[int, Field(ge=0)]
 Positive: TypeAlias = Annotated[float, Field(gt=0)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
-Age: TypeAlias = Annotated[float, Field(ge=0, lt=0.5)]
 Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**32)]
 UserPath: TypeAlias = Annotated[str, AfterValidator(expand_user), AfterValidator(_on_this_machine)]
 DataPath: TypeAlias = Annotated[  # what is saved of a run is often shown to others
@@ -241,7 +238,7 @@ class Model(Table):
     """transformer blocks"""
     ffn_dim: Count = 256
     """width of the feed-forward layers"""
-    max_len: MaxLen | Literal["auto"] = "auto"
+    max_len: Annotated[int, Field(ge=2)] | Literal["auto"] = "auto"
     """longest input sequence, in items; auto = 50, 100 or 200: the smallest that three quarters of the histories fit
     into, at most 200"""
     positions: Literal["rotary", "learned"] = "rotary"
@@ -252,7 +249,7 @@ class Model(Table):
     times: Literal["none", "history", "target"] = "none"
     """timestamps that the model uses; history = those of past items; target = also the time of the prediction, in
     evaluation that of the target, which makes it another task"""
-    dropout: Dropout | Literal["auto"] = "auto"
+    dropout: Annotated[float, Field(ge=0, lt=1)] | Literal["auto"] = "auto"
     """dropout rate; auto = by the mean interactions per item: 0.1 from 100 on; below, bert4rec 0.2, sasrec 0.3 from 30
     on, else 0.5"""
     head: Literal["tied", "linear"] = "tied"
@@ -288,7 +285,7 @@ class Training(Table):
     for 30 % of the steps, then down to almost 0"""
     warmup_steps: Whole = 0
     """steps of linear learning-rate warm-up"""
-    average_age: Age | Literal["auto"] = "auto"
+    average_age: Annotated[float, Field(ge=0, lt=0.5)] | Literal["auto"] = "auto"
     """moving average of the weights: its mean age, as a share of all steps; the average is validated, tested and saved;
     0 = no average; auto = 0.1, but 0 with a decaying learning rate, or if fbgemm updates a table"""
     max_grad_norm: float = Field(1.0, ge=0)
