@@ -91,7 +91,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     data, preprocessing, is_named = _settings(arguments)
     model = load_model(arguments)
-    model.require_histories()
     options: dict[str, Any] = {
         "leave_out_seen": None if arguments.seen is None else arguments.seen == "leave-out",
         "allow": None if arguments.allow is None else _items("--allow", arguments, model.ids, data),
