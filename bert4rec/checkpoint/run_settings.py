@@ -118,7 +118,8 @@ def with_dataset(folder: str, overrides: Overrides) -> Overrides:
                 "out, or prepare another dataset with it"
             )
     metadata = read_metadata(Path(folder))
-    data, recipe = Data(source=metadata["source"], dataset_dir=folder), Preprocessing(**metadata["preprocessing"])
+    data = Data(source=metadata["source"], dataset_dir=folder)
+    recipe = Preprocessing.from_saved(metadata["preprocessing"])
     tables = {"data": data.model_dump(mode="json"), "preprocessing": recipe.model_dump(mode="json")}
     return Overrides(flat(tables) | overrides, overrides.typed)
 
