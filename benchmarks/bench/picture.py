@@ -27,7 +27,7 @@ def draw(record: Record, folder: Path) -> None:
         _draw_ratios(left, plain, record)
         for axes in right:
             _draw_steps(axes, steps)
-        folder / FILE.write_bytes(to_png(figure))
+        (folder / FILE).write_bytes(to_png(figure))
 
 
 def _draw_ratios(axes: "Axes", plain: list[Figure], record: Record) -> None:
