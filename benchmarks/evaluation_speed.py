@@ -38,7 +38,7 @@ from bert4rec.sharding.parallelize import initialize
 
 SHAPE = {"data.source": "random", "data.n_users": 6040, "data.n_items": 3416, "data.n_rows": 1_000_209,
          "preprocessing.validation_users": 1}  # fmt: skip
-SHAPE_OF_MODEL = {"embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "head", "output_bias"}
+SHAPE_OF_MODEL = {"embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "head"}
 PROTOCOLS = ["full", "popular", "uniform"]
 CPU = torch.device("cpu")
 

@@ -43,7 +43,6 @@ SMALL = {
 TIMED: list[tuple[Any, str, str]] = [
     (StepSync, "start", "decisions: asked"),
     (StepSync, "wait", "decisions: waited for"),
-    (Step, "_problem", "is all finite"),
     (dist.Work, "wait", "of the model: waited for"),
     *((dist, name, f"of the model: {name}") for name in ("all_reduce", "all_gather", "all_to_all_single", "broadcast")),
 ]

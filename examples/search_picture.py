@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from optuna.trial import FrozenTrial, TrialState
 
-from bert4rec.report.charts import BEST, MODEL, MUTED, POPULARITY, STYLE, write_png
+from bert4rec.report.charts import BEST, MODEL, MUTED, POPULARITY, STYLE, to_png
 
 COLUMNS = 4
 ENOUGH = 10  # finished trials, to say which settings matter
@@ -37,7 +37,7 @@ def draw(study: optuna.Study, metric: str, path: Path) -> None:
             axes.set_title(importance, loc="right", color=MUTED)
             axes.tick_params(labelleft=place % COLUMNS == 0)
         unfinished = path.with_name(f".{os.getpid()}-{path.name}")  # searches side by side draw the same file
-        write_png(figure, unfinished)
+        unfinished.write_bytes(to_png(figure))
         unfinished.replace(path)
 
 

@@ -43,8 +43,10 @@ def interrupted(config: Config) -> str:
     return str(caught.value)
 
 
-def in_step(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, number: int) -> None:
-    """Send this process a SIGTERM when `target.name` is called for the time `number`, and wait until it is noticed.
+def in_step(
+    monkeypatch: pytest.MonkeyPatch, target: Any, name: str, number: int, *, sent: int = signal.SIGTERM
+) -> None:
+    """Send this process the signal `sent` at call `number` of `target.name`, and wait until it is noticed.
 
     A thread notices it, which on a busy machine may come too late for a short run.
     """
@@ -55,7 +57,7 @@ def in_step(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, number: int
         nonlocal calls
         calls += 1
         if calls == number:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), sent)
             while not entered[-1].number:
                 time.sleep(0.001)
         return original(*args, **kwargs)

@@ -74,14 +74,13 @@ def test_ctrl_c_is_a_keyboard_interrupt_when_all_is_saved_and_the_run_goes_on(
 ) -> None:
     """In an event loop, as in a notebook, which has handlers of its own."""
     received: list[int] = []
-    interrupt = in_step_by(signal.SIGINT)
 
     async def cell() -> bert4rec.Run:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGUSR1, received.append, signal.SIGUSR1)
         before = (snapshot(), [signal.getsignal(number) for number in (1, 2, 15)])
         with monkeypatch.context() as patch:
-            interrupt(patch)
+            in_step(patch, *FORWARD, 10, sent=signal.SIGINT)
             with pytest.raises(KeyboardInterrupt, match=r"^stopped by SIGINT: saved after step 1\d; continue with: "):
                 bert4rec.train(settings)
         assert (snapshot(), [signal.getsignal(number) for number in (1, 2, 15)]) == before
@@ -99,17 +98,6 @@ def test_ctrl_c_is_a_keyboard_interrupt_when_all_is_saved_and_the_run_goes_on(
     assert received == [signal.SIGUSR1]  # the loop's own way to hear of signals is there again
     assert run.folder == tmp_path / "runs" / "synthetic-dmp"
     assert (run.report["training"]["epochs"], len(run.report["training"]["resumed"])) == (3, 1)
-
-
-def in_step_by(number: int) -> Callable[[pytest.MonkeyPatch], None]:
-    """Sends this process the signal in the tenth step."""
-
-    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        kill = os.kill
-        monkeypatch.setattr("tests.runs.os.kill", lambda pid, _: kill(pid, number))
-        in_step(monkeypatch, *FORWARD, 10)
-
-    return patch
 
 
 def test_a_training_in_another_thread_leaves_signals_alone(settings: dict[str, Any]) -> None:

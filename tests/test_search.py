@@ -16,7 +16,6 @@ import matplotlib.image
 import pytest
 
 from bert4rec.config.load import load_config, parse_command_line
-from bert4rec.config.tables import Config
 from tests.conftest import SMALL
 from tests.fixture_types import Capture, Patch
 
@@ -327,25 +326,3 @@ def test_trials_that_cannot_be_compared_are_no_search(
     monkeypatch.setattr(script, "try_lock", lambda file, wait=False: True)  # as bert4rec.runtime.files has it there
     with pytest.raises(script.SettingsError, match=r"locks, which this file system does not have$"):
         opened()
-
-
-def test_the_picture_has_a_plot_for_each_setting(script: ModuleType, tmp_path: Path) -> None:
-    study = optuna.create_study(direction="maximize")
-    for number in range(14):
-        trial = study.ask()
-        script.space(trial, Config(), 2000)
-        if number == 3:
-            study.tell(trial, state=TrialState.FAIL)
-        elif number % 5 == 4:
-            trial.report(0.01, 2)
-            study.tell(trial, state=TrialState.PRUNED)
-        else:
-            study.tell(trial, number / 100)
-    path = tmp_path / "search.png"
-    script.draw(study, "NDCG@10", path)
-    assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    image = matplotlib.image.imread(path)
-    n_settings = len({name for trial in study.trials for name in trial.params if trial.values})
-    assert image.shape[:2] == (round(120 * (3.0 + 2.1 * -(-n_settings // 4))), 1260)
-    assert image.std() > 0.05  # it is not blank
-    assert [one.name for one in tmp_path.iterdir()] == ["search.png"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from benchmarks.bench.record import Record
 from benchmarks.bench.table import PARTS, ratios
 from benchmarks.bench.timing import OURS, WHOLE, Figure
-from bert4rec.report.charts import BAND, INK, MODEL, MUTED, OTHERS, POPULARITY, new_figure, write_png
+from bert4rec.report.charts import BAND, INK, MODEL, MUTED, OTHERS, POPULARITY, new_figure, to_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +27,7 @@ def draw(record: Record, folder: Path) -> None:
         _draw_ratios(left, plain, record)
         for axes in right:
             _draw_steps(axes, steps)
-        write_png(figure, folder / FILE)
+        (folder / FILE).write_bytes(to_png(figure))
 
 
 def _draw_ratios(axes: "Axes", plain: list[Figure], record: Record) -> None:

@@ -105,7 +105,7 @@ def our_model(shape: Shape, dropout: float = 0.1, head: str = "tied") -> Bert4Re
     """With its initial weights."""
     model = Bert4Rec(
         n_items=shape.n_items, embed_dim=shape.width, n_heads=HEADS, n_layers=LAYERS, ffn_dim=4 * shape.width,
-        max_len=shape.max_len, dropout=dropout, head=head, output_bias=True, device="cpu",
+        max_len=shape.max_len, dropout=dropout, head=head, device="cpu",
     )  # fmt: skip
     initialize(model, seed=1)
     return model

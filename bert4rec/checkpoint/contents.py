@@ -14,7 +14,6 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from bert4rec.checkpoint.run_folder import BEST, UNFINISHED, found, step_folder
-from bert4rec.checkpoint.run_settings import how_to_continue
 from bert4rec.checkpoint.store import Copies, SaveError, Tensors, load, save
 from bert4rec.checkpoint.stored_tensors import MODEL
 from bert4rec.models.tables import saved_name
@@ -108,15 +107,14 @@ logger = logging.getLogger(__name__)
 class CheckpointSettings:
     """Hold when a checkpoint is due, after `every_steps` or `every_minutes` (0: never), and how many to `keep`.
 
-    `asynchronous`: a thread writes a copy in memory; "auto": if every rank has memory for the copy. `on_error`: what to
-    do if a save fails. `seconds_on_signal`: the most that a save on a signal may take.
+    `asynchronous`: a thread writes a copy in memory; "auto": if every rank has memory for the copy.
+    `seconds_on_signal`: the most that a save on a signal may take.
     """
 
     every_steps: int
     every_minutes: float
     keep: int
     asynchronous: bool | Literal["auto"]
-    on_error: Literal["continue", "stop"]
     seconds_on_signal: float
 
 
@@ -147,10 +145,7 @@ class CheckpointManager:
         return by_time or bool(every_steps and step % every_steps == 0)
 
     def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any], *, best_step: int) -> None:
-        """Save `tensors` and `metadata` as they are after `step` steps; `best_step` is the best step so far.
-
-        With `on_error` = "stop", raises `SaveError` if this save or the previous asynchronous one fails.
-        """
+        """Save `tensors` and `metadata` as they are after `step` steps; `best_step` is the best step so far."""
         self.wait()
         self.last_step, self._saved_at = step, time.monotonic()
         is_asynchronous = self._is_asynchronous(tensors)
@@ -160,16 +155,13 @@ class CheckpointManager:
             self.wait()
 
     def wait(self) -> None:
-        """Wait until the current checkpoint is written. Raises as `save` does."""
+        """Wait until the current checkpoint is written; warn if it cannot be."""
         writing, self._writing = self._writing, None
         try:
             if writing is not None:
                 writing.result()
         except SaveError as error:
             self.last_step = 0
-            if self._settings.on_error == "stop":
-                advice = f"free the disk, then {how_to_continue(self._folder.parent)}"
-                raise SaveError(f"cannot save: {error}; {self.kept()}; {advice}") from None
             logger.warning(f"cannot save: {error}; {self.kept()}")
 
     def require_time_to_save(self, tensors: Tensors, number: int) -> None:

@@ -32,8 +32,7 @@ Settings = Mapping[str, Mapping[str, Any]]
 # Settings that may change in a resumed run; the fingerprint of the dataset guards the data.
 FREE_TABLES = {"data", "preprocessing", "parallelism", "evaluation", "checkpoint", "run"}
 FREE_KEYS = {
-    "n_epochs", "max_minutes", "patience", "num_workers", "per_device_train_batch_size", "max_skipped_steps",
-    "negatives_shared_by",
+    "n_epochs", "max_minutes", "patience", "num_workers", "per_device_train_batch_size", "negatives_shared_by",
 }  # fmt: skip
 OPTIMIZERS = ("training.optimizer", "parallelism.sparse_optimizer")
 FIXED = ("evaluation.seen_items",)  # the best epoch so far depends on it
@@ -91,7 +90,7 @@ def best_of(path: Path) -> tuple[Path, Mapping[str, Any]]:
     return folder, read_metadata(folder)
 
 
-def check_settings(saved: Mapping[str, Any], settings: Settings, fingerprint: str, *, reset_optimizer: bool) -> None:
+def check_settings(saved: Mapping[str, Any], settings: Settings, fingerprint: str) -> None:
     """Raise `SettingsError` with both values of the first setting that may not change in a resumed run."""
     if saved["fingerprint"] != fingerprint:
         raise SettingsError(
@@ -101,11 +100,11 @@ def check_settings(saved: Mapping[str, Any], settings: Settings, fingerprint: st
         )
     changed = changes(saved, settings)
     for name in OPTIMIZERS:
-        if name in changed and not reset_optimizer:
+        if name in changed:
             before, now = changed[name]
             raise SettingsError(
                 f'{name} = "{before}" in the run, "{now}" now: its state does not fit another optimizer; set it to '
-                f'"{before}", or reset the optimizers with --run.reset_optimizer=true'
+                f'"{before}", or start a new run from the weights of this one with --run.init_from'
             )
     for name, (before, now) in changed.items():
         if not _is_free(name):
@@ -113,12 +112,6 @@ def check_settings(saved: Mapping[str, Any], settings: Settings, fingerprint: st
                 f"{name} = {before} in the run, {now} now: a resumed run keeps this setting; set it to {before} "
                 "(the run's config.toml has all settings), or start a new run without --resume"
             )
-
-
-def wants_fresh_optimizers(saved: Mapping[str, Any], settings: Settings) -> bool:
-    """Return whether to reset the optimizers now: repeating a command with `run.reset_optimizer` resets only once."""
-    has_changed = not changes(saved, settings).keys().isdisjoint(OPTIMIZERS)
-    return settings["run"]["reset_optimizer"] and (has_changed or not saved["config"]["run"]["reset_optimizer"])
 
 
 def changes(saved: Mapping[str, Any], settings: Settings) -> dict[str, list[Any]]:

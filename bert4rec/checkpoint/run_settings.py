@@ -118,12 +118,10 @@ def with_dataset(folder: str, overrides: Overrides) -> Overrides:
                 "out, or prepare another dataset with it"
             )
     metadata = read_metadata(Path(folder))
-    columns = metadata.get("columns", {})
-    named = {
-        f"{field}_column": columns.get(field, "") for field in ("user", "item", "time", "rating", "title") if columns
-    }
+    fields = ("user", "item", "time", "rating", "title") if "columns" in metadata else ()
+    named = {f"{field}_column": metadata["columns"].get(field, "") for field in fields}
     data = Data(source=metadata["source"], dataset_dir=folder, **named)
-    recipe = Preprocessing(**metadata["preprocessing"])
+    recipe = Preprocessing.from_saved(metadata["preprocessing"])
     tables = {"data": data.model_dump(mode="json"), "preprocessing": recipe.model_dump(mode="json")}
     return Overrides(flat(tables) | overrides, overrides.typed)
 

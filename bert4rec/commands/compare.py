@@ -1,7 +1,6 @@
 """`bert4rec compare RUN RUN …`: show runs side by side, with their differences, intervals and tests."""
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 
 from bert4rec.runtime.console import quiet_libraries
@@ -29,28 +28,28 @@ def run(arguments: argparse.Namespace) -> int:
     if len(arguments.folders) < 2:
         raise SettingsError(f"{arguments.folders[0]}: compare needs at least two runs; name another one")
     with quiet_libraries():
-        from bert4rec.report.charts import write_png
+        from bert4rec.report.charts import to_png
         from bert4rec.report.compared_runs import read_run
         from bert4rec.report.comparison import compare, draw_curves, has_curves, html_page, text_page
-        from bert4rec.runtime.files import atomic_write
 
         comparison = compare([read_run(folder) for folder in arguments.folders], split=arguments.split)
         print(text_page(comparison))
         if arguments.html:
-            _write("--html", arguments.html, lambda path: atomic_write(path, html_page(comparison)))
+            _write("--html", arguments.html, html_page(comparison))
         if arguments.markdown:
             picture = arguments.markdown.with_name(f"{arguments.markdown.stem}-curves.png")
             name = picture.name if has_curves(comparison.columns) else ""
             if name:
-                _write("--markdown", picture, lambda path: write_png(draw_curves(comparison.columns), path))
-            page = text_page(comparison, picture=name)
-            _write("--markdown", arguments.markdown, lambda path: atomic_write(path, page))
+                _write("--markdown", picture, to_png(draw_curves(comparison.columns)))
+            _write("--markdown", arguments.markdown, text_page(comparison, picture=name))
     return 0
 
 
-def _write(option: str, path: Path, write: Callable[[Path], None]) -> None:
+def _write(option: str, path: Path, content: str | bytes) -> None:
+    from bert4rec.runtime.files import atomic_write
+
     try:
-        write(path)
+        atomic_write(path, content)
     except OSError as error:
         raise SettingsError(f"{option}={path}: cannot be written: {error.strerror}; name another file") from None
     print(path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bert4rec.checkpoint.run_folder import CONFIG, Trained, find_trained
 from bert4rec.commands import launched
-from bert4rec.config.load import Overrides, flat, load_config, parse_command_line, read_options, take_positional
+from bert4rec.config.load import Overrides, flat, load_config, parse_command_line, take_positional
 from bert4rec.config.tables import Config
 from bert4rec.report.pages import metrics_table
 from bert4rec.report.summary import ratings_line, rules, unknown_items
@@ -75,25 +75,15 @@ def settings_of(trained: Trained, argv: Sequence[str]) -> Config:
     Raises `SettingsError` for a setting that an evaluation cannot change.
     """
     dataset, options = take_positional(argv)
-    if any(name == "config" for name, _ in read_options(options)):
-        raise SettingsError(
-            "--config: an evaluation uses the settings of its run; override settings by --table.key=value"
-        )
-    overrides = parse_command_line(options)[1]
+    file, overrides = parse_command_line(options)
+    if file is not None:
+        raise SettingsError("--config: an evaluation has the run's settings; override them by --table.key=value")
     for name in overrides:
         if not any(fnmatch(name, free) for free in FREE):
             raise SettingsError(f"{overrides.typed[name]}: cannot change in an evaluation; only: {', '.join(FREE)}")
     if trained.is_package and not dataset:
         raise SettingsError(f"{trained.folder}: a model package names no dataset; name one behind it")
     overrides["data.dataset_dir"] = dataset or str(trained.dataset)
-    saved = trained.settings
-    if trained.run is None:
-        return load_config(None, Overrides(saved | overrides | WITHOUT_STATE, overrides.typed))
-    config = load_config(trained.run / CONFIG, Overrides(overrides | WITHOUT_STATE, overrides.typed))
-    for name, value in flat({"model": config.model.model_dump(mode="json")}).items():
-        if saved.get(name, value) != value:
-            raise SettingsError(
-                f"{trained.run / CONFIG}: {name} = {value}, but the weights in {trained.folder} are of a model with "
-                f"{saved[name]}; restore that file"
-            )
-    return config
+    of_run = trained.run and trained.run / CONFIG  # has the settings of the last training; the weights may be older
+    saved = trained.settings if of_run is None else flat({"model": trained.model})
+    return load_config(of_run, Overrides(saved | overrides | WITHOUT_STATE, overrides.typed))

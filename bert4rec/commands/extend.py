@@ -21,7 +21,7 @@ from bert4rec.checkpoint.run_folder import (
     step_folder,
 )
 from bert4rec.checkpoint.run_settings import on_processes, with_dataset
-from bert4rec.config.load import Overrides, load_config, parse_command_line, read_options, take_positional
+from bert4rec.config.load import Overrides, load_config, parse_command_line, take_positional
 from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
 from bert4rec.runtime.console import log_to_terminal
@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # imports Arrow
 logger = logging.getLogger(__name__)
 
 FURTHER = 0.1  # default number of epochs, as a share of the epochs so far
-KEPT = ("training.optimizer", "parallelism.sparse_optimizer", "run.resume", "run.init_from", "run.reset_optimizer")
+KEPT = ("training.optimizer", "parallelism.sparse_optimizer", "run.resume", "run.init_from")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,8 +102,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _overrides(settings: list[str]) -> Overrides:
     dataset, options = take_positional(settings)
-    overrides = parse_command_line(options)[1]
-    if any(name == "config" for name, _ in read_options(options)):
+    file, overrides = parse_command_line(options)
+    if file is not None:
         raise SettingsError("--config: an extended run has the run's settings; override them by --table.key=value")
     if not dataset:
         raise SettingsError("DATASET is missing: name the folder that was made with --data.extends, behind the run")
@@ -115,7 +115,7 @@ def _overrides(settings: list[str]) -> Overrides:
 
 def _config(trained: Trained, overrides: Overrides, checkpoint: Path) -> Config:
     """Return the settings of the run with the `overrides`, for a new run in the same folder of runs."""
-    settings = trained.settings | {"run.resume": "", "run.init_from": "", "run.reset_optimizer": False}
+    settings = trained.settings | {"run.resume": "", "run.init_from": ""}
     settings["training.n_epochs"] = max(1, math.ceil(FURTHER * trained.metadata["state"]["epochs"]))
     checkpoints = checkpoint.resolve().parent
     if checkpoints.name == CHECKPOINTS:  # else the checkpoint was copied, and only the settings name the folder of runs

@@ -23,12 +23,9 @@ if TYPE_CHECKING:
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 FORMS = (
-    'JSON lines such as {"user": 7, "items": ["a", "b"]}, or a CSV or Parquet file with the columns user and item (a '
-    "row an interaction, in the order of a column time or else the oldest first) or, in Parquet, user and items (lists)"
-)
-TIMED = (
     'JSON lines such as {"user": 7, "items": ["a", "b"], "times": [5, 9]}, in seconds, or a CSV or Parquet file with '
-    "the columns user, item and time (a row an interaction) or, in Parquet, user, items and times (lists)"
+    "the columns user, item and time (a row an interaction) or, in Parquet, user, items and times (lists); only models "
+    "that know times need them, and rows without times are taken as the oldest first"
 )
 ENDINGS = (".jsonl", ".csv", ".parquet")
 COLUMNS = ("user", "rank", "item", "title", "score")
@@ -64,8 +61,8 @@ def read_histories(
                 yield [(user, of._replace(at=at) if isinstance(of, TimedHistory) else of) for user, of in part]
     except (OSError, ValueError) as error:  # text that is not UTF-8 and errors of Arrow are ValueErrors, too
         reason = getattr(error, "strerror", None) or error
-        name, forms = "standard input" if path == "-" else path, TIMED if with_times else FORMS
-        raise DataError(f"{name}: cannot be read: {reason}; it must be {forms}") from None
+        name = "standard input" if path == "-" else path
+        raise DataError(f"{name}: cannot be read: {reason}; it must be {FORMS}") from None
 
 
 def _has_json_lists(path: str) -> bool:

@@ -81,6 +81,7 @@ def show(error: UserError, *, is_awaited: bool = True) -> int:
 
 def _work(work: Callable[[T], None], prepared: T, *, resumes: bool) -> int:
     _quiet_libraries()
+    advice = how_to_continue() if resumes else "start it again"
     try:
         work(prepared)
     except Interrupted as interrupted:  # raised on all ranks together, so only rank zero prints it
@@ -94,13 +95,11 @@ def _work(work: Callable[[T], None], prepared: T, *, resumes: bool) -> int:
         if error.errno not in FULL:
             raise
         path = error.filename or "the run folder"
-        advice = how_to_continue() if resumes else "start it again"
         return show(RunInterruptedError(f"{path}: {error.strerror}; free the disk, then {advice}"))
     except RuntimeError as error:
         problem = next((problem for words, problem in GONE.items() if words in str(error)), None)
         if problem is None:
             raise
-        advice = how_to_continue() if resumes else "start it again"
         return show(RunInterruptedError(f"{problem}; {advice}"), is_awaited=False)
     return 0
 

@@ -19,12 +19,8 @@ if TYPE_CHECKING:
     from bert4rec.inference.histories import Histories, ItemIds
     from bert4rec.inference.recommender import Recommendation, Recommender
 
-LEFT_OUT = "seen items are left out, as in the evaluation of this run (--seen=keep: they may be recommended)"
-KEPT = "seen items may be recommended, as in the evaluation of this run (--seen=leave-out leaves them out)"
-OF_PACKAGE = "seen items {what}, as this model was exported (--seen=keep|leave-out decides)"
-
 COLUMN_SETTINGS = ("data.user_column", "data.item_column", "data.time_column")
-FILE_SETTINGS = (*COLUMN_SETTINGS, "data.time_unit", "data.time_format", "data.separator", "data.has_header")
+FILE_SETTINGS = (*COLUMN_SETTINGS, "data.time_format", "data.separator", "data.has_header")
 MOST_UNKNOWN = 0.5  # largest share of unknown items in a file of --allow or --deny
 
 logger = logging.getLogger(__name__)
@@ -95,7 +91,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     data, preprocessing, is_named = _settings(arguments)
     model = load_model(arguments)
-    model.require_histories()
     options: dict[str, Any] = {
         "leave_out_seen": None if arguments.seen is None else arguments.seen == "leave-out",
         "allow": None if arguments.allow is None else _items("--allow", arguments, model.ids, data),
@@ -103,7 +98,9 @@ def run(arguments: argparse.Namespace) -> int:
     }
     total, parts = _histories(arguments, model, data, preprocessing, is_named=is_named)
     if arguments.seen is None:
-        logger.info(_why(model))
+        what = "are left out" if model.leaves_out_seen else "may be recommended"
+        origin = "this model was exported" if model.is_package else "in the evaluation of this run"
+        logger.info(f"seen items {what}, as {origin} (--seen=keep|leave-out decides)")
     if arguments.output is None and (arguments.items is not None or arguments.user):
         (named_histories,) = parts
         recommendations = model.recommend([items for _, items in named_histories], arguments.top, **options)
@@ -128,13 +125,6 @@ def _figures(bar: ProgressBar, done: int, total: int | None) -> str:
     return f"{pluralize(done, 'history')}  {done / max(bar.seconds, 1e-3):,.0f} a second{left}"
 
 
-def _why(model: "Recommender") -> str:
-    """Return the sentence that says whether seen items are left out by default."""
-    if model.is_package:
-        return OF_PACKAGE.format(what="are left out" if model.leaves_out_seen else "may be recommended")
-    return LEFT_OUT if model.leaves_out_seen else KEPT
-
-
 def as_table(found: "list[Recommendation]") -> str:
     """Return rank, item, score and, if known, title as columns of text."""
     items = [str(one.item) for one in found]
@@ -157,7 +147,7 @@ def _settings(arguments: argparse.Namespace) -> tuple[Data, Preprocessing, bool]
     saved = find_trained(arguments.run_folder).metadata["config"]
     typed_data = load_config(None, overrides).data
     changes = {name.removeprefix("data."): getattr(typed_data, name.removeprefix("data.")) for name in overrides}
-    data = Data.model_validate(saved.get("data", {})).model_copy(update=changes)  # a package has no [data]
+    data = Data.from_saved(saved.get("data", {})).model_copy(update=changes)  # a package has no [data]
     backwards = saved.get("preprocessing", {}).get("reverse_file_order", "auto")
     return data, Preprocessing(reverse_file_order=backwards), bool(overrides.keys() & {*COLUMN_SETTINGS})
 

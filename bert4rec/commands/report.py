@@ -2,6 +2,7 @@
 
 import argparse
 import shlex
+import webbrowser
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -46,17 +47,10 @@ def run(arguments: argparse.Namespace) -> int:
     if "test" in report:
         print(f"{rules(report)}\n")
     page = _page(folder)
-    next_steps = _next_steps(folder, report) if kind_of(report).is_trained else _trained_one(folder, report)
-    print(f"Report with pictures and examples: {page}\n\n{next_steps}")
-    if arguments.open:
-        _open(page)
+    print(f"Report with pictures and examples: {page}\n\n{_next_steps(folder, report)}")
+    if arguments.open and not webbrowser.open(page.absolute().as_uri()):
+        raise UserError(f"{page}: no web browser found here; open this file with one")
     return 0
-
-
-def _trained_one(folder: Path, report: Mapping[str, Any]) -> str:
-    """Return the next command after a run of a kind that is not trained."""
-    options = [f"--config={folder / CONFIG}", "--model.kind=bert4rec"]
-    return f"A trained model on the same dataset:\n  {on_processes(report['world_size'], *options)}"
 
 
 def _page(folder: Path) -> Path:
@@ -76,15 +70,11 @@ def _page(folder: Path) -> Path:
         raise UserError(f"{folder}: its files cannot be read: {error}") from None
 
 
-def _open(page: Path) -> None:
-    import webbrowser
-
-    if not webbrowser.open(page.absolute().as_uri()):
-        raise UserError(f"{page}: no web browser found here; open this file with one")
-
-
 def _next_steps(folder: Path, report: Mapping[str, Any]) -> str:
-    """Return the next commands, for real or for generated data."""
+    """Return the next commands, for a kind that is not trained, and for real or generated data."""
+    if not kind_of(report).is_trained:
+        options = [f"--config={folder / CONFIG}", "--model.kind=bert4rec"]
+        return f"A trained model on the same dataset:\n  {on_processes(report['world_size'], *options)}"
     recommend = RECOMMEND.format(run=shlex.quote(str(folder)))
     if report["dataset"]["source"] in GENERATED:
         return recommend + WITH_REAL_DATA.format(

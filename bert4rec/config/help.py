@@ -7,7 +7,7 @@ import difflib
 import json
 import re
 import textwrap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +47,7 @@ OTHER_KEYS = {
     "data.user_column": "user user_id user_col",
     "data.item_column": "item item_id item_col",
     "data.time_column": "time timestamp time_col date",
+    "data.time_format": "time_unit unit date_format",
     "data.separator": "sep delimiter delim",
     "preprocessing.memory_gb": "memory mem",
     "run.resume": "checkpoint ckpt restore",
@@ -261,18 +262,15 @@ def usual_help(options: Mapping[str, str], prog: str) -> str:
 
 def settings_help() -> str:
     """Return the end of `--help-all`: every setting by table, with its default and description."""
-    return "\n".join(_all_lines())
-
-
-def _all_lines() -> Iterator[str]:
-    yield "all settings, with their defaults:"
+    lines = ["all settings, with their defaults:"]
     for table, of_table in Config.model_fields.items():
         cls: Any = of_table.annotation
-        yield f"\n[{table}] {cls.__doc__}"
+        lines.append(f"\n[{table}] {cls.__doc__}")
         for key, setting in keys_of(cls).items():
             names = choices(setting)
-            yield f"  --{table}.{key}={_plain(setting.default)}" + f"  ({', '.join(names)})" * bool(names)
-            yield textwrap.fill(description(setting), WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+            lines.append(f"  --{table}.{key}={_plain(setting.default)}" + f"  ({', '.join(names)})" * bool(names))
+            lines.append(textwrap.indent(textwrap.fill(description(setting), WIDTH - 6), " " * 6))
+    return "\n".join(lines)
 
 
 def _plain(value: Any) -> str:

@@ -54,7 +54,7 @@ _transformer = partial(
     is_transformer=True,
     settings=(
         "embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "positions", "input_norm", "times",
-        "head", "output_bias",
+        "head",
     ),
     dropout=((100, 0.1), (30, 0.3), (0, 0.5)),
     smallest_batch=16,

@@ -5,7 +5,8 @@ file or the option, the key, the value and the valid choices.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -142,9 +143,16 @@ def parse_command_line(argv: Sequence[str], short: Mapping[str, str] = SHORT_OPT
     is TOML (`3`, `true`, `[1, 5]`), else as text; the value of a text setting is always text. Raises `SettingsError`
     for any other word.
     """
-    path = None
-    overrides = Overrides()
-    for name, text in read_options(argv, short):
+    path, overrides, words = None, Overrides(), iter(argv)
+    for word in words:
+        if not word.startswith("--") or word == "--":
+            raise SettingsError(f'"{word}": options have the form --table.key=value; {ALL}')
+        name, sign, text = word[2:].partition("=")
+        if not sign and not (following := [*islice(words, 1)]):
+            is_known = name == "config" or short.get(name, name) in all_keys()
+            wish = f"--{name}: a value is missing; write --{name}=VALUE"
+            raise SettingsError(wish if is_known else no_such_option(name, short))
+        text = text if sign else following[0]
         if name == "config":
             path = text
             continue
@@ -171,30 +179,13 @@ def take_positional(argv: Sequence[str]) -> tuple[str, list[str]]:
             continue
         others.append(word)
         if word.startswith("--") and "=" not in word:
-            others += [value for value in [next(words, None)] if value is not None]
+            others += islice(words, 1)
     return positional, others
 
 
 def flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return settings by "table.key"."""
     return {f"{table}.{key}": value for table, keys in tables.items() for key, value in keys.items()}
-
-
-def read_options(argv: Sequence[str], short: Mapping[str, str] = SHORT_OPTIONS) -> Iterator[tuple[str, str]]:
-    """Yield (name, text) for each `--name=text` or `--name text`; raises `SettingsError` for any other word."""
-    words = iter(argv)
-    for word in words:
-        if not word.startswith("--") or word == "--":
-            raise SettingsError(f'"{word}": options have the form --table.key=value; {ALL}')
-        name, sign, text = word[2:].partition("=")
-        if not sign:
-            following = next(words, None)
-            if following is None:
-                is_known = name == "config" or short.get(name, name) in all_keys()
-                wish = f"--{name}: a value is missing; write --{name}=VALUE"
-                raise SettingsError(wish if is_known else no_such_option(name, short))
-            text = following
-        yield name, text
 
 
 def _read_toml(name: str | Path) -> dict[str, Any]:

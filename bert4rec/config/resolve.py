@@ -37,11 +37,10 @@ def resolve(config: Config, device_type: str, facts: Facts, world_size: int = 1)
 
     Raises `SettingsError` for settings that the device or the dataset does not support.
     """
-    config = resolve_seen_items(config, facts)
-    config = resolve_batch(resolve_model(_resolve_loss(config, facts.n_items), facts), facts, world_size)
+    config = resolve_model(_resolve_loss(resolve_seen_items(config, facts), facts.n_items), facts)
+    config = _decide(config, "training", per_device_train_batch_size=_per_device(config, facts, world_size))
     parallelism = config.parallelism
     optimizer = parallelism.sparse_optimizer
-    on_cpu = device_type == "cpu"
     updates_with = partial(
         table_updates, mode=parallelism.mode, device_type=device_type, loss=config.training.loss,
         is_scored=config.model.head == "tied", sharding_type=parallelism.sharding_type,
@@ -62,7 +61,7 @@ def resolve(config: Config, device_type: str, facts: Facts, world_size: int = 1)
             'an ordinary optimizer does; set it to "fp32", or take a sampled loss, sparse_weight_decay = 0 and, on '
             "CPU, another sparse_optimizer than adam"
         )
-    if config.training.compile and on_cpu and not _has_compiler():
+    if config.training.compile and device_type == "cpu" and not _has_compiler():
         raise SettingsError(
             "training.compile = true: torch.compile needs a C++ compiler on CPU; install g++, or set it to false"
         )
@@ -114,11 +113,6 @@ def max_len(config: Config, typical_length: int) -> int:
 def resolve_seen_items(config: Config, facts: Facts) -> Config:
     """Return the settings with `evaluation.seen_items` resolved."""
     return _decide(config, "evaluation", seen_items=_seen_items(facts))
-
-
-def resolve_batch(config: Config, facts: Facts, world_size: int) -> Config:
-    """Return the settings with the batch size resolved."""
-    return _decide(config, "training", per_device_train_batch_size=_per_device(config, facts, world_size))
 
 
 def _decide(config: Config, table: str, **values: Any) -> Config:

@@ -8,9 +8,10 @@ The tables are strict (pydantic). Neither torch nor Polars is imported here, so 
 
 import os
 import re
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import tomli_w
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
@@ -96,12 +97,9 @@ def _share_or_time(value: float | str) -> float | str:
 
 
 Count: TypeAlias = Annotated[int, Field(ge=1)]
-MaxLen: TypeAlias = Annotated[int, Field(ge=2)]
-Dropout: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
 Whole: TypeAlias = Annotated[int, Field(ge=0)]
 Positive: TypeAlias = Annotated[float, Field(gt=0)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
-Age: TypeAlias = Annotated[float, Field(ge=0, lt=0.5)]
 Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**32)]
 UserPath: TypeAlias = Annotated[str, AfterValidator(expand_user), AfterValidator(_on_this_machine)]
 DataPath: TypeAlias = Annotated[  # what is saved of a run is often shown to others
@@ -118,6 +116,11 @@ class Table(BaseModel):
         extra="forbid", strict=True, frozen=True, allow_inf_nan=False, serialize_by_alias=True,
         use_attribute_docstrings=True,
     )  # fmt: skip
+
+    @classmethod
+    def from_saved(cls, values: Mapping[str, Any]) -> Self:
+        """Return the table of saved settings, without those that this version does not have."""
+        return cls(**{key: value for key, value in values.items() if key in cls.model_fields})
 
 
 class Data(Table):
@@ -152,10 +155,9 @@ class Data(Table):
     """field separator (table); auto = tab, "::", ";" or ",", detected from the first line"""
     has_header: bool = True
     """the first line of a text file has the column names (table); false = columns are named 1, 2, …"""
-    time_unit: Literal["auto", "s", "ms", "us", "ns"] = "auto"
-    """unit of numeric timestamps; auto = detected from the size of the first values"""
     time_format: str = ""
-    """strptime format of text timestamps (table); UTC unless it has %z; "" = ISO 8601"""
+    """format of the timestamps, "" = ISO 8601 or numbers; s, ms, us, ns = numbers in that unit, else it is detected
+    from the size of the first values; or a strptime format of text (table), UTC unless it has %z"""
     extends: UserPath = ""
     """older dataset folder whose ids are kept; data.path then names the old and the new files; "" = none"""
     n_users: Count = 3000
@@ -184,13 +186,11 @@ class Preprocessing(Table):
     time_until: Time = ""
     """drop rows at or after this time; ISO 8601 or seconds since 1970; "" = no limit"""
     min_user_interactions: Count = 1
-    """drop users with fewer interactions"""
+    """drop users with fewer interactions; the limits for users and items are repeated until all hold"""
     max_user_interactions: Whole = 0
     """drop users with more interactions; 0 = no limit"""
     min_item_interactions: Count = 1
     """drop items with fewer interactions; counted before users are dropped"""
-    k_core: bool = True
-    """repeat the limits for items and users until all hold; false = each once, items first"""
     repeats: Literal["keep", "first", "last", "first_in_a_row"] = "keep"
     """interactions that stay if a user repeats an item; keep = all of them; first_in_a_row = the first of those with
     no other item between them"""
@@ -238,7 +238,7 @@ class Model(Table):
     """transformer blocks"""
     ffn_dim: Count = 256
     """width of the feed-forward layers"""
-    max_len: MaxLen | Literal["auto"] = "auto"
+    max_len: Annotated[int, Field(ge=2)] | Literal["auto"] = "auto"
     """longest input sequence, in items; auto = 50, 100 or 200: the smallest that three quarters of the histories fit
     into, at most 200"""
     positions: Literal["rotary", "learned"] = "rotary"
@@ -249,14 +249,12 @@ class Model(Table):
     times: Literal["none", "history", "target"] = "none"
     """timestamps that the model uses; history = those of past items; target = also the time of the prediction, in
     evaluation that of the target, which makes it another task"""
-    dropout: Dropout | Literal["auto"] = "auto"
+    dropout: Annotated[float, Field(ge=0, lt=1)] | Literal["auto"] = "auto"
     """dropout rate; auto = by the mean interactions per item: 0.1 from 100 on; below, bert4rec 0.2, sasrec 0.3 from 30
     on, else 0.5"""
     head: Literal["tied", "linear"] = "tied"
     """output layer; tied = scores by the item embeddings; linear = a separate layer on each process, for small
     catalogues"""
-    output_bias: bool = True
-    """add a learned bias per item to the scores"""
 
     @property
     def knows_times(self) -> bool:
@@ -287,7 +285,7 @@ class Training(Table):
     for 30 % of the steps, then down to almost 0"""
     warmup_steps: Whole = 0
     """steps of linear learning-rate warm-up"""
-    average_age: Age | Literal["auto"] = "auto"
+    average_age: Annotated[float, Field(ge=0, lt=0.5)] | Literal["auto"] = "auto"
     """moving average of the weights: its mean age, as a share of all steps; the average is validated, tested and saved;
     0 = no average; auto = 0.1, but 0 with a decaying learning rate, or if fbgemm updates a table"""
     max_grad_norm: float = Field(1.0, ge=0)
@@ -329,8 +327,6 @@ class Training(Table):
     patience: Whole | Literal["auto"] = "auto"
     """validations without improvement before early stopping; measured by full NDCG@10 (mse: RMSE); 0 = never; auto = 5,
     the best two fifths of all epochs ago, and at least 2,000 steps"""
-    max_skipped_steps: Whole = 0
-    """steps to skip at most because a loss or gradient is not finite; 0 = the first one ends the run"""
     deterministic: bool = False
     """use deterministic algorithms only; slower on CUDA"""
     seed: Seed = 1
@@ -400,8 +396,6 @@ class Checkpoint(Table):
     """number of latest checkpoints to keep; the best on validation is kept as well"""
     async_: bool | Literal["auto"] = Field("auto", alias="async")
     """write checkpoints in the background, from a copy; auto = if memory has room for the copy"""
-    on_error: Literal["continue", "stop"] = "continue"
-    """continue or stop if a checkpoint cannot be written; the last good checkpoint is kept"""
     seconds_on_signal: float = Field(8.0, ge=0)
     """maximum seconds for a checkpoint on a signal; none is written if it would take longer; torchx kills after 10"""
 
@@ -419,8 +413,6 @@ class Run(Table):
     settings are those of the resumed run, then the command line"""
     init_from: UserPath = ""
     """run folder whose best weights are the initial weights"""
-    reset_optimizer: bool = False
-    """discard the optimizer state when resuming; needed for another optimizer"""
     trackers: list[Literal["tensorboard", "mlflow", "wandb"]] = ["tensorboard"]
     """experiment trackers; mlflow and wandb work offline and are extras of the package to install"""
 
@@ -436,11 +428,6 @@ class Config(Table):
     evaluation: Evaluation = Field(default_factory=Evaluation)
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
     run: Run = Field(default_factory=Run)
-
-    @property
-    def window_step(self) -> int:
-        """Return items between the ends of two training windows."""
-        return self.training.sliding_step or self.max_len
 
     @property
     def max_len(self) -> int:

@@ -31,18 +31,19 @@ class SequenceModel(RankingModel):
     - Blocks normalise their input (pre-LN), which trains without warm-up. The input of the first block can be
       normalised too: rare items have small embeddings, which the residual stream would dominate.
     - Positions are rotary, so that attention depends on the distance of two items, or they count from the end.
+    - A learned bias per item, which is its popularity apart from its embedding, is added to the scores.
     - Logits are computed only for the positions to predict, and so are the queries of the last block.
 
     `encoder`: the settings of the encoder.
     """
 
     def __init__(
-        self, *, n_items: int, head: str, output_bias: bool, loss: LossSettings = SOFTMAX,
+        self, *, n_items: int, head: str, loss: LossSettings = SOFTMAX,
         device: torch.device | str = "meta", **encoder: Any,
     ) -> None:  # fmt: skip
         settings = EncoderSettings(**encoder)
         embed_dim = settings.embed_dim
-        super().__init__(ItemTable(n_items, embed_dim, head=head, output_bias=output_bias, device=device), loss)
+        super().__init__(ItemTable(n_items, embed_dim, head=head, output_bias=True, device=device), loss)
         # Replicated: as a row of the table, the mask token was a fifth of all lookups, all served by one process.
         self.mask_vector = nn.Parameter(torch.empty(embed_dim, device=device)) if self.kind.has_mask_token else None
         self.times = settings.times

@@ -136,35 +136,6 @@ def features(lookups: Mapping[str, Lookup], names: list[str]) -> KeyedJaggedTens
     return KeyedJaggedTensor(names, values, lengths=lengths)
 
 
-class DeferredUpdate:
-    """Hold the looked-up vectors of one step, and the leaves that receive their gradients."""
-
-    def __init__(self) -> None:
-        self._pairs: list[tuple[Tensor, Tensor]] = []
-
-    def defer(self, vectors: Tensor) -> Tensor:
-        """Return `vectors` as a leaf of a separate graph, where backward ends; unchanged without gradients."""
-        if not vectors.requires_grad:
-            return vectors
-        leaf = vectors.detach().requires_grad_()
-        self._pairs.append((vectors, leaf))
-        return leaf
-
-    def gradients(self) -> list[Tensor]:
-        """Return the gradients of the deferred vectors, after backward."""
-        return [leaf.grad for _, leaf in self._pairs if leaf.grad is not None]
-
-    def apply(self) -> None:
-        """Continue backward into the table, and forget the vectors."""
-        arrived = [(vectors, leaf.grad) for vectors, leaf in self._pairs if leaf.grad is not None]
-        self.discard()
-        torch.autograd.backward([vectors for vectors, _ in arrived], [gradient for _, gradient in arrived])
-
-    def discard(self) -> None:
-        """Discard the gradients before they reach the table."""
-        self._pairs.clear()
-
-
 class DenseShard:
     """This process's rows of a table with row-wise sharding, trained as an ordinary parameter.
 
@@ -225,7 +196,6 @@ class Table(nn.Module):
         self.world = Partition()  # over all processes, also if each group of processes has a copy
         self.exchange: IdExchange | None = None  # if processes look up rows of each other
         self.dense_shard: DenseShard | None = None  # if an ordinary optimizer updates this process's rows
-        self.deferred: DeferredUpdate | None = None  # if gradients are checked before the update
 
     @property
     def weight(self) -> nn.Parameter:
@@ -246,10 +216,7 @@ class Table(nn.Module):
             names = self.config.feature_names
             vectors = self.dense_shard.connect(torch.cat([by_feature[name] for name in names]), route())
             return dict(zip(names, vectors.split([len(by_feature[name]) for name in names]), strict=True))
-        by_feature, _ = self._find(lookups)
-        if self.deferred:
-            return {name: self.deferred.defer(vectors) for name, vectors in by_feature.items()}
-        return by_feature
+        return self._find(lookups)[0]
 
     def begin(self, lookups: Mapping[str, Lookup]) -> None:
         """Begin the exchange for a later lookup of these same id tensors."""

@@ -66,7 +66,7 @@ def _name_warnings(interactions: Interactions) -> Iterator[str]:
 
 def _refuse_excel_days(interactions: Interactions) -> None:
     column = interactions.columns.get("time", "")
-    if not column or interactions.times.unit != "auto" or interactions.times.form:
+    if not column or interactions.times.time_format:
         return
     days = find_excel_days(interactions.first_of({"time": column})["time"])
     if len(days):
@@ -74,7 +74,7 @@ def _refuse_excel_days(interactions: Interactions) -> None:
         raise DataError(
             f'{interactions.files[0]}: {column} "{days[0]}" looks like a day as Excel counts them '
             f"({day.strftime('%Y-%m-%d %H:%M')}), which is not read: format the column in Excel as yyyy-mm-dd hh:mm:ss "
-            "and save it as CSV again; if these are seconds, add --data.time_unit=s"
+            "and save it as CSV again; if these are seconds, add --data.time_format=s"
         )
 
 
@@ -85,7 +85,7 @@ def _time_warnings(interactions: Interactions, rows: pl.DataFrame) -> Iterator[s
         return
     first = ", ".join(moment(time) for time in times.head(SHOWN_ROWS))
     column, unit = interactions.columns["time"], interactions.times.unit
-    doubt = "" if unit == "auto" else f', or data.time_unit = "{unit}" wrong'
+    doubt = "" if unit == "auto" else f', or data.time_format = "{unit}" wrong'
     yield (
         f"{n_early:,} of the first {len(times):,} times lie in 1970 ({first}): is {column} really a "
         f"time{doubt}? (a number that only counts up gives the order as well)"

@@ -204,7 +204,7 @@ class HistoryStats:
             until = moment(int(now)).partition("T")[0]
             found.append(
                 f"times go up to {moment(last)}, which is in the future: a wrong clock, or another unit than "
-                f"data.time_unit says; later rows are left out with --preprocessing.time_until={until}"
+                f"data.time_format says; later rows are left out with --preprocessing.time_until={until}"
             )
         if self.time_span and first == last and n_rows > 1:
             advice = "; if another column has the times: --time=…" if is_table else ""

@@ -216,7 +216,7 @@ def _ordered(
 
 
 def limit_rows(ordered: OrderedRows, settings: Preprocessing, *, progress: Progress) -> None:
-    """Drop rare items, then users with too few or too many rows; with `k_core`, repeat until both limits hold.
+    """Drop rare items, then users with too few or too many rows; repeat until both limits hold.
 
     Raises `DataError` if no row is left.
     """
@@ -234,7 +234,7 @@ def limit_rows(ordered: OrderedRows, settings: Preprocessing, *, progress: Progr
                     ordered.parts.replace(index, kept)
                 ordered.counts += np.bincount(kept["item"].to_numpy(), minlength=len(before))
                 stage.advance(len(frame))
-        is_rare = settings.k_core and bool(((ordered.counts > 0) & (ordered.counts < least)).any())
+        is_rare = bool(((ordered.counts > 0) & (ordered.counts < least)).any())
     if not ordered.counts.any():
         default = Preprocessing()
         changed = [

@@ -16,7 +16,7 @@ from bert4rec.prepare.ordering import Distinct
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.synthetic import GENERATORS, GeneratedSource
 from bert4rec.prepare.tables import FIRST_ROWS, Part, SequenceFile, Table, Words
-from bert4rec.prepare.times import Times
+from bert4rec.prepare.times import Times, unit_of_numbers
 from bert4rec.runtime.errors import DataError
 
 MOVIELENS_FILES = ("movies.csv", "movies.dat", "u.item")
@@ -265,7 +265,7 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, text_ids: Col
         )
     block_bytes, backwards = int(preprocessing.memory_gb * 1e9) // BLOCKS, preprocessing.reverse_file_order
     newest_first = source.newest_first if backwards == "auto" else backwards
-    times = Times(data.time_unit, data.time_format if is_table else "")
+    times = Times(data.time_format if is_table else unit_of_numbers(data.time_format))
     if is_table:
         source = replace(source, separator=data.separator, has_header=data.has_header)
     interactions = Interactions(source, files, columns, times, block_bytes, newest_first)
@@ -294,8 +294,8 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
             time = next((name for name in (columns["time"], "time") if name in present), "")
             source = replace(SOURCES["table"], separator=separator, has_header=has_header)
             found = {"user": columns["user"], "item": columns["item"]} | ({"time": time} if time else {})
-            times = Times(data.time_unit, data.time_format if time == data.time_column else "")
-            rows = Interactions(source, (file,), found, times, HISTORY_BYTES, newest_first)
+            time_format = data.time_format if time == data.time_column else unit_of_numbers(data.time_format)
+            rows = Interactions(source, (file,), found, Times(time_format), HISTORY_BYTES, newest_first)
             return replace(rows, decimal_ids=decimal_id_fields(rows, IDS))
     if not is_named and (recognized := _recognized(path)) not in ("", "table"):
         return open_interactions(data.model_copy(update={"source": recognized, "path": path}), Preprocessing())

@@ -4,15 +4,13 @@ import re
 import shlex
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Literal, TypeAlias
 
 import polars as pl
 
 from bert4rec.runtime.errors import DataError
 
-TimeUnit: TypeAlias = Literal["auto", "s", "ms", "us", "ns"]
-PER_SECOND: dict[TimeUnit, int] = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-UNIT_NAMES: dict[TimeUnit, str] = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 SINCE, UNTIL = 788_918_400, 2**31  # seconds: the range of likely times, from 1995 to 2038
 LARGEST_SECONDS = 10**11  # the year 5138; a time from 1973 on, in milliseconds, is larger
 DECIDING_ROWS = 1000  # first rows that decide the unit of times that are numbers
@@ -39,18 +37,18 @@ PROBE = datetime(2011, 12, 13, 14, 15, 16, tzinfo=UTC)
 class Times:
     """Convert the times of a source, part by part.
 
-    `unit` is that of times that are numbers; "auto" means `likely_unit`, which the first part with numbers decides.
-    `form` is the strptime format of times that are text; "" = ISO 8601 or numbers. Raises `DataError` for a format that
-    Polars does not support, or without a day.
+    `time_format` is the unit of times that are numbers ("s", "ms", "us", "ns"), or the strptime format of times that
+    are text; "" = ISO 8601 or numbers in the `likely_unit`, which the first part with numbers decides. Raises
+    `DataError` for a format that Polars does not support, or without a day.
     """
 
-    unit: TimeUnit = "auto"
-    form: str = ""
-    likely_unit: TimeUnit = field(default="auto", init=False)
+    time_format: str = ""
+    likely_unit: str = field(default="auto", init=False)
 
     def __post_init__(self) -> None:
-        if self.form:
-            self._pattern = _checked(self.form)
+        unit = unit_of_numbers(self.time_format)
+        self.unit, self.form = unit or "auto", "" if unit else self.time_format
+        self._pattern = _checked(self.form) if self.form else ""
 
     def expected_type(self, dtype: pl.DataType) -> str:
         """Return what a column of times must be instead of `dtype`; "" if `dtype` can be read."""
@@ -64,7 +62,7 @@ class Times:
         first = column.drop_nulls().head(DECIDING_ROWS)
         if self.form:
             wish = f'must be a time in the form data.time_format = "{self.form}"'
-            if _reads(Times(self.unit), first):
+            if _reads(Times(), first):
                 return f"{wish}; these rows are read without it: leave it empty"
             return wish if _reads(self, first) else wish + _offered(first)
         if wish := self._wish_of_unit(value):
@@ -82,7 +80,7 @@ class Times:
         return seconds.set((seconds < 0) | (seconds > LARGEST_SECONDS), None).alias("time")
 
     @property
-    def _used_unit(self) -> TimeUnit:
+    def _used_unit(self) -> str:
         return self.likely_unit if self.unit == "auto" else self.unit
 
     def _wish_of_unit(self, value: object) -> str:
@@ -91,7 +89,7 @@ class Times:
         if other is None or used in ("auto", other):
             return ""
         if other == self.likely_unit:
-            return f"looks like {UNIT_NAMES[other]}, most times too; name the unit: --data.time_unit={other}"
+            return f"looks like {UNIT_NAMES[other]}, most times too; name the unit: --data.time_format={other}"
         return f"looks like {UNIT_NAMES[other]}, most times like {UNIT_NAMES[used]}; write all in one unit"
 
     def _by_form(self, text: pl.Series) -> pl.Series:
@@ -110,6 +108,11 @@ class Times:
             iso = pl.coalesce("seconds", *_iso_8601(pl.col("text")))
             seconds = pl.DataFrame({"text": column, "seconds": seconds}).select(iso).to_series()
         return seconds
+
+
+def unit_of_numbers(time_format: str) -> str:
+    """Return `time_format` if it is a unit of times that are numbers, else ""."""
+    return time_format if time_format in PER_SECOND else ""
 
 
 def moment(seconds: int) -> str:
@@ -149,7 +152,7 @@ def matching_time_formats(values: pl.Series) -> list[str]:
     (['%d/%m/%Y'], ['%d/%m/%Y', '%m/%d/%Y'])
     """
     shapes = {*map(_shape, values.cast(pl.String).drop_nulls().unique())}
-    fits = [(form, Times(form=form).seconds(values)) for form in FORMS if _shape(PROBE.strftime(form)) in shapes]
+    fits = [(form, Times(form).seconds(values)) for form in FORMS if _shape(PROBE.strftime(form)) in shapes]
     most = max((seconds.count() for _, seconds in fits), default=0)
     best = [(form, seconds) for form, seconds in fits if seconds.count() == most]
     if not most or most < MOST * values.count():
@@ -178,7 +181,7 @@ def _reads(times: Times, values: pl.Series) -> bool:
     return times.seconds(values).count() >= MOST * len(values)
 
 
-def _unit_of(times: pl.Series) -> TimeUnit:
+def _unit_of(times: pl.Series) -> str:
     """Return the smallest unit in which the median of `times` is before the year 5138; "auto" without times."""
     middle = times.drop_nulls().head(DECIDING_ROWS).median()
     if not isinstance(middle, int | float):
@@ -186,7 +189,7 @@ def _unit_of(times: pl.Series) -> TimeUnit:
     return next((unit for unit, ticks in PER_SECOND.items() if middle < LARGEST_SECONDS * ticks), "ns")
 
 
-def _unit_of_moment(value: object) -> TimeUnit | None:
+def _unit_of_moment(value: object) -> str | None:
     """Return the unit in which the number `value` is a time from 1995 to 2038; None if there is none."""
     try:
         number = float(value)  # type: ignore[arg-type]

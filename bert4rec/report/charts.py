@@ -4,7 +4,6 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bert4rec.report.figures import BEST_POSSIBLE, Contents, Report, contestants, curve_of, main_protocol
@@ -84,10 +83,12 @@ def new_figure(
         yield figure, list(figure.subplots(1, columns, squeeze=False)[0])
 
 
-def write_png(figure: "Figure", path: Path) -> None:
-    """Write the picture as PNG on white."""
-    figure.savefig(path, dpi=DPI)
+def to_png(figure: "Figure") -> bytes:
+    """Return the picture as PNG on white."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=DPI)
     figure.set_layout_engine("none")  # a second drawing keeps the layout, which is slow to compute
+    return content.getvalue()
 
 
 def to_svg(figure: "Figure", name: str, description: str) -> str:

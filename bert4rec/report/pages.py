@@ -8,7 +8,7 @@ from typing import Any
 from bert4rec.checkpoint import run_folder
 from bert4rec.checkpoint.run_folder import HTML_PAGE, PICTURE, PICTURES
 from bert4rec.report import tables
-from bert4rec.report.charts import charts, learning_curve, to_svg, write_png
+from bert4rec.report.charts import charts, learning_curve, to_png, to_svg
 from bert4rec.report.figures import (
     BEST_POSSIBLE,
     MODEL,
@@ -95,11 +95,11 @@ def write_html(folder: Path, defaults: Settings) -> Path:
 
     contents = read_contents(folder)
     if contents.train:
-        write_png(learning_curve(contents.train, contents.validations, contents.report), folder / PICTURE)
+        atomic_write(folder / PICTURE, to_png(learning_curve(contents.train, contents.validations, contents.report)))
     pictures = {}
     for chart in charts(contents):
         (folder / PICTURES).mkdir(exist_ok=True)
-        write_png(chart.figure, folder / PICTURES / f"{chart.name}.png")
+        atomic_write(folder / PICTURES / f"{chart.name}.png", to_png(chart.figure))
         svg = Markup(to_svg(chart.figure, chart.name, html.escape(chart.description)))
         pictures[chart.name] = {"title": chart.title, "description": chart.description, "svg": svg}
     atomic_write(folder / HTML_PAGE, render("report.html.j2", charts=pictures, **_values(contents, defaults)))

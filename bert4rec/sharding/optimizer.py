@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from bert4rec.config.kinds import Updates
-from bert4rec.models.tables import DeferredUpdate, Table, is_of_table, saved_name
+from bert4rec.models.tables import Table, is_of_table, saved_name
 from bert4rec.sharding.parallelize import unwrap
 from bert4rec.sharding.plan import EPSILON
 from bert4rec.sharding.torchrec_internals import (
@@ -77,16 +77,14 @@ class OptimizerSettings:
     weight_decay: float = 0.0
     sparse_weight_decay: float = 0.0
     max_grad_norm: float = 0.0
-    can_skip: bool = False
 
 
 class Optimizers:
     """The optimizers of a parallelized model.
 
     If the `updates` of a table are fused, fbgemm updates it inside backward; else an ordinary optimizer with the same
-    arithmetic does. With `can_skip`, nothing is updated before `step`, so that a step can be skipped. Each step reduces
-    all rows of tables that are not fused by the share `sparse_weight_decay` × learning rate (decoupled, as in AdamW:
-    Loshchilov and Hutter 2019).
+    arithmetic does. Each step reduces all rows of tables that are not fused by the share `sparse_weight_decay` ×
+    learning rate (decoupled, as in AdamW: Loshchilov and Hutter 2019).
 
     If each group of processes has a copy of the tables, every step uses the gradients of all groups.
     """
@@ -94,18 +92,12 @@ class Optimizers:
     def __init__(self, model: nn.Module, settings: OptimizerSettings, updates: Mapping[str, Updates]) -> None:
         named = {name: parameter for name, parameter in unwrap(model).named_parameters() if not is_of_table(name)}
         self._dense_names, self._dense_parameters = list(map(saved_name, named)), list(named.values())
-        self._settings, self.can_skip = settings, settings.can_skip
+        self._settings = settings
         tables: list[Table] = unwrap(model).tables
         self._ordinary_tables = [table for table in tables if updates[table.config.name] != "fused"]
         fused = [table for table in tables if updates[table.config.name] == "fused"]
         self._fused: Any = model.fused_optimizer if fused else None
         self._kernels = kernels(unwrap(model)) if fused else []
-        self._deferred = DeferredUpdate() if self.can_skip and fused else None
-        # If every process has the whole model, backward has summed the gradients over all processes: a value that is
-        # not finite on one process is not finite on any.
-        self.gradients_are_of_all = all(updates[table.config.name] == "replicated" for table in tables)
-        for table in fused:
-            table.deferred = self._deferred
         groups, rate = _dense_groups(self._dense_parameters, settings.weight_decay), settings.sparse_learning_rate
         self.dense = _ordinary(settings.optimizer, groups, settings.learning_rate)
         weights = [table.weight for table in self._ordinary_tables]
@@ -113,33 +105,24 @@ class Optimizers:
         table_optimizers = [optimizer for optimizer in (self.sparse, self._fused) if optimizer is not None]
         self._rates: list[tuple[Any, float]] = [(optimizer, rate) for optimizer in table_optimizers]
         self._rates.append((self.dense, settings.learning_rate))
-        self._ordinary_parameters, self._table_weights = self._dense_parameters + weights, weights
+        self._table_weights = weights
         self.n_updates = 0  # since initialization
         for each, _ in self._rates:
             _make_state(each)
 
     def begin_step(self, scale: float) -> None:
         """Set the learning rates and reset the gradients, before forward: fused updates run in backward."""
-        for kernel in self._kernels:  # they also count the lookups of evaluations and of skipped steps
+        for kernel in self._kernels:  # they also count the lookups of evaluations
             set_step_count(kernel, self.n_updates)
         for optimizer, rate in self._rates:
             for group in optimizer.param_groups:
                 group["lr"] = rate * scale
             optimizer.zero_grad()
-        if self._deferred:
-            self._deferred.discard()
-
-    def gradients(self) -> list[Tensor]:
-        """Return all gradients of this step on this process, after backward."""
-        gradients = [p.grad for p in self._ordinary_parameters if p.grad is not None]
-        return gradients + (self._deferred.gradients() if self._deferred else [])
 
     def step(self) -> None:
         """Update the weights after backward. Only dense gradients are clipped: fused ones are not visible."""
         if self._settings.max_grad_norm:
             nn.utils.clip_grad_norm_(self._dense_parameters, self._settings.max_grad_norm)
-        if self._deferred:
-            self._deferred.apply()
         self.n_updates += 1
         for table in self._ordinary_tables:
             assert table.weight.grad is not None, "every process has looked up rows"

@@ -129,7 +129,6 @@ def build(config: Config, world: Processes, sizes: Sizes, plan: Plan | None = No
     settings = OptimizerSettings(
         **_shared(training, OptimizerSettings),
         **_shared(config.parallelism, OptimizerSettings),
-        can_skip=training.max_skipped_steps > 0,
     )
     return wrapped, Optimizers(wrapped, settings, plan.job.updates)
 

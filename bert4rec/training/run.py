@@ -2,7 +2,7 @@
 
 import logging
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch.distributed as dist
@@ -171,8 +171,7 @@ def _fit_and_test(
             log.close(is_finished=False)
         raise
     except DivergenceError as error:
-        with suppress(SaveError):
-            trainer.checkpoints.wait()  # the advice depends on whether the best weights are saved
+        trainer.checkpoints.wait()  # the advice depends on whether the best weights are saved
         raise DivergenceError(f"{error}; {_with_lower_rates(context)}") from None
 
 

@@ -104,8 +104,7 @@ def make_context(config: Config, world: Processes, dataset: Dataset, resources: 
     config = _resolved(config, world, dataset, resumption)
     plan = build.plan_of_all(config, world, build.sizes_of(config, dataset))
     if resumption:
-        settings, fingerprint = config.model_dump(mode="json"), dataset.metadata["fingerprint"]
-        resume.check_settings(resumption.metadata, settings, fingerprint, reset_optimizer=run.reset_optimizer)
+        resume.check_settings(resumption.metadata, config.model_dump(mode="json"), dataset.metadata["fingerprint"])
     origin = _origin(config, dataset)
 
     def new() -> Path:
@@ -119,7 +118,7 @@ def make_context(config: Config, world: Processes, dataset: Dataset, resources: 
 
 def begin_folder(folder: Path, config: Config, world: Processes) -> None:
     """Write the settings and the environment of a run, and log its folder; rank zero calls this."""
-    repeatable = with_changes(config, "run", {"resume": "", "reset_optimizer": False})
+    repeatable = with_changes(config, "run", {"resume": ""})
     (folder / run_folder.CONFIG).write_text(repeatable.to_toml())
     write_json(folder / run_folder.ENVIRONMENT, environment(world.device, world.world_size))
     logger.info(f"run folder: {folder}")
@@ -156,7 +155,7 @@ def _held_out_pairs(config: Config, dataset: Dataset) -> str:
 
 def _resolved(config: Config, world: Processes, dataset: Dataset, resumption: resume.Resumption | None) -> Config:
     """Return the resolved settings; a resumed run keeps its sparse optimizer, even on another type of device."""
-    if resumption and not config.run.reset_optimizer and config.parallelism.sparse_optimizer == "auto":
+    if resumption and config.parallelism.sparse_optimizer == "auto":
         optimizer = resumption.metadata["config"]["parallelism"]["sparse_optimizer"]
         config = with_changes(config, "parallelism", {"sparse_optimizer": optimizer})
     return build.resolved(config, world, dataset)
@@ -199,10 +198,9 @@ def restore(context: Context, trainer: Trainer, log: MetricsLog | None) -> None:
 
 def _resume(context: Context, resumption: resume.Resumption, trainer: Trainer, log: MetricsLog | None) -> None:
     saved, state, world_size = resumption.metadata, trainer.state, context.world.world_size
-    is_reset = resume.wants_fresh_optimizers(saved, context.settings)
     previous = _dropout_draws_from(saved["world_size"], saved["config"])
     current = _dropout_draws_from(world_size, context.settings)
-    trainer.checkpoints.restore(resumption.checkpoint, optimizers=not is_reset, random=previous == current)
+    trainer.checkpoints.restore(resumption.checkpoint, random=previous == current)
     _check_best(context, resumption, trainer)
     n_newer = on_rank_zero(lambda: resume.quarantine_newer(resumption))
     logger.info(f"resumed after step {state.step}, epoch {rounded(trainer.epoch)}, from {resumption.checkpoint}")
@@ -210,8 +208,6 @@ def _resume(context: Context, resumption: resume.Resumption, trainer: Trainer, l
         logger.info(f"moved {pluralize(n_newer, 'newer checkpoint')} to {resume.QUARANTINE}/")
     if previous != current:
         logger.info(f"dropout draws other numbers: {current}, before {previous}")
-    if is_reset:
-        logger.info("with fresh optimizers")
     if saved["global_batch"] != context.global_batch:
         logger.info(f"global batches of {context.global_batch} sequences, before {saved['global_batch']}")
     changed = resume.changes(saved, context.settings)

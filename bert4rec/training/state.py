@@ -39,8 +39,8 @@ class State:
 
     `epochs` counts completed epochs, `sequences` those of the current epoch. `validated` is the epoch of the last
     validation. `seconds` is the training time of all sessions of the run; `seconds_by_part` divides the time by
-    activity, and also counts what happens before and after the training. `skipped` counts steps with a loss or gradient
-    that was not finite, `updates` the optimizer steps since the optimizers were initialized.
+    activity, and also counts what happens before and after the training. `updates` counts the optimizer steps since the
+    optimizers were initialized.
     """
 
     step: int = 0
@@ -53,7 +53,6 @@ class State:
     n_worse: int = 0
     stopped_by: str = ""
     seconds: float = 0.0
-    skipped: int = 0
     updates: int = 0
     seconds_by_part: dict[str, float] = field(default_factory=dict)
 
@@ -173,16 +172,14 @@ class Checkpoints:
         if self.average:
             self.average.restart()
 
-    def restore(self, folder: Path, *, optimizers: bool, random: bool) -> None:
-        """Load the weights of a verified checkpoint and, if asked for, its optimizer states and random states."""
+    def restore(self, folder: Path, *, random: bool) -> None:
+        """Load the weights and optimizer states of a verified checkpoint and, with `random`, its random states."""
         self._weights.load_latest(folder)
         if self.average:
             load(folder, self.average.tensors())
-        if optimizers:
-            load(folder, moments(self._optimizers))
+        load(folder, moments(self._optimizers))
         if random:
             load_random_states(folder, self._world)
-        self.state.updates = self.state.updates if optimizers else 0
         self._optimizers.set_steps(self.state.updates)
 
     def using_average(self) -> AbstractContextManager[None]:

@@ -19,13 +19,13 @@ from bert4rec.feed.batch import AnyBatch
 from bert4rec.feed.batches import TrainingBatches
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.report.log import MetricsLog
-from bert4rec.runtime.collectives import StepSync, all_agree
+from bert4rec.runtime.collectives import StepSync
 from bert4rec.runtime.console import ProgressBar
 from bert4rec.runtime.errors import DivergenceError, Interrupted, format_duration, pluralize, rounded
 from bert4rec.runtime.memory import release_free_memory, use_memory_again
 from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.signals import Interruption
-from bert4rec.sharding.optimizer import Optimizers, are_finite, learning_rate_scale
+from bert4rec.sharding.optimizer import Optimizers, learning_rate_scale
 from bert4rec.sharding.parallelize import unwrap
 from bert4rec.training.state import Checkpoints, Patience, Stopwatch
 
@@ -38,11 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class Step:
-    """Update a parallelized `model` by the mean loss over the positions of the *global* batch.
-
-    If the optimizers can skip a step, all ranks skip a step whose loss or gradient is not finite on any rank. This
-    needs no communication if the gradients are the same on all ranks, else one all-reduce of a number.
-    """
+    """Update a parallelized `model` by the mean loss over the positions of the *global* batch."""
 
     def __init__(self, model: nn.Module, optimizers: Optimizers, world: Processes, *, precision: str) -> None:
         self.model, self.optimizers, self.world, self._is_bf16 = model, optimizers, world, precision == "bf16"
@@ -50,8 +46,8 @@ class Step:
 
     def __call__(
         self, batch: AnyBatch, n_positions: int, scale: float, following: AnyBatch | None = None
-    ) -> tuple[torch.Tensor, str]:
-        """Make one step, and return this rank's sum of the loss and, for a skipped step, what was not finite, else "".
+    ) -> torch.Tensor:
+        """Make one step, and return this rank's sum of the loss.
 
         `n_positions` is the number of positions to predict on all ranks, `scale` multiplies the learning rates. The ids
         of the `following` batch are sent during the step: the next step must get the same object, or `discard` must be
@@ -65,25 +61,13 @@ class Step:
         self._ranking_model.send_ids()
         # Gradients are averaged over the ranks, so the world size makes them a sum. A causal model may have no position
         # to predict.
-        factor: float | torch.Tensor = self.world.world_size / max(1, n_positions)
-        if self.optimizers.can_skip:  # makes every gradient non-finite if the loss is
-            factor = factor + 0 * loss.detach()
-        (loss * factor).backward()
-        if self.optimizers.can_skip and (problem := self._problem(loss)):
-            return loss, problem
+        (loss * (self.world.world_size / max(1, n_positions))).backward()
         self.optimizers.step()
-        return loss, ""
+        return loss
 
     def discard(self) -> None:
         """Discard the ids that were sent for the following batch."""
         self._ranking_model.discard_lookups()
-
-    def _problem(self, loss: torch.Tensor) -> str:
-        """Return what is not finite, a gradient or the loss, as far as this rank can tell; "" if all is finite."""
-        is_finite = are_finite(self.optimizers.gradients())
-        if not self.optimizers.gradients_are_of_all:
-            is_finite = all_agree(is_finite)
-        return "" if is_finite else "a gradient" if are_finite([loss]) else "the loss"
 
 
 class Meter:
@@ -172,7 +156,6 @@ class TrainerSettings:
     num_workers: int
     eval_every_n_epochs: int
     patience: Patience
-    max_skipped_steps: int
 
 
 class Trainer:
@@ -273,25 +256,15 @@ class Trainer:
 
     def _train_step(self, batch: AnyBatch, following: AnyBatch | None, n_positions: int, began: float) -> None:
         """Make one step, and count it; `began` is the time when the previous step ended."""
-        loss, problem = self._step(batch, n_positions, self._learning_rate_scale(), following)
-        if problem:
-            self._skip(problem)
+        loss = self._step(batch, n_positions, self._learning_rate_scale(), following)
         self.state.step += 1
         if self.checkpoints.average:
             self.checkpoints.average.note(self.state.step)
         self.state.sequences += batch.n_sequences
         self.state.seconds = self._seconds()
-        if not problem:
-            self.state.updates = self._step.optimizers.n_updates
-            seconds = time.monotonic() - began  # includes the time spent waiting for the loader
-            self.meter.add(loss, n_positions, batch.n_sequences, seconds)
-
-    def _skip(self, problem: str) -> None:
-        self.state.skipped += 1
-        skipped, budget = self.state.skipped, self._settings.max_skipped_steps
-        logger.info(f"step {self.state.step + 1}: {problem} is not finite, skipped ({skipped} of {budget})")
-        if skipped > budget:
-            raise DivergenceError(f"{skipped} steps were not finite, training.max_skipped_steps = {budget}")
+        self.state.updates = self._step.optimizers.n_updates
+        seconds = time.monotonic() - began  # includes the time spent waiting for the loader
+        self.meter.add(loss, n_positions, batch.n_sequences, seconds)
 
     def _end_epoch(self) -> None:
         """Validate if that is due, and save."""

@@ -90,10 +90,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_forgotten(
 ) -> None:
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "checkpoints"
-    manager = jobs.manager(folder, on_error="continue")
+    manager = jobs.manager(folder)
     manager.save(7, {"x": torch.zeros(1)}, {}, best_step=7)
-    failure = f"{folder}/step-000000007.tmp: Not a directory"
-    assert failure in capsys.readouterr().out
+    assert f"{folder}/step-000000007.tmp: Not a directory" in capsys.readouterr().out
     assert (manager.last_step, manager.best(7)) == (0, None)
-    with pytest.raises(SaveError, match=failure):
-        jobs.manager(folder).save(7, {"x": torch.zeros(1)}, {}, best_step=7)

@@ -10,8 +10,6 @@ from bert4rec.config.help import (
     PREPARE_OPTIONS,
     SHORT_OPTIONS,
     all_keys,
-    nearest_keys,
-    nearest_values,
 )
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Source
@@ -35,6 +33,11 @@ AUTO = '"auto"'
         ("--trainig.n_epochs=3", ["--trainig.n_epochs:", "--training.n_epochs?"]),
         ("--rate=0.1", ["--rate:", "--lr or --parallelism.sparse_learning_rate?"]),
         ("--training.max_len=8", ["--training.max_len:", "--model.max_len?"]),
+        ("--training.epochs=3", ["--training.n_epochs?"]),
+        ("--model.hidden_size=8", ["--model.embed_dim?"]),
+        ("--preprocessing.seeed=1", ["--preprocessing.seed?"]),  # the same table comes first
+        ("--negatives=3", ["--training.n_train_negatives or --preprocessing.n_eval_negatives?"]),
+        ("--dataset=x", ["--data.dataset_dir, --data.source or --data.path?"]),
         ("--qqq=8", ["--qqq:", "--help-all"]),
         ("--training.qqq=8", ["--training.qqq:", "--help-all"]),
         ("--mode=both", ["--mode=both:", '"dmp"', '"ddp"']),
@@ -43,6 +46,10 @@ AUTO = '"auto"'
         ("--evaluation.ks=3", ["--evaluation.ks=3:", "'[1, 5]'"]),
         ("--evaluation.protocols=[]", ["--evaluation.protocols=[]:"]),
         ("--data.source=csv", ["--data.source=csv:", '"synthetic"', '"goodreads"', '"table"?']),
+        ("--data.source=ml_1m", ['"ml-1m"?']),
+        ("--data.source=ml-25", ['"ml-25m"?']),
+        ("--data.source=movielens", ['"ml-1m", "ml-32m" or "ml-latest-small"?']),
+        ("--data.source=qqq", ['"table"']),
         ("--model.embed_dim=30", ["--model.embed_dim=30:", "4"]),
         ("--training.per_device_train_batch_size=0", ["batch_size=0:", "1", AUTO]),
         ("--training.seed=4294967296", ["--training.seed=4294967296:", "less than 4294967296"]),
@@ -82,39 +89,3 @@ def test_other_names_are_those_of_settings_and_sources_that_exist() -> None:
         assert names.keys() <= valid
         others = {name for text in names.values() for name in text.split()}
         assert not others & {name.partition(".")[2] or name for name in valid}
-
-
-@pytest.mark.parametrize(
-    ("name", "keys"),
-    [
-        ("lr", ["training.learning_rate", "parallelism.sparse_learning_rate"]),
-        ("Batch-Size", ["training.per_device_train_batch_size"]),
-        ("training.epochs", ["training.n_epochs"]),
-        ("model.hidden_size", ["model.embed_dim"]),
-        ("training.max_len", ["model.max_len"]),  # of another table
-        ("seed", ["preprocessing.seed", "training.seed"]),
-        ("negatives", ["training.n_train_negatives", "preprocessing.n_eval_negatives"]),
-        ("preprocessing.seeed", ["preprocessing.seed"]),  # the same table comes first
-        ("dataset", ["data.dataset_dir", "data.source", "data.path"]),
-        ("n_epoch", ["training.n_epochs"]),
-        ("qqq", []),
-    ],
-)
-def test_the_nearest_settings(name: str, keys: list[str]) -> None:
-    assert nearest_keys(name, all_keys()) == keys
-
-
-@pytest.mark.parametrize(
-    ("value", "sources"),
-    [
-        ("csv", ["table"]),
-        ("Parquet", ["table"]),
-        ("ml_1m", ["ml-1m"]),
-        ("ml-25", ["ml-25m"]),
-        ("movielens", ["ml-1m", "ml-32m", "ml-latest-small"]),
-        ("tabel", ["table"]),
-        ("qqq", []),
-    ],
-)
-def test_the_nearest_sources(value: str, sources: list[str]) -> None:
-    assert nearest_values(value, get_args(Source), OTHER_SOURCES) == sources

@@ -16,6 +16,7 @@ from bert4rec.config.tables import (
     FULL_SOFTMAX_UP_TO,
     WINDOW_LENGTHS,
     Config,
+    Preprocessing,
     instant,
 )
 
@@ -49,6 +50,10 @@ def test_how_many_bad_rows_may_be_is_not_what_a_dataset_is_made_of() -> None:
         for name, value in (("seed", 1), ("max_bad_rows", 0.5), ("memory_gb", 1.0))
     ]
     assert all(recipe == recipes[0] for recipe in recipes)
+
+
+def test_saved_settings_that_are_gone_are_left_out() -> None:
+    assert Preprocessing.from_saved({"seed": 3, "k_core": True}) == Preprocessing(seed=3)
 
 
 @pytest.mark.parametrize(
@@ -91,10 +96,10 @@ def test_an_address_is_whole_for_the_preparation_and_saved_without_its_secrets()
 
 def test_what_follows_from_several_tables() -> None:
     config = load_config(None, {"model.max_len": 50})
-    assert (config.window_step, config.shortest_window, config.run_name) == (50, 2, "synthetic")
+    assert (config.shortest_window, config.run_name) == (2, "synthetic")
     changes = {"training.sliding_step": 7, "run.name": "mine", "parallelism.mode": "ddp"}
     config = load_config(None, changes)
-    assert (config.window_step, config.shortest_window, config.run_name) == (7, 7, "mine")
+    assert (config.shortest_window, config.run_name) == (7, "mine")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from bert4rec.feed.batch import Batch
-from bert4rec.models.sequence_model import Bert4Rec
 from bert4rec.training.trainer import Prefetcher, tensors_in
 from tests.cuda.conftest import Train, losses
 
@@ -59,26 +58,6 @@ def test_a_sharded_training_has_the_losses_of_a_replicated_one_on_cpu(
 def test_so_has_a_replicated_one(train: Train) -> None:
     chosen = settings("softmax", "adagrad") | {"parallelism.mode": "ddp"}
     np.testing.assert_allclose(losses(train(**chosen)), losses(train("cpu", **chosen)), rtol=0, atol=TOLERANCE)
-
-
-@pytest.mark.parametrize("kernel", ["fused", "fused_uvm_caching"])
-def test_a_step_that_is_not_finite_is_left_out_as_on_cpu(
-    train: Train, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kernel: str
-) -> None:
-    forward, calls = Bert4Rec.forward, 0
-
-    def sometimes(self: Bert4Rec, *args: Any) -> torch.Tensor:
-        nonlocal calls
-        calls += 1
-        return forward(self, *args) * (float("nan") if calls % 10 == 5 else 1.0)
-
-    monkeypatch.setattr(Bert4Rec, "forward", sometimes)
-    chosen = SAMPLED | {"training.max_skipped_steps": 1}
-    expected = losses(train("cpu", **chosen))
-    found = losses(train(**chosen | {"parallelism.compute_kernel": kernel}))
-    assert capsys.readouterr().out.count("step 5: the loss is not finite, skipped (1 of 1)\n") == 2
-    assert len(expected) == 9
-    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ runpy.run_path("train.py", run_name="__main__")
 @pytest.mark.long
 @pytest.mark.parametrize("asynchronous", ["true", "false"])
 def test_a_checkpoint_that_the_disk_does_not_take(make: Settings, tmp_path: Path, asynchronous: str) -> None:
-    """Files may have 200 kB, a checkpoint has more: the training goes on without, or ends, as set."""
+    """Files may have 200 kB, a checkpoint has more: the training goes on without."""
     short = {
         "training.n_epochs": 2, "checkpoint.every_steps": 0, "training.eval_every_n_epochs": 1, "model.embed_dim": 64,
         "model.n_layers": 6,
@@ -118,10 +118,6 @@ def test_a_checkpoint_that_the_disk_does_not_take(make: Settings, tmp_path: Path
     assert f"error: {tmp_path / 'runs' / 'on'}: " in done.stderr
     assert len(re.findall(rf"warning: .*{NOT_WRITTEN}\n", done.stdout)) == 2
     assert list((tmp_path / "runs" / "on" / "checkpoints").iterdir()) == []
-    done = start([*command, "--run.name=stop", "--checkpoint.on_error=stop"])
-    assert done.returncode == 1
-    again = r"bert4rec train --config=.*/stop/config\.toml"
-    assert re.fullmatch(rf"error: .*{NOT_WRITTEN}{again}\n", done.stderr)
 
 
 @pytest.mark.long
@@ -133,16 +129,14 @@ def test_a_full_file_system_keeps_the_last_good_checkpoint(make: Settings, tmp_p
         pytest.skip("this system lets nobody mount a file system here")
     try:
         changes = {"training.n_epochs": 3, "checkpoint.keep": 9, "checkpoint.every_steps": 0, "run.dir": str(disk)}
-        file = settings_file(
-            make(**changes, **{"checkpoint.on_error": "stop", "training.eval_every_n_epochs": 1}), tmp_path
-        )
+        file = settings_file(make(**changes, **{"training.eval_every_n_epochs": 1}), tmp_path)
         done = start([*ALONE, file])
         assert done.returncode == 1
-        assert re.search(rf"{NOT_WRITTEN}step-\d+", done.stderr)
+        assert re.search(rf"warning: {NOT_WRITTEN}step-\d+", done.stdout)
         last = found(disk / "synthetic-dmp" / "checkpoints")[-1]
-        resume = f"--resume={disk / 'synthetic-dmp'}"
-        assert f": bert4rec train {resume}\n" in done.stderr
-        resumed = start([*ALONE, "--checkpoint.keep=1", resume])
+        assert "No space left on device; free the disk, then continue with: " in done.stderr
+        subprocess.run(["mount", "-o", "remount,size=9m", str(disk)], check=True)
+        resumed = start([*ALONE, f"--resume={disk / 'synthetic-dmp'}"])
         assert f"from {last}\n" in resumed.stdout
     finally:
         subprocess.run(["umount", str(disk)], check=True)

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from textwrap import indent
@@ -34,26 +33,36 @@ def tree(tmp_path: Path) -> Path:
     return package.parent
 
 
-def start(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return launch.start([sys.executable, "-m", "bert4rec", *arguments], tree, PYTHONPATH=str(tree))
+# Runs command lines in one process, and writes their output as JSON.
+COMMANDS = """
+import json, sys
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from bert4rec.__main__ import main
+outputs = []
+for words in json.loads(sys.argv[1]):
+    with redirect_stdout(StringIO()) as output:
+        assert main(words) == 0, words
+    outputs.append(output.getvalue())
+Path("outputs.json").write_text(json.dumps(outputs))
+"""
 
 
 def test_it_goes_all_the_way(tree: Path, small_folder: Path) -> None:
     settings = SMALL | {"model.kind": "next_item", "run.name": "own", "training.n_epochs": 1}
-    small = [f"--{name}={value}" for name, value in settings.items()]
-    done = start(tree, "train", f"--data.dataset_dir={small_folder}", *small)
+    commands = [
+        ["train", f"--data.dataset_dir={small_folder}", *(f"--{name}={value}" for name, value in settings.items())],
+        ["evaluate", "runs/own", "--output=evaluation"],
+        ["export", "runs/own", "--format=safetensors,pt2", "--output=package"],
+        *(["recommend", model, "--items=1,2,3"] for model in ("runs/own", "package")),
+    ]
+    done = launch.start([sys.executable, "-c", COMMANDS, json.dumps(commands)], tree, PYTHONPATH=str(tree))
     assert done.returncode == 0, done.stderr
     report = json.loads((tree / "runs/own/report.json").read_text())
     assert (report["kind"], report["model"]) == ("next_item", "Next item")
-    for arguments in (
-        ["evaluate", "runs/own", "--output=evaluation"],
-        ["export", "runs/own", "--format=safetensors,pt2", "--output=package"],
-    ):
-        done = start(tree, *arguments)
-        assert done.returncode == 0, done.stderr
     measured = json.loads((tree / "evaluation/report.json").read_text())
     assert measured["test"]["full"]["NDCG@10"] == report["test"]["full"]["NDCG@10"]
-    of_run, of_package = (start(tree, "recommend", model, "--items=1,2,3") for model in ("runs/own", "package"))
-    assert (of_run.returncode, of_package.returncode) == (0, 0), of_run.stderr + of_package.stderr
-    assert len(of_run.stdout.splitlines()) == 10
-    assert of_package.stdout == of_run.stdout
+    *_, of_run, of_package = json.loads((tree / "outputs.json").read_text())
+    assert len(of_run.splitlines()) == 10
+    assert of_package == of_run

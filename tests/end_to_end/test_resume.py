@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.fixture_types import Patch, Settings
+from bert4rec.__main__ import main
+from tests.fixture_types import Capture, Patch, Settings
 from tests.folders import files_of
 from tests.launch import ALONE, BIN, ROOT, TORCHRUN, settings_file, start
 from tests.terminal import on_terminal, screen
@@ -28,7 +29,10 @@ def training_of(run: Path) -> dict[str, Any]:
     return json.loads((run / "report.json").read_text())["training"]
 
 
-def test_an_interrupt_leaves_the_bar_whole_and_a_command_that_resumes(make: Settings, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("alone")
+def test_an_interrupt_leaves_the_bar_whole_and_a_command_that_resumes(
+    make: Settings, tmp_path: Path, capsys: Capture
+) -> None:
     short = {"training.n_epochs": 6, "training.eval_every_n_epochs": 6, "checkpoint.every_steps": 0}
     file = settings_file(make(**short, **{"run.dir": str(tmp_path / "my runs")}), tmp_path)
     written, status = on_terminal([*ALONE, file], folder=ROOT, interrupt_after=" left")
@@ -42,9 +46,8 @@ def test_an_interrupt_leaves_the_bar_whole_and_a_command_that_resumes(make: Sett
     message, command = last.split("; continue with: ")
     assert re.fullmatch(r"stopped by SIGINT: saved after step \d+", message)
     assert command == f"bert4rec train '--resume={run}'"
-    done = start(shlex.split(command))
-    assert done.returncode == 0, done.stderr
-    assert f"resumed after step {message.split()[-1]}, " in done.stdout
+    assert main(shlex.split(command)[1:]) == 0
+    assert f"resumed after step {message.split()[-1]}, " in capsys.readouterr().out
     assert (training_of(run)["epochs"], training_of(run)["stopped_by"]) == (6, "n_epochs")
 
 

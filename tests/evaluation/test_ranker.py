@@ -33,7 +33,7 @@ PROTOCOLS = ["full", "popular", "uniform"]
 def model_for(dataset: Dataset, head: str = "tied") -> Bert4Rec:
     network = Bert4Rec(
         n_items=dataset.n_items, embed_dim=16, n_heads=2, n_layers=1, ffn_dim=16, max_len=12,
-        dropout=0.5, head=head, output_bias=True, device="cpu",
+        dropout=0.5, head=head, device="cpu",
     )  # fmt: skip
     initialize(network, seed=1)
     return network

@@ -58,12 +58,8 @@ def expected(network: Network, leaves_out_seen: bool) -> tuple[Tensor, Tensor]:
 @KINDS
 @SHAPES
 @torch.no_grad()
-def test_it_finds_what_the_network_finds(
-    kind: type[SequenceModel], head: str, output_bias: bool, positions: str
-) -> None:
-    network = network_of(
-        model(kind, head=head, output_bias=output_bias, positions=positions, input_norm=positions == "rotary")
-    )
+def test_it_finds_what_the_network_finds(kind: type[SequenceModel], head: str, positions: str) -> None:
+    network = network_of(model(kind, head=head, positions=positions, input_norm=positions == "rotary"))
     for leaves_out_seen in (True, False):
         program, wanted = Program(network, leaves_out_seen=leaves_out_seen), expected(network, leaves_out_seen)
         for on_the_left in (False, True):

@@ -16,7 +16,7 @@ N_ITEMS, WIDTH, HEADS, MAX_LEN = 38, 16, 2, 12
 def model(kind: type[SequenceModel] = Bert4Rec, **changes: Any) -> SequenceModel:
     shape: dict[str, Any] = {
         "n_items": N_ITEMS, "embed_dim": WIDTH, "n_heads": HEADS, "n_layers": 2, "ffn_dim": 24, "max_len": MAX_LEN,
-        "dropout": 0.0, "head": "tied", "output_bias": True, "device": "cpu",
+        "dropout": 0.0, "head": "tied", "device": "cpu",
     }  # fmt: skip
     network = kind(**shape | changes)
     initialize(network, seed=3)

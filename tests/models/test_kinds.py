@@ -135,6 +135,5 @@ def test_bf16_autocast_stays_near_fp32() -> None:
 def test_a_built_model_takes_no_memory() -> None:
     huge = Bert4Rec(
         n_items=10**9, embed_dim=128, n_heads=2, n_layers=1, ffn_dim=8, max_len=5, dropout=0.0, head="tied",
-        output_bias=True,
     )  # fmt: skip
     assert {weight.device.type for weight in huge.parameters()} == {"meta"}

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from bert4rec.config.tables import Config
 from bert4rec.feed.batch import Lookup
-from bert4rec.models.tables import DeferredUpdate, DenseShard, GradientRoute, Table
+from bert4rec.models.tables import DenseShard, GradientRoute, Table
 from bert4rec.runtime.collectives import Partition
 from tests.conftest import FACTORS, long
 from tests.models.networks import N_ITEMS, POSITIONS, SEQUENCES, WIDTH, WithGroups, batch, hidden_of, model
@@ -37,28 +37,16 @@ def test_each_feature_has_the_rows_of_its_ids() -> None:
     assert (found["a"].shape, found["b"].shape) == ((0, 4), (3, 4))
 
 
-def test_a_deferred_gradient_reaches_the_rows_when_it_is_applied() -> None:
-    table = table_of_rows()
-    table.deferred = DeferredUpdate()
-    found = table.look_up(lookups())
-    (found["a"].sum() + 2 * found["b"].sum()).backward()
-    assert table.weight.grad is None
-    table.deferred.apply()
-    assert table.weight.grad is not None
-    assert table.weight.grad[:, 0].tolist() == [2.0, 2.0, 0.0, 0.0, 3.0]
-
-
 def test_a_model_knows_all_its_tables() -> None:
     assert [table.config.name for table in model(WithGroups).tables] == ["item", "group"]
 
 
 @pytest.mark.parametrize("head", ["tied", "linear"])
-@pytest.mark.parametrize("output_bias", [True, False])
-def test_candidates_give_the_scores_that_training_used(head: str, output_bias: bool) -> None:
-    network = model(head=head, output_bias=output_bias)
+def test_candidates_give_the_scores_that_training_used(head: str) -> None:
+    network = model(head=head)
     asked = batch(SEQUENCES, POSITIONS)
     vectors = network.item_table.candidates(Lookup.of(torch.arange(N_ITEMS)))
-    assert vectors.shape == (N_ITEMS, WIDTH + {"tied": 4, "linear": 1}[head] * output_bias)
+    assert vectors.shape == (N_ITEMS, WIDTH + {"tied": 4, "linear": 1}[head])
     scores = hidden_of(network, asked) @ vectors.T
     torch.testing.assert_close(F.cross_entropy(scores, asked.targets, reduction="sum"), network(asked))
 
@@ -66,7 +54,7 @@ def test_candidates_give_the_scores_that_training_used(head: str, output_bias: b
 ADAM = {"parallelism.sparse_optimizer": "adam"}  # rows are trained as parameters: gradients go the ids' way back
 COMMON = {"parallelism.mode": "dmp", "training.n_epochs": 1, "training.n_train_negatives": 20}
 SETTINGS: list[Any] = [
-    {"training.loss": "sampled_softmax", "training.max_skipped_steps": 2},
+    {"training.loss": "sampled_softmax"},
     {"training.loss": "sampled_softmax"} | ADAM,
     long({"training.loss": "softmax"}),
     FACTORS | {"training.loss": "sampled_softmax"} | ADAM,
@@ -119,32 +107,3 @@ def test_a_shard_is_a_parameter_in_the_memory_of_the_table_and_its_gradients_add
     with torch.no_grad():
         shard.weight.fill_(8)
     assert table.tolist() == [[8, 8]] * 3
-
-
-def deferred_lookups() -> tuple[DeferredUpdate, torch.Tensor]:
-    """Behind the deferred: the gradients of rows 0 and 2 are (3, 3) and (5, 5), those of row 1 twice (7, 7)."""
-    deferred, table = DeferredUpdate(), torch.zeros(3, 2, requires_grad=True)
-    first, second = deferred.defer(table[[0, 2]]), deferred.defer(table[[1, 1]])
-    deferred.defer(table[[0]])  # on which the loss does not depend
-    loss = (first * torch.tensor([[3.0], [5.0]])).sum() + (7 * second).sum()
-    loss.backward()
-    return deferred, table
-
-
-def test_backward_ends_at_the_gate_and_what_is_let_pass_goes_into_the_table_once() -> None:
-    deferred, table = deferred_lookups()
-    assert table.grad is None
-    assert [gradient.tolist() for gradient in deferred.gradients()] == [[[3, 3], [5, 5]], [[7, 7], [7, 7]]]
-    deferred.apply()
-    assert table.grad is not None
-    assert table.grad.tolist() == [[3, 3], [14, 14], [5, 5]]
-    assert deferred.gradients() == []
-
-
-def test_what_is_forgotten_never_passes_and_vectors_without_a_gradient_pass_as_they_are() -> None:
-    deferred, table = deferred_lookups()
-    deferred.discard()
-    assert (deferred.gradients(), table.grad) == ([], None)
-    vectors = torch.ones(2, 2)
-    assert deferred.defer(vectors) is vectors
-    assert deferred.gradients() == []

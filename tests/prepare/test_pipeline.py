@@ -76,7 +76,7 @@ def limited(found: dict[str, list[Row]], s: dict[str, Any]) -> dict[str, list[Ro
         found = {u: [row for row in mine if counts[row.item] >= s["min_item"]] for u, mine in found.items()}
         most = s["max_user"] or 10**9
         found = {u: mine for u, mine in found.items() if max(1, s["min_user"]) <= len(mine) <= most}
-        if found == before or not s["k_core"] or s["min_item"] <= 1:
+        if found == before or s["min_item"] <= 1:
             return found
 
 
@@ -113,7 +113,7 @@ SETTINGS = st.fixed_dictionaries(
         "n_validated": st.integers(1, 4),
         "min_rating": st.sampled_from([0.0, 2.0]), "time_from": st.sampled_from([0, 3]),
         "time_until": st.sampled_from([9, 10**6]),
-        "repeats": st.sampled_from(["keep", "first", "last", "first_in_a_row"]), "k_core": st.booleans(),
+        "repeats": st.sampled_from(["keep", "first", "last", "first_in_a_row"]),
         "min_item": st.integers(1, 3),
         "min_user": st.integers(1, 3), "max_user": st.sampled_from([0, 5]),
         "split": st.sampled_from(["leave_one_out", "time", "none"]), "split_at": st.integers(2, 9),
@@ -138,7 +138,7 @@ def test_the_splits_are_those_of_the_reference(rows: list[Row], s: dict[str, Any
         "preprocessing.time_from": instant(s["time_from"]) if s["time_from"] else "",
         "preprocessing.time_until": instant(s["time_until"]) if s["time_until"] < 60 else "",
         "preprocessing.repeats": s["repeats"],
-        "preprocessing.k_core": str(s["k_core"]).lower(), "preprocessing.min_item_interactions": s["min_item"],
+        "preprocessing.min_item_interactions": s["min_item"],
         "preprocessing.min_user_interactions": s["min_user"], "preprocessing.max_user_interactions": s["max_user"],
         "preprocessing.split": s["split"], "preprocessing.split_at": instant(s["split_at"]),
     }  # fmt: skip

@@ -168,7 +168,7 @@ def train_part(
     trainers.append(trainer)
     if resume_from and facts:
         is_same_size = facts["world_size"] == dist.get_world_size()
-        trainer.checkpoints.restore(resume_from, optimizers=True, random=is_same_size)
+        trainer.checkpoints.restore(resume_from, random=is_same_size)
     restored = {"weights": weights(model), "moments": moments_of(optimizers)}
     message = ""
     try:
@@ -252,8 +252,7 @@ def parts_of(value: Any) -> Parts:
 def manager(folder: Path, **settings: Any) -> CheckpointManager:
     """What writes the checkpoints of a test."""
     usual: dict[str, Any] = {
-        "every_steps": 0, "every_minutes": 0.0, "keep": 2, "asynchronous": False, "on_error": "stop",
-        "seconds_on_signal": 8.0,
+        "every_steps": 0, "every_minutes": 0.0, "keep": 2, "asynchronous": False, "seconds_on_signal": 8.0,
     }  # fmt: skip
     others = {name: settings.pop(name) for name in ("about", "last_step") if name in settings}
     return CheckpointManager(folder, CheckpointSettings(**usual | settings), here(), **{"about": {}} | others)

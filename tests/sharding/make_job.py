@@ -6,8 +6,7 @@ from bert4rec.runtime.memory import Memory
 from bert4rec.sharding.footprint import Job
 
 NO_LIMIT = Memory(host=None)
-SHAPE = {"embed_dim": 64, "n_heads": 2, "n_layers": 2, "ffn_dim": 256, "max_len": 50, "dropout": 0.1, "head": "tied",
-         "output_bias": True}  # fmt: skip
+SHAPE = {"embed_dim": 64, "n_heads": 2, "n_layers": 2, "ffn_dim": 256, "max_len": 50, "dropout": 0.1, "head": "tied"}
 
 
 def make_job(n_items: int, world_size: int = 1, device_type: str = "cpu", **changes: Any) -> Job:

@@ -115,7 +115,6 @@ def sums_in_groups() -> tuple[float, float, float, list[list[float]], range]:
         long("adagrad", 2, SAMPLED | COLUMN_WISE),
         long("adagrad", 2, COLUMN_WISE),
         long("rowwise_adagrad", 2, SAMPLED | TABLE_WISE),
-        long("rowwise_adagrad", 2, SAMPLED | {"training.max_skipped_steps": 1}),
         long("rowwise_adagrad", 2, SAMPLED | {"training.loss": "gbce"}),
         long("adagrad", 2, {"model.head": "linear"}),
     ],

@@ -31,7 +31,7 @@ def test_other_seeds_and_other_tables_have_other_rows() -> None:
 def test_every_weight_of_a_model_is_filled(head: str) -> None:
     """The norms by ones, biases by zeros, the table by its rows, and zeros in the columns of the bias behind them."""
     shape = {"n_items": 10, "embed_dim": 4, "n_heads": 2, "n_layers": 1, "ffn_dim": 8, "max_len": 3}
-    model = Bert4Rec(**shape, dropout=0.0, head=head, output_bias=True, device="cpu")
+    model = Bert4Rec(**shape, dropout=0.0, head=head, device="cpu")
     with torch.no_grad():
         for weight in model.parameters():
             weight.fill_(torch.nan)

@@ -21,8 +21,6 @@ SHARDINGS: dict[str, dict[str, Any]] = {
     **{name: {"parallelism.sharding_type": name} for name in ("row_wise", "table_wise", "auto")},
     # Row-wise Adagrad, the default on CPU, is another algorithm where a row is cut, and refused.
     "column_wise": {"parallelism.sharding_type": "column_wise", "parallelism.sparse_optimizer": "adagrad"},
-    "row_wise, gated": {"parallelism.sharding_type": "row_wise", "training.max_skipped_steps": 1},
-    "table_wise, gated": {"parallelism.sharding_type": "table_wise", "training.max_skipped_steps": 1},
     "linear head": {"model.head": "linear"},
 }
 EACH_SIZE = ("ddp", "row_wise", "table_wise", "column_wise")  # of which "auto" takes one

@@ -45,11 +45,11 @@ def test_groups_that_share_negatives_leave_no_process_over() -> None:
 def test_kernels_put_the_tables_where_fbgemm_does(kernel: str, optimizer: str, precision: str, n_bytes: int) -> None:
     """Whole tables and whole states go to the host; one number a row stays on the GPU, as do cached rows."""
     tables = {"compute_kernel": kernel, "sparse_optimizer": optimizer, "table_precision": precision}
-    plan = make_plan(make_job(1000, 1, "cuda", loss="sampled_softmax", output_bias=False, **tables), NO_LIMIT)
+    plan = make_plan(make_job(1000, 1, "cuda", loss="sampled_softmax", **tables), NO_LIMIT)
     on_gpu, on_host = plan.needs[0]
-    weights, state = 1000 * 64 * n_bytes, 1000 * 4 if optimizer == "rowwise_adagrad" else 2 * 1000 * 64 * 4
+    weights, state = 1000 * 68 * n_bytes, 1000 * 4 if optimizer == "rowwise_adagrad" else 2 * 1000 * 68 * 4
     slots = 7 * CACHE_SET  # a fifth of 1000 rows, in whole sets
-    cache = slots * (64 * n_bytes + 16) + 1000 * 4
+    cache = slots * (68 * n_bytes + 16) + 1000 * 4
     gpu_weights = {"fused": weights, "fused_uvm": 0, "fused_uvm_caching": cache}[kernel]
     stays = kernel == "fused" or optimizer == "rowwise_adagrad"
     assert (on_gpu[TABLES], on_gpu[TABLE_STATE]) == (gpu_weights, state if stays else 0)

@@ -1,6 +1,5 @@
 """Where runs begin: at the weights of others or at checkpoints; and which settings a resumed run keeps."""
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -31,18 +30,6 @@ def test_where_the_best_is_lost_the_search_starts_again(make: Make, capsys: Capt
     run(make(**{"run.resume": str(folder)}, **second_is_best))
     assert "warning: the best checkpoint so far, step-000000014, " in capsys.readouterr().out
     assert report_of(folder)["training"]["best_epoch"] == 3
-
-
-def test_after_a_reset_the_optimizers_count_from_there(make: Make, whole: Path, capsys: Capture) -> None:
-    """Once, however often the same command is given; with other optimizers again."""
-
-    def updates(optimizer: str, n_epochs: int) -> int:
-        changes = {"training.n_epochs": n_epochs, "training.optimizer": optimizer, "run.reset_optimizer": True}
-        run(make(**{"run.resume": str(whole)}, **changes))
-        return json.loads((found(whole / "checkpoints")[-1] / "facts.json").read_text())["state"]["updates"]
-
-    assert [updates("adamw", 4), updates("adamw", 5), updates("sgd", 6)] == [7, 14, 7]
-    assert capsys.readouterr().out.count("with fresh optimizers\n") == 2
 
 
 def test_a_run_from_another_kind_of_device_is_resumed(make: Make, whole: Path, capsys: Capture) -> None:
@@ -91,7 +78,7 @@ def test_the_other_mode_takes_the_optimizer_that_the_run_has(make: Make) -> None
         ({"training.learning_rate": 0.5}, r"training.learning_rate = 0.001 in the run, 0.5 now"),
         (
             {"parallelism.sparse_optimizer": "sgd"},
-            r'parallelism.sparse_optimizer = "adam" in the run, "sgd" now: .* --run.reset_optimizer=true',
+            r'parallelism.sparse_optimizer = "adam" in the run, "sgd" now: .* --run.init_from',
         ),
         ({"training.optimizer": "sgd"}, 'training.optimizer = "adamw" in the run, "sgd" now'),
     ],

@@ -20,7 +20,7 @@ WORLD = Processes(rank=1, local_rank=1, world_size=6, local_world_size=3, device
 
 def test_a_job_to_the_last_field() -> None:
     changes = {
-        "model.embed_dim": 8, "model.n_layers": 3, "model.max_len": 20, "model.output_bias": False,
+        "model.embed_dim": 8, "model.n_layers": 3, "model.max_len": 20,
         "training.loss": "gbce", "training.n_train_negatives": 7, "training.negatives_shared_by": 2,
         "training.optimizer": "sgd", "training.average_age": 0.1, "model.positions": "rotary",
         "model.input_norm": True, "model.times": "history",
@@ -31,7 +31,7 @@ def test_a_job_to_the_last_field() -> None:
         kind="bert4rec",
         model={
             "n_items": 98, "embed_dim": 8, "n_heads": 2, "n_layers": 3, "ffn_dim": 256, "max_len": 20, "dropout": 0.1,
-            "positions": "rotary", "input_norm": True, "times": "history", "head": "tied", "output_bias": False,
+            "positions": "rotary", "input_norm": True, "times": "history", "head": "tied",
         },
         mode="dmp", device_type="cpu", world_size=6, local_world_size=3, sparse_optimizer="rowwise_adagrad",
         optimizer="sgd", batch_size=5, mask_prob=0.3, loss="gbce", n_train_negatives=7, negatives_shared_by=2,

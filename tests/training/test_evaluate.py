@@ -212,5 +212,4 @@ def test_settings_that_an_evaluation_cannot_change(whole: Path) -> None:
         settings_of(trained, ["--config=config.toml"])
     config = (whole / "config.toml").read_text()
     (whole / "config.toml").write_text(config.replace("embed_dim = 16", "embed_dim = 32"))
-    with pytest.raises(SettingsError, match=r"model.embed_dim = 32, .* 16"):
-        settings_of(trained, [])
+    assert settings_of(trained, []).model.embed_dim == 16  # that of the weights

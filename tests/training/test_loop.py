@@ -1,4 +1,4 @@
-"""The parts of the training loop: decisions, loss and speed, state, seconds, transfer, skipped steps."""
+"""The parts of the training loop: decisions, loss and speed, state, seconds, transfer, a loss that is not finite."""
 
 import math
 import re
@@ -27,7 +27,7 @@ from bert4rec.training.state import State, Stopwatch
 from bert4rec.training.trainer import WARM_STEPS, Meter, Prefetcher, _n_positions, tensors_in
 from tests.conftest import leave_group
 from tests.fixture_types import Capture, Patch
-from tests.runs import Make, report_of
+from tests.runs import Make
 
 
 def decided() -> Decision:
@@ -212,9 +212,7 @@ def slowly(*arguments: Any, **options: Any) -> None:
 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_a_step_without_a_finite_loss_is_left_out_within_the_budget(
-    make: Make, monkeypatch: Patch, capsys: Capture, tmp_path: Path
-) -> None:
+def test_a_loss_that_is_not_finite_ends_the_run(make: Make, monkeypatch: Patch, tmp_path: Path) -> None:
     original, calls = Bert4Rec.forward, 0
 
     def sometimes(self: Bert4Rec, *args: Any) -> torch.Tensor:
@@ -223,14 +221,6 @@ def test_a_step_without_a_finite_loss_is_left_out_within_the_budget(
         return original(self, *args) * (float("nan") if calls % 9 == 5 else 1.0)
 
     monkeypatch.setattr(Bert4Rec, "forward", sometimes)
-    report = report_of(run(make(**{"training.max_skipped_steps": 2, "training.n_epochs": 2})))
-    assert report["training"]["steps"] == 14
-    assert "step 5: the loss is not finite" in capsys.readouterr().out
-    calls = 0
-    with pytest.raises(DivergenceError, match=r"training.max_skipped_steps"):
-        run(make(**{"training.max_skipped_steps": 1, "training.n_epochs": 2}))
-    leave_group()
-    calls = 0
     early, late = tmp_path / "runs" / "early", tmp_path / "runs" / "late"
     rates = "--training.learning_rate=0.0001 --parallelism.sparse_learning_rate=0.0001"
     with pytest.raises(DivergenceError, match=f"nan after 7 steps; .*--config={early}/config.toml {rates}$"):

@@ -43,7 +43,6 @@ def prepared(place: Path, rows: list[tuple[int, int, int, int]], columns: list[s
             "preprocessing.min_user_interactions": st.integers(1, 3),
             "preprocessing.min_item_interactions": st.integers(1, 2),
             "preprocessing.max_user_interactions": st.sampled_from([0, 5]),
-            "preprocessing.k_core": st.sampled_from(["true", "false"]),
             "preprocessing.repeats": st.sampled_from(["keep", "first", "last", "first_in_a_row"]),
             "preprocessing.split": st.sampled_from(["leave_one_out", "time", "none"]),
             "preprocessing.split_at": st.sampled_from([0.1, 0.5, "1970-01-01T00:00:03"]),

@@ -208,8 +208,8 @@ def test_times_of_1970_are_warned_of(run: Run, log: Path) -> None:
     first = ", ".join(f"1970-01-01T00:00:0{line.split(',')[3]}Z" for line in log.read_text().splitlines()[1:4])
     assert before(lines)[-1] == after(lines)[0]
     assert f"({first}): is stars" in after(lines)[0]
-    lines, _ = run(f"--data.path={log}", *COLUMNS, "--data.time_column=created_at", "--data.time_unit=us")
-    assert 'data.time_unit = "us"' in after(lines)[0]
+    lines, _ = run(f"--data.path={log}", *COLUMNS, "--data.time_column=created_at", "--data.time_format=us")
+    assert 'data.time_format = "us"' in after(lines)[0]
 
 
 DAYS = [45231 + i / 8 for i in range(len(LOG))]  # from 2023-11-01 on, as Excel counts them
@@ -242,7 +242,7 @@ def test_days_as_excel_counts_them_are_refused(
     (error,) = capsys.readouterr().err.splitlines()
     assert f'{tmp_path / "log.parquet"}: created_at "45231.125"' in error
     assert "2023-11-01" in error
-    assert preprocessing.main([*arguments, "--data.time_unit=s", "--preprocessing.n_eval_negatives=1"]) == 0
+    assert preprocessing.main([*arguments, "--data.time_format=s", "--preprocessing.n_eval_negatives=1"]) == 0
 
 
 def test_users_and_items_that_look_swapped_are_warned_of(run: Run, log: Path) -> None:

@@ -35,8 +35,8 @@ def cast(
     return frame[name].to_list(), bad
 
 
-def cast_times(column: Sequence[Any], *, unit: Any = "auto", form: str = "") -> tuple[list[Any], BadRows]:
-    return cast(column, "time", times=Times(unit, form))
+def cast_times(column: Sequence[Any], *, form: str = "") -> tuple[list[Any], BadRows]:
+    return cast(column, "time", times=Times(form))
 
 
 def cast_parts(name: str, *parts: Sequence[Any] | pl.Series) -> list[pl.Series]:
@@ -101,7 +101,7 @@ WORDS = {
     ],
 )  # fmt: skip
 def test_a_value_that_is_none_is_a_bad_row(name: str, good: list[Any], values: list[Any], others: list[Any]) -> None:
-    times = Times(form="%d/%m/%Y" if good == ["31/12/2020"] else "")
+    times = Times("%d/%m/%Y" if good == ["31/12/2020"] else "")
     for value in others:
         found, bad = cast([*good, value], name, whole=isinstance(value, str), times=times)
         assert (found, bad.counts) == (values, {WORDS[name]: 1})
@@ -203,12 +203,12 @@ def test_times_become_whole_seconds(times: list[object], seconds: list[int]) -> 
 @pytest.mark.parametrize(("unit", "ticks"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
 def test_the_unit_of_times_is_told_by_their_size_or_by_the_setting(unit: str, ticks: int, as_type: type) -> None:
     young = [as_type(second * ticks) for second in (1_000_000_000, 1_700_000_000)]
-    assert cast_times(young)[0] == cast_times(young, unit=unit)[0] == [1_000_000_000, 1_700_000_000]
+    assert cast_times(young)[0] == cast_times(young, form=unit)[0] == [1_000_000_000, 1_700_000_000]
     old = [as_type(second * ticks) for second in (5, 70)]
-    assert cast_times(old, unit=unit)[0] == [5, 70]
+    assert cast_times(old, form=unit)[0] == [5, 70]
     assert cast_times(old)[0] == [5 * ticks, 70 * ticks]  # taken for seconds
     positions = [2, 1500, 1_700_000]  # in a video, say
-    assert unit == "s" or cast_times([second * ticks for second in positions], unit=unit)[0] == positions
+    assert unit == "s" or cast_times([second * ticks for second in positions], form=unit)[0] == positions
 
 
 MODERN = st.integers(10**9, 2 * 10**9)  # seconds
@@ -227,20 +227,20 @@ def test_times_in_another_unit_than_most_are_bad_rows(
 ) -> None:
     most, few = (TICKS[unit], 1) if larger else (1, TICKS[unit])
     column = [as_type(second * most) for second in seconds] + [as_type(second * few) for second in others]
-    found, bad = cast_times(column, unit=unit if named and larger else "auto")
+    found, bad = cast_times(column, form=unit if named and larger else "")
     assert (found, bad.total) == (seconds, len(others))
 
 
 @pytest.mark.parametrize(
     ("times", "unit", "words"),
     [
-        ([NOW * 1000, NOW * 1000, NOW], "auto", "seconds milliseconds"),
-        ([str(NOW), str(NOW), str(NOW * 1000)], "auto", "milliseconds seconds"),
-        ([NOW * 1000], "s", "milliseconds --data.time_unit=ms"),
+        ([NOW * 1000, NOW * 1000, NOW], "", "seconds milliseconds"),
+        ([str(NOW), str(NOW), str(NOW * 1000)], "", "milliseconds seconds"),
+        ([NOW * 1000], "s", "milliseconds --data.time_format=ms"),
     ],
 )
 def test_a_time_in_another_unit_is_told_which(times: list[Any], unit: str, words: str) -> None:
-    (line,) = cast_times(times, unit=unit)[1].shown
+    (line,) = cast_times(times, form=unit)[1].shown
     assert f'time "{times[-1]}": ' in line
     assert re.findall(r"--data\S+|\w*seconds", line) == words.split()
 
@@ -324,7 +324,7 @@ def test_times_that_do_not_fit_are_told_the_form_that_fits(times: list[str], for
 @pytest.mark.parametrize("form", ["%Q", "%d/%m/%Y %H", "dd/mm/yyyy", "%H:%M", "%m/%Y", "%F %T %Z"])
 def test_a_form_that_cannot_be_read_is_refused_at_once(form: str) -> None:
     with one_line(f'data.time_format = "{form}": '):
-        Times(form=form)
+        Times(form)
 
 
 def test_a_column_of_times_needs_no_form() -> None:

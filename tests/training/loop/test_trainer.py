@@ -3,21 +3,17 @@
 import itertools
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 
 from bert4rec.checkpoint.run_folder import found
 from bert4rec.config.tables import Config
 from bert4rec.feed.batch import Lookup
 from bert4rec.feed.inference import append_mask_batch
-from bert4rec.models.ranking_model import model_class
-from bert4rec.models.tables import Table
 from bert4rec.sharding.parallelize import unwrap
-from tests.conftest import FACTORS, long
+from tests.conftest import long
 from tests.fixture_types import Settings
 from tests.processes import jobs
 
@@ -52,33 +48,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 USUAL = {(1, "dmp"), (2, "dmp, sampled"), (1, "dmp, two tables"), (3, "ddp")}  # of all pairs
 
 
-def train_spoiled(config: Config, folder: Path, *, step: int, where: str) -> dict[str, Any]:
-    """`jobs.train_part` until that step, in which the last process has a loss, or a gradient, that is no number."""
-    kind, n_steps = model_class(config.model.kind), itertools.count(1)
-    forward, look_up, spoiled = kind.forward, Table.look_up, [""]
-
-    def spoil(tensor: torch.Tensor) -> torch.Tensor:
-        tensor.register_hook(lambda gradient: gradient * torch.nan)
-        return tensor
-
-    def one_step(self: Any, batch: Any) -> torch.Tensor:
-        spoiled[0] = where if next(n_steps) == step and dist.get_rank() == dist.get_world_size() - 1 else ""
-        if spoiled[0] == "dense":
-            spoil(self.encoder.norm.bias)
-        return forward(self, batch) + (torch.inf if spoiled[0] == "loss" else 0.0)  # whose gradients are as they were
-
-    def of_table(self: Table, features: Any) -> dict[str, torch.Tensor]:
-        found = look_up(self, features)
-        if spoiled[0] != "table" or not torch.is_grad_enabled():
-            return found
-        return {name: spoil(vectors.view_as(vectors)) for name, vectors in found.items()}
-
-    with mock.patch.object(kind, "forward", one_step), mock.patch.object(Table, "look_up", of_table):
-        return jobs.train_part(config, folder, until=step)
-
-
 def counted_by_the_kernel(config: Config) -> list[int]:
-    """Return the update number that fbgemm uses for the third update, after other lookups and a skipped step."""
+    """Return the number that fbgemm gives to the third update, after other lookups and a step without one."""
     config, dataset, model, optimizers = jobs.set_up(config)
     batch = append_mask_batch(dataset.splits["test"].read(np.arange(4)), config.model.max_len)
     optimizers.set_steps(1)
@@ -234,29 +205,3 @@ def test_a_training_continues_with_other_processes_and_other_shards(
             np.testing.assert_array_equal(arrived, assemble([part[kind].get(name, []) for part in saved]), name)
     assert other[0]["state"]["step"] == whole[0]["state"]["step"] == 33
     assert other[0]["state"]["sequences"] == whole[0]["state"]["sequences"]
-
-
-@pytest.mark.parametrize(
-    ("variant", "places"),
-    [
-        ({"parallelism.mode": "ddp"}, ["loss", "table", "dense"]),
-        ({"parallelism.mode": "dmp"}, ["loss", "table", "dense"]),
-        (dmp(**SAMPLED), ["loss", "table", "dense"]),
-        (dmp(**FACTORS, **SAMPLED), ["loss", "table"]),  # which has no dense part
-    ],
-    ids=["ddp", "dense shards", "fused", "tables alone"],
-)
-def test_a_step_with_a_number_that_is_none_never_was(
-    pools: Any, small_config: Settings, tmp_path: Path, variant: dict[str, Any], places: list[str]
-) -> None:
-    """One process has it, all leave the step out: bit by bit, and a run that never meets one is as it was."""
-    config = small_config(**variant, **{"training.per_device_train_batch_size": 6, "training.max_skipped_steps": 1})
-    ungated = small_config(**variant, **{"training.per_device_train_batch_size": 6})
-    before = pools(2).run(jobs.train_part, ungated, tmp_path / "before", until=6)
-    for where in places:
-        after = pools(2).run(train_spoiled, config, tmp_path / where, step=7, where=where)
-        for mine, earlier in zip(after, before, strict=True):
-            assert (mine["state"]["step"], mine["state"]["skipped"]) == (7, 1), where
-            mine["state"] = earlier["state"]
-        assert after[0]["losses"] == before[0]["losses"], where
-        assert_equal(after, before)
