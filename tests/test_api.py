@@ -59,7 +59,7 @@ def test_a_program_of_others_prepares_trains_twice_and_recommends(small_folder: 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert json.loads((tmp_path / "found").read_text()) == [
         "Dataset('data/synthetic': 60 users, 130 items, 915 interactions)",
-        "runs/synthetic-dmp", "runs/synthetic-ddp", 3,
+        "runs/synthetic", "runs/synthetic-2", 3,
     ]  # fmt: skip
     assert contents(tmp_path / "data/synthetic") == contents(small_folder)  # that which the command has made
 
@@ -96,7 +96,7 @@ def test_ctrl_c_is_a_keyboard_interrupt_when_all_is_saved_and_the_run_goes_on(
     finally:
         signal.signal(signal.SIGINT, heeded)
     assert received == [signal.SIGUSR1]  # the loop's own way to hear of signals is there again
-    assert run.folder == tmp_path / "runs" / "synthetic-dmp"
+    assert run.folder == tmp_path / "runs" / "small"
     assert (run.report["training"]["epochs"], len(run.report["training"]["resumed"])) == (3, 1)
 
 

@@ -11,9 +11,8 @@ from bert4rec.api import DOWNLOADED, RAW, make_dataset
 from bert4rec.config.help import DATA_OPTIONS, PREPARE_OPTIONS, usual_help
 from bert4rec.config.load import NO_FILE, Overrides, parse_command_line, settings_file, take_positional
 from bert4rec.config.tables import Config, Source
-from bert4rec.prepare.column_inference import ColumnUnknownError
 from bert4rec.runtime.console import log_to_terminal
-from bert4rec.runtime.errors import SettingsError
+from bert4rec.runtime.errors import ColumnUnknownError, SettingsError
 from bert4rec.runtime.signals import log_interrupted
 
 SCRIPT = "python preprocessing.py"

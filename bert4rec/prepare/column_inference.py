@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import polars as pl
 
 from bert4rec.prepare.columns import ITEMS, SESSIONS, TIMES, USERS, looks_like_time, name_words
-from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.errors import ColumnUnknownError
 
 IDENTIFIERS = {"id", "uid", "uuid", "guid", "code", "number", "key", "hash", "pseudo", "ref", "slug", "handle"}
 NAMES = {"name", "title"}
@@ -14,19 +14,8 @@ WEAK_USERS = ({"email"}, {"mail"}, {"phone"}, SESSIONS)  # taken if nothing name
 RATINGS = {"rating", "stars", "star", "overall", "grade"}
 STARTS = ("event", "timestamp", "created", "time", "ordered", "purchased", "viewed")  # of two times, the earlier one
 MOST_TITLES = 0.2  # largest share of items with several values in a column of titles
+FIELDS = ("user", "item")  # that every table must have
 MOST_MISSING = 0.5  # largest share of missing values in a column of ids, times or ratings
-
-WANTED = {"user": "users", "item": "items"}  # what a question asks for
-
-
-class ColumnUnknownError(DataError):
-    """A column that must be named: the `field`, and the `columns` to choose from."""
-
-    def __init__(self, path: str, field: str, columns: Sequence[str], likely: Sequence[str]) -> None:
-        several = f" {' or '.join(likely)}?" if likely else ""
-        self.question = f"{path}: which column has the {WANTED[field]}?{several} it has: {', '.join(columns)}"
-        super().__init__(f"{self.question}; name one with --{field}=COLUMN")
-        self.field, self.columns = field, tuple(columns)
 
 
 def infer_columns(first: pl.DataFrame, named: Mapping[str, str], path: str) -> dict[str, str]:
@@ -46,9 +35,9 @@ def infer_columns(first: pl.DataFrame, named: Mapping[str, str], path: str) -> d
         if named.get(field, "") != "auto":
             continue
         likely = candidates(first.select(free), found.get("item", ""), first)
-        if field in WANTED and not likely:
+        if field in FIELDS and not likely:
             likely = _only_other(first.select(free), field)
-        if field in WANTED and len(likely) != 1:
+        if field in FIELDS and len(likely) != 1:
             raise ColumnUnknownError(path, field, first.columns, likely)
         if likely:
             found[field] = likely[0]
@@ -75,7 +64,7 @@ def columns_by_position(first: pl.DataFrame, named: Mapping[str, str], path: str
     free = [name for name in first.columns if name not in found.values()]
     times = [name for name in free if named.get("time") == "auto" and looks_like_time(first[name])][:1]
     free = [name for name in free if name not in times]
-    for field in WANTED:
+    for field in FIELDS:
         if named.get(field, "") == "auto":
             if not free:
                 raise ColumnUnknownError(path, field, first.columns, [])

@@ -1,5 +1,6 @@
 """Define the sources: the names and columns of their files, their interactions and the titles of their items."""
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,7 +18,7 @@ from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.synthetic import GENERATORS, GeneratedSource
 from bert4rec.prepare.tables import FIRST_ROWS, Part, SequenceFile, Table, Words
 from bert4rec.prepare.times import Times, unit_of_numbers
-from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.errors import ColumnUnknownError, DataError
 
 MOVIELENS_FILES = ("movies.csv", "movies.dat", "u.item")
 SEPARATORS = {".dat": "::", ".item": "|"}
@@ -285,11 +286,14 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
     named = {name: column for name, column in named_columns(data).items() if name in USUAL_COLUMNS}
     if not is_named and own.form != "table":
         named = {"time": "", **own.columns} if own.has_header else USUAL_COLUMNS
+    unnamed = {field for field, column in named.items() if column == "auto"}
+    named = {field: USUAL_COLUMNS[field] if field in unnamed else column for field, column in named.items()}
     backwards = preprocessing.reverse_file_order
     of_data = (named, data.separator, data.has_header, own.newest_first if backwards == "auto" else backwards)
     for columns, separator, has_header, newest_first in (of_data, *(() if is_named else (USUAL_FILE,))):
         present = Table(file, format_of(file), separator, has_header).columns
-        needed = [columns["user"], columns["item"], *([columns["time"]] if is_named and columns["time"] else [])]
+        needs_time = is_named and "time" not in unnamed and columns["time"]
+        needed = [columns["user"], columns["item"], *([columns["time"]] if needs_time else [])]
         if all(name in present for name in needed):
             time = next((name for name in (columns["time"], "time") if name in present), "")
             source = replace(SOURCES["table"], separator=separator, has_header=has_header)
@@ -299,15 +303,19 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
             return replace(rows, decimal_ids=decimal_id_fields(rows, IDS))
     if not is_named and (recognized := _recognized(path)) not in ("", "table"):
         return open_interactions(data.model_copy(update={"source": recognized, "path": path}), Preprocessing())
-    if "auto" in named.values():
-        source = replace(SOURCES["table"], separator=data.separator, has_header=data.has_header)
-        rows = Interactions(source, (file,), {}, Times(data.time_unit, data.time_format), HISTORY_BYTES, of_data[-1])
+    wanted = {name: column for name, column in named.items() if column and name not in unnamed}
+    if not unnamed or any(column not in present for column in wanted.values()):
+        missing = ", ".join(f"{column} ({name})" for name, column in named.items() if column and column not in present)
+        advice = re.sub(r"--(\w+)=", r"--data.\1_column=", column_advice(named, [*present]))
+        raise DataError(f"{path}: no column {missing}; it has: {', '.join(present)}{advice}")
+    source = replace(SOURCES["table"], separator=data.separator, has_header=data.has_header)
+    rows = Interactions(source, (file,), {}, Times(data.time_format), HISTORY_BYTES, of_data[-1])
+    try:
         columns = _columns_of_table(rows, data.model_copy(update={"rating_column": "", "title_column": ""}))
-        rows = replace(rows, columns=columns)
-        return replace(rows, decimal_ids=decimal_id_fields(rows, IDS))
-    wanted = {name: column for name, column in named.items() if column}
-    missing = ", ".join(f"{column} ({name})" for name, column in wanted.items() if column not in present)
-    raise DataError(f"{path}: no column {missing}; it has: {', '.join(present)}{column_advice(wanted, [*present])}")
+    except ColumnUnknownError as error:
+        raise DataError(f"{error.question}; name one with --data.{error.field}_column=COLUMN") from None
+    rows = replace(rows, columns=columns)
+    return replace(rows, decimal_ids=decimal_id_fields(rows, IDS))
 
 
 def _recognized(path: str) -> str:

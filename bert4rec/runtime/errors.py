@@ -1,6 +1,7 @@
 """The errors that a user can fix, each shown as one line, and helpers for the texts of messages."""
 
 import signal
+from collections.abc import Sequence
 
 
 class UserError(Exception):
@@ -27,6 +28,16 @@ class SettingsError(UserError):
 
 class DataError(UserError):
     """An input or a dataset folder that cannot be used."""
+
+
+class ColumnUnknownError(DataError):
+    """A column that must be named: the `field` (user or item), and the `columns` to choose from."""
+
+    def __init__(self, path: str, field: str, columns: Sequence[str], likely: Sequence[str]) -> None:
+        several = f" {' or '.join(likely)}?" if likely else ""
+        self.question = f"{path}: which column has the {field}s?{several} it has: {', '.join(columns)}"
+        super().__init__(f"{self.question}; name one with --{field}=COLUMN")
+        self.field, self.columns = field, tuple(columns)
 
 
 class DivergenceError(UserError):

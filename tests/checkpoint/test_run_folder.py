@@ -45,9 +45,9 @@ def test_what_is_not_there_is_named(make: Make, resume: str, tmp_path: Path) -> 
 
 
 def test_auto_starts_a_run_where_none_is_unfinished(make: Make, capsys: Capture) -> None:
-    assert run(make(**{"run.resume": "auto"})).name == "synthetic-dmp"
+    assert run(make(**{"run.resume": "auto"})).name == "small"
     assert "nothing to resume" in capsys.readouterr().out
-    assert run(make(**{"run.resume": "auto"})).name == "synthetic-dmp-2"  # the first is finished
+    assert run(make(**{"run.resume": "auto"})).name == "small-2"  # the first is finished
 
 
 def test_a_new_run_takes_the_next_number(tmp_path: Path) -> None:

@@ -71,22 +71,22 @@ def test_a_resumed_run_has_its_own_settings_and_the_command_line_over_them(make:
 
 
 def test_auto_finds_the_run_by_the_usual_settings_and_then_takes_its_own(make: Make) -> None:
-    make("synthetic-dmp", ENDED)
-    make("synthetic-dmp-2")
+    make("synthetic", ENDED)
+    make("synthetic-2")
     settings = load(["--resume=auto", "--training.patience=3"])
     assert settings.config.training.n_epochs == 4
     assert settings.config.training.patience == 3
     run = settings.config.run
-    assert (run.dir, run.name, run.resume) == ("runs", "synthetic-dmp", "auto")  # which is found again
+    assert (run.dir, run.name, run.resume) == ("runs", "synthetic", "auto")  # which is found again
     (note,) = settings.notes
-    assert re.search(r"config.toml .*runs/synthetic-dmp-2 .*\(training.n_epochs = 4, not 40\)", note)
+    assert re.search(r"config.toml .*runs/synthetic-2 .*\(training.n_epochs = 4, not 40\)", note)
     make("other", **{"training.patience": 7})
     Path("mine.toml").write_text('[run]\nname = "other"\nresume = "auto"\n')
     assert load(["--config=mine.toml"]).config.training.n_epochs == 4
 
 
 def test_a_new_run_has_the_settings_of_the_file_or_else_the_defaults(make: Make) -> None:
-    make("synthetic-dmp", ENDED)  # none is unfinished
+    make("synthetic", ENDED)  # none is unfinished
     settings = load(["--resume=auto"])
     assert (settings.config, settings.notes) == (load_config("config.toml", {"run.resume": "auto"}), [])
     assert load(["--mode=ddp"]).config == load_config("config.toml", {"parallelism.mode": "ddp"})

@@ -173,7 +173,7 @@ def test_pytorchjob_command_trains_on_two_pods(small_folder: Path, tmp_path: Pat
     said = [each.communicate(timeout=1100)[0] for each in pods]
     assert [each.returncode for each in pods] == [0, 0], said
     assert "training on 2 processes (cpu)" in "".join(said)
-    assert (tmp_path / "synthetic-dmp/report.json").exists()
+    assert (tmp_path / "small/report.json").exists()
 
 
 def test_pytorchjob_leaves_time_to_save() -> None:

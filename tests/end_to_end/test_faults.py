@@ -84,7 +84,7 @@ def test_sigterm_to_the_launcher_saves_and_ends(make: Settings, tmp_path: Path) 
     assert seconds_to_end(started) < PROMPTLY
     assert started.process.returncode != 0
     assert "leaked" not in started.output
-    folder = tmp_path / "runs" / "synthetic-dmp"
+    folder = tmp_path / "runs" / "small"
     command = f"torchrun --standalone --nproc_per_node=2 -m bert4rec train --resume={folder}"
     steps = re.findall(rf"stopped by SIGTERM: saved after step (\d+); continue with: {command}\n", started.output)
     assert len(steps) == 1, started.output
@@ -133,10 +133,10 @@ def test_a_full_file_system_keeps_the_last_good_checkpoint(make: Settings, tmp_p
         done = start([*ALONE, file])
         assert done.returncode == 1
         assert re.search(rf"warning: {NOT_WRITTEN}step-\d+", done.stdout)
-        last = found(disk / "synthetic-dmp" / "checkpoints")[-1]
+        last = found(disk / "small" / "checkpoints")[-1]
         assert "No space left on device; free the disk, then continue with: " in done.stderr
         subprocess.run(["mount", "-o", "remount,size=9m", str(disk)], check=True)
-        resumed = start([*ALONE, f"--resume={disk / 'synthetic-dmp'}"])
+        resumed = start([*ALONE, f"--resume={disk / 'small'}"])
         assert f"from {last}\n" in resumed.stdout
     finally:
         subprocess.run(["umount", str(disk)], check=True)

@@ -137,5 +137,5 @@ def test_the_same_dataset_in_another_place_is_trained(
     shutil.copytree(small_config().data.folder, tmp_path / "copy")
     hosts = run_hosts(f"--data.dataset_dir={tmp_path / 'copy'}", "--data.source=random", "--run.name=elsewhere")
     assert [each.process.returncode for each in hosts] == [0, 0], hosts[0].output
-    assert f"report: {tmp_path / 'runs' / 'synthetic-dmp' / 'report.html'}" in hosts[0].output
+    assert f"report: {tmp_path / 'runs' / 'small' / 'report.html'}" in hosts[0].output
     assert "error: " not in hosts[1].output

@@ -49,7 +49,7 @@ def test_a_file_is_recognized_and_the_next_command_trains_on_it_also_without_the
     (shop / "log.csv").unlink()
     done = start(shop, "train.py", *settings, *brief)
     assert done.returncode == 0, done.stderr
-    reports = [json.loads((shop / "runs" / name / "report.json").read_text()) for name in ("table-ddp", "table-ddp-2")]
+    reports = [json.loads((shop / "runs" / name / "report.json").read_text()) for name in ("log", "log-2")]
     assert [report["dataset"]["rows"] for report in reports] == [240, 240]
 
     done = start(shop, "train.py", *SMALL, "--data.path=log.csv", *brief)

@@ -42,7 +42,7 @@ def test_an_interrupt_leaves_the_bar_whole_and_a_command_that_resumes(
     found = BAR.fullmatch(bar)
     assert found is not None, bar
     assert len(found[1]) >= 10
-    run = tmp_path / "my runs" / "synthetic-dmp"
+    run = tmp_path / "my runs" / "small"
     message, command = last.split("; continue with: ")
     assert re.fullmatch(r"stopped by SIGINT: saved after step \d+", message)
     assert command == f"bert4rec train '--resume={run}'"
@@ -54,7 +54,7 @@ def test_an_interrupt_leaves_the_bar_whole_and_a_command_that_resumes(
 @pytest.mark.long
 def test_a_finished_run_says_how_to_train_it_longer_and_that_works(make: Settings, tmp_path: Path) -> None:
     """Under torchrun too: by one line from one process, though the usual settings have other epochs."""
-    run = tmp_path / "runs" / "synthetic-dmp"
+    run = tmp_path / "runs" / "small"
     done = start([*TORCHRUN, settings_file(make(**{"training.n_epochs": 1}), tmp_path)])
     assert done.returncode == 0, done.stderr
     before = files_of(run)
@@ -76,7 +76,7 @@ def test_a_run_that_is_found_keeps_its_settings(make: Settings, tmp_path: Path) 
     usual = settings_file(make(**{"training.n_epochs": 1, "training.learning_rate": 0.002}), tmp_path)
     done = start([*ALONE, usual, "--training.n_epochs=2"])
     assert done.returncode == 0, done.stderr
-    run = tmp_path / "runs" / "synthetic-dmp"
+    run = tmp_path / "runs" / "small"
     (run / "report.json").unlink()  # as if it had been killed during its test
     done = start([*ALONE, usual, "--resume=auto", "--training.n_epochs=3"])
     assert done.returncode == 0, done.stderr

@@ -143,7 +143,7 @@ def test_all_data_can_be_trained_on(small_config: Settings, tmp_path: Path) -> N
     assert start([sys.executable, "preprocessing.py", file]).returncode == 0
     done = start([*ALONE, file])
     assert done.returncode == 0, done.stderr
-    folder = tmp_path / "runs" / "synthetic-dmp"
+    folder = tmp_path / "runs" / "small"
     assert f"\nreport: {folder / 'report.html'}\nall figures: bert4rec report {folder}\n" in done.stdout
     assert {"test", "validation"}.isdisjoint(json.loads((folder / "report.json").read_text()))
     assert start([sys.executable, "-m", "bert4rec", "report", str(folder)]).returncode == 0

@@ -22,7 +22,7 @@ TABLE = b"user,item\na,1\nb,2\n"
 def copied(url: str, folder: Path, columns: list[str] | None = None) -> dict[str, tuple[Path, int]]:
     """Of each address where its copy is, and how many rows that has."""
     found: dict[str, tuple[Path, int]] = {}
-    for path, name, n_rows in copy_remote(url, folder, columns):
+    for path, name, n_rows in copy_remote(url, folder, None if columns is None else lambda first, address: columns):
         found[name] = (path, found.get(name, (path, 0))[1] + n_rows)
     return found
 
@@ -176,7 +176,7 @@ def test_what_the_server_answers_is_one_line(storage: Storage, tmp_path: Path, u
     storage.write("open/text.feather", b"user,item\n1,2\n")
     url = url.format(http=storage.http)
     with one_line(f"{url}: ", said):
-        list(copy_remote(url, tmp_path, ["user", "item"]))
+        list(copy_remote(url, tmp_path, lambda first, address: ["user", "item"]))
 
 
 RAISED = [  # as Polars raises them where no server of this test can say so
@@ -205,8 +205,8 @@ def test_what_other_servers_answer_is_told_as_well(error: Exception, url: str, s
 
 
 def test_columns_that_cannot_be_meant_are_refused_before_anything_travels(tmp_path: Path) -> None:
-    data = Data(source="table", path="s3://nowhere/log.csv", user_column="item")
-    with one_line("", "item_column"), local_files(data, tmp_path / "copies", Progress()):
+    data = Data(source="table", path="s3://nowhere/log.csv", user_column="item", item_column="item")
+    with one_line("", "named twice"), local_files(data, tmp_path / "copies", Progress()):
         pass
 
 

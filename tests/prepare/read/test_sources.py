@@ -236,9 +236,9 @@ def test_what_is_not_there_is_refused(tmp_path: Path, names: list[str], path: st
     "columns", [{"title_column": "user"}, {"title_column": "item"}, {"title_column": "at"}, {"item_column": "user"}]
 )
 def test_one_column_for_two_fields_is_refused(tmp_path: Path, columns: dict[str, str]) -> None:
-    ((setting, column),) = columns.items()
-    with one_line("data.", f'title_column = "{column}"' if setting == "title_column" else setting):
-        open_table(Path(write(tmp_path / "t.csv", "user,item,at\n1,2,3\n")), **columns)
+    named = {"user_column": "user", "item_column": "item", "time_column": "at"} | columns
+    with one_line("--user, --item, …: ", "named twice"):
+        open_table(Path(write(tmp_path / "t.csv", "user,item,at\n1,2,3\n")), **named)
 
 
 def test_only_goodreads_knows_what_was_read(tmp_path: Path) -> None:

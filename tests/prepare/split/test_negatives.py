@@ -15,10 +15,13 @@ from hypothesis import strategies as st
 from bert4rec.prepare import negatives
 from bert4rec.prepare.histories import LEAVE_ONE_OUT, HistoryStats
 from bert4rec.prepare.negatives import SeenItems, count_unseen, draw_negatives, held_out_metadata, left_out_warning
+from bert4rec.prepare.survey import LogSurvey
 from bert4rec.prepare.writer import Block, split_block
 from tests.conftest import prepare_log
 
 N_ITEMS = 12
+
+NO_LOG = LogSurvey(0, has_times=False)
 
 
 def frame(items: list[list[int]]) -> pl.DataFrame:
@@ -90,7 +93,7 @@ def block_of(histories: list[list[int]], n: int, validated: list[bool]) -> Block
     users = pl.Series("user", range(len(histories)), dtype=pl.Int32)
     frame = pl.DataFrame([users, pl.Series("items", histories, dtype=pl.List(pl.Int32))])
     chosen = np.array([flag and len(items) >= 3 for flag, items in zip(validated, histories, strict=True)])
-    survey = HistoryStats(np.zeros(0, np.int64), np.arange(N_NINE), chosen, None)
+    survey = HistoryStats(np.zeros(0, np.int64), np.arange(N_NINE), chosen, None, NO_LOG)
     return split_block((0, frame), LEAVE_ONE_OUT, survey, n_negatives=n, seed=1)
 
 

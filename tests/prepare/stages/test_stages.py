@@ -31,9 +31,12 @@ from bert4rec.prepare.histories import (
 from bert4rec.prepare.ordering import Parts, SortedRuns
 from bert4rec.prepare.progress import BadRows, Progress
 from bert4rec.prepare.rows import OrderedRows, RawRows, order_rows, read_rows
+from bert4rec.prepare.survey import LogSurvey
 from bert4rec.prepare.synthetic import GeneratedSource
 from bert4rec.prepare.writer import in_order
 from tests.checks import one_line
+
+NO_LOG = LogSurvey(0, has_times=False)
 
 
 def ordered(folder: Path, *parts: list[tuple[object, list[int]]], n_known: int = 0) -> OrderedRows:
@@ -155,7 +158,9 @@ NOW = 1_700_000_000
     ],
 )  # fmt: skip
 def test_what_is_usual_is_not_warned_of(lengths: list[int], times: tuple[int, int] | None, n_warnings: int) -> None:
-    found = HistoryStats(np.array(lengths), np.zeros(4, np.int64), np.zeros(len(lengths), bool), times)
+    found = HistoryStats(
+        np.array(lengths), np.zeros(4, np.int64), np.zeros(len(lengths), bool), times, LogSurvey(0, has_times=False)
+    )
     assert len(found.warnings(is_table=True, now=NOW)) == n_warnings
 
 
@@ -166,7 +171,7 @@ def test_whether_all_users_are_alike(tmp_path: Path) -> None:
 
 def test_items_stand_by_dense_id_and_those_dropped_are_left_out(tmp_path: Path) -> None:
     rows = ordered(tmp_path / "parts", [(1, [0, 0, 2, 3])])
-    survey = HistoryStats(np.array([4]), np.array([1, 1, 0]), np.array([False]), None)
+    survey = HistoryStats(np.array([4]), np.array([1, 1, 0]), np.array([False]), None, NO_LOG)
     ids = np.array([2, NO_ITEM, 0, 1], np.int32)
     titles = pl.DataFrame({"item": ["d", "b"], "title": ["Drei", "Bee"]})
     found = item_table(rows, ids, survey, titles)
@@ -193,7 +198,9 @@ def test_rows_add_up_and_filters_stand_in_the_order_in_which_they_work(tmp_path:
     rows.n_rows_read, rows.dropped = 9, Counter({"min_user_interactions": 2, "repeats": 3, "min_rating": 0})
     source = GeneratedSource("random", n_users=20, n_items=20, n_rows=100, seed=1)
     source.bad.add("empty line", 2)
-    survey = HistoryStats(np.array([3, 1, 0]), np.array([1, 0, 1]), np.array([False] * 3), (5, 9))
+    survey = HistoryStats(
+        np.array([3, 1, 0]), np.array([1, 0, 1]), np.array([False] * 3), (5, 9), LogSurvey(0, has_times=False)
+    )
     found = describe_rows(load_config(None), source, rows, survey)
     assert (found["rows_read"], found["rows"], found["bad_rows"]) == (11, 4, {"empty line": 2})
     assert list(found["dropped"].items()) == [("repeats", 3), ("min_user_interactions", 2)]
