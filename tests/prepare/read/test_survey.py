@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def survey_of(users: list[Rows], *, parts: int = 1, span: tuple[int, int] | None
 @given(histories, st.integers(1, 3))
 def test_counts_are_those_by_hand_in_any_parts(users: list[Rows], parts: int) -> None:
     users = [sorted(rows, key=lambda row: row[1]) for rows in users]
-    pairs = [pair for rows in users for pair in zip(rows, rows[1:], strict=False)]
+    pairs = [pair for rows in users for pair in pairwise(rows)]
     counts = Counter(item for rows in users for item, _ in rows)
     times = defaultdict(list)
     for rows in users:
