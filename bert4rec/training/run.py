@@ -181,9 +181,8 @@ def _trainer(
     log: MetricsLog | None,
 ) -> Trainer:  # fmt: skip
     config, world, dataset, state = context.config, context.world, context.dataset, context.state()
-    examples = build.training_examples(config, build.training_windows(config, dataset), n_items=dataset.n_items)
     sampler = build.sampler(config, dataset, world)
-    batches = build.training_batches(config, examples, world, sampler=sampler, start=state.position)
+    batches = build.training_batches(config, context.examples, world, sampler=sampler, start=state.position)
     metadata = context.checkpoint_metadata()
     manager = build.checkpoint_manager(config, world, context.folder, about=metadata, last_step=state.step)
     step = Step(model, optimizers, world, precision=config.training.precision)

@@ -8,8 +8,9 @@ import torch
 
 from bert4rec.feed.batch import Batch
 from bert4rec.models.sequence_model import Bert4Rec
-from bert4rec.training.trainer import Prefetcher, tensors_in
+from bert4rec.training.trainer import Prefetcher
 from tests.cuda.conftest import Train, losses
+from tests.feed.shown import tensors_in
 
 pytestmark = [
     pytest.mark.cuda,

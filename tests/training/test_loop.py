@@ -24,8 +24,9 @@ from bert4rec.runtime.errors import DivergenceError
 from bert4rec.runtime.signals import Interruption
 from bert4rec.training.run import run
 from bert4rec.training.state import State, Stopwatch
-from bert4rec.training.trainer import WARM_STEPS, Meter, Prefetcher, _n_positions, tensors_in
+from bert4rec.training.trainer import WARM_STEPS, Meter, Prefetcher, _n_positions
 from tests.conftest import leave_group
+from tests.feed.shown import tensors_in
 from tests.fixture_types import Capture, Patch
 from tests.runs import Make, report_of
 
