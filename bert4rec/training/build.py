@@ -121,15 +121,13 @@ def plan_of_all(config: Config, world: Processes, sizes: Sizes, *, trains: bool 
     return on_rank_zero(checked_plan)
 
 
-def build(config: Config, world: Processes, sizes: Sizes, plan: Plan | None = None) -> tuple[nn.Module, Optimizers]:
-    """Return the parallelized model and its optimizers; `plan` defaults to `plan_of_all`."""
-    training = config.training
-    plan = plan or plan_of_all(config, world, sizes)
+def build(config: Config, world: Processes, plan: Plan) -> tuple[nn.Module, Optimizers]:
+    """Return the parallelized model and its optimizers."""
     wrapped = build_model(config, world, plan)
     settings = OptimizerSettings(
-        **_shared(training, OptimizerSettings),
+        **_shared(config.training, OptimizerSettings),
         **_shared(config.parallelism, OptimizerSettings),
-        can_skip=training.max_skipped_steps > 0,
+        can_skip=config.training.max_skipped_steps > 0,
     )
     return wrapped, Optimizers(wrapped, settings, plan.job.updates)
 

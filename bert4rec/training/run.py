@@ -86,7 +86,7 @@ def _train_and_report(
         write_run_header(context, evaluator)
         log = build.metrics_log(config, folder, purge_from=context.state().step)
     seed_everything(config.training.seed, world.rank)
-    model, optimizers = build.build(config, world, build.sizes_of(config, dataset), context.plan)
+    model, optimizers = build.build(config, world, context.plan)
     with Interruption(max(PATIENCE, config.checkpoint.seconds_on_signal) if may_exit else None) as interruption:
         trainer = _trainer(context, model, optimizers, evaluator, interruption, log)
         result, examples = _fit_and_test(context, trainer, evaluator, model, log, began)

@@ -199,13 +199,6 @@ def test_a_batch_arrives_as_it_was_sent() -> None:
     assert all(torch.equal(one, other) for one, other in pairs)
 
 
-def test_all_its_tensors_are_found() -> None:
-    """Those of the shown items, the places, lengths, positions and targets, the candidates' items and places."""
-    found = [tensor.tolist() for tensor in tensors_in(make_batch())]
-    assert [found[0], *found[2:6]] == [[5, 7], [0, 2, 0, 1], [3, 1], [1], [6]]
-    assert [found[6], *found[8:]] == [[6, 9], [0], [1, 0], [0.0, 0.0]]
-
-
 def slowly(*arguments: Any, **options: Any) -> None:
     time.sleep(0.5)
     store.save(*arguments, **options)
