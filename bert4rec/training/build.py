@@ -21,7 +21,7 @@ from bert4rec.evaluation.evaluator import BatchCallback, Evaluator
 from bert4rec.evaluation.ranker import Metrics
 from bert4rec.feed.batches import START, Examples, Position, TrainingBatches
 from bert4rec.feed.negatives import NegativeSampler
-from bert4rec.feed.pairs import PairExamples, parts_of_pairs
+from bert4rec.feed.pairs import parts_of_pairs
 from bert4rec.models.baselines import BaselineFactory
 from bert4rec.models.losses import LossSettings
 from bert4rec.models.ranking_model import model_class
@@ -157,6 +157,7 @@ def make_evaluator(config: Config, world: Processes, dataset: Dataset) -> Evalua
     settings = config.evaluation
     partition = Partition(world.rank, world.world_size)
     baselines, left_out = choose_baselines(config, dataset)
+    is_rated = config.training.loss == "mse"
     return Evaluator(
         dataset=dataset,
         world=world,
@@ -169,7 +170,7 @@ def make_evaluator(config: Config, world: Processes, dataset: Dataset) -> Evalua
         counting=BaselineFactory(dataset=dataset, partition=partition),
         leaves_out_seen=settings.seen_items == "leave_out",
         left_out=left_out,
-        pairs=make_pairs(config, dataset) if config.training.loss == "mse" else {},
+        pairs=parts_of_pairs(TrainingPairs(dataset.histories), **_of_examples(config)) if is_rated else {},
     )
 
 
@@ -195,11 +196,6 @@ def choose_baselines(config: Config, dataset: Dataset) -> tuple[list[str], str]:
 def training_examples(config: Config, windows: TrainingWindows, *, n_items: int) -> Examples:
     """Return the training examples of the model."""
     return model_class(config.model.kind).examples(windows, n_items=n_items, **_of_examples(config))
-
-
-def make_pairs(config: Config, dataset: Dataset) -> dict[str, PairExamples]:
-    """Return the rated pairs by part: training, validation, test."""
-    return parts_of_pairs(TrainingPairs(dataset.histories), **_of_examples(config))
 
 
 def _of_examples(config: Config) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import with_changes
 from bert4rec.config.resolve import choices, resolve
 from bert4rec.config.tables import Config
+from bert4rec.dataset.format import TEST, VALIDATION
 from bert4rec.dataset.reader import Dataset, problem_of
 from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.feed.batches import Examples
@@ -67,10 +68,6 @@ class Context:
     def global_batch(self) -> int:
         """Return the number of sequences per step on all ranks together."""
         return self.config.training.per_device * self.world.world_size
-
-    def holds_out(self, split: str) -> bool:
-        """Return whether the dataset has held-out users in the split."""
-        return len(self.dataset.splits[split]) > 0
 
     def state(self) -> State:
         """Return the training state to start from."""
@@ -151,8 +148,8 @@ def write_run_header(context: Context, evaluator: Evaluator) -> None:
         logger.warning(warning)
     if config.training.loss == "mse":
         logger.info(_held_out_pairs(evaluator.pairs))
-    elif not context.holds_out("validation"):
-        what = "validation" if context.holds_out("test") else "validation or test"
+    elif not len(context.dataset.splits[VALIDATION]):
+        what = "validation" if len(context.dataset.splits[TEST]) else "validation or test"
         logger.info(f"this dataset holds nothing out for {what}: the run keeps its last weights")
     if evaluator.left_out:
         logger.info(evaluator.left_out)
