@@ -82,7 +82,7 @@ def measure(
 
 def _trainer(config: Config, world: Processes, dataset: Dataset, plan: Plan, log: MetricsLog | None) -> Trainer:
     """As a run has it, but nobody validates."""
-    model, optimizers = build(config, world, sizes_of(config, dataset), plan)
+    model, optimizers = build(config, world, plan)
     drawn = sampler(config, dataset, world)
     examples = training_examples(config, training_windows(config, dataset), n_items=dataset.n_items)
     batches = training_batches(config, examples, world, sampler=drawn)

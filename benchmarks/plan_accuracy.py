@@ -79,7 +79,7 @@ def _measure(config: Config, world: Processes, n_items: int, n_steps: int) -> li
     settings = config.training
     plan = plan_of_all(config, world, Sizes(n_items))
     counts = np.ones(n_items, np.int32)  # a run holds the counts of the popularity baseline
-    model, optimizers = build(config, world, Sizes(n_items), plan)
+    model, optimizers = build(config, world, plan)
     n_windows = n_steps * settings.per_device * world.world_size
     with tempfile.TemporaryDirectory() as folder:
         folders = gather_objects(folder)

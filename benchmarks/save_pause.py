@@ -29,7 +29,14 @@ from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.processes import Processes, process_group, this_process
 from bert4rec.sharding.torchrec_internals import local_bytes
-from bert4rec.training.build import build, checkpoint_manager, make_trainer, training_batches, training_examples
+from bert4rec.training.build import (
+    build,
+    checkpoint_manager,
+    make_trainer,
+    plan_of_all,
+    training_batches,
+    training_examples,
+)
 from bert4rec.training.trainer import Step, Trainer
 
 USUAL = {
@@ -63,7 +70,7 @@ def _take(word: str, own: dict[str, int]) -> bool:
 
 def measure(config: Config, world: Processes, n_items: int, n_rounds: int) -> dict[str, list[list[float]]]:
     """For saves at once and from a copy: the four figures of each round."""
-    model, optimizers = build(config, world, Sizes(n_items))
+    model, optimizers = build(config, world, plan_of_all(config, world, Sizes(n_items)))
     with tempfile.TemporaryDirectory() as folder:
         place = Path(gather_objects(folder)[0])
         writer = checkpoint_manager(config, world, place, about={})

@@ -29,7 +29,14 @@ from bert4rec.dataset.reader import Sizes
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.runtime.collectives import StepSync, gather_objects
 from bert4rec.runtime.processes import Processes, process_group, this_process
-from bert4rec.training.build import build, checkpoint_manager, make_trainer, training_batches, training_examples
+from bert4rec.training.build import (
+    build,
+    checkpoint_manager,
+    make_trainer,
+    plan_of_all,
+    training_batches,
+    training_examples,
+)
 from bert4rec.training.trainer import Step
 
 N_ITEMS, STEPS, WARM = 2000, 60, 10
@@ -100,7 +107,7 @@ def main() -> None:
 
 
 def _train(config: Config, world: Processes, clock: Clock) -> None:
-    model, optimizers = build(config, world, Sizes(N_ITEMS))
+    model, optimizers = build(config, world, plan_of_all(config, world, Sizes(N_ITEMS)))
     n_windows = STEPS * config.training.per_device * world.world_size
     windows: Any = RandomWindows(n_windows, config.max_len, N_ITEMS)
     negatives = NegativeSampler(n_items=N_ITEMS, n=config.training.n_train_negatives, power=0.0, seed=1)

@@ -47,7 +47,8 @@ def read_grown(checkpoint: Path, n_new: int) -> dict[str, Tensor]:
     host has too little memory.
     """
     stored = StoredTensors(checkpoint)
-    shapes = {name: _shape(name, stored.shape(name), n_new) for name in stored}
+    shapes = {name: stored.shape(name) for name in stored}
+    shapes |= {name: (shape[0] + n_new, *shape[1:]) for name, shape in shapes.items() if _belongs_to_items(name)}
     n_bytes = sum(stored.dtype(name).itemsize * math.prod(shape) for name, shape in shapes.items())
     if n_bytes > (room := host_memory()):
         raise DataError(
@@ -74,10 +75,6 @@ def rows_of_items(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]
 
 def _belongs_to_items(name: str) -> bool:
     return name.partition(".")[2].startswith(OF_ITEMS)
-
-
-def _shape(name: str, shape: tuple[int, ...], n_new: int) -> tuple[int, ...]:
-    return (shape[0] + n_new, *shape[1:]) if _belongs_to_items(name) else shape
 
 
 class Part(NamedTuple):

@@ -356,7 +356,7 @@ class Columns(_SmallPickle):
 
     def values(self, name: str) -> Iterator[Array]:
         """Yield the elements of all lists of a column, by record batch."""
-        return (values for _, values in self._lists(name))
+        return iter(self._lists(name)[1])
 
     def lengths_at(self, name: str, rows: Indices) -> Indices:
         """Return the lengths [B] of the lists at `rows` [B]."""

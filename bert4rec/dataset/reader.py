@@ -88,7 +88,12 @@ class Dataset:
 
     def windows(self, *, max_len: int, step: int) -> TrainingWindows:
         """Return the training parts of the histories, in windows of at most `max_len` items."""
-        return TrainingWindows(self.histories, max_len=max_len, step=step)
+        return self._windows.setdefault((max_len, step), TrainingWindows(self.histories, max_len=max_len, step=step))
+
+    @cached_property
+    def _windows(self) -> dict[tuple[int, int], TrainingWindows]:
+        """Return the windows by `max_len` and `step`; they keep the numbers that they have computed."""
+        return {}
 
     @cached_property
     def first_ids(self) -> str:

@@ -1,7 +1,7 @@
 """Batches: ragged sequences with the positions to predict, or pairs of a user and an item."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,8 @@ from torch import Tensor
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows
 from bert4rec.feed.negatives import Negatives
+
+T = TypeVar("T")
 
 ID_ROWS = 64  # rows of a KeyedJaggedTensor over which ids are spread evenly
 # Largest id, as a multiple of the number of ids, for which an index by id replaces a sort. For 13,000 ids up to
@@ -35,7 +37,7 @@ class Lookup(NamedTuple):
 
     def to(self, device: torch.device) -> "Lookup":
         """Return the lookup on `device`, copied asynchronously from pinned memory."""
-        return Lookup(*(tensor.to(device, non_blocking=True) for tensor in self))
+        return _on_device(self, device)
 
 
 def even_lengths(n_ids: int, device: torch.device) -> Tensor:
@@ -86,10 +88,6 @@ class Candidates(NamedTuple):
         items, places = unique_with_inverse(torch.cat([positives, negatives.ids]))
         return cls(items, places[: len(targets)], places[len(targets) :], negatives.log_expected)
 
-    def to(self, device: torch.device) -> "Candidates":
-        """Return the candidates on `device`, copied asynchronously from pinned memory."""
-        return Candidates(self.items.to(device), *(tensor.to(device, non_blocking=True) for tensor in self[1:]))
-
 
 class Batch(NamedTuple):
     """Hold sequences to encode and the positions to predict.
@@ -130,11 +128,7 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on `device`, copied asynchronously; the loader pins the memory of named tuples."""
-        places, lengths, positions, targets = (tensor.to(device, non_blocking=True) for tensor in self[1:5])
-        candidates = self.candidates and self.candidates.to(device)
-        gaps, instants = (None if times is None else times.to(device, non_blocking=True) for times in self[-2:])
-        items = self.items.to(device)
-        return Batch(items, places, lengths, positions, targets, self.n_sequences, candidates, gaps, instants)
+        return _on_device(self, device)
 
 
 class Pairs(NamedTuple):
@@ -163,10 +157,7 @@ class Pairs(NamedTuple):
 
     def to(self, device: torch.device) -> "Pairs":
         """Return the pairs on `device`, copied asynchronously from pinned memory."""
-        places, targets = (tensor.to(device, non_blocking=True) for tensor in self[1:3])
-        ratings = None if self.ratings is None else self.ratings.to(device, non_blocking=True)
-        candidates = self.candidates and self.candidates.to(device)
-        return Pairs(self.users.to(device), places, targets, ratings, self.n_sequences, candidates)
+        return _on_device(self, device)
 
 
 AnyBatch: TypeAlias = Batch | Pairs
@@ -220,7 +211,7 @@ class FlatBatch(NamedTuple):
             parts.extend([content, content.new_empty(-len(content) % ALIGNMENT)])
             return place
 
-        places = _mapped(batch, Tensor, pack)
+        places = mapped(batch, Tensor, pack)
         return cls(torch.cat(parts), places)
 
     def unpack(self) -> AnyBatch:
@@ -229,14 +220,18 @@ class FlatBatch(NamedTuple):
         def tensor_at(place: Place) -> Tensor:
             return self.content[place.first : place.first + place.n_bytes].view(place.dtype)
 
-        batch: AnyBatch = _mapped(self.batch, Place, tensor_at)
+        batch: AnyBatch = mapped(self.batch, Place, tensor_at)
         return batch
 
 
-def _mapped(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
+def _on_device(value: T, device: torch.device) -> T:
+    return cast(T, mapped(value, Tensor, lambda tensor: tensor.to(device, non_blocking=True)))
+
+
+def mapped(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
     """Return `value` with `function` applied to each instance of `kind`, also inside nested named tuples."""
     if isinstance(value, kind):
         return function(value)
     if isinstance(value, tuple):
-        return type(value)(*(_mapped(part, kind, function) for part in value))
+        return type(value)(*(mapped(part, kind, function) for part in value))
     return value

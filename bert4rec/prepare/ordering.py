@@ -114,7 +114,7 @@ class Parts:
     @property
     def columns(self) -> list[str]:
         """Return the columns of all frames."""
-        return list(pl.read_parquet_schema(self._paths[0]))
+        return pl.scan_parquet(self._paths[0], glob=False).collect_schema().names()
 
     def read(self, *names: str) -> Iterator[pl.DataFrame]:
         """Yield the frames with only the columns `names`, or with all columns if no name is given."""

@@ -31,7 +31,7 @@ from bert4rec.config.recognition import (
 )  # fmt: skip
 from bert4rec.config.tables import Data
 from bert4rec.prepare.progress import Progress
-from bert4rec.prepare.sources import SOURCES, choose_columns
+from bert4rec.prepare.sources import SOURCES, choose_columns, named_columns
 from bert4rec.prepare.tables import FIRST_ROWS
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import try_lock
@@ -210,6 +210,8 @@ def local_files(data: Data, folder: Path, progress: Progress) -> Iterator[LocalF
     def choose(first: pl.DataFrame, url: str) -> Collection[str]:
         return choose_columns(data, first, url).values()
 
+    if data.source == "table":
+        named_columns(data)  # refuses a column with two fields before anything is copied
     tables = choose if data.source == "table" else None
     for key, place, columns in (("path", data.path, tables), ("titles_path", data.titles_path, None)):
         if is_url(place):

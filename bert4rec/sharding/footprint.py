@@ -166,10 +166,8 @@ class Job:
     @property
     def n_candidates(self) -> int:
         """Return the number of items whose vectors a process looks up to score them, per step."""
-        if not self.has_tied_scores:
-            return 0  # the layer of scores is replicated
-        if not self.trains:
-            return 0  # an evaluation looks up the catalogue in parts
+        if not (self.has_tied_scores and self.trains):
+            return 0  # a layer of scores is replicated, and an evaluation looks up the catalogue in parts
         if self.scores_whole_catalogue:
             return 0 if self.updates["item"] == "dense_shards" else math.ceil(self.n_items / self.group_size)
         return self.n_targets + (self.n_train_negatives if needs_negatives(self.loss) else 0)

@@ -263,14 +263,9 @@ def _needs(job: Job, shards: list[Shard]) -> list[tuple[Bytes, Bytes]]:
     of_rank: list[list[Shard]] = [[] for _ in range(job.world_size)]
     for part in shards:
         of_rank[part.rank].append(part)
-    known: dict[tuple[tuple[str, int, int], ...], tuple[Bytes, Bytes]] = {}
-    needs = []
-    for parts in of_rank:
-        key = tuple((part.table, part.n_rows, part.n_columns) for part in parts)
-        if key not in known:
-            known[key] = peak_bytes(job, parts)
-        needs.append(known[key])
-    return needs
+    sizes = [tuple((part.table, part.n_rows, part.n_columns) for part in parts) for parts in of_rank]
+    known = {key: peak_bytes(job, parts) for key, parts in dict(zip(sizes, of_rank, strict=True)).items()}
+    return [known[key] for key in sizes]
 
 
 def _table(plan: Plan, name: str) -> str:

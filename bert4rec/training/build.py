@@ -21,7 +21,7 @@ from bert4rec.evaluation.evaluator import BatchCallback, Evaluator
 from bert4rec.evaluation.ranker import Metrics
 from bert4rec.feed.batches import START, Examples, Position, TrainingBatches
 from bert4rec.feed.negatives import NegativeSampler
-from bert4rec.feed.pairs import PairExamples, parts_of_pairs
+from bert4rec.feed.pairs import parts_of_pairs
 from bert4rec.models.baselines import BaselineFactory
 from bert4rec.models.losses import LossSettings
 from bert4rec.models.ranking_model import model_class
@@ -121,13 +121,11 @@ def plan_of_all(config: Config, world: Processes, sizes: Sizes, *, trains: bool 
     return on_rank_zero(checked_plan)
 
 
-def build(config: Config, world: Processes, sizes: Sizes, plan: Plan | None = None) -> tuple[nn.Module, Optimizers]:
-    """Return the parallelized model and its optimizers; `plan` defaults to `plan_of_all`."""
-    training = config.training
-    plan = plan or plan_of_all(config, world, sizes)
+def build(config: Config, world: Processes, plan: Plan) -> tuple[nn.Module, Optimizers]:
+    """Return the parallelized model and its optimizers."""
     wrapped = build_model(config, world, plan)
     settings = OptimizerSettings(
-        **_shared(training, OptimizerSettings),
+        **_shared(config.training, OptimizerSettings),
         **_shared(config.parallelism, OptimizerSettings),
     )
     return wrapped, Optimizers(wrapped, settings, plan.job.updates)
@@ -158,6 +156,7 @@ def make_evaluator(config: Config, world: Processes, dataset: Dataset) -> Evalua
     settings = config.evaluation
     partition = Partition(world.rank, world.world_size)
     baselines, left_out = choose_baselines(config, dataset)
+    is_rated = config.training.loss == "mse"
     return Evaluator(
         dataset=dataset,
         world=world,
@@ -170,7 +169,7 @@ def make_evaluator(config: Config, world: Processes, dataset: Dataset) -> Evalua
         counting=BaselineFactory(dataset=dataset, partition=partition),
         leaves_out_seen=settings.seen_items == "leave_out",
         left_out=left_out,
-        pairs=make_pairs(config, dataset) if config.training.loss == "mse" else {},
+        pairs=parts_of_pairs(TrainingPairs(dataset.histories), **_of_examples(config)) if is_rated else {},
     )
 
 
@@ -196,11 +195,6 @@ def choose_baselines(config: Config, dataset: Dataset) -> tuple[list[str], str]:
 def training_examples(config: Config, windows: TrainingWindows, *, n_items: int) -> Examples:
     """Return the training examples of the model."""
     return model_class(config.model.kind).examples(windows, n_items=n_items, **_of_examples(config))
-
-
-def make_pairs(config: Config, dataset: Dataset) -> dict[str, PairExamples]:
-    """Return the rated pairs by part: training, validation, test."""
-    return parts_of_pairs(TrainingPairs(dataset.histories), **_of_examples(config))
 
 
 def _of_examples(config: Config) -> dict[str, Any]:

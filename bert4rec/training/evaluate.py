@@ -87,10 +87,7 @@ def _open_dataset(config: Config, trained: Trained, *, verify: bool) -> Dataset:
     if not (folder / METADATA).is_file():
         advice = "name the folder behind the run, if it was moved"
         raise DataError(f"{folder}: no dataset folder (no {METADATA}); {advice}")
-    dataset = open_dataset(
-        folder, verify=verify,
-        with_times=config.model.knows_times,
-    )  # fmt: skip
+    dataset = open_dataset(folder, verify=verify, with_times=config.model.knows_times)
     if not trained.kind.is_transformer and dataset.metadata["fingerprint"] != trained.metadata["fingerprint"]:
         raise DataError(
             f"{folder}: is not the dataset that the model was trained on, and a matrix factorisation can only score "

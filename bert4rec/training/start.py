@@ -13,10 +13,13 @@ from bert4rec.checkpoint import resume, run_folder
 from bert4rec.checkpoint.store import verify
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import with_changes
-from bert4rec.config.resolve import choices
+from bert4rec.config.resolve import choices, resolve
 from bert4rec.config.tables import Config
+from bert4rec.dataset.format import TEST, VALIDATION
 from bert4rec.dataset.reader import Dataset, problem_of
 from bert4rec.evaluation.evaluator import Evaluator
+from bert4rec.feed.batches import Examples
+from bert4rec.feed.pairs import PairExamples
 from bert4rec.report.figures import write_json
 from bert4rec.report.log import MetricsLog
 from bert4rec.report.results_folder import environment
@@ -55,14 +58,16 @@ class Context:
         """Return all settings as JSON values."""
         return self.config.model_dump(mode="json")
 
+    @cached_property
+    def examples(self) -> Examples:
+        """Return the training examples of all ranks."""
+        windows = build.training_windows(self.config, self.dataset)
+        return build.training_examples(self.config, windows, n_items=self.dataset.n_items)
+
     @property
     def global_batch(self) -> int:
         """Return the number of sequences per step on all ranks together."""
         return self.config.training.per_device * self.world.world_size
-
-    def holds_out(self, split: str) -> bool:
-        """Return whether the dataset has held-out users in the split."""
-        return len(self.dataset.splits[split]) > 0
 
     def state(self) -> State:
         """Return the training state to start from."""
@@ -100,8 +105,13 @@ def make_context(config: Config, world: Processes, dataset: Dataset, resources: 
 
     run = config.run
     resumption = resume.find(run.resume, Path(run.dir), config.run_name, claim=claim) if run.resume else None
-    chosen = [*choices(config, build.facts_of_dataset(config, dataset), world.world_size)]
-    config = _resolved(config, world, dataset, resumption)
+    facts = build.facts_of_dataset(config, dataset)
+    chosen = [*choices(config, facts, world.world_size)]
+    if resumption and config.parallelism.sparse_optimizer == "auto":
+        # A resumed run keeps its optimizer, even on another type of device.
+        optimizer = resumption.metadata["config"]["parallelism"]["sparse_optimizer"]
+        config = with_changes(config, "parallelism", {"sparse_optimizer": optimizer})
+    config = resolve(config, world.device.type, facts, world.world_size)
     plan = build.plan_of_all(config, world, build.sizes_of(config, dataset))
     if resumption:
         resume.check_settings(resumption.metadata, config.model_dump(mode="json"), dataset.metadata["fingerprint"])
@@ -132,33 +142,24 @@ def write_run_header(context: Context, evaluator: Evaluator) -> None:
     for choice in context.chosen:
         logger.info(choice)
     logger.info(summary(context.plan))
-    windows, unit = build.training_windows(config, context.dataset), KINDS[config.model.kind].sample_name
-    n_examples = len(build.training_examples(config, windows, n_items=context.dataset.n_items))
-    if warning := few_steps(n_examples, config.training.per_device, world.world_size, unit=unit):
+    unit = KINDS[config.model.kind].sample_name
+    if warning := few_steps(len(context.examples), config.training.per_device, world.world_size, unit=unit):
         logger.warning(warning)
     if config.training.loss == "mse":
-        logger.info(_held_out_pairs(config, context.dataset))
-    elif not context.holds_out("validation"):
-        what = "validation" if context.holds_out("test") else "validation or test"
+        logger.info(_held_out_pairs(evaluator.pairs))
+    elif not len(context.dataset.splits[VALIDATION]):
+        what = "validation" if len(context.dataset.splits[TEST]) else "validation or test"
         logger.info(f"this dataset holds nothing out for {what}: the run keeps its last weights")
     if evaluator.left_out:
         logger.info(evaluator.left_out)
     begin_folder(folder, config, world)
 
 
-def _held_out_pairs(config: Config, dataset: Dataset) -> str:
+def _held_out_pairs(pairs: Mapping[str, PairExamples]) -> str:
     """Return a line with the number of rated pairs for training, test and validation."""
-    n = {name: len(pairs) for name, pairs in build.make_pairs(config, dataset).items()}
+    n = {name: len(part) for name, part in pairs.items()}
     chosen = f"{n['validation']:,} to choose the best epoch by" if n["validation"] else "none to choose an epoch by"
     return f"{pluralize(n['training'], 'rated pair')} to train on, {n['test']:,} held out for the report, {chosen}"
-
-
-def _resolved(config: Config, world: Processes, dataset: Dataset, resumption: resume.Resumption | None) -> Config:
-    """Return the resolved settings; a resumed run keeps its sparse optimizer, even on another type of device."""
-    if resumption and config.parallelism.sparse_optimizer == "auto":
-        optimizer = resumption.metadata["config"]["parallelism"]["sparse_optimizer"]
-        config = with_changes(config, "parallelism", {"sparse_optimizer": optimizer})
-    return build.resolved(config, world, dataset)
 
 
 def _origin(config: Config, dataset: Dataset) -> Path | None:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from bert4rec.dataset.format import NO_ITEM, RATINGS
 from bert4rec.evaluation.evaluator import BatchCallback
 from bert4rec.evaluation.ranker import Metrics
-from bert4rec.feed.batch import AnyBatch
+from bert4rec.feed.batch import AnyBatch, mapped
 from bert4rec.feed.batches import TrainingBatches
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.report.log import MetricsLog
@@ -121,18 +121,9 @@ class Prefetcher:
             copy = batch.to(self._device)
         current = torch.cuda.current_stream(self._device)
         current.wait_stream(self._stream)
-        for tensor in tensors_in(copy):
-            tensor.record_stream(current)  # else the next batch could reuse its memory while a step reads it
+        # Else the next batch could reuse the memory while a step reads it.
+        mapped(copy, Tensor, lambda tensor: tensor.record_stream(current))
         return copy
-
-
-def tensors_in(batch: Any) -> Iterator[Tensor]:
-    """Yield all tensors of nested named tuples."""
-    if isinstance(batch, Tensor):
-        yield batch
-    elif isinstance(batch, tuple):
-        for part in batch:
-            yield from tensors_in(part)
 
 
 class _Stopped(Exception):  # noqa: N818
@@ -326,10 +317,7 @@ class Trainer:
         if self._log is None:
             return
         learning_rate = self._settings.learning_rate * self._learning_rate_scale()
-        left, speed = (
-            self._time_left(),
-            f"  {rounded(rate)} {self._examples}/s" if rate else "",
-        )
+        left, speed = self._time_left(), f"  {rounded(rate)} {self._examples}/s" if rate else ""
         place = f"step {step:>{len(str(self._n_steps))}}/{self._n_steps}  epoch {self.epoch:5.2f}"
         self._progress.show(
             step,

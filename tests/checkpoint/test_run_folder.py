@@ -2,10 +2,12 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from bert4rec.checkpoint.resume import find
 from bert4rec.checkpoint.run_folder import Trained, checkpoint_of, found, lock, named_run, new_folder, newest_run, runs
 from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.training.run import run
@@ -26,16 +28,27 @@ def test_one_job_at_a_time_works_in_a_folder(make: Make, whole: Path) -> None:
     run(make(**{"run.resume": str(whole)}))
 
 
-def test_where_runs_and_checkpoints_are_found(make: Make, whole: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def resumed(group_of_one: None) -> Callable[..., Path | None]:
+    """Return the run folder that `run.resume` refers to, for runs of that name in a folder; None for a new run."""
+
+    def run_of(resume: str, parent: Path, name: str) -> Path | None:
+        resumption = find(resume, parent, name, claim=lambda _: None)
+        return resumption and resumption.run
+
+    return run_of
+
+
+def test_where_runs_and_checkpoints_are_found(resumed: Callable[..., Path | None], whole: Path, tmp_path: Path) -> None:
     """Also where an earlier run was deleted, or the runs are in a folder that is called checkpoints."""
     parent = tmp_path / "checkpoints"
     for name in ("broken-2", "broken-10", "broken-x"):
         shutil.copytree(whole, parent / name, symlinks=True)
         (parent / name / "report.json").unlink()
-    places = {"run.dir": str(parent), "run.name": "broken"}
-    assert run(make(**places, **{"run.resume": "auto"})) == parent / "broken-10"
-    assert run(make(**places, **{"run.resume": str(parent / "broken-x")})) == parent / "broken-x"
-    assert run(make(**places, **{"run.resume": "auto"})) == parent / "broken-2"
+    assert resumed("auto", parent, "broken") == parent / "broken-10"
+    assert resumed(str(parent / "broken-x"), parent, "broken") == parent / "broken-x"
+    (parent / "broken-10" / "report.json").touch()
+    assert resumed("auto", parent, "broken") == parent / "broken-2"
 
 
 @pytest.mark.parametrize("resume", ["no/where", ""])
@@ -44,10 +57,12 @@ def test_what_is_not_there_is_named(make: Make, resume: str, tmp_path: Path) -> 
         run(make(**{"run.resume": resume or str(tmp_path)}))
 
 
-def test_auto_starts_a_run_where_none_is_unfinished(make: Make, capsys: Capture) -> None:
-    assert run(make(**{"run.resume": "auto"})).name == "small"
-    assert "nothing to resume" in capsys.readouterr().out
-    assert run(make(**{"run.resume": "auto"})).name == "small-2"  # the first is finished
+def test_auto_starts_a_run_where_none_is_unfinished(
+    resumed: Callable[..., Path | None], whole: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    assert resumed("auto", tmp_path / "none", whole.name) is None
+    assert resumed("auto", whole.parent, whole.name) is None  # it is finished
+    assert capsys.readouterr().out.count("nothing to resume") == 2
 
 
 def test_a_new_run_takes_the_next_number(tmp_path: Path) -> None:

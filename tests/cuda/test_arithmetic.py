@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from bert4rec.feed.batch import Batch
-from bert4rec.training.trainer import Prefetcher, tensors_in
+from bert4rec.training.trainer import Prefetcher
 from tests.cuda.conftest import Train, losses
+from tests.feed.shown import tensors_in
 
 pytestmark = [
     pytest.mark.cuda,

@@ -25,7 +25,7 @@ from bert4rec.feed.batch import (
     unique_with_inverse,
 )
 from bert4rec.feed.negatives import Negatives
-from bert4rec.training.trainer import tensors_in
+from tests.feed.shown import tensors_in
 
 NEGATIVES = Negatives(torch.tensor([9, 4, 9]), torch.tensor([-1.0, -2.0, -1.0]))
 
@@ -128,7 +128,7 @@ def test_what_went_in_comes_out(batch: Any) -> None:
 @pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
 def test_a_parcel_takes_one_tensor_to_another_process_however_many_are_in_it(batch: Any) -> None:
     parcel = FlatBatch.of(batch)
-    assert list(tensors_in(parcel)) == [parcel.content]
+    assert tensors_in(parcel) == [parcel.content]
     assert _described(pickle.loads(pickle.dumps(parcel)).unpack()) == _described(batch)
 
 

@@ -6,21 +6,18 @@ from pathlib import Path
 
 from tests.launch import ROOT, start
 
-FROZEN = "import gc, bert4rec.feed.preloaded; print(len(gc.get_objects()))"
-OWN_GROUP = """
-import os
+PRELOADED = """
+import gc, os
 before = os.getpgrp()
 import bert4rec.feed.preloaded
-print(before, os.getpgrp() == os.getpid())
+print(before, os.getpgrp() == os.getpid(), len(gc.get_objects()))
 """
 
 
-def test_present_objects_are_left_out_of_garbage_collection() -> None:
-    assert int(start([sys.executable, "-c", FROZEN]).stdout) < 1000  # of some ten thousand
-
-
-def test_a_loader_process_leaves_the_group_of_the_launcher() -> None:
-    assert start([sys.executable, "-c", OWN_GROUP]).stdout == f"{os.getpgrp()} True\n"
+def test_a_loader_process_leaves_the_group_of_the_launcher_and_its_objects_garbage_collection() -> None:
+    group, is_alone, n_objects = start([sys.executable, "-c", PRELOADED]).stdout.split()
+    assert (int(group), is_alone) == (os.getpgrp(), "True")
+    assert int(n_objects) < 1000  # of some ten thousand
 
 
 SERVER = """

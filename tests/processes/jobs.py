@@ -263,7 +263,7 @@ def set_up(config: Config) -> tuple[Config, Dataset, torch.nn.Module, Optimizers
     dataset = open_folder(config)
     config = resolved(config, here(), dataset)
     seed_everything(config.training.seed, dist.get_rank())
-    return config, dataset, *build(config, here(), sizes_of(config, dataset))
+    return config, dataset, *build(config, here(), plan_of_all(config, here(), sizes_of(config, dataset)))
 
 
 def rank_with_model(config: Config, split: str) -> Ranks:
@@ -329,7 +329,7 @@ def plan_and_build(config: Config) -> tuple[Plan, Any, Optimizers, TrainingBatch
     dataset = open_folder(config)
     config = resolved(config, here(), dataset)
     plan = plan_of_all(config, here(), sizes_of(config, dataset))
-    model, optimizers = build(config, here(), sizes_of(config, dataset), plan)
+    model, optimizers = build(config, here(), plan)
     examples = training_examples(config, training_windows(config, dataset), n_items=dataset.n_items)
     batches = training_batches(config, examples, here(), sampler=sampler(config, dataset, here()))
     return plan, model, optimizers, batches
@@ -348,7 +348,7 @@ def planned_and_held(config: Config) -> tuple[dict[str, int], dict[str, int]]:
 def refusal(config: Config, n_items: int) -> str:
     """What is said of a catalogue of that size before anything is allocated."""
     try:
-        build(resolve(config, "cpu", Facts(n_items)), here(), Sizes(n_items))
+        plan_of_all(resolve(config, "cpu", Facts(n_items)), here(), Sizes(n_items))
     except SettingsError as error:
         return str(error)
     return "nothing was raised"
@@ -388,7 +388,7 @@ def train_few_items(cases: list[tuple[int, dict[str, Any]]]) -> list[dict[str, A
 def rank_with_a_spoiled_item() -> str:
     """What is raised where one item's vector is no number, of an item that nobody has seen."""
     config, n_items = resolve(load_config(None, FEW), "cpu", Facts(40)), 40
-    model, _ = build(config, here(), Sizes(n_items))
+    model, _ = build(config, here(), plan_of_all(config, here(), Sizes(n_items)))
     users = FewItems(n_items, 3)
     rows = users.read(np.arange(3))
     seen = set(rows.items) | set(rows.targets)
@@ -411,7 +411,7 @@ def _train_few_items(n_items: int, changes: dict[str, Any]) -> dict[str, Any] | 
     }
     try:
         config = resolve(load_config(None, FEW | fitting | changes), "cpu", Facts(n_items))
-        model, optimizers = build(config, world, Sizes(n_items))
+        model, optimizers = build(config, world, plan_of_all(config, world, Sizes(n_items)))
     except SettingsError as error:
         return str(error)
     training = config.training

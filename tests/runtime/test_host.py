@@ -22,8 +22,12 @@ from tests.fixture_types import Patch
 
 MIB = 2**20
 
-PEAK = """
-import threading, torch
+PROGRAM = """
+import ctypes, resource, threading, torch, bert4rec
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+torch.ones(20_000_000)  # 80 MB
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
 from bert4rec.runtime.memory import PeakMemory
 with PeakMemory(torch.device("cpu")) as peak:
     before = peak.read()
@@ -34,10 +38,7 @@ with PeakMemory(torch.device("cpu")) as peak:
     (watch,) = (thread for thread in threading.enumerate() if thread.name == "peak memory")
 watch.join(timeout=1100)
 assert not watch.is_alive()
-"""
 
-STEPS_OF_DIFFERENT_SIZES = """
-import ctypes, resource, torch
 from bert4rec.runtime.memory import compile_few_kernels, use_memory_again
 compile_few_kernels(precision="fp32")
 use_memory_again()
@@ -56,38 +57,32 @@ for n in range(100, 200):
 print(libc.mallinfo2().used - used, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults)
 """
 
-LARGE_TENSOR = """
-import resource, torch, bert4rec
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-torch.ones(20_000_000)  # 80 MB
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
 
-
-def numbers(program: str) -> list[int]:
-    """What a program prints in a process of its own, where nothing else is freed meanwhile."""
-    command = [sys.executable, "-W", "ignore", "-c", program]
+@pytest.fixture(scope="module")
+def numbers() -> list[int]:
+    """What the program prints in a process of its own, where nothing else is freed meanwhile."""
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM]
     return [*map(int, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())]
 
 
-def test_the_peak_is_not_forgotten_and_its_thread_ends() -> None:
-    more, later = numbers(PEAK)
+def test_the_peak_is_not_forgotten_and_its_thread_ends(numbers: list[int]) -> None:
+    more, later = numbers[1:3]
     assert more > 90 * MIB
     assert later >= 0
 
 
-def test_steps_of_different_sizes_use_their_memory_again() -> None:
+def test_steps_of_different_sizes_use_their_memory_again(numbers: list[int]) -> None:
     """oneDNN's kernels would be 6 MB; 24 MB of new pages at each step would be 600,000 faults."""
-    n_bytes, n_faults = numbers(STEPS_OF_DIFFERENT_SIZES)
+    n_bytes, n_faults = numbers[3:]
     assert n_bytes < MIB
     assert n_faults < 50_000  # a block may move once
 
 
-def test_large_tensors_take_large_pages() -> None:
+def test_large_tensors_take_large_pages(numbers: list[int]) -> None:
     """80 MB are 20,000 pages of 4 KiB."""
     if "[never]" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text():
         pytest.skip("this system has no transparent huge pages")
-    assert numbers(LARGE_TENSOR)[0] < 2_000
+    assert numbers[0] < 2_000
 
 
 def test_freed_memory_between_what_is_still_used_goes_back() -> None:

@@ -76,13 +76,14 @@ def typed(job: Job, advice: str) -> Job:
 
 @pytest.mark.parametrize(("job", "memory", "expected"), CASES)
 def test_each_advice_fits(job: Job, memory: Memory, expected: list[str]) -> None:
-    assert not make_plan(job, memory).fits
+    plan = make_plan(job, memory)
+    assert not plan.fits
     advice = list(fitting_changes(job, memory))
     for text, start in zip(advice, expected, strict=True):
         assert text.startswith((f"{start} (", f"{start} as large as now ("))
         assert make_plan(typed(job, text), memory).fits
     with pytest.raises(SettingsError) as caught:
-        refuse_unless_it_fits(make_plan(job, memory))
+        refuse_unless_it_fits(plan)
     assert [text in str(caught.value) for text in advice] == [True] * min(4, len(advice)) + [False] * (len(advice) - 4)
     assert "\n" not in str(caught.value)
 

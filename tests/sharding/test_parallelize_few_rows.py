@@ -11,6 +11,7 @@ import pytest
 import preprocessing
 from bert4rec.checkpoint.run_folder import found
 from bert4rec.config.tables import Config
+from tests.conftest import long
 from tests.fixture_types import Settings
 from tests.processes import jobs
 from tests.training.loop.test_trainer import assemble
@@ -36,8 +37,9 @@ def cases(sizes: tuple[int, ...] | range, settings: dict[str, Any]) -> list[tupl
     [
         ((1, 4, 9), "row_wise"),
         ((2,), "table_wise"),
-        pytest.param((2,), "column_wise", marks=pytest.mark.long),
-        *[((7,), sharding) for sharding in SHARDINGS if sharding not in EACH_SIZE],
+        long((2,), "column_wise"),
+        *[((7,), sharding) for sharding in ("auto", "row_wise, gated", "linear head")],
+        long((7,), "table_wise, gated"),
         *[
             pytest.param(range(1, 41), sharding, marks=[pytest.mark.long, pytest.mark.timeout(900)])
             for sharding in EACH_SIZE
@@ -107,20 +109,15 @@ def test_a_process_without_rows_holds_what_was_planned(pools: Any, make: Setting
 @pytest.mark.parametrize(
     ("optimizer", "loss", "writer", "reader"),
     [
-        ("rowwise_adagrad", "sampled_softmax", (4, "row_wise"), (3, "row_wise")),
+        long("rowwise_adagrad", "sampled_softmax", (4, "row_wise"), (3, "row_wise")),
         ("adam", "softmax", (4, "row_wise"), (1, "ddp")),
         ("adagrad", "sampled_softmax", (3, "column_wise"), (4, "row_wise")),
     ],
 )
 def test_a_checkpoint_of_few_rows_is_read_by_any_processes(
-    pools: Any,
-    make: Settings,
-    tmp_path: Path,
-    optimizer: str,
-    loss: str,
-    writer: tuple[int, str],
+    pools: Any, make: Settings, tmp_path: Path, optimizer: str, loss: str, writer: tuple[int, str],
     reader: tuple[int, str],
-) -> None:
+) -> None:  # fmt: skip
     """Weights and moments arrive bit by bit, and the training continues as without an interruption."""
 
     def train(folder: str, setup: tuple[int, str], **more: Any) -> list[dict[str, Any]]:

@@ -100,3 +100,10 @@ def test_checkpoints_go_into_the_folder_of_the_run_when_the_settings_say(group_o
     assert [step for step in range(1, 8) if manager.is_due(step)] == [3, 6]
     assert manager.last_step == 8
     assert manager.path_of(9) == tmp_path / "checkpoints" / "step-000000009"
+
+
+def test_the_windows_of_the_training_are_built_once(small_dataset: Dataset, small_config: Settings) -> None:
+    config = small_config()
+    windows = build.training_windows(config, small_dataset)
+    assert build.training_windows(config, small_dataset) is windows
+    assert small_dataset.windows(max_len=2, step=1) is not windows

@@ -24,8 +24,9 @@ from bert4rec.runtime.errors import DivergenceError
 from bert4rec.runtime.signals import Interruption
 from bert4rec.training.run import run
 from bert4rec.training.state import State, Stopwatch
-from bert4rec.training.trainer import WARM_STEPS, Meter, Prefetcher, _n_positions, tensors_in
+from bert4rec.training.trainer import WARM_STEPS, Meter, Prefetcher, _n_positions
 from tests.conftest import leave_group
+from tests.feed.shown import tensors_in
 from tests.fixture_types import Capture, Patch
 from tests.runs import Make
 
@@ -196,13 +197,6 @@ def test_a_batch_arrives_as_it_was_sent() -> None:
     batch, transfer = make_batch(), Prefetcher(torch.device("cpu"))
     pairs = zip(tensors_in(transfer.to_device(batch)), tensors_in(batch), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
-
-
-def test_all_its_tensors_are_found() -> None:
-    """Those of the shown items, the places, lengths, positions and targets, the candidates' items and places."""
-    found = [tensor.tolist() for tensor in tensors_in(make_batch())]
-    assert [found[0], *found[2:6]] == [[5, 7], [0, 2, 0, 1], [3, 1], [1], [6]]
-    assert [found[6], *found[8:]] == [[6, 9], [0], [1, 0], [0.0, 0.0]]
 
 
 def slowly(*arguments: Any, **options: Any) -> None:

@@ -13,7 +13,7 @@ from bert4rec.checkpoint.contents import Weights
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.training.run import run
-from tests.conftest import BY_HAND, SMALL, prepare_log
+from tests.conftest import BY_HAND, SMALL, long, prepare_log
 from tests.fixture_types import Capture, Patch, Settings
 from tests.folders import remove_targets
 from tests.runs import report_of
@@ -87,7 +87,7 @@ def test_time_ends_a_run_without_validation(without: Settings) -> None:
     assert report["training"]["steps"] == 1
 
 
-@pytest.mark.parametrize("split", ["leave_one_out", "time"])
+@pytest.mark.parametrize("split", [long("leave_one_out"), "time"])
 def test_a_test_without_a_validation_tests_the_last_weights(without: Settings, split: str) -> None:
     folder = run(without(split, "validation", **{"training.eval_every_n_epochs": 1, "training.patience": 1}))
     report, page = report_of(folder), (folder / "report.md").read_text()

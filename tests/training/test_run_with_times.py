@@ -17,13 +17,15 @@ SHORT = {"training.n_epochs": 1, "evaluation.baselines": []}
 
 
 @pytest.mark.parametrize(
-    ("kind", "times", "title"),
-    [("sasrec", "target", "SASRec with the target's time"), ("bert4rec", "history", "Bert4Rec with times")],
+    ("kind", "times", "title", "formats"),
+    [
+        ("sasrec", "target", "SASRec with the target's time", "safetensors,pt2"),
+        ("bert4rec", "history", "Bert4Rec with times", "safetensors"),
+    ],
 )
 def test_from_the_dataset_to_recommendations(
-    small_config: Settings, tmp_path: Path, capsys: Capture, kind: str, times: str,
-    title: str,
-) -> None:  # fmt: skip
+    small_config: Settings, tmp_path: Path, capsys: Capture, kind: str, times: str, title: str, formats: str
+) -> None:
     folder = run(small_config(**SHORT, **{"model.kind": kind, "model.times": times}))
     leave_group()
     report = report_of(folder)
@@ -37,7 +39,7 @@ def test_from_the_dataset_to_recommendations(
     assert main(["recommend", str(folder), "--items=1,2"]) == 2
     status = main(["recommend", str(folder), "--user", "7", "--at=2100-01-01"])
     assert status == (0 if times == "target" else 2)
-    assert main(["export", str(folder), f"--output={tmp_path / 'package'}", "--format=safetensors,pt2"]) == 0
+    assert main(["export", str(folder), f"--output={tmp_path / 'package'}", f"--format={formats}"]) == 0
     history = TimedHistory([1, 2, 3], [10, 20, 30], at=95 if times == "target" else None)
     (of_package,), (of_run,) = (load(path).recommend([history], 3) for path in (tmp_path / "package", folder))
     assert [one.item for one in of_package] == [one.item for one in of_run]

@@ -238,7 +238,7 @@ def test_what_is_not_there_is_refused(tmp_path: Path, names: list[str], path: st
 def test_one_column_for_two_fields_is_refused(tmp_path: Path, columns: dict[str, str]) -> None:
     named = {"user_column": "user", "item_column": "item", "time_column": "at"} | columns
     with one_line("--user, --item, …: ", "named twice"):
-        open_table(Path(write(tmp_path / "t.csv", "user,item,at\n1,2,3\n")), **named)
+        opened("table", path=write(tmp_path / "t.csv", "user,item,at\n1,2,3\n"), **named)
 
 
 def test_only_goodreads_knows_what_was_read(tmp_path: Path) -> None:

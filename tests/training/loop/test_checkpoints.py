@@ -11,6 +11,7 @@ from bert4rec.checkpoint.store import SaveError
 from bert4rec.evaluation import ranker
 from bert4rec.report.log import read_records
 from bert4rec.training.run import run
+from tests.conftest import long
 from tests.fixture_types import Capture, Patch
 from tests.runs import EVALUATION, FORWARD, Make, assert_same_results, flip, in_step, interrupted, report_of
 
@@ -24,13 +25,13 @@ pytestmark = [
     ("where", "number", "kept", "asynchronous"),
     [
         (FORWARD, 4, 4, False),  # in the first epoch
-        pytest.param(FORWARD, 15, 15, True, marks=pytest.mark.long),  # in the first step of the third
-        pytest.param(FORWARD, 21, 21, False, marks=pytest.mark.long),  # in the very last step
-        pytest.param(EVALUATION, 1, 7, False, marks=pytest.mark.long),  # in the first validation
-        (EVALUATION, 4, 14, True),
+        long(FORWARD, 15, 15, True),  # in the first step of the third
+        long(FORWARD, 21, 21, False),  # in the very last step
+        long(EVALUATION, 1, 7, False),  # in the first validation
+        long(EVALUATION, 4, 14, True),
         ((store, "_write_shards"), 1, 7, False),  # while the first checkpoint is written
-        pytest.param((store, "_write_shards"), 2, 14, True, marks=pytest.mark.long),
-        ((store, "_finish"), 2, 14, False),
+        long((store, "_write_shards"), 2, 14, True),
+        long((store, "_finish"), 2, 14, False),
     ],
 )
 def test_a_signal_at_any_moment_loses_nothing(
