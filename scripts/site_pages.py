@@ -21,8 +21,8 @@ API = "# Python\n\nThe public names of the package: `from bert4rec import load`.
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages and the examples, and the page of the public names."""
-    for path, place in PAGES.items():
-        files.append(File.generated(config, place, abs_src_path=str(ROOT / path)))
+    for page, place in PAGES.items():
+        files.append(File.generated(config, place, abs_src_path=str(ROOT / page)))
     for path in [ROOT / "config.toml", *(path for path in (ROOT / "examples").rglob("*") if path.is_file())]:
         if "__pycache__" not in path.parts:
             files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))

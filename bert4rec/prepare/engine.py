@@ -86,8 +86,9 @@ def describe_rows(
 
 def _columns(source: Interactions | GeneratedSource) -> dict[str, dict[str, str]]:
     """Return the columns of a table as named or recognized: field → column."""
-    is_table = isinstance(source, Interactions) and source.source.form == "table"
-    return {"columns": dict(source.columns)} if is_table else {}
+    if isinstance(source, GeneratedSource) or source.source.form != "table":
+        return {}
+    return {"columns": dict(source.columns)}
 
 
 def _log(source: Interactions | GeneratedSource, survey: HistoryStats) -> dict[str, dict[str, Any]]:
