@@ -113,9 +113,9 @@ def test_a_training_in_another_thread_leaves_signals_alone(settings: dict[str, A
     [
         (bert4rec.prepare, {"data.pth": "x"}, SettingsError, "data.pth: no such setting; did you mean data.path? "),
         (bert4rec.prepare, {"data.path": "none.csv"}, DataError, "none.csv: No such file or directory; correct"),
-        (bert4rec.train, {"data.dataset_dir": "nowhere"}, DataError, "nowhere: no dataset folder"),
+        (bert4rec.train, {"data.dataset_dir": "nowhere"}, DataError, "nowhere: expected a dataset"),
         (bert4rec.train, {"resume": "nowhere"}, SettingsError, 'run.resume = "nowhere": is not there'),
-        (bert4rec.load, "nowhere", DataError, "nowhere: neither a run folder"),
+        (bert4rec.load, "nowhere", DataError, "nowhere: expected a run with a checkpoint"),
     ],
 )
 def test_what_cannot_be_is_raised_in_one_line_and_leaves_nothing(

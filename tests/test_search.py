@@ -287,7 +287,7 @@ def test_what_was_typed_is_not_searched(script: ModuleType, opened: Callable[...
         ("--run.name=x", "--run.name=x: a search sets run.name itself; its runs stand in --folder"),
         ("--training.n_epoch=3", "--training.n_epoch: no such option; did you mean --training.n_epochs?"),
         ("--model.kind=matrix_factorization --training.loss=mse", "is judged by RMSE, and a search by NDCG@10"),
-        ("--data.dataset_dir=nowhere", "nowhere: no dataset folder"),
+        ("--data.dataset_dir=nowhere", "nowhere: expected a dataset"),
         ("--trial=3", "--trial"),
     ],
 )

@@ -123,8 +123,7 @@ def test_a_closed_terminal_is_no_reason_to_lose_anything(make: Make, whole: Path
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, as it is meant to be
     with monkeypatch.context() as patch:
         patch.setattr("sys.stdout", os.fdopen(write, "w", closefd=False))
-        patch.setattr("signal.SIGTERM", signal.SIGHUP)
-        in_step(patch, *FORWARD, 4)
+        in_step(patch, *FORWARD, 4, sent=signal.SIGHUP)
         with pytest.raises(Interrupted) as caught:
             run(make(**{"run.name": "broken"}))
     leave_group()

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import preprocessing
 from tests import launch
 
 SMALL = [
@@ -56,18 +55,6 @@ def test_a_file_is_recognized_and_the_next_command_trains_on_it_also_without_the
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: log.csv: ")
     assert "--data.dataset_dir=" in done.stderr
-
-
-def test_columns_that_are_missing_are_suggested_ready_to_type(
-    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(shop)
-    assert preprocessing.main([*SMALL, "--data.path=log.csv"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith('error: log.csv: no column "user"')
-    options = [word for word in error.split() if word.startswith("--")]
-    assert options == COLUMNS
-    assert preprocessing.main([*SMALL, "--data.path=log.csv", *options]) == 0
 
 
 @pytest.mark.long

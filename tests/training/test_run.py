@@ -55,7 +55,9 @@ def test_a_dataset_that_holds_nothing_out_trains_to_the_end(without: Settings, c
     assert (folder / "checkpoints" / "best").is_dir()
     assert [json.loads(line)["kind"] for line in (folder / "metrics.jsonl").read_text().splitlines()] == ["train"] * 3
     printed = capsys.readouterr().out
-    assert all(name in printed for name in (f"{folder / 'report.html'}\n", f"bert4rec report {folder}\n"))
+    assert all(
+        name in printed for name in (f"{folder / 'report.html'}\n", f"next: bert4rec recommend {folder} --all\n")
+    )
     assert "## Validation" not in page
     assert "HR@" not in page
     assert matplotlib.image.imread(folder / "learning_curve.png").shape[1] == 600  # one plot, not two

@@ -26,7 +26,7 @@ def test_each_kind_has_the_figures_that_it_has_beside_a_trained_model(small_conf
     for kind, title in ((kind, KINDS[kind].title) for kind in UNTRAINED):
         folder = run(small_config(**{"model.kind": kind}))
         report = report_of(folder)
-        assert folder.name == f"synthetic-{kind}"
+        assert folder.name == f"small-{kind}"
         assert report["test"] == (
             trained["popularity_baseline"] if kind == "popularity" else trained["baselines"][kind]
         )
