@@ -254,7 +254,7 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, text_ids: Col
             raise DataError("preprocessing.only_read = true: only the source goodreads has is_read; set it to false")
         columns["is_read"] = "is_read"
     if not data.path:
-        download = f"download {data.source} with --download, or " if source.is_movielens else ""
+        download = f"download it with `bert4rec prepare {data.source}`, or " if source.is_movielens else ""
         raise DataError(
             f"data.path is empty: {download}name the file with the interactions, or the folder that holds it"
         )

@@ -204,7 +204,7 @@ def test_a_bad_file(tmp_path: Path, capsys: Capture, source: str, name: str, con
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--data.source=ml-1m"], ["data.path", "--download"]),
+        (["--data.source=ml-1m"], ["data.path", "bert4rec prepare ml-1m"]),
         (["--data.source=table"], ["data.path"]),
         (["--data.source=ml-1m", "--data.path=no/where"], ["no/where: No such file", "data.path"]),
         (["--data.source=ml-1m", f"--data.path={'x' * 300}"], ["File name too long"]),
