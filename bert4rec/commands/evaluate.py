@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model = "run folder (its best weights), a checkpoint, or a model package"
     parser.add_argument("model", metavar="RUN", type=Path, help=model)
     output = f"folder of the results (default: {OUTPUT} in the run folder); -2, -3, … if it exists"
-    parser.add_argument("--output", metavar="FOLDER", type=Path, help=output)
+    parser.add_argument("-o", "--output", metavar="FOLDER", type=Path, help=output)
 
 
 def run(arguments: argparse.Namespace) -> int:

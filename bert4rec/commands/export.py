@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="safetensors: all weights; vectors: of the items, as Parquet and npy; pt2: a program for torch alone; "
         "onnx: one for onnxruntime (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--output", metavar="FOLDER", type=Path, help="a new folder (default: RUN/export)")
+    parser.add_argument("-o", "--output", metavar="FOLDER", type=Path, help="a new folder (default: RUN/export)")
     add_seen_argument(parser)
 
 

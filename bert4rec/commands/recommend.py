@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file like the one that was prepared; rows are taken in the order of their times",
     )  # fmt: skip
     add = parser.add_argument
-    add("--output", metavar="FILE", type=Path, help=".jsonl, .csv or .parquet (default: to standard output)")
+    add("-o", "--output", metavar="FILE", type=Path, help=".jsonl, .csv or .parquet (default: to standard output)")
     add(
         "--at", metavar="INSTANT", help="recommend for this instant, 2026-01-31T12:00 (UTC) or seconds, with a model "
         'that knows that of the target, model.times = "target" (default: that of the last item of each history)',
