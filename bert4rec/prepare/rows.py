@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from bert4rec.config.tables import Preprocessing, instant
 from bert4rec.prepare.ordering import Distinct, ExistingIds, Parts, SortedRuns, in_time_order, same_type, with_codes
-from bert4rec.prepare.progress import Progress
+from bert4rec.prepare.progress import BadRows, Progress
 from bert4rec.prepare.sources import Interactions
 from bert4rec.prepare.synthetic import GeneratedSource
 from bert4rec.runtime.errors import DataError
 
+OPTIONAL = ("rating", "time")  # fields that a table need not have
 FEW_BAD_ROWS = 10  # accepted even above the allowed share, which would be less than one row in a small file
 
 FILTERS = (  # by the names of their settings
@@ -140,11 +141,19 @@ def read_rows(
     share, n_rows = settings.max_bad_rows, len(raw) + bad.total
     if bad.total > max(share * n_rows, min(FEW_BAD_ROWS, n_rows / 10) if share else 0):
         n = f"{bad.total:,} of {n_rows:,} rows" if bad.total > 1 else "a row"
+        without = next(
+            (f", read the file without {field}s (--{field}=)" for field in OPTIONAL if _fails(bad, field)), ""
+        )
         raise DataError(
             f"{bad.shown[0]}; {n} cannot be used, more than preprocessing.max_bad_rows = {share:g} of all: correct or "
-            "remove these rows, or allow more"
+            f"remove these rows{without}, or allow more"
         )
     return raw
+
+
+def _fails(bad: BadRows, field: str) -> bool:
+    """Return whether most bad rows are unusable only because of a `field` that a table need not have."""
+    return 2 * sum(n for kind, n in bad.counts.items() if kind.startswith(f"{field} ")) > bad.total
 
 
 def _by_known(frame: pl.DataFrame, known: ExistingIds | None) -> tuple[pl.DataFrame, pl.DataFrame]:

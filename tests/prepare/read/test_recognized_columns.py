@@ -153,6 +153,15 @@ def test_on_a_terminal_the_answer_is_taken(place: Path) -> None:
     assert read_metadata(Path("data/log"))["columns"] == {"user": "user", "item": "track_id"}
 
 
+def test_ratings_that_are_often_missing_can_be_left_out(capsys: Capture) -> None:
+    ratings = [None if row > 20 and row % 3 == 0 else 4 for row in range(N)]
+    pl.DataFrame({"user": USERS * 10, "item": ITEMS * 10, "rating": [4] * (9 * N) + ratings}).write_csv("log.csv")
+    words = ["prepare", "log.csv", "--out=data/it", "--preprocessing.n_eval_negatives=2"]
+    assert main(words) == 2
+    assert "--rating=)" in capsys.readouterr().err
+    assert main([*words, "--rating="]) == 0
+
+
 def test_named_columns_win_and_an_empty_name_means_none() -> None:
     table, expected = SHAPES["a shop's own"]
     pl.DataFrame(table).write_csv("log.csv")
