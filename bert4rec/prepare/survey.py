@@ -38,8 +38,9 @@ class LogSurvey:
     def add(self, histories: pl.DataFrame) -> None:
         """Count the rows of some whole histories."""
         items = histories["items"].explode(empty_as_null=False).to_numpy()
-        users = np.repeat(np.arange(len(histories)), histories["items"].list.len().to_numpy())
-        again = (items[1:] == items[:-1]) & (users[1:] == users[:-1])
+        again = items[1:] == items[:-1]
+        ends = histories["items"].list.len().to_numpy().cumsum()
+        again[ends[(0 < ends) & (ends < len(items))] - 1] = False  # the next row is another user's
         self._repeats += int(again.sum())
         self._counts += np.bincount(items, minlength=len(self._counts))
         if not self._has_times or not len(items):
