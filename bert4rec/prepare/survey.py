@@ -40,7 +40,7 @@ class LogSurvey:
         items = histories["items"].explode(empty_as_null=False).to_numpy()
         again = items[1:] == items[:-1]
         ends = histories["items"].list.len().to_numpy().cumsum()
-        again[ends[(0 < ends) & (ends < len(items))] - 1] = False  # the next row is another user's
+        again[ends[(ends > 0) & (ends < len(items))] - 1] = False  # the next row is another user's
         self._repeats += int(again.sum())
         self._counts += np.bincount(items, minlength=len(self._counts))
         if not self._has_times or not len(items):
