@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from bert4rec.dataset.findings import findings
+
 DATASET_FORMAT = 2  # version of the dataset folder
 
 NO_ITEM = -1  # instead of an item: the mask token, padding, an unknown item, a missing target or negative
@@ -186,4 +188,5 @@ def dataset_card(
     environment.filters |= {"share": share_of, "thousands": "{:,}".format}
     present = {name for _, columns in folders.values() for name in columns}
     shown = {"folders": folders, "tables": tables, "present": present, "report": describe(metadata)}
+    shown["findings"] = findings(metadata)
     return environment.get_template("card.md.j2").render({**metadata, **shown})
