@@ -2,7 +2,7 @@
 
 import json
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from bert4rec.dataset.reader import read_metadata
 from tests.fixture_types import Capture, Patch
 from tests.terminal import on_terminal
 
+ROOT = Path(__file__).parents[3]
 N = 120  # rows
 USERS = [f"u{row % 12}" for row in range(N)]
 ITEMS = [f"i{(row * 7 + row // 12) % 30}" for row in range(N)]
@@ -147,7 +148,7 @@ def test_what_cannot_be_told_is_asked_for(shape: str, capsys: Capture) -> None:
 
 def test_on_a_terminal_the_answer_is_taken(place: Path) -> None:
     pl.DataFrame({"user": USERS, "artist_id": ITEMS, "track_id": ITEMS}).write_csv("log.csv")
-    command = [sys.executable, "-m", "bert4rec", "prepare", "log.csv", "--preprocessing.n_eval_negatives=2"]
+    command = [sys.executable, str(ROOT / "preprocessing.py"), "log.csv", "--preprocessing.n_eval_negatives=2"]
     written, status = on_terminal(command, folder=place, interrupt_after="type its name: ", keys=b"track_id\n")
     assert status == 0, written
     assert read_metadata(Path("data/log"))["columns"] == {"user": "user", "item": "track_id"}
@@ -184,23 +185,3 @@ def test_what_is_not_read_is_one_true_line(name: str, content: str, capsys: Capt
     line = capsys.readouterr().err
     assert line.count("\n") == 1
     assert "which is not read" in line
-
-
-def test_the_dataset_tells_a_training_and_its_recommendations_the_columns(capsys: Capture) -> None:
-    """A file of histories with the log's own columns needs no option."""
-    table, _ = SHAPES["a shop's own"]
-    pl.DataFrame(table).write_csv("log.csv")
-    columns_of("log.csv")
-    small = ["--epochs=1", "--embed-dim=8", "--model.ffn_dim=8", "--model.n_layers=1", "--model.max_len=8"]
-    assert main(["train", "data/it", *small]) == 0
-    assert Path("runs/it/report.json").exists()
-    late = timedelta(days=1)
-    history = {"customer": ["z", "z"], "sku": ["i7", "i14"], "at": [MOMENTS[1] + late, MOMENTS[0] + late]}
-    pl.DataFrame(history).write_csv("new.csv", datetime_format="%Y-%m-%dT%H:%M:%S")
-    capsys.readouterr()
-    assert main(["recommend", "runs/it", "--histories=new.csv", "--top=1"]) == 0
-    by_file = capsys.readouterr().out
-    assert main(["recommend", "runs/it", "--items=i14,i7", "--top=1"]) == 0
-    recommended = by_file.splitlines()[-1].split()
-    assert recommended[0].startswith(("z", '{"user'))
-    assert capsys.readouterr().out.split()[1] in by_file
