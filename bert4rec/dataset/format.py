@@ -187,6 +187,8 @@ def dataset_card(
     )  # fmt: skip
     environment.filters |= {"share": share_of, "thousands": "{:,}".format}
     present = {name for _, columns in folders.values() for name in columns}
-    shown = {"folders": folders, "tables": tables, "present": present, "report": describe(metadata)}
-    shown["findings"] = findings(metadata)
+    shown = {
+        "folders": folders, "tables": tables, "present": present, "report": describe(metadata),
+        "findings": findings(metadata),
+    }  # fmt: skip
     return environment.get_template("card.md.j2").render({**metadata, **shown})
