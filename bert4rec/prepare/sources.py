@@ -328,11 +328,11 @@ def _recognized(path: str) -> str:
 
 def _columns_of_table(interactions: Interactions, data: Data) -> dict[str, str]:
     """Return field → column, as the settings name it or as it is recognized in the first file."""
-    file, path = interactions.open(interactions.files[0]), str(interactions.files[0])
-    present = [name for name, is_field in file.columns.items() if is_field]
-    is_auto = "auto" in named_columns(data).values()
-    first = interactions.first_of({name: name for name in present}) if is_auto else pl.DataFrame(schema=present)
-    return choose_columns(data, first, path)
+    first, file = pl.DataFrame(), interactions.files[0]
+    if "auto" in named_columns(data).values():
+        present = interactions.open(file).columns
+        first = interactions.first_of({name: name for name, is_field in present.items() if is_field})
+    return choose_columns(data, first, str(file))
 
 
 def choose_columns(data: Data, first: pl.DataFrame, path: str) -> dict[str, str]:
@@ -353,12 +353,14 @@ def choose_columns(data: Data, first: pl.DataFrame, path: str) -> dict[str, str]
 def named_columns(data: Data) -> dict[str, str]:
     """Return field → column of the settings: "auto" to recognize it, "" for none.
 
-    Raises `DataError` if a column has two fields.
+    Raises `DataError` if a column has two fields, or if there are no users or items.
     """
     named = {
         "user": data.user_column, "item": data.item_column, "time": data.time_column, "rating": data.rating_column,
         "title": "" if data.titles_path and data.title_column == "auto" else data.title_column,
     }  # fmt: skip
+    if missing := next((field for field in IDS if not named[field]), ""):
+        raise DataError(f"--{missing}=: a table must have {missing}s; name their column, or leave the option out")
     columns = [name for name in named.values() if name not in ("", "auto")]
     if len({*columns}) < len(columns):
         shown = ", ".join(f"{field} = {column}" for field, column in named.items() if column not in ("", "auto"))

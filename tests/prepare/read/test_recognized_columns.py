@@ -163,6 +163,15 @@ def test_ratings_that_are_often_missing_can_be_left_out(capsys: Capture) -> None
     assert main([*words, "--rating="]) == 0
 
 
+@pytest.mark.parametrize("field", ["user", "item"])
+def test_users_and_items_cannot_be_left_out(field: str, capsys: Capture) -> None:
+    pl.DataFrame({"user": USERS, "item": ITEMS}).write_csv("log.csv")
+    assert main(["prepare", "log.csv", f"--{field}="]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: --{field}=: ")
+    assert error.count("\n") == 1
+
+
 def test_named_columns_win_and_an_empty_name_means_none() -> None:
     table, expected = SHAPES["a shop's own"]
     pl.DataFrame(table).write_csv("log.csv")
