@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from bert4rec.runtime.errors import pluralize
+
 REPEATS_FROM, DUPLICATES_FROM = 0.05, 0.001  # shares of all rows
 RARE_FROM, GONE_FROM, NEW_FROM, SEASONAL_FROM = 0.3, 0.1, 0.05, 0.05  # shares of all items
 DAMAGED_FROM = 0.05  # share of all rows that makes figures doubtful
@@ -44,10 +46,10 @@ def _of_rows(log: Mapping[str, Any], n_rows: int) -> Iterator[Finding]:
     if log["has_dates_only"]:
         yield Finding("times", "dates without a time of day; rows of one day keep the order of the file")
     if heavy := log["heavy_users"]:
-        limit, share = heavy["limit"], heavy["rows"] / n_rows
+        n, limit, share = heavy["users"], heavy["limit"], heavy["rows"] / n_rows
         text = (
-            f"{_n(heavy['users'], 'user has', 'users have')} more than {limit:,} rows each ({_percent(share)} of all), "
-            f"perhaps robots; --preprocessing.max_user_interactions={limit} leaves them out"
+            f"{pluralize(n, 'user')} {'has' if n == 1 else 'have'} more than {limit:,} rows each ({_percent(share)} of "
+            f"all), perhaps robots; --preprocessing.max_user_interactions={limit} leaves them out"
         )
         yield Finding("heavy users", text, share >= DAMAGED_FROM)
 
@@ -79,10 +81,6 @@ def _of_columns(log: Mapping[str, Any]) -> Iterator[Finding]:
     if prices := log["prices"]:
         what = "a price or an amount" if len(prices) == 1 else "prices or amounts"
         yield Finding("not used", f"{', '.join(prices)} ({what})")
-
-
-def _n(count: int, one: str, several: str) -> str:
-    return f"{count:,} {one if count == 1 else several}"
 
 
 def _percent(share: float, digits: int = 0) -> str:

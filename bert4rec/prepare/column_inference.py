@@ -1,18 +1,18 @@
 """Recognize which columns of a table have the users, items, times, ratings and titles, by names and first values."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import polars as pl
 
-from bert4rec.prepare.columns import ITEMS, SESSIONS, TIMES, USERS, looks_like_time, name_words
+from bert4rec.prepare.columns import ITEMS, SESSIONS, TIMES, USERS, WORDS, looks_like_time, name_words
 from bert4rec.runtime.errors import ColumnUnknownError
 
 IDENTIFIERS = {"id", "uid", "uuid", "guid", "code", "number", "key", "hash", "pseudo", "ref", "slug", "handle"}
 NAMES = {"name", "title"}
 PREFIXES = {"line", "lineitem", "event", "my", "the", "of", "by", "anonymous", "external", "internal"}
 WEAK_USERS = ({"email"}, {"mail"}, {"phone"}, SESSIONS)  # taken if nothing names users better
-RATINGS = {"rating", "stars", "star", "overall", "grade"}
-STARTS = ("event", "timestamp", "created", "time", "ordered", "purchased", "viewed")  # of two times, the earlier one
+RATINGS = WORDS["rating"] - {"score"}  # which may be that of a search
+STARTS = {"event", "timestamp", "created", "time", "ordered", "purchased", "viewed"}  # of two times, the earlier one
 MOST_TITLES = 0.2  # largest share of items with several values in a column of titles
 FIELDS = ("user", "item")  # that every table must have
 MOST_MISSING = 0.5  # largest share of missing values in a column of ids, times or ratings
@@ -34,7 +34,7 @@ def infer_columns(first: pl.DataFrame, named: Mapping[str, str], path: str) -> d
     for field, candidates in CANDIDATES.items():
         if named.get(field, "") != "auto":
             continue
-        likely = candidates(first.select(free), found.get("item", ""), first)
+        likely = candidates(first.select(free))
         if field in FIELDS and not likely:
             likely = _only_other(first.select(free), field)
         if field in FIELDS and len(likely) != 1:
@@ -42,13 +42,14 @@ def infer_columns(first: pl.DataFrame, named: Mapping[str, str], path: str) -> d
         if likely:
             found[field] = likely[0]
             free.remove(likely[0])
+    if named.get("title", "") == "auto" and (title := next(_titles(first, free, found["item"]), "")):
+        found["title"] = title
     return {field: found[field] for field in named if field in found}
 
 
 def _only_other(first: pl.DataFrame, field: str) -> list[str]:
     """Return the columns that can be the `field` if no name tells: all but times, ratings and the other field."""
-    others = {*_times(first, "", first), *_ratings(first, "", first)}
-    others |= {*(_items if field == "user" else _users)(first, "", first)}
+    others = {*_times(first), *_ratings(first), *(_items if field == "user" else _users)(first)}
     left = [name for name in first.columns if name not in others]
     return left if len(left) == 1 else []
 
@@ -90,43 +91,48 @@ def _ids(first: pl.DataFrame, words: set[str], weaker: Sequence[set[str]] = ()) 
     return []
 
 
-def _users(first: pl.DataFrame, _: str, whole: pl.DataFrame) -> list[str]:
+def _users(first: pl.DataFrame) -> list[str]:
     return _ids(first, USERS - SESSIONS, WEAK_USERS)
 
 
-def _items(first: pl.DataFrame, _: str, whole: pl.DataFrame) -> list[str]:
+def _items(first: pl.DataFrame) -> list[str]:
     likely = _ids(first, ITEMS)
     exact = [name for name in likely if name_words(name) & {"item", "sku", "asin", "isbn"}]
     return exact if len(likely) > 1 and len(exact) == 1 else likely
 
 
-def _times(first: pl.DataFrame, _: str, whole: pl.DataFrame) -> list[str]:
-    """Return the columns that look like times: the most exact first, of equal ones the one that names a start."""
+def _times(first: pl.DataFrame) -> list[str]:
+    """Return the columns that look like times: those that name a start first, then those with the most values."""
     shown = [column for column in first if column.null_count() <= MOST_MISSING * len(column)]
     likely = [column for column in shown if looks_like_time(column)]
     named = [column for column in likely if name_words(column.name) & TIMES] or likely
-    starts = {column.name: bool(name_words(column.name) & {*STARTS}) for column in named}
+    starts = {column.name: bool(name_words(column.name) & STARTS) for column in named}
     n_values = {column.name: column.n_unique() for column in named}
     return sorted(starts, key=lambda name: (-starts[name], -n_values[name]))
 
 
-def _ratings(first: pl.DataFrame, _: str, whole: pl.DataFrame) -> list[str]:
+def _ratings(first: pl.DataFrame) -> list[str]:
     named = [column for column in first if name_words(column.name) & RATINGS]
     numbers = [column for column in named if column.cast(pl.Float64, strict=False).null_count() == 0]
     return [column.name for column in numbers]
 
 
-def _titles(first: pl.DataFrame, item: str, whole: pl.DataFrame) -> list[str]:
-    """Return the text columns that are named like a title of an item, and have one value for nearly every item."""
-    levels: Iterator[list[str]] = iter(
-        [
-            [name for name in first.columns if name_words(name) & NAMES and name_words(name) & (ITEMS | {"lineitem"})],
-            [name for name in first.columns if name_words(name) <= {"title"}],
-            [name for name in first.columns if name_words(name) <= ITEMS],
-            [name for name in first.columns if name_words(name) <= NAMES],
-        ]
+CANDIDATES = {"user": _users, "item": _items, "time": _times, "rating": _ratings}
+
+
+def _titles(first: pl.DataFrame, free: Sequence[str], item: str) -> Iterator[str]:
+    """Yield the text columns of `free` that are named like a title of an item, and have one value for nearly every one.
+
+    The likeliest name comes first.
+    """
+    words = {name: name_words(name) for name in free}
+    levels = (
+        [name for name in free if words[name] & NAMES and words[name] & (ITEMS | {"lineitem"})],
+        [name for name in free if words[name] <= {"title"}],
+        [name for name in free if words[name] <= ITEMS],
+        [name for name in free if words[name] <= NAMES],
     )
-    return [name for level in levels for name in level if _is_title(whole, item, name)]
+    return (name for level in levels for name in level if _is_title(first, item, name))
 
 
 def _is_title(first: pl.DataFrame, item: str, name: str) -> bool:
@@ -134,8 +140,3 @@ def _is_title(first: pl.DataFrame, item: str, name: str) -> bool:
         return False
     titles = first.drop_nulls([item, name]).group_by(item).agg(pl.col(name).n_unique())
     return int((titles[name] > 1).sum()) <= MOST_TITLES * len(titles)
-
-
-CANDIDATES: dict[str, Callable[[pl.DataFrame, str, pl.DataFrame], list[str]]] = {
-    "user": _users, "item": _items, "time": _times, "rating": _ratings, "title": _titles,
-}  # fmt: skip

@@ -250,12 +250,6 @@ def find_excel_days(values: pl.Series) -> pl.Series:
     return days if is_likely else days.clear()
 
 
-def needs_format(values: pl.Series) -> bool:
-    """Return whether none of `values`, which look like times, can be read without a time format."""
-    known = values.drop_nulls()
-    return known.dtype == pl.String and Times().seconds(known).count() == 0
-
-
 def column_advice(named: Mapping[str, str], present: Sequence[str]) -> str:
     """Return the end of a message that a column is missing: the options that name the columns, ready for the shell.
 

@@ -65,7 +65,7 @@ def describe_rows(
         "extends": bool(config.data.extends),
         "order": dict(source.order),
         **_columns(source),
-        **_log(source, survey),
+        **_log(source, ordered, survey),
         "rows_read": ordered.n_rows_read + bad.total,
         "users_read": ordered.n_users_read,
         "items_read": ordered.n_items_read,
@@ -91,12 +91,14 @@ def _columns(source: Interactions | GeneratedSource) -> dict[str, dict[str, str]
     return {"columns": dict(source.columns)}
 
 
-def _log(source: Interactions | GeneratedSource, survey: HistoryStats) -> dict[str, dict[str, Any]]:
+def _log(
+    source: Interactions | GeneratedSource, ordered: OrderedRows, survey: HistoryStats
+) -> dict[str, dict[str, Any]]:
     """Return what `findings` tells about the log; {} for generated data."""
     if isinstance(source, GeneratedSource):
         return {}
     others = first_of_other_columns(source) if source.source.form == "table" else pl.DataFrame()
-    return {"log": survey.log.result(survey.lengths, survey.time_span, survey_columns(others))}
+    return {"log": survey.log.result(survey.lengths, ordered.counts, survey.time_span, survey_columns(others))}
 
 
 def _checksum(name: str) -> dict[str, str]:

@@ -15,13 +15,12 @@ from bert4rec.prepare.columns import (
 )
 from bert4rec.prepare.sources import Interactions
 from bert4rec.prepare.tables import FIRST_ROWS
-from bert4rec.prepare.times import moment
+from bert4rec.prepare.times import YEAR, moment
 from bert4rec.runtime.errors import DataError
 
 SHOWN = ("user", "item", "time", "rating", "title")
 SHOWN_ROWS = 3
 WIDTH = 40  # characters of a value that are shown
-YEAR = 365 * 86_400  # seconds
 
 
 def first_look(interactions: Interactions) -> tuple[list[str], list[str]]:
@@ -54,7 +53,7 @@ def first_of_other_columns(interactions: Interactions) -> pl.DataFrame:
 
 def _order_warnings(interactions: Interactions) -> Iterator[str]:
     if interactions.order["by"] == "file":
-        yield "the rows have no times: the order of the file's rows is taken for the order of time"
+        yield "the rows have no times: they count in the order of the file"
 
 
 def _name_warnings(interactions: Interactions) -> Iterator[str]:

@@ -15,14 +15,13 @@ from bert4rec.prepare.ordering import Parts, to_histories
 from bert4rec.prepare.progress import Progress
 from bert4rec.prepare.rows import OrderedRows
 from bert4rec.prepare.survey import LogSurvey
-from bert4rec.prepare.times import moment
+from bert4rec.prepare.times import DAY, moment
 from bert4rec.runtime.errors import DataError, pluralize
 
 SplitRule: TypeAlias = Mapping[str, pl.Expr]
 """The expressions `before`, the number of interactions of a history before its test target, or of all if it has none;
 and `eligible`, whether the one before the test target may be held out for validation."""
 
-DAY = 86_400  # seconds: local times are up to 14 hours ahead of UTC
 N_BINS = 1 << 16  # bins of the search for an instant: two or three passes over all times
 
 
@@ -200,7 +199,7 @@ class HistoryStats:
         n_users, n_rows = int((self.lengths > 0).sum()), int(self.lengths.sum())
         first, last = self.time_span or (0, 0)
         found = []
-        if last > now + DAY:
+        if last > now + DAY:  # local times are up to 14 hours ahead of UTC
             until = moment(int(now)).partition("T")[0]
             found.append(
                 f"times go up to {moment(last)}, which is in the future: a wrong clock, or another unit than "

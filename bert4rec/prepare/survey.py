@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from bert4rec.dataset.findings import FEW
 from bert4rec.prepare.columns import SESSIONS, name_words
+from bert4rec.prepare.negatives import Ints
+from bert4rec.prepare.times import DAY, YEAR
 
 EVENTS = {"event", "action", "behavior", "behaviour", "type", "interaction", "activity", "verb"}
 EVENT_VALUES = {
@@ -17,7 +18,6 @@ EVENT_VALUES = {
 }  # fmt: skip
 PRICES = {"price", "amount", "revenue", "value", "cost", "total", "discount"}
 MOST_EVENTS = 12  # distinct values of a column of events
-DAY, YEAR = 86_400, 365 * 86_400
 RECENT = 0.1  # last share of the time span: items that begin there are new, items that end before it are gone
 HEAVY, HEAVY_FROM = 20, 1000  # times the 95th percentile of the users' rows, and the least number of rows
 MONTHS, IN_SEASON, SEEN_OFTEN = 4, 0.75, 20  # months of a season, share of an item's rows in it, rows of such an item
@@ -30,7 +30,6 @@ class LogSurvey:
     def __init__(self, n_items: int, *, has_times: bool) -> None:
         self._repeats = self._duplicates = 0
         self._has_times = self._has_dates_only = has_times
-        self._counts = np.zeros(n_items, np.int64)
         self._first = np.full(n_items, np.iinfo(np.int64).max)
         self._last = np.full(n_items, np.iinfo(np.int64).min)
         self._months = np.zeros((n_items, 12), np.int32) if has_times and n_items <= MOST_ITEMS else None
@@ -42,7 +41,6 @@ class LogSurvey:
         ends = histories["items"].list.len().to_numpy().cumsum()
         again[ends[(ends > 0) & (ends < len(items))] - 1] = False  # the next row is another user's
         self._repeats += int(again.sum())
-        self._counts += np.bincount(items, minlength=len(self._counts))
         if not self._has_times or not len(items):
             return
         times = histories["times"].explode(empty_as_null=False).to_numpy()
@@ -55,15 +53,17 @@ class LogSurvey:
         self._last[places] = np.maximum(self._last[places], found["last"].to_numpy())
         if self._months is not None:
             month = times.astype("datetime64[s]").astype("datetime64[M]").astype(np.int64) % 12
-            self._months += (
-                np.bincount(items * 12 + month, minlength=self._months.size).reshape(-1, 12).astype(np.int32)
-            )
+            rows = np.bincount(items * 12 + month, minlength=self._months.size)
+            self._months += rows.reshape(-1, 12).astype(np.int32)
 
     def result(
-        self, lengths: NDArray[np.int64], span: tuple[int, int] | None, columns: Mapping[str, Any]
+        self, lengths: Ints, counts: Ints, span: tuple[int, int] | None, columns: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return the numbers for `metadata.json`; `lengths` of the histories, `span`: first and last time."""
-        has_rows = self._counts > 0
+        """Return the numbers for `metadata.json`.
+
+        `lengths` of the histories, `counts` of the items' rows in any order, `span`: first and last time.
+        """
+        has_rows = self._first <= self._last
         first, last = span or (0, 0)
         recent = int(last - RECENT * (last - first))
         is_long = last - first >= 0.9 * YEAR
@@ -72,7 +72,7 @@ class LogSurvey:
             "duplicates": self._duplicates,
             "has_dates_only": self._has_dates_only,
             "heavy_users": _heavy_users(lengths),
-            "rare_items": int((self._counts[has_rows] < FEW).sum()),
+            "rare_items": int(((counts > 0) & (counts < FEW)).sum()),
             "recent_from": recent,
             "gone_items": int((self._last[has_rows] < recent).sum()) if span else 0,
             "new_items": int((self._first[has_rows] >= recent).sum()) if span else 0,
@@ -90,7 +90,7 @@ class LogSurvey:
         return int(((rows >= SEEN_OFTEN) & (season >= IN_SEASON * rows)).sum())
 
 
-def _heavy_users(lengths: NDArray[np.int64]) -> dict[str, int]:
+def _heavy_users(lengths: Ints) -> dict[str, int]:
     """Return how many users have far more rows than others, with how many rows; {} if there are none."""
     present = lengths[lengths > 0]
     limit = max(HEAVY_FROM, int(HEAVY * np.quantile(present, 0.95)))

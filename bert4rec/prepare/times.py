@@ -12,6 +12,7 @@ from bert4rec.runtime.errors import DataError
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 SINCE, UNTIL = 788_918_400, 2**31  # seconds: the range of likely times, from 1995 to 2038
+DAY, YEAR = 86_400, 365 * 86_400  # seconds
 LARGEST_SECONDS = 10**11  # the year 5138; a time from 1973 on, in milliseconds, is larger
 DECIDING_ROWS = 1000  # first rows that decide the unit of times that are numbers
 WISH = "must be a time: a number from 0, or text like 2024-03-19T10:27:00"

@@ -14,7 +14,8 @@ import pytest
 import preprocessing
 from bert4rec.config.help import PREPARE_OPTIONS
 from bert4rec.config.load import load_config, parse_command_line
-from bert4rec.prepare.columns import are_columns_swapped, column_advice, looks_like_time, needs_format
+from bert4rec.prepare.columns import are_columns_swapped, column_advice, looks_like_time
+from bert4rec.prepare.times import Times
 
 NOW = 1_700_000_000
 PARSED = [datetime(2024, 3, 19, tzinfo=UTC)]
@@ -51,7 +52,8 @@ def test_what_looks_like_a_time(name: str, values: list[Any], is_time: bool) -> 
     ],
 )  # fmt: skip
 def test_which_times_need_a_form(values: list[Any], needs: bool) -> None:
-    assert needs_format(pl.Series("at", values)) == needs
+    known = pl.Series("at", values).drop_nulls()
+    assert (known.dtype == pl.String and Times().seconds(known).count() == 0) == needs
 
 
 @pytest.mark.parametrize(

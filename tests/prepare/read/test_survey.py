@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert4rec.dataset.findings import findings
-from bert4rec.prepare.survey import DAY, LogSurvey, survey_columns
+from bert4rec.prepare.survey import LogSurvey, survey_columns
+from bert4rec.prepare.times import DAY
 
 N_ITEMS = 6
 Rows = list[tuple[int, int]]
@@ -31,7 +32,8 @@ def survey_of(users: list[Rows], *, parts: int = 1, span: tuple[int, int] | None
         survey.add(pl.DataFrame(lists))
     all_times = [time for rows in users for _, time in rows]
     lengths = np.array([len(rows) for rows in users])
-    return survey.result(lengths, span or (min(all_times), max(all_times)), {})
+    counts = np.bincount([item for rows in users for item, _ in rows], minlength=N_ITEMS)
+    return survey.result(lengths, counts, span or (min(all_times), max(all_times)), {})
 
 
 @given(histories, st.integers(1, 3))
