@@ -1,5 +1,6 @@
 """Draw the charts of a report, as PNG and as SVG in the colours of the page."""
 
+import html
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -119,6 +120,14 @@ class Chart(NamedTuple):
     title: str
     description: str
     figure: "Figure"
+
+
+def page_values(chart: Chart) -> dict[str, Any]:
+    """Return what a page shows of a chart: its `title`, its `description` and the picture as `svg`."""
+    from markupsafe import Markup
+
+    svg = to_svg(chart.figure, chart.name, html.escape(chart.description))
+    return {"title": chart.title, "description": chart.description, "svg": Markup(svg)}
 
 
 def _chart(name: str, title: str, figure: "Figure", **values: Any) -> Chart:

@@ -1,6 +1,5 @@
 """Draw what a dataset holds as one HTML page: its counts, what stands out, rows over time, popularity, lengths."""
 
-import html
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import numpy as np
 from bert4rec.dataset.findings import findings
 from bert4rec.dataset.format import describe
 from bert4rec.dataset.reader import Dataset
-from bert4rec.report.charts import MODEL, Chart, draw_lengths, new_figure, to_svg
+from bert4rec.report.charts import MODEL, Chart, draw_lengths, new_figure, page_values
 from bert4rec.report.templates import render
 from bert4rec.runtime.files import atomic_write
 
@@ -18,20 +17,10 @@ N_BINS = 60  # bars of the rows over time
 
 def write_dataset_page(dataset: Dataset, path: Path) -> Path:
     """Write the page of a dataset to `path`, and return it."""
-    from markupsafe import Markup
-
-    shown = [
-        {
-            "title": chart.title,
-            "description": chart.description,
-            "svg": Markup(to_svg(chart.figure, chart.name, html.escape(chart.description))),
-        }
-        for chart in _charts(dataset)
-    ]
-    facts, metadata = describe(dataset.metadata), dataset.metadata
+    metadata = dataset.metadata
     page = render(
-        "dataset.html.j2", name=dataset.folder.name, metadata=metadata, facts=facts, findings=findings(metadata),
-        charts=shown,
+        "dataset.html.j2", name=dataset.folder.name, metadata=metadata, facts=describe(metadata),
+        findings=findings(metadata), charts=[page_values(chart) for chart in _charts(dataset)],
     )  # fmt: skip
     atomic_write(path, page)
     return path

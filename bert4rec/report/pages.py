@@ -1,6 +1,5 @@
 """Write the pages of a run: `report.md`, `report.html` (one file with everything), and Markdown tables."""
 
-import html
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 from bert4rec.checkpoint import run_folder
 from bert4rec.checkpoint.run_folder import HTML_PAGE, PICTURE, PICTURES
 from bert4rec.report import tables
-from bert4rec.report.charts import charts, learning_curve, to_png, to_svg
+from bert4rec.report.charts import charts, learning_curve, page_values, to_png
 from bert4rec.report.figures import (
     BEST_POSSIBLE,
     MODEL,
@@ -91,8 +90,6 @@ def write_html(folder: Path, defaults: Settings) -> Path:
     `defaults`: all settings at their defaults. Raises `OSError` or `ValueError` for a folder that cannot be read or
     written.
     """
-    from markupsafe import Markup
-
     contents = read_contents(folder)
     if contents.train:
         atomic_write(folder / PICTURE, to_png(learning_curve(contents.train, contents.validations, contents.report)))
@@ -100,8 +97,7 @@ def write_html(folder: Path, defaults: Settings) -> Path:
     for chart in charts(contents):
         (folder / PICTURES).mkdir(exist_ok=True)
         atomic_write(folder / PICTURES / f"{chart.name}.png", to_png(chart.figure))
-        svg = Markup(to_svg(chart.figure, chart.name, html.escape(chart.description)))
-        pictures[chart.name] = {"title": chart.title, "description": chart.description, "svg": svg}
+        pictures[chart.name] = page_values(chart)
     atomic_write(folder / HTML_PAGE, render("report.html.j2", charts=pictures, **_values(contents, defaults)))
     return folder / HTML_PAGE
 

@@ -1,6 +1,5 @@
 """Hold the results of an evaluation, and write the report of a run."""
 
-import json
 import logging
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -181,9 +180,11 @@ def write_files(
     with optional(folder / "ranks-*.parquet"):
         evaluator.write_ranks(folder, result.ranks, result.held_out)
     report["warnings"] = warnings(checks(report, read_records(folder, "validation")))
+    shown: dict[str, Any] = {"users": []}
     if examples:
         with optional(folder / EXAMPLES):
-            write_json(folder / EXAMPLES, described(evaluator.dataset, examples))
+            shown = described(evaluator.dataset, examples)
+            write_json(folder / EXAMPLES, shown)
     with optional(folder / PAGE):
         (folder / PAGE).write_text(report_page(report))
     write_json(folder / REPORT, report)
@@ -199,14 +200,8 @@ def write_files(
         logger.info(verdict(report).text)
     logger.info(f"report: {folder / (HTML_PAGE if has_page else PAGE)}")
     if KINDS[report["kind"]].is_transformer:
-        logger.info(f"next: {shlex.join(['bert4rec', 'recommend', str(folder), *_users(folder)])}")
-
-
-def _users(folder: Path) -> list[str]:
-    """Return the option of `bert4rec recommend` for the first user of the examples, or for all users."""
-    examples = folder / EXAMPLES
-    users = json.loads(examples.read_text(encoding="utf-8"))["users"] if examples.exists() else []
-    return ["--user", str(users[0]["user"])] if users else ["--all"]
+        whom = ["--user", str(shown["users"][0]["user"])] if shown["users"] else ["--all"]
+        logger.info(f"next: {shlex.join(['bert4rec', 'recommend', str(folder), *whom])}")
 
 
 @contextmanager
