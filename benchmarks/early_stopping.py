@@ -66,7 +66,7 @@ def _curve(run: Path) -> list[Validation]:
 
 
 def outcome(curve: Sequence[Validation], least: int, share: float, steps: int) -> Outcome:
-    """What is lost, and how much is after the best, where a run of that `curve` ends by the rule."""
+    """Return the lost NDCG@10, and the share of epochs after the best, if a run with that `curve` ends by the rule."""
     now, epoch = State(), 0.0
     for now.step, epoch, ndcg in curve:
         now.note_validation(ndcg, epoch, patience=0)

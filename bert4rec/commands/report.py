@@ -23,7 +23,7 @@ WITH_REAL_DATA = """With real data, for instance MovieLens 1M:
   bert4rec prepare {settings} --download
   bert4rec train {settings}
 With a CSV or Parquet file of your own:
-  bert4rec prepare log.csv --user=… --item=… --time=…
+  bert4rec prepare log.csv
   bert4rec train data/log"""
 ML_1M = Path("configs/ml-1m.toml")  # exists in a checkout of the project
 

@@ -142,7 +142,7 @@ def test_the_fastest_of_their_rounds_is_reported(pools: Any, monkeypatch: Patch)
 
 
 def timed_all_reduce() -> str:
-    """What a process prints that is in a group already."""
+    """The lines of a process that already belongs to a group."""
     with (
         redirect_stdout(StringIO()) as output,
         patch.dict(os.environ, {doctor.BACKEND: "gloo"}),
