@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Config
-from bert4rec.dataset.reader import Dataset, open_dataset
+from bert4rec.dataset.reader import Dataset, Sizes, open_dataset
 from bert4rec.report.log import MetricsLog
 from bert4rec.runtime.collectives import gather_objects, on_rank_zero
 from bert4rec.runtime.errors import SettingsError
@@ -70,7 +70,7 @@ def measure(
     try:
         plan = plan_of_all(config, world, sizes_of(config, dataset))
     except SettingsError:
-        return figures | {"needs": _needed(config, world, dataset.n_items)}
+        return figures | {"needs": _needed(config, world, sizes_of(config, dataset))}
     log = MetricsLog(Path(config.run.dir)) if world.is_rank_zero else None
     trainer = _trainer(config, world, dataset, plan, log)
     figures |= _train(trainer, world, seconds)
@@ -91,10 +91,10 @@ def _trainer(config: Config, world: Processes, dataset: Dataset, plan: Plan, log
     return make_trainer(config, step, batches, manager, measure=lambda _: {}, log=log)
 
 
-def _needed(config: Config, world: Processes, n_items: int) -> int:
+def _needed(config: Config, world: Processes, sizes: Sizes) -> int:
     """Bytes of host memory of the process that needs most, had it all that it wants."""
     to_train = job(
-        config, n_items, device_type="cpu", world_size=world.world_size, local_world_size=world.local_world_size
+        config, sizes, device_type="cpu", world_size=world.world_size, local_world_size=world.local_world_size
     )
     return max(sum(on_host.values()) for _, on_host in make_plan(to_train, Memory(host=None)).needs)
 
@@ -106,7 +106,8 @@ def _train(trainer: Trainer, world: Processes, seconds: float) -> dict[str, floa
 
     def train(n_steps: int) -> float:
         began = time.perf_counter()
-        trainer._train_epoch(itertools.islice(batches, n_steps))
+        with trainer._progress:
+            trainer._train_epoch(itertools.islice(batches, n_steps))
         return (time.perf_counter() - began) / n_steps
 
     train(WARM_STEPS // 2)  # the first steps allocate, so only the others tell how long one takes

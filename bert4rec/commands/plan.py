@@ -29,7 +29,9 @@ USUAL_FILES = 1024  # the lowest usual limit of open files
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for the cluster and the catalogue; any setting is an option, too."""
-    parser.usage = "%(prog)s --world-size=N --device=cuda|cpu [--items=N] [--users=N] [--table.key=value …]"
+    parser.usage = (
+        "%(prog)s [DATASET] [--world-size=N] [--device=cpu|cuda] [--items=N] [--users=N] [--table.key=value …]"
+    )
     parser.description = (
         "Prints the bytes on each process and the time of a step for the item table, by the formulas that plan a run "
         "and by TorchRec's planner and estimator. Nothing is allocated, no GPU is needed. Exit status 1: it does not "
@@ -46,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar = "N" if kind is int else "X"
         add(option, type=partial(_positive, option, kind), metavar=metavar, help=about, **options)
 
-    add_number("--world-size", int, "processes", required=True)
-    add("--device", choices=("cuda", "cpu"), required=True, help="of the processes")
+    add_number("--world-size", int, "processes (default: %(default)s)", default=1)
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="of the processes (default: %(default)s)")
     add_number("--items", int, "items in the catalogue (default: those of the dataset folder of the settings)")
     add_number("--users", int, "users, for a model with a table of them (default: those of the dataset folder)")
     processes = f"processes per host (default: {DEFAULT_PROCESSES_PER_HOST}, or --world-size if that is less)"

@@ -82,7 +82,5 @@ def _input(source: str, words: Sequence[str], *, is_set: bool) -> list[str]:
 
 def _training(prog: str, words: list[str]) -> str:
     """Return the command that trains with `words`, after the program `prog` has prepared."""
-    if prog == SCRIPT:
-        train = ["torchx", "run", "-s", "local_cwd", "dist.ddp", "-j", "1x2", "--script", "train.py"]
-        return shlex.join([*train, "--", *words] if words else train)
-    return shlex.join([*prog.split()[:-1], "train", *words])
+    train = ["python", "train.py"] if prog == SCRIPT else [*prog.split()[:-1], "train"]
+    return shlex.join([*train, *words])

@@ -24,7 +24,6 @@ from bert4rec.dataset.format import (
     dataset_card,
     describe,
     lengths_of,
-    order_line,
 )
 from bert4rec.prepare.columns import DECIMAL
 from bert4rec.prepare.first_look import first_look, first_of_other_columns
@@ -152,7 +151,8 @@ def _make_dataset(
     data, settings, work = local.data, config.preprocessing, new / WORK
     source = open_source(data, settings, text_ids=_text_ids(known))
     source.item_titles(data.titles_path, dtype=pl.String())  # fail now rather than after minutes
-    _look(data.source, source, progress)
+    if not isinstance(source, GeneratedSource):
+        _look(source, progress)
 
     run_bytes = int(settings.memory_gb * 1e9) // RUNS
     raw = read_rows(source, settings, known, folder=work, run_bytes=run_bytes, progress=progress)
@@ -205,12 +205,11 @@ def _without_other_bars() -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-def _look(name: str, source: Interactions | GeneratedSource, progress: Progress) -> None:
-    """Log the order and the first rows, and the warnings about them, before all rows are read."""
-    lines, warnings = (
-        ([order_line(name, source.order)], []) if isinstance(source, GeneratedSource) else first_look(source)
-    )
-    logger.info("\n".join(lines))
+def _look(interactions: Interactions, progress: Progress) -> None:
+    """Log the first rows, and the warnings about them, before all rows are read."""
+    lines, warnings = first_look(interactions)
+    if lines:
+        logger.info("\n".join(lines))
     progress.warn(*warnings)
 
 

@@ -1,4 +1,4 @@
-"""Look at the first rows before all rows are read: show their order and values, and warn of what looks wrong."""
+"""Look at the first rows before all rows are read: show their values, and warn of what looks wrong."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -7,7 +7,6 @@ from typing import Any
 
 import polars as pl
 
-from bert4rec.dataset.format import order_line
 from bert4rec.prepare.columns import (
     NEARLY_ALL,
     are_columns_swapped,
@@ -24,7 +23,7 @@ WIDTH = 40  # characters of a value that are shown
 
 
 def first_look(interactions: Interactions) -> tuple[list[str], list[str]]:
-    """Return lines that show the order and the first rows, and the warnings about them.
+    """Return lines that show the first rows, and the warnings about them.
 
     Raises `DataError` for times that are Excel day numbers.
     """
@@ -34,7 +33,7 @@ def first_look(interactions: Interactions) -> tuple[list[str], list[str]]:
         _refuse_excel_days(interactions)
         warnings += [*_order_warnings(interactions), *_name_warnings(interactions)]
         warnings += _time_warnings(interactions, rows)
-    return [order_line(source.form, interactions.order), *_shown(rows, interactions.columns)], warnings
+    return [*_shown(rows, interactions.columns)], warnings
 
 
 def first_rows(interactions: Interactions) -> pl.DataFrame:

@@ -2,6 +2,7 @@
 
 import html
 import io
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -68,6 +69,7 @@ def new_figure(
 
     Does not use pyplot, whose state belongs to the caller.
     """
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its warnings where a home folder is read-only
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 

@@ -274,8 +274,10 @@ def _table(plan: Plan, name: str) -> str:
     shapes = _range([(part.weight_bytes, f"{part.n_rows:,} x {part.n_columns}") for part in parts])
     n_holders = len({part.rank for part in parts})
     layout = plan.sharding_types.get(name, "replicated")
+    embed_dim = job.model["embed_dim"]
+    wider = f" ({embed_dim} wide, with bias and padding)" if table.embedding_dim > embed_dim else ""
     return (
-        f"{table.num_embeddings:,} x {table.embedding_dim}, {layout}, "
+        f"{table.num_embeddings:,} x {table.embedding_dim}{wider}, {layout}, "
         f"{len(parts)} x [{shapes}] on {n_holders} of {pluralize(job.world_size, 'process')}"
     )
 
