@@ -1,10 +1,7 @@
 """`bert4rec COMMAND …`, or `python -m bert4rec COMMAND …`: run the package from a terminal."""
 
 import argparse
-import json
-import os
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from importlib import import_module
@@ -109,7 +106,6 @@ def main(argv: Sequence[str] | None = None, prog: str = "") -> int:
             exit_for_missing(error)
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
-            _tell_torchrun(f"error: {error}")
             return 2
         except KeyboardInterrupt:
             log_interrupted("stopped")
@@ -133,13 +129,6 @@ def _run(name: str, words: Sequence[str], prog: str) -> int:
     elif unknown:
         parser.refuse(unknown[0])
     return int(command.run(arguments))
-
-
-def _tell_torchrun(text: str) -> None:
-    """Write `text` where torchrun looks for the error of a process, so that it ends with it."""
-    if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
-        content = {"message": {"message": text, "extraInfo": {"timestamp": f"{time.time():.0f}"}}}
-        Path(file).write_text(json.dumps(content))
 
 
 def _answer(word: str) -> NoReturn:

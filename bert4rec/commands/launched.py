@@ -2,12 +2,14 @@
 
 import contextlib
 import errno
+import json
 import logging
 import os
 import sys
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from bert4rec.checkpoint.run_settings import how_to_continue
@@ -124,6 +126,10 @@ def _shared_with_all_hosts(error: UserError) -> UserError:
 
 
 def _print(text: str) -> None:
+    """Print `text`, and write it where torchrun looks for the cause of a failure, so that its last lines have it."""
+    if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        content = {"message": {"message": text, "extraInfo": {"timestamp": f"{time.time():.0f}"}}}
+        Path(file).write_text(json.dumps(content))
     with contextlib.suppress(OSError):  # the terminal may be closed
         print(text, file=sys.stderr, flush=True)
 

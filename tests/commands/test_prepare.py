@@ -48,10 +48,9 @@ def test_without_a_file_the_defaults_count_and_what_is_next_fits_the_start(
 
     assert preprocessing.main([*command, "--config=config.toml", "--model.max_len", "20"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    train = "next: torchx run -s local_cwd dist.ddp -j 1x2 --script train.py"
-    assert last == f"{train} -- data/log --config=config.toml --model.max_len=20"
+    assert last == "next: python train.py data/log --config=config.toml --model.max_len=20"
     assert preprocessing.main(["--training.n_epochs=3"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"{train} -- --training.n_epochs=3"
+    assert capsys.readouterr().out.splitlines()[-1] == "next: python train.py --training.n_epochs=3"
 
 
 def test_the_input_is_an_argument(folder: Path, capsys: Capture) -> None:

@@ -1,5 +1,6 @@
 """What no command can do is one line, which names the option or the file, and status 2."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -39,8 +40,6 @@ CPU = "plan --world-size=2 --device=cpu"
         ("recommend RUN --items=1 --tops=3", ["--top?"]),
         ("similar RUN 999", ["999: "]),
         ("similar RUN 1 --top=0", ["--top=0: "]),
-        ("plan", ["--world-size", "--device"]),
-        ("plan --world-size=8", ["--device"]),
         ("plan --world-size=2 --device=tpu", ["--device", "tpu", "cuda", "cpu"]),
         ("plan --world-size=0 --device=cpu", ["--world-size=0"]),
         ("plan --world-size=two --device=cpu", ["--world-size=two"]),
@@ -71,3 +70,12 @@ def test_one_line_for_what_cannot_be(
     assert err.startswith("error: ")
     assert [token for token in tokens if token not in err] == []
     assert words.split()[0] != "check" or err.endswith("--help\n")
+
+
+def test_the_last_lines_of_torchrun_say_what_is_wrong(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    file = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
+    assert main(["train", "--mode=dpm"]) == 2
+    message = json.loads(file.read_text())["message"]  # as torchrun reads it
+    assert message["message"] == capsys.readouterr().err.strip()
+    assert int(message["extraInfo"]["timestamp"]) > 0

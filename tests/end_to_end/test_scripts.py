@@ -69,7 +69,11 @@ def test_a_run_leaves_its_folder(runs: Callable[..., dict[str, Any]], launcher: 
         weights, state = (report["sharding"][key][rank] for key in ("weights", "optimizer_state"))
         assert f"\n  {rank}: {weights} of weights and {state} of optimizer state" in plan
     layout = "row_wise" if mode == "dmp" else "replicated"
-    for line in (f"plan: {mode} on ", rf"  item: \d+ x 20 \(16 wide, with bias and padding\), {layout}, ", "  host memory: .* GB at most"):
+    for line in (
+        f"plan: {mode} on ",
+        rf"  item: \d+ x 20 \(16 wide, with bias and padding\), {layout}, ",
+        "  host memory: .* GB at most",
+    ):
         assert re.search(line, report["output"])
     assert json.loads((folder / "environment.json").read_text())["world_size"] == report["world_size"]
     kinds = [json.loads(line)["kind"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
