@@ -25,9 +25,7 @@ def test_a_billion_items_on_a_thousand_gpus(capsys: Capture) -> None:
         lines,
         (
             ["dmp", "1024 x cuda", "8 a host"],
-            [
-                "item: 1,000,000,000 x 132 (128 wide, with bias and padding), row_wise, 1024 x [976,051 x 132 … 976,563 x 132]"
-            ],
+            ["item: 1,000,000,000 x 132 (128 wide, ", "), row_wise, 1024 x [976,051 x 132 … 976,563 x 132]"],
             ["80 GB", "table weights 516 MB", "table optimizer state 1.03 GB", "table gradients 516 MB"],
             [],
             ["80 GB", "--memory-gb"],
