@@ -168,7 +168,7 @@ SAMPLED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("loss", ["sampled_softmax", "softmax"])
+@pytest.mark.parametrize("loss", ["sampled_softmax", long("softmax")])
 def test_messages_of_half_the_bytes(pools: Any, small_config: Settings, loss: str) -> None:
     """What two processes send in a step, vectors and then gradients; the plan knows the most that it can be."""
 
