@@ -191,7 +191,6 @@ def test_a_training_that_diverges_says_so(small_config: Settings, tmp_path: Path
 
 
 @pytest.mark.long
-@pytest.mark.long
 def test_the_accuracy_of_the_plan_can_be_measured() -> None:
     torchrun = [*TORCHRUN[:-1], "-m", "benchmarks.plan_accuracy"]
     done = start([*torchrun, "--items=500", "--steps=2", "--training.per_device_train_batch_size=4"])
