@@ -256,6 +256,12 @@ class Model(Table):
     """output layer; tied = scores by the item embeddings; linear = a separate layer on each process, for small
     catalogues"""
 
+    item_features: bool = True
+    """use the item features that the dataset has; false = ids alone"""
+    id_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """share of the items whose id is hidden in each training step (with item features); an item is then understood by
+    its features, as a new one must be"""
+
     @property
     def knows_times(self) -> bool:
         """Return whether the model uses timestamps."""

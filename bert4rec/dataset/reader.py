@@ -39,12 +39,15 @@ KEYS = {
 class Sizes(NamedTuple):
     """Hold the number of items and users of a dataset, which are the numbers of rows of a model's tables.
 
-    `window_length` is the mean length of the training windows, or 0 if unknown.
+    `window_length` is the mean length of the training windows, or 0 if unknown. `feature_values` are the values of all
+    features of items together, `feature_width` the numbers of an item's ready-made vectors.
     """
 
     items: int
     users: int = 0
     window_length: float = 0.0
+    feature_values: int = 0
+    feature_width: int = 0
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,6 +97,10 @@ class Dataset:
     def _windows(self) -> dict[tuple[int, int], TrainingWindows]:
         """Return the windows by `max_len` and `step`; they keep the numbers that they have computed."""
         return {}
+
+    @property
+    def features(self) -> Any:
+        return None
 
     @cached_property
     def first_ids(self) -> str:
