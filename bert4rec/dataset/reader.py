@@ -36,18 +36,24 @@ KEYS = {
 }  # fmt: skip
 
 
+class FeatureSizes(NamedTuple):
+    """Hold the sizes of all item features: distinct values, mean values of an item, width of its ready-made vectors."""
+
+    n_values: int
+    values_per_item: float
+    width: int
+
+
 class Sizes(NamedTuple):
     """Hold the number of items and users of a dataset, which are the numbers of rows of a model's tables.
 
-    `window_length` is the mean length of the training windows, or 0 if unknown. `feature_values` are the values of all
-    features of items together, `feature_width` the numbers of an item's ready-made vectors.
+    `window_length` is the mean length of the training windows, or 0 if unknown.
     """
 
     items: int
     users: int = 0
     window_length: float = 0.0
-    feature_values: int = 0
-    feature_width: int = 0
+    features: FeatureSizes | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,6 +106,7 @@ class Dataset:
 
     @property
     def features(self) -> Any:
+        """Return the features of the items, if there are any."""
         return None
 
     @cached_property

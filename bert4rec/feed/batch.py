@@ -43,7 +43,9 @@ class FeatureBags(NamedTuple):
 class Lookup(NamedTuple):
     """Hold `ids` [U] int64 of rows of a table, and `lengths` [ID_ROWS] of the rows of their KeyedJaggedTensor.
 
-    `features` are those of the items, for a model with item features; without them the model reads them. The model builds the KeyedJaggedTensor, which takes microseconds. Loader processes do not: importing TorchRec costs
+    `features` are those of the items, for a model with item features; without them the model reads them.
+
+    The model builds the KeyedJaggedTensor, which takes microseconds. Loader processes do not: importing TorchRec costs
     each of them seconds and memory.
     """
 

@@ -113,9 +113,9 @@ class Windows:
 class TrainingBatches:
     """One rank's training batches, indexed by step from `start` over all epochs: its share of the `examples`.
 
-    `sampler` draws the negatives of a sampled loss, `features` reads those of the items. A batch depends only on the arguments and the step: loader
-    processes can compute it, and a run can resume at any position, also with another global batch size. Memory does not
-    grow with the data.
+    `sampler` draws the negatives of a sampled loss, `features` reads those of the items. A batch depends only on the
+    arguments and the step: loader processes can compute it, and a run can resume at any position, also with another
+    global batch size. Memory does not grow with the data.
     """
 
     def __init__(

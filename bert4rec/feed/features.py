@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bert4rec.dataset.reader import Dataset
+from bert4rec.dataset.reader import Dataset, FeatureSizes
 from bert4rec.feed.batch import AnyBatch, Batch, FeatureBags, Lookup
 
 
@@ -21,10 +21,9 @@ class FeatureRows(Protocol):
 
 
 class ItemFeatures(Protocol):
-    """The features of a catalogue: `n_values` values of all bags together, and vectors of `width` numbers."""
+    """The features of a catalogue, of `sizes`."""
 
-    n_values: int
-    width: int
+    sizes: FeatureSizes
 
     def read(self, items: npt.NDArray[np.int64]) -> FeatureRows:
         """Return the features of `items` [n]."""
@@ -39,7 +38,7 @@ class FeatureReader:
 
     def __init__(self, features: ItemFeatures, is_warm: npt.NDArray[np.bool_]) -> None:
         self._features, self._is_warm = features, is_warm
-        self.n_values, self.width = features.n_values, features.width
+        self.sizes = features.sizes
 
     def read(self, ids: Tensor) -> FeatureBags:
         """Return the features of the items `ids` [n] int64, on the device of `ids`."""

@@ -82,8 +82,9 @@ class Source:
         stored = StoredTensors(self.trained.folder)
         if MODEL + FEATURE_VALUES not in stored:
             return stored
-        dataset = open_dataset(self.dataset, verify=False)
-        return TensorsWithFeatures(self.trained.folder, feature_reader_of(dataset))
+        reader = feature_reader_of(open_dataset(self.dataset, verify=False))
+        assert reader is not None, "the fingerprint is that of the dataset with the features"
+        return TensorsWithFeatures(self.trained.folder, reader)
 
 
 class TensorsWithFeatures(StoredTensors):
@@ -92,8 +93,7 @@ class TensorsWithFeatures(StoredTensors):
     def __init__(self, folder: Path, reader: FeatureReader) -> None:
         super().__init__(folder)
         weights = {name.removeprefix(MODEL + FEATURES): super(type(self), self).read(name) for name in self._features()}
-        values, width = weights["values"], weights["projection.weight"].shape[1] if len(weights) > 1 else 0
-        self._encoder = FeatureEncoder(FeatureSettings(len(values), width), values.shape[1])
+        self._encoder = FeatureEncoder(FeatureSettings(reader.sizes), weights["values"].shape[1])
         self._encoder.load_state_dict(weights, assign=True)
         self._encoder.requires_grad_(False).eval().reader = reader
 

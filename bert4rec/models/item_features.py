@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from bert4rec.dataset.reader import FeatureSizes
 from bert4rec.feed.batch import FeatureBags, Lookup
 from bert4rec.feed.features import FeatureReader
 
@@ -23,10 +24,9 @@ ITEMS_AT_A_TIME = 65_536  # items whose features are read at once, to build the 
 
 @dataclass(frozen=True)
 class FeatureSettings:
-    """Hold the number of values of all bags, the width of all ready-made vectors, and the share of dropped ids."""
+    """Hold the `sizes` of the item features, and the share of items whose id is dropped in a training step."""
 
-    n_values: int
-    width: int
+    sizes: FeatureSizes
     id_dropout: float = 0.0
 
 
@@ -40,10 +40,10 @@ class FeatureEncoder(nn.Module):
 
     def __init__(self, settings: FeatureSettings, embed_dim: int, device: torch.device | str = "meta") -> None:
         super().__init__()
-        self.embed_dim, self.width, self.id_dropout = embed_dim, settings.width, settings.id_dropout
-        self.values = nn.Parameter(torch.empty(settings.n_values, embed_dim, device=device))
-        has_vectors = settings.width > 0
-        self.projection = nn.Linear(settings.width, embed_dim, bias=False, device=device) if has_vectors else None
+        sizes = settings.sizes
+        self.embed_dim, self.width, self.id_dropout = embed_dim, sizes.width, settings.id_dropout
+        self.values = nn.Parameter(torch.empty(sizes.n_values, embed_dim, device=device))
+        self.projection = nn.Linear(sizes.width, embed_dim, bias=False, device=device) if sizes.width else None
         self.reader: FeatureReader | None = None
         self.seed = self.step = 0
         self._part: CatalogueFeatures | None = None

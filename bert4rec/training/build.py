@@ -66,8 +66,8 @@ def training_windows(config: Config, dataset: Dataset) -> TrainingWindows:
 def sizes_of(config: Config, dataset: Dataset) -> Sizes:
     """Return the number of items, the number of users, the mean length of a window, and the sizes of the features."""
     features = dataset.features if config.model.item_features else None
-    of_features = (features.n_values, features.width) if features else (0, 0)
-    return Sizes(dataset.n_items, dataset.n_users, training_windows(config, dataset).mean_length, *of_features)
+    length = training_windows(config, dataset).mean_length
+    return Sizes(dataset.n_items, dataset.n_users, length, features and features.sizes)
 
 
 def feature_reader(config: Config, dataset: Dataset) -> FeatureReader | None:
@@ -107,10 +107,9 @@ def _shape(config: Config, sizes: Sizes) -> dict[str, Any]:
     table_sizes = {"n_items": sizes.items, "n_users": sizes.users}
     shape = {name: table_sizes[name] for name in kind.size_arguments}
     shape |= {name: getattr(config.model, name) for name in kind.settings}
-    if not (sizes.feature_values or sizes.feature_width):
+    if sizes.features is None:
         return shape
-    features = FeatureSettings(sizes.feature_values, sizes.feature_width, config.model.id_dropout)
-    return shape | {"features": features}
+    return shape | {"features": FeatureSettings(sizes.features, config.model.id_dropout)}
 
 
 def plan_of_all(config: Config, world: Processes, sizes: Sizes, *, trains: bool = True) -> Plan:

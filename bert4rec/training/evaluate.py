@@ -144,9 +144,7 @@ def _complete(
 ) -> Evaluation:
     config = resolved(config, world, dataset)
     features = _features(trained, dataset)
-    sizes = Sizes(trained.n_items, dataset.n_users)
-    if features is not None:
-        sizes = sizes._replace(feature_values=features.n_values, feature_width=features.width)
+    sizes = Sizes(trained.n_items, dataset.n_users, features=features and features.sizes)
     plan = plan_of_all(config, world, sizes, trains=False)
     logger.info(summary(plan))
     logger.info(f"weights: {trained.folder}; dataset: {dataset.folder}")

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from bert4rec.dataset.reader import FeatureSizes
 from bert4rec.feed.batch import Lookup
 from bert4rec.feed.features import FeatureReader
 from bert4rec.models.item_features import FeatureEncoder, FeatureSettings, uniform
@@ -24,7 +25,7 @@ class Rows(NamedTuple):
 class InMemory:
     """Features of five items: a category with values 0 to 2, and a bag with values 3 to 5."""
 
-    n_values, width = N_VALUES, VECTOR
+    sizes = FeatureSizes(N_VALUES, 2.6, VECTOR)
     bags = ([1, 3], [2, 4, 5], [0, 3], [1, 5], [2, 3, 4, 5])
     shares = ([1, 1], [1, 1 / 2, 1 / 2], [1, 1], [1, 1], [1, 1 / 3, 1 / 3, 1 / 3])
     vectors = np.random.default_rng(5).normal(size=(5, VECTOR)).astype(np.float32)
@@ -45,7 +46,7 @@ IS_WARM = np.array([True, True, False, True, True])
 @pytest.fixture
 def encoder() -> FeatureEncoder:
     torch.manual_seed(1)
-    encoder = FeatureEncoder(FeatureSettings(N_VALUES, VECTOR, id_dropout=0.5), D, "cpu")
+    encoder = FeatureEncoder(FeatureSettings(InMemory.sizes, id_dropout=0.5), D, "cpu")
     torch.nn.init.normal_(encoder.values)
     encoder.reader, encoder.seed = FeatureReader(InMemory(), IS_WARM), 3
     return encoder
