@@ -25,6 +25,7 @@ from bert4rec.dataset.format import (
     VALIDATION,
 )
 from bert4rec.dataset.histories import REMAKE, EvaluationSplit, Histories, Ints, TrainingWindows
+from bert4rec.dataset.item_features import FeatureSizes, ItemFeatures
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import sample_sha256
 
@@ -34,14 +35,6 @@ KEYS = {
     "format_version", "preprocessing", "users", "items", "rows", "source", "files", "fingerprint", "has_times",
     "lengths", "repeated_targets", "left_out",
 }  # fmt: skip
-
-
-class FeatureSizes(NamedTuple):
-    """Hold the sizes of all item features: distinct values, mean values of an item, width of its ready-made vectors."""
-
-    n_values: int
-    values_per_item: float
-    width: int
 
 
 class Sizes(NamedTuple):
@@ -104,10 +97,11 @@ class Dataset:
         """Return the windows by `max_len` and `step`; they keep the numbers that they have computed."""
         return {}
 
-    @property
-    def features(self) -> Any:
+    @cached_property
+    def features(self) -> ItemFeatures | None:
         """Return the features of the items, if there are any."""
-        return None
+        about = self.metadata.get("item_features")
+        return ItemFeatures(self.folder, about) if about else None
 
     @cached_property
     def first_ids(self) -> str:

@@ -1,33 +1,13 @@
 """The features of the items of a lookup: values of bags, ready-made vectors, and which items have been trained on."""
 
-from typing import Protocol
-
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bert4rec.dataset.reader import Dataset, FeatureSizes
+from bert4rec.dataset.item_features import ItemFeatures
+from bert4rec.dataset.reader import Dataset
 from bert4rec.feed.batch import AnyBatch, Batch, FeatureBags, Lookup
-
-
-class FeatureRows(Protocol):
-    """The feature values of n items: `values` and `weights` [N], `lengths` [n], `vectors` [n, W]."""
-
-    values: npt.NDArray[np.int64]
-    lengths: npt.NDArray[np.int64]
-    weights: npt.NDArray[np.float32]
-    vectors: npt.NDArray[np.float32]
-
-
-class ItemFeatures(Protocol):
-    """The features of a catalogue, of `sizes`."""
-
-    sizes: FeatureSizes
-
-    def read(self, items: npt.NDArray[np.int64]) -> FeatureRows:
-        """Return the features of `items` [n]."""
-        ...
 
 
 class FeatureReader:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from bert4rec.dataset.reader import FeatureSizes
+from bert4rec.dataset.item_features import FeatureSizes
 from bert4rec.feed.batch import FeatureBags, Lookup
 from bert4rec.feed.features import FeatureReader
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from bert4rec.dataset.reader import FeatureSizes
+from bert4rec.dataset.item_features import FeatureSizes
 from bert4rec.feed.batch import Lookup
 from bert4rec.feed.features import FeatureReader
 from bert4rec.models.item_features import FeatureEncoder, FeatureSettings, uniform
