@@ -63,7 +63,7 @@ class ItemFile:
         for column, kind, separator in self.features:
             values = _values(self.rows[column], kind, separator)
             coverage = 1 - values.null_count() / len(values)
-            distinct = "" if kind == "vector" else f"{values.explode().n_unique():,} values, "
+            distinct = "" if kind == "vector" else f"{values.explode().drop_nulls().n_unique():,} values, "
             examples = ", ".join(str(value)[:40] for value in self.rows[column].drop_nulls().head(3).to_list())
             note = f' at "{separator}"' if separator else ""
             lines.append(f"  {column}: {kind}{note}, {coverage:.0%} of the items, {distinct}as {examples[:80]}")
