@@ -19,6 +19,7 @@ from bert4rec.dataset.item_features import FeatureSizes
 from bert4rec.feed.batch import FeatureBags, Lookup
 from bert4rec.feed.features import FeatureReader
 
+NEVER = -30.0  # score of a cold item in training: it is no target, and would only learn to be scored low
 ITEMS_AT_A_TIME = 65_536  # items whose features are read at once, to build the matrix of a part of the catalogue
 
 
@@ -63,7 +64,8 @@ class FeatureEncoder(nn.Module):
     def catalogue(self, rows: Tensor, first: int, divisor: int = 1) -> Tensor:
         """Return the vectors [V, D] of the items from `first` on, with their `rows` [V, D] of the table.
 
-        The gradient of the rows is divided by `divisor`, that of the features is not.
+        The gradient of the rows is divided by `divisor`, that of the features is not. In training, the bias of cold
+        items, if there are biases, leaves them out of the softmax.
         """
         part = self._part
         if part is None or (part.first, len(part.is_warm)) != (first, len(rows)):
@@ -71,9 +73,11 @@ class FeatureEncoder(nn.Module):
         has_id = self._has_id(torch.arange(first, first + len(rows), device=rows.device), part.is_warm)
         with torch.autocast(rows.device.type, enabled=False):
             vectors: Tensor = _AddValues.apply(rows, self.values, has_id, part, divisor)  # type: ignore[no-untyped-call]
-            if self.projection is None:
-                return vectors
-            return vectors + _padded(self.projection(part.vectors.view(-1, self.width)), rows.shape[1])
+            if self.projection is not None:
+                vectors = vectors + _padded(self.projection(part.vectors.view(-1, self.width)), rows.shape[1])
+            if self.training and rows.shape[1] > self.embed_dim:
+                vectors[:, self.embed_dim] += NEVER * (1 - part.is_warm)
+            return vectors
 
     @property
     def _reader(self) -> FeatureReader:

@@ -29,6 +29,7 @@ from bert4rec.models.losses import LossSettings
 from bert4rec.models.ranking_model import model_class
 from bert4rec.report.log import MetricsLog, open_trackers
 from bert4rec.runtime.collectives import Partition, all_reduce_min, on_rank_zero
+from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.memory import Memory, available
 from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.signals import Interruption
@@ -48,6 +49,11 @@ OF_EXAMPLES = (
 
 def resolved(config: Config, world: Processes, dataset: Dataset) -> Config:
     """Return `config` with every "auto" resolved. Raises `SettingsError` for settings the device does not support."""
+    if dataset.features is not None and config.model.item_features and config.model.head == "linear":
+        raise SettingsError(
+            'model.head = "linear": has no vectors of items to which features could be added; set model.head = "tied", or '
+            "model.item_features = false"
+        )
     return resolve(config, world.device.type, facts_of_dataset(config, dataset), world.world_size)
 
 
