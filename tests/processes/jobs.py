@@ -51,8 +51,8 @@ from bert4rec.sharding.plan import Plan
 from bert4rec.sharding.torchrec_internals import placed_parts
 from bert4rec.training import evaluate as evaluation
 from bert4rec.training.build import (
-    feature_reader,
     build,
+    feature_reader,
     make_evaluator,
     make_trainer,
     plan_of_all,

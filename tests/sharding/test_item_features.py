@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-import preprocessing
 from bert4rec.config.load import load_config
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import open_dataset
@@ -17,44 +16,19 @@ from tests.conftest import SMALL, long
 from tests.processes import jobs
 from tests.training.loop.test_trainer import assemble
 
-N_USERS, N_ITEMS, N_COLD = 60, 25, 3
 ITEM_TABLE, USER_TABLE = "item_table.embeddings.item.weight", "user_table.embeddings.user.weight"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a dataset with a category, categories, a number and a vector of each item, three of them cold."""
-    place, draw = tmp_path_factory.mktemp("features"), np.random.default_rng(3)
-    rows = [(user, item) for user in range(N_USERS) for item in draw.permutation(N_ITEMS)[: draw.integers(6, 14)]]
-    pl.DataFrame(rows, schema=["user", "item"], orient="row").write_csv(place / "log.csv")
-    n = N_ITEMS + N_COLD
-    pl.DataFrame(
-        {
-            "item": range(n),
-            "brand": [("a", "b", None)[i % 3] for i in range(n)],
-            "tags": [[f"t{i % 4}", f"t{(i * 7) % 5}"] if i % 6 else [] for i in range(n)],
-            "price": [i * 1.5 if i % 5 else None for i in range(n)],
-            "image": draw.normal(size=(n, 3)).astype(np.float32).tolist(),
-        }
-    ).write_parquet(place / "items.parquet")
-    settings = {
-        "data.path": place / "log.csv", "data.source": "table", "data.items_path": place / "items.parquet",
-        "data.dataset_dir": place / "dataset", "preprocessing.n_eval_negatives": 10,
-        "preprocessing.validation_users": 20,
-    }  # fmt: skip
-    assert preprocessing.main([f"--{key}={value}" for key, value in settings.items()]) == 0
-    return place / "dataset"
 
 
 Make = Callable[..., Config]
 
 
 @pytest.fixture
-def make(folder: Path, tmp_path: Path) -> Make:
+def make(featured_folder: Path, tmp_path: Path) -> Make:
     def config(n_processes: int, **changes: Any) -> Config:
         usual = {
-            "data.dataset_dir": str(folder), "run.dir": str(tmp_path / "runs"), "training.n_epochs": 5,
-            "model.dropout": 0.0, "model.id_dropout": 0.3, "training.average_age": 0.0, "training.per_device_train_batch_size": 60 // n_processes,
+            "data.dataset_dir": str(featured_folder), "run.dir": str(tmp_path / "runs"), "training.n_epochs": 5,
+            "model.dropout": 0.0, "model.id_dropout": 0.3,
+            "training.average_age": 0.0, "training.per_device_train_batch_size": 60 // n_processes,
             "training.n_train_negatives": 12, "training.learning_rate": 0.003,
             "parallelism.sparse_learning_rate": 0.05,
         }  # fmt: skip
@@ -109,13 +83,16 @@ def test_every_way_trains_the_model_of_one_process(
         assert np.abs(expected - assemble([alone[0]["initial"][name]])).max() > 0.01
 
 
-def test_the_loss_is_that_of_the_sums_worked_out_by_hand(pools: Any, make: Make, folder: Path, tmp_path: Path) -> None:
+def test_the_loss_is_that_of_the_sums_worked_out_by_hand(
+    pools: Any, make: Make, featured_folder: Path, tmp_path: Path
+) -> None:
     """One step over all pairs of a matrix factorisation, whose scores are products of two vectors."""
     settings = EXACT | {"model.kind": "matrix_factorization", "model.form": "dot", "model.id_dropout": 0.0}
     batch = {"training.per_device_train_batch_size": 10_000, "training.n_epochs": 1, "parallelism.mode": "ddp"}
     (result,) = pools(1).run(jobs.train, make(1, **settings, **batch), tmp_path)
     weights = {name: assemble([value]) for name, value in result["initial"].items()}
 
+    folder = featured_folder
     dataset = open_dataset(folder)
     table = pl.read_parquet(folder / "items.parquet").sort("item")
     vectors = weights[ITEM_TABLE][:, : weights["features.values"].shape[1]].astype(np.float64)
