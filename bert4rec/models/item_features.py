@@ -1,4 +1,4 @@
-"""What an item is besides its id: the vector of its features, which is added to its row of the item table.
+"""Add what an item is besides its id: the vector of its features joins its row of the item table.
 
 The vector of an item is its id vector, plus for each feature the mean of the vectors of its values, plus a linear map
 of its ready-made vectors. An item without training positions has no id vector, and with `id_dropout` a random share of

@@ -221,7 +221,7 @@ def _items_of(data: Data, source: Interactions | GeneratedSource, item_type: pl.
 
 
 def _cold_items(file: ItemFile, raw: RawRows, path: str, progress: Progress) -> pl.Series:
-    """Return the items of the `file` that no row of the log has. Raises `DataError` if the log has none of its items."""
+    """Return the items of `file` that are not in the log. Raises `DataError` if none of its items is."""
     in_log = raw.items.rows()["item"]
     is_in_log = file.rows["original"].is_in(in_log.implode())
     n_known = int(is_in_log.sum())

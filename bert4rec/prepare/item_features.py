@@ -1,7 +1,7 @@
 """Read what is known of the items besides their ids, and encode it as numbers for the model.
 
-A feature has a kind: `category` (one value), `categories` (several), `number` (quantiles), `words` (of a text, hashed) or
-`vector` (ready-made numbers). Vocabularies and quantiles are fitted on the items with training positions alone; a
+A feature has a kind: `category` (one value), `categories` (several), `number` (quantiles), `words` (of a text, hashed)
+or `vector` (ready-made numbers). Vocabularies and quantiles are fitted on the items with training positions alone; a
 value that is missing, or that no such item has, is the feature's value 0.
 """
 
@@ -27,7 +27,8 @@ N_QUANTILES = 16
 N_WORDS = 4096  # buckets of hashed words
 FEWEST = 2  # items that must have a word
 MOST_CATEGORIES = 0.5  # largest share of distinct values among those of a category that is guessed
-MOST_WORDS = 3.0  # fewest words on average in a text that is guessed to be a title
+MOST_PARTS = 0.75  # the same among the parts of a text with a separator
+FEWEST_WORDS = 3.0  # fewest words on average in a text that is guessed to be a title
 SEPARATORS = ("|", ";", ", ")
 WORD = re.compile(r"[^\W_]+")
 MISSING = ("", "(no genres listed)")
@@ -207,7 +208,7 @@ def _guess(column: pl.Series) -> tuple[FeatureKind, str, str]:
     n_words = values.str.count_matches(WORD.pattern).mean()
     if n_values <= MOST_CATEGORIES * len(values):
         return "category", "", ""
-    if (isinstance(n_words, float) and n_words >= MOST_WORDS) or column.name == "title":
+    if (isinstance(n_words, float) and n_words >= FEWEST_WORDS) or column.name == "title":
         return "words", "", ""
     return "ignore", "", "nearly a different value for each item"
 
@@ -221,7 +222,7 @@ def _separator(column: pl.Series) -> str:
         has_it = values.str.contains(separator, literal=True)
         if has_it.mean() and float(has_it.sum()) >= 0.1 * len(values):
             parts = values.str.split(separator).explode()
-            if parts.n_unique() <= MOST_CATEGORIES * len(parts):
+            if parts.n_unique() <= MOST_PARTS * len(parts):
                 return separator
     return ""
 
@@ -246,7 +247,7 @@ def _check(path: str, column: pl.Series, feature: Feature) -> None:
     elif feature.kind == "number":
         numbers = None if is_list else values.cast(pl.Float64, strict=False)
         if numbers is None or numbers.null_count():
-            first = values[0] if numbers is None else values.filter(numbers.is_null())[0]
+            first = (values if numbers is None else values.filter(numbers.is_null())).to_list()[0]
             raise DataError(f'{place} = "number": "{first}" is no number; choose another kind')
     elif is_list and feature.kind != "categories":
         raise DataError(f'{place} = "{feature.kind}": has lists; choose categories')

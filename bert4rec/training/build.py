@@ -51,8 +51,8 @@ def resolved(config: Config, world: Processes, dataset: Dataset) -> Config:
     """Return `config` with every "auto" resolved. Raises `SettingsError` for settings the device does not support."""
     if dataset.features is not None and config.model.item_features and config.model.head == "linear":
         raise SettingsError(
-            'model.head = "linear": has no vectors of items to which features could be added; set model.head = "tied", or '
-            "model.item_features = false"
+            'model.head = "linear": has no vectors of items to which features could be added; set model.head = "tied", '
+            "or model.item_features = false"
         )
     return resolve(config, world.device.type, facts_of_dataset(config, dataset), world.world_size)
 
