@@ -18,7 +18,6 @@ import numpy.typing as npt
 import polars as pl
 
 from bert4rec.config.recognition import format_of
-from bert4rec.config.tables import FeatureKind
 from bert4rec.dataset.item_features import FOLDER, Bags, write_bags
 from bert4rec.prepare.column_inference import item_columns
 from bert4rec.runtime.errors import DataError
@@ -39,7 +38,7 @@ class Feature(NamedTuple):
     """Hold a column that is used: its `kind`, and what separates the values of `categories` in a text."""
 
     column: str
-    kind: FeatureKind
+    kind: str
     separator: str = ""
 
 
@@ -71,9 +70,7 @@ class ItemFile:
         return [*lines, *(f"  {column}: not used ({why})" for column, why in self.unused.items())]
 
 
-def read_item_file(
-    path: str, kinds: Mapping[str, FeatureKind], *, item_column: str, item_type: pl.DataType
-) -> ItemFile:
+def read_item_file(path: str, kinds: Mapping[str, str], *, item_column: str, item_type: pl.DataType) -> ItemFile:
     """Return the item file at `path`, with ids of `item_type`; the features are those of `kinds` or, if empty, guessed.
 
     The ids are in the column `item_column`, or in one that is recognized. Raises `DataError`, in one line, for a file
@@ -165,7 +162,7 @@ def _id_column(path: str, table: pl.DataFrame, item_column: str) -> str:
     return likely[0]
 
 
-def _features(path: str, rows: pl.DataFrame, kinds: Mapping[str, FeatureKind]) -> tuple[list[Feature], dict[str, str]]:
+def _features(path: str, rows: pl.DataFrame, kinds: Mapping[str, str]) -> tuple[list[Feature], dict[str, str]]:
     """Return the features of the columns, named by `kinds` or guessed, and why other columns are not used."""
     features, unused = [], {}
     for column in rows.drop("original"):
@@ -184,7 +181,7 @@ def _features(path: str, rows: pl.DataFrame, kinds: Mapping[str, FeatureKind]) -
     return features, unused
 
 
-def _guess(column: pl.Series) -> tuple[FeatureKind, str, str]:
+def _guess(column: pl.Series) -> tuple[str, str, str]:
     """Return the kind of a column, the separator of its categories, and why it is ignored, if it is."""
     values = column.drop_nulls()
     if not len(values):
@@ -241,8 +238,8 @@ def _check(path: str, column: pl.Series, feature: Feature) -> None:
         if lengths.n_unique() > 1 or lengths[0] == 0:
             shown = sorted(lengths.unique().to_list())[:3]
             raise DataError(f'{place} = "vector": the vectors have different lengths, {shown}; all must have the same')
-        numbers = values.cast(pl.List(pl.Float32), strict=False).explode()
-        if numbers.null_count() or not numbers.is_finite().all():
+        each = values.cast(pl.List(pl.Float32), strict=False).explode()
+        if each.null_count() or not each.is_finite().all():
             raise DataError(f'{place} = "vector": some numbers are missing or not finite; leave such items empty')
     elif feature.kind == "number":
         numbers = None if is_list else values.cast(pl.Float64, strict=False)
@@ -253,7 +250,7 @@ def _check(path: str, column: pl.Series, feature: Feature) -> None:
         raise DataError(f'{place} = "{feature.kind}": has lists; choose categories')
 
 
-def _values(column: pl.Series, kind: FeatureKind, separator: str) -> pl.Series:
+def _values(column: pl.Series, kind: str, separator: str) -> pl.Series:
     """Return the values of each item as a list, null where it has none; numbers and vectors unchanged."""
     if kind == "vector":
         return column

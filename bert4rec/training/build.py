@@ -73,7 +73,7 @@ def sizes_of(config: Config, dataset: Dataset) -> Sizes:
     """Return the number of items, the number of users, the mean length of a window, and the sizes of the features."""
     features = dataset.features if config.model.item_features else None
     length = training_windows(config, dataset).mean_length
-    return Sizes(dataset.n_items, dataset.n_users, length, features and features.sizes)
+    return Sizes(dataset.n_items, dataset.n_users, length, features.sizes if features else None)
 
 
 def feature_reader(config: Config, dataset: Dataset) -> FeatureReader | None:

@@ -144,7 +144,7 @@ def _complete(
 ) -> Evaluation:
     config = resolved(config, world, dataset)
     features = _features(trained, dataset)
-    sizes = Sizes(trained.n_items, dataset.n_users, features=features and features.sizes)
+    sizes = Sizes(trained.n_items, dataset.n_users, features=features.sizes if features else None)
     plan = plan_of_all(config, world, sizes, trains=False)
     logger.info(summary(plan))
     logger.info(f"weights: {trained.folder}; dataset: {dataset.folder}")
