@@ -146,7 +146,8 @@ def _rules(arguments: argparse.Namespace) -> "Rules":
     try:
         return make_rules(ids.columns, **wanted)
     except SettingsError as error:
-        raise SettingsError(f"--{str(error).replace(' = ', '=', 1).replace('_', '-', 1)}") from None
+        option, sign, problem = str(error).partition(" = ")
+        raise SettingsError(f"--{option.replace('_', '-')}{sign.strip()}{problem}") from None
 
 
 def _figures(bar: ProgressBar, done: int, total: int | None) -> str:

@@ -268,6 +268,6 @@ def _excluder(seen: Sequence[Ints], hidden: Tensor | None) -> Callable[[Tensor, 
     def exclude(scores: Tensor, first: int) -> None:
         exclude_seen(scores, first)
         if hidden is not None:
-            scores[:, hidden[first : first + scores.shape[1]]] = -torch.inf
+            scores.masked_fill_(hidden[first : first + scores.shape[1]], -torch.inf)
 
     return exclude
