@@ -40,7 +40,9 @@ def main() -> None:
     })  # fmt: skip
     overrides = parse_command_line(settings)[1]
     popularity = open_dataset(folder).popularity
-    print("| | cold HR@10 | NDCG@10 | warm HR@10 | NDCG@10 | all HR@10 | NDCG@10 |\n|---|---:|---:|---:|---:|---:|---:|")
+    print(
+        "| | cold HR@10 | NDCG@10 | warm HR@10 | NDCG@10 | all HR@10 | NDCG@10 |\n|---|---:|---:|---:|---:|---:|---:|"
+    )
     for name, changes in (("with features", {}), ("ids alone", {"model.item_features": False})):
         changes |= {"run.dir": str(options.folder / "runs"), "run.name": name.replace(" ", "-")}
         run = bert4rec.train(overrides | changes, dataset=folder)
