@@ -2,11 +2,11 @@
 
     python -m benchmarks.cold_items LOG ITEMS [--share=0.1] [--seed=1] [--folder=cold] [--model=sasrec …]
 
-LOG is a CSV file with user, item and time, or lines of a user and all its items; ITEMS a file of item features. A random
-set of items is taken out of all histories, except where it is the last item of a history, so that about `share` of the
-test targets are items that the model has never seen. The folder gets the log, its dataset with the features, and two
-runs: with features and with ids alone. Printed are NDCG@10 and HR@10 over the whole catalogue of the
-cold, the warm and all targets, with standard errors. Other options go to `bert4rec train`.
+LOG is a CSV file with user, item and time, or lines of a user and all its items; ITEMS a file of item features. A
+random set of items is taken out of all histories, except where it is the last item of a history, so that about `share`
+of the test targets are items that the model has never seen. The folder gets the log, its dataset with the features, and
+two runs: with features and with ids alone. Printed are HR@10 and NDCG@10 over the whole catalogue of the cold, the warm
+and all targets, with standard errors. Other options go to `bert4rec train`.
 """
 
 import argparse
