@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
 
 import preprocessing
@@ -77,6 +79,31 @@ def small_config(small_folder: Path, tmp_path: Path) -> Callable[..., Config]:
         return load_config(None, SMALL | places | changes)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def featured_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of 25 items with a category, categories, a number and a vector each, and of three cold ones."""
+    place, draw = tmp_path_factory.mktemp("features"), np.random.default_rng(3)
+    rows = [(user, item) for user in range(60) for item in draw.permutation(25)[: draw.integers(6, 14)]]
+    pl.DataFrame(rows, schema=["user", "item"], orient="row").write_csv(place / "log.csv")
+    n = 28
+    pl.DataFrame(
+        {
+            "item": range(n),
+            "brand": [("a", "b", None)[i % 3] for i in range(n)],
+            "tags": [[f"t{i % 4}", f"t{(i * 7) % 5}"] if i % 6 else [] for i in range(n)],
+            "price": [i * 1.5 if i % 5 else None for i in range(n)],
+            "image": draw.normal(size=(n, 3)).astype(np.float32).tolist(),
+        }
+    ).write_parquet(place / "items.parquet")
+    settings = {
+        "data.path": place / "log.csv", "data.source": "table", "data.items_path": place / "items.parquet",
+        "data.dataset_dir": place / "dataset", "preprocessing.n_eval_negatives": 10,
+        "preprocessing.validation_users": 20,
+    }  # fmt: skip
+    assert preprocessing.main([f"--{key}={value}" for key, value in settings.items()]) == 0
+    return place / "dataset"
 
 
 # The same and more: the items 9 and 10, which a new user and an old one have.

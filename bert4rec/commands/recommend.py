@@ -18,6 +18,7 @@ from bert4rec.runtime.startup import importing, threads_of_process
 if TYPE_CHECKING:
     from bert4rec.inference.histories import Histories, ItemIds
     from bert4rec.inference.recommender import Recommendation, Recommender
+    from bert4rec.inference.rules import Rules
 
 COLUMN_SETTINGS = ("data.user_column", "data.item_column", "data.time_column")
 FILE_SETTINGS = (*COLUMN_SETTINGS, "data.time_format", "data.separator", "data.has_header")
@@ -51,6 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--allow", metavar="FILE", type=Path, help="recommend only these items: one a line, or a column")
     add("--deny", metavar="FILE", type=Path, help="never recommend these items: one a line, or a column")
+    add(
+        "--where", metavar="CONDITION", default="", help="recommend only items that fulfil it: SQL over the columns of "
+        "the items, such as \"in_stock and category <> 'books'\"",
+    )  # fmt: skip
+    add("--at-most", metavar="N", type=int, default=0, help="in each list at most N items with the same value of --per")
+    add("--per", metavar="COLUMN", default="", help="column of the items that --at-most counts")
     unknown = "accept a file of --allow or --deny although the model does not know most of its items"
     add("--allow-unknown", action="store_true", help=unknown)
 
@@ -90,8 +97,10 @@ def run(arguments: argparse.Namespace) -> int:
         from bert4rec.commands.history_files import writer
 
     data, preprocessing, is_named = _settings(arguments)
+    rules = _rules(arguments)
     model = load_model(arguments)
     options: dict[str, Any] = {
+        "rules": rules,
         "leave_out_seen": None if arguments.seen is None else arguments.seen == "leave-out",
         "allow": None if arguments.allow is None else _items("--allow", arguments, model.ids, data),
         "deny": [] if arguments.deny is None else _items("--deny", arguments, model.ids, data),
@@ -118,6 +127,27 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         logger.info(f"{arguments.output}: recommendations for {pluralize(done, 'history')}")
     return 0
+
+
+def _rules(arguments: argparse.Namespace) -> "Rules":
+    """Return the rules of the options, checked before the model is loaded."""
+    from bert4rec.inference.histories import ItemIds
+    from bert4rec.inference.load import read_ids
+    from bert4rec.inference.rules import Rules, make_rules
+
+    wanted = {"where": arguments.where, "at_most": arguments.at_most, "per": arguments.per}
+    if not any(wanted.values()):
+        return Rules()
+    trained = find_trained(arguments.run_folder)
+    if trained.is_package:
+        ids = read_ids(trained.folder, dict(trained.metadata))
+    else:
+        ids = ItemIds.read(arguments.dataset or trained.dataset)
+    try:
+        return make_rules(ids.columns, **wanted)
+    except SettingsError as error:
+        option, sign, problem = str(error).partition(" = ")
+        raise SettingsError(f"--{option.replace('_', '-')}{sign.strip()}{problem}") from None
 
 
 def _figures(bar: ProgressBar, done: int, total: int | None) -> str:

@@ -131,6 +131,7 @@ DATA_OPTIONS = {
     "time": "data.time_column",
     "rating": "data.rating_column",
     "title": "data.title_column",
+    "items": "data.items_path",
     "min-rating": "preprocessing.min_rating",
     "min-user-interactions": "preprocessing.min_user_interactions",
     "min-item-interactions": "preprocessing.min_item_interactions",

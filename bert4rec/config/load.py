@@ -71,7 +71,11 @@ def load_and_recognize(
     in_file = {f"{table}.{key}" for table, keys in tables.items() for key in keys}
     for name, value in overrides.items():
         table, _, key = name.partition(".")
-        tables.setdefault(table, {})[key] = value
+        key, _, entry = key.partition(".")
+        place = tables.setdefault(table, {})
+        if entry:
+            place = place.setdefault(key, {})
+        place[entry or key] = value
     typed = overrides.typed if isinstance(overrides, Overrides) else {}
     origins = Origins(str(path or ""), frozenset(in_file - overrides.keys()), typed)
     config = _checked(tables, origins)

@@ -24,6 +24,8 @@ Source: TypeAlias = Literal[
     "goodreads", "sequences", "table",
 ]  # fmt: skip
 
+FeatureKind: TypeAlias = Literal["category", "categories", "number", "words", "vector", "ignore"]
+
 GENERATED: tuple[Source, ...] = ("synthetic", "random")  # they read no file
 OWN_DATA: tuple[Source, ...] = ("table", "sequences")  # a format of many data sets; the others are one each
 
@@ -74,7 +76,9 @@ def _plain_name(part: str) -> str:
 
 def _on_this_machine(path: str) -> str:
     if is_url(path):
-        raise ValueError("must be a path of this machine; only data.path and data.titles_path may be addresses")
+        raise ValueError(
+            "must be a path of this machine; only data.path, data.titles_path and data.items_path may be addresses"
+        )
     return path
 
 
@@ -140,6 +144,12 @@ class Data(Table):
     """overwrite a dataset that was made from another input; one from the same input is always overwritten"""
     titles_path: DataPath = ""
     """file or URL with the item titles; "" = movies.dat, movies.csv or u.item next to MovieLens data, if present"""
+    items_path: DataPath = ""
+    """file or URL with a row for each item, whose columns are its features; CSV, Parquet, JSON lines; items that the
+    log does not have become cold items of the catalogue; "" = none"""
+    item_features: dict[str, FeatureKind] = {}
+    """column of data.items_path → its kind: category, categories, number, words, vector or ignore; {} = all columns
+    that can be told"""
     user_column: str = "auto"
     """column of the user ids (table); auto = recognized, as are the other columns"""
     item_column: str = "auto"
@@ -255,6 +265,12 @@ class Model(Table):
     head: Literal["tied", "linear"] = "tied"
     """output layer; tied = scores by the item embeddings; linear = a separate layer on each process, for small
     catalogues"""
+
+    item_features: bool = True
+    """use the item features that the dataset has; false = ids alone"""
+    id_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """share of the items whose id is hidden in each training step (with item features); an item is then understood by
+    its features, as a new one must be"""
 
     @property
     def knows_times(self) -> bool:

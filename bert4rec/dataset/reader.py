@@ -25,6 +25,7 @@ from bert4rec.dataset.format import (
     VALIDATION,
 )
 from bert4rec.dataset.histories import REMAKE, EvaluationSplit, Histories, Ints, TrainingWindows
+from bert4rec.dataset.item_features import FeatureSizes, ItemFeatures
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import sample_sha256
 
@@ -45,6 +46,7 @@ class Sizes(NamedTuple):
     items: int
     users: int = 0
     window_length: float = 0.0
+    features: FeatureSizes | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,6 +96,12 @@ class Dataset:
     def _windows(self) -> dict[tuple[int, int], TrainingWindows]:
         """Return the windows by `max_len` and `step`; they keep the numbers that they have computed."""
         return {}
+
+    @cached_property
+    def features(self) -> ItemFeatures | None:
+        """Return the features of the items, if there are any."""
+        about = self.metadata.get("item_features")
+        return ItemFeatures(self.folder, about) if about else None
 
     @cached_property
     def first_ids(self) -> str:

@@ -20,8 +20,30 @@ ID_ROWS = 64  # rows of a KeyedJaggedTensor over which ids are spread evenly
 LARGEST_COUNTED = 64
 
 
+class FeatureBags(NamedTuple):
+    """Hold the features of n items.
+
+    - `values` [N] int64: the numbers of all values, those of an item from its `offsets` [n] on.
+    - `weights` [N] float32: one over the number of values that the item has of the same feature.
+    - `vectors` [n · W] float32: the ready-made vectors, one after the other.
+    - `is_warm` [n] float32: 1 for an item with training positions, else 0.
+    """
+
+    values: Tensor
+    offsets: Tensor
+    weights: Tensor
+    vectors: Tensor
+    is_warm: Tensor
+
+    def to(self, device: torch.device) -> "FeatureBags":
+        """Return the features on `device`, copied asynchronously from pinned memory."""
+        return _on_device(self, device)
+
+
 class Lookup(NamedTuple):
     """Hold `ids` [U] int64 of rows of a table, and `lengths` [ID_ROWS] of the rows of their KeyedJaggedTensor.
+
+    `features` are those of the items, for a model with item features; without them the model reads them.
 
     The model builds the KeyedJaggedTensor, which takes microseconds. Loader processes do not: importing TorchRec costs
     each of them seconds and memory.
@@ -29,6 +51,7 @@ class Lookup(NamedTuple):
 
     ids: Tensor
     lengths: Tensor
+    features: FeatureBags | None = None
 
     @classmethod
     def of(cls, ids: Tensor) -> "Lookup":
@@ -99,6 +122,7 @@ class Batch(NamedTuple):
     - `positions` [M] int64: indices into `places`, ascending, of the positions to predict.
     - `targets` [M] int64: the items to predict, or NO_ITEM where nothing is predicted.
     - `n_sequences`: the number of sequences of the global batch, over all ranks.
+    - `step`: the number of the training step, by which a model drops item ids.
     - `candidates`: for a loss that does not score the whole catalogue.
     - `gaps` [total] and `instants` [M] int64, for a model that uses timestamps: seconds between two items, and the time
       of each prediction.
@@ -110,6 +134,7 @@ class Batch(NamedTuple):
     positions: Tensor
     targets: Tensor
     n_sequences: int = 0
+    step: int = 0
     candidates: Candidates | None = None
     gaps: Tensor | None = None
     instants: Tensor | None = None
@@ -139,6 +164,7 @@ class Pairs(NamedTuple):
     - `targets` [M] int64: the items, or NO_ITEM for a pair that the loss ignores.
     - `ratings` [M] float32: if the loss needs them.
     - `n_sequences`: the number of pairs of the global batch, over all ranks.
+    - `step`: the number of the training step, by which a model drops item ids.
     - `candidates`: for a loss that does not score the whole catalogue.
     """
 
@@ -147,6 +173,7 @@ class Pairs(NamedTuple):
     targets: Tensor
     ratings: Tensor | None = None
     n_sequences: int = 0
+    step: int = 0
     candidates: Candidates | None = None
 
     @classmethod

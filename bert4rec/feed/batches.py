@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import TrainingWindows
 from bert4rec.feed.batch import AnyBatch, Batch, Candidates, FlatBatch, seconds_of, tensors_of
+from bert4rec.feed.features import FeatureReader
 from bert4rec.feed.fork_server import fork_server
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.seeded import Permutation
@@ -112,16 +113,16 @@ class Windows:
 class TrainingBatches:
     """One rank's training batches, indexed by step from `start` over all epochs: its share of the `examples`.
 
-    `sampler` draws the negatives of a sampled loss. A batch depends only on the arguments and the step: loader
-    processes can compute it, and a run can resume at any position, also with another global batch size. Memory does not
-    grow with the data.
+    `sampler` draws the negatives of a sampled loss, `features` reads those of the items. A batch depends only on the
+    arguments and the step: loader processes can compute it, and a run can resume at any position, also with another
+    global batch size. Memory does not grow with the data.
     """
 
     def __init__(
         self, examples: Examples, partition: Partition, *, n_epochs: int, per_device: int, seed: int,
-        sampler: NegativeSampler | None = None, start: Position = START,
+        sampler: NegativeSampler | None = None, features: FeatureReader | None = None, start: Position = START,
     ) -> None:  # fmt: skip
-        self._examples, self._sampler, self._n_epochs = examples, sampler, n_epochs
+        self._examples, self._sampler, self._features, self._n_epochs = examples, sampler, features, n_epochs
         self.start, self.n_sequences = start, len(examples)
         self._make_order = partial(EpochOrder, self.n_sequences, partition, per_device=per_device, seed=seed)
         self._epoch, self._order = start.epochs, self._order_of(start.epochs)
@@ -151,7 +152,9 @@ class TrainingBatches:
         n_sequences, candidates = len(self._order.places(step_in_epoch)), examples.candidates
         if self._sampler:
             candidates = Candidates.of(targets, self._sampler.draw(self.start.steps + step))
-        return examples._replace(targets=targets, n_sequences=n_sequences, candidates=candidates)
+        step += self.start.steps
+        batch = examples._replace(targets=targets, n_sequences=n_sequences, step=step, candidates=candidates)
+        return batch if self._features is None else self._features.read_batch(batch)
 
     def batches(self, *, num_workers: int = 0, pin_memory: bool = False) -> Iterator[AnyBatch]:
         """Yield all batches in order, read ahead by `num_workers` loader processes. Raises `DataError`."""

@@ -4,7 +4,7 @@ import itertools
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,12 +38,21 @@ logger = logging.getLogger(__name__)
 class ItemIds:
     """Hold the original ids of items 0 … V - 1, and their titles ("" for an item without one), or None for no titles.
 
-    `train_counts` [V] is the number of training positions of each item, by default 0.
+    `train_counts` [V] is the number of training positions of each item, by default 0; `others` are further columns.
     """
 
-    def __init__(self, originals: pa.Array, titles: pa.Array | None = None, train_counts: Ints | None = None) -> None:
-        self.originals, self.titles = originals, titles
+    def __init__(
+        self, originals: pa.Array, titles: pa.Array | None = None, train_counts: Ints | None = None,
+        others: Mapping[str, pa.Array] | None = None,
+    ) -> None:  # fmt: skip
+        self.originals, self.titles, self.others = originals, titles, dict(others or {})
         self.train_counts = np.zeros(len(originals), np.int64) if train_counts is None else train_counts
+
+    @property
+    def columns(self) -> pa.Table:
+        """Return all that is known of the items, in their order: `item` (its original id), `title`, and the others."""
+        titles = {} if self.titles is None else {"title": self.titles}
+        return pa.table({"item": self.originals, **titles, TRAIN_COUNT: self.train_counts, **self.others})
 
     @classmethod
     def read(cls, folder: Path) -> "ItemIds":
@@ -52,17 +61,19 @@ class ItemIds:
             table = pq.read_table(folder / ITEMS)
         except (OSError, pa.ArrowInvalid) as error:
             raise DataError(f"{folder / ITEMS}: cannot be read: {error}") from None
-        columns = {name: one_array(table[name]) for name in table.column_names if name in COLUMNS}
+        columns = {name: one_array(table[name]) for name in table.column_names}
         order = pc.sort_indices(columns["item"])
-        titles = columns["title"].fill_null("").take(order) if "title" in columns else None
-        return cls(columns["original"].take(order), titles, _counts(columns[TRAIN_COUNT].take(order)))
+        columns = {name: column.take(order) for name, column in columns.items()}
+        titles = columns["title"].fill_null("") if "title" in columns else None
+        others = {name: column for name, column in columns.items() if name not in COLUMNS}
+        return cls(columns["original"], titles, _counts(columns[TRAIN_COUNT]), others)
 
     @classmethod
     def read_lines(cls, path: Path, *, are_numbers: bool) -> "ItemIds":
         """Return the items from JSON lines of `write_lines`. Raises `DataError` if they cannot be read."""
         id_type = pa.int64() if are_numbers else pa.string()
         schema = pa.schema([("id", id_type), ("title", pa.string()), (TRAIN_COUNT, pa.int64())])
-        options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+        options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer")
         try:
             table = pa.json.read_json(path, parse_options=options)
         except (OSError, pa.ArrowInvalid) as error:
@@ -70,17 +81,24 @@ class ItemIds:
         titles = table["title"]
         has_titles = titles.null_count < len(titles)
         filled = one_array(titles).fill_null("") if has_titles else None
-        return cls(one_array(table["id"]), filled, _counts(one_array(table[TRAIN_COUNT])))
+        others = {name: one_array(table[name]) for name in table.column_names if name not in schema.names}
+        return cls(one_array(table["id"]), filled, _counts(one_array(table[TRAIN_COUNT])), others)
 
     def write_lines(self, path: Path) -> None:
-        """Write one line for each item by index: {"id": …, "title": …, "train_count": …}, without an empty title."""
+        """Write one line for each item by index: {"id": …, "title": …, "train_count": …} and the other columns.
+
+        An empty title is left out, as is a missing value.
+        """
         with path.open("w", encoding="utf-8") as file:
             for first in range(0, len(self), LINES_AT_ONCE):
                 indices = range(first, min(first + LINES_AT_ONCE, len(self)))
-                for index, item, title in zip(indices, self.of(indices), self.titles_of(indices), strict=True):
+                others = pa.table(self.others).slice(first, len(indices)).to_pylist() or [{}] * len(indices)
+                lines = zip(indices, self.of(indices), self.titles_of(indices), others, strict=True)
+                for index, item, title, more in lines:
                     line = {"id": item, **({"title": title} if title else {})}
                     line[TRAIN_COUNT] = int(self.train_counts[index])
-                    file.write(json.dumps(line, ensure_ascii=False) + "\n")
+                    line |= {name: value for name, value in more.items() if value is not None}
+                    file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
 
     @property
     def are_numbers(self) -> bool:

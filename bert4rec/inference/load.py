@@ -1,21 +1,26 @@
 """Load the metrics and the model of a finished run, a checkpoint or a model package, without a process group."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import Tensor
 
 from bert4rec.checkpoint.run_folder import ITEMS, SETTINGS, WEIGHTS, Trained, find_trained, is_package, read_settings
 from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
-from bert4rec.dataset.reader import read_metadata
+from bert4rec.dataset.reader import open_dataset, read_metadata
+from bert4rec.feed.batch import Lookup
+from bert4rec.feed.features import FeatureReader, feature_reader_of
 from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.network import ItemVectors, Network, make_network
 from bert4rec.inference.recommender import Recommender
-from bert4rec.models.names import TABLE
+from bert4rec.models.item_features import FeatureEncoder, FeatureSettings
+from bert4rec.models.names import FEATURE_VALUES, FEATURES, TABLE
 from bert4rec.report.charts import learning_curve
 from bert4rec.report.figures import contestants, read_report
 from bert4rec.report.log import read_records
@@ -69,8 +74,46 @@ class Source:
         return bool(self.trained.settings["evaluation.seen_items"] == "leave_out")
 
     def tensors(self) -> StoredTensors:
-        """Return the tensors of the checkpoint; those of the model have the prefix `MODEL`."""
-        return StoredTensors(self.trained.folder)
+        """Return the tensors of the checkpoint; those of the model have the prefix `MODEL`.
+
+        With item features, the rows of the item table are the whole vectors of the items, so that nothing else is
+        needed to score them.
+        """
+        stored = StoredTensors(self.trained.folder)
+        if MODEL + FEATURE_VALUES not in stored:
+            return stored
+        reader = feature_reader_of(open_dataset(self.dataset, verify=False))
+        assert reader is not None, "the fingerprint is that of the dataset with the features"
+        return TensorsWithFeatures(self.trained.folder, reader)
+
+
+class TensorsWithFeatures(StoredTensors):
+    """The tensors of a checkpoint whose item table has the features of items added, instead of their weights."""
+
+    def __init__(self, folder: Path, reader: FeatureReader) -> None:
+        super().__init__(folder)
+        weights = {name.removeprefix(MODEL + FEATURES): super(type(self), self).read(name) for name in self._features()}
+        self._encoder = FeatureEncoder(FeatureSettings(reader.sizes), weights["values"].shape[1])
+        self._encoder.load_state_dict(weights, assign=True)
+        self._encoder.requires_grad_(False).eval().reader = reader
+
+    def __iter__(self) -> Iterator[str]:
+        left_out = self._features()
+        return (name for name in super().__iter__() if name not in left_out)
+
+    def read(self, name: str) -> Tensor:
+        """Return the whole tensor."""
+        return torch.cat([*self.blocks(name)]) if name == MODEL + TABLE else super().read(name)
+
+    def blocks(self, name: str) -> Iterator[Tensor]:
+        """Yield the tensor's rows in order; those of the item table are whole vectors of items."""
+        first = 0
+        for block in super().blocks(name):
+            ids = torch.arange(first, first := first + len(block))
+            yield self._encoder(block, Lookup.of(ids)) if name == MODEL + TABLE else block
+
+    def _features(self) -> list[str]:
+        return [name for name in super().__iter__() if name.startswith(MODEL + FEATURES)]
 
 
 def find_source(path: Path, dataset: Path | None = None) -> Source:

@@ -15,9 +15,12 @@ from bert4rec.evaluation.batches import chunks
 from bert4rec.evaluation.top_k import excluder, top_k
 from bert4rec.inference.histories import History, Ints, ItemIds, KnownHistory, items_of
 from bert4rec.inference.network import ItemVectors, Network
+from bert4rec.inference.rules import Rules, is_within, make_rules
 from bert4rec.runtime.errors import DataError, SettingsError, pluralize
 
 BATCH = 256  # histories per forward pass
+FACTOR = 4  # items that are looked at for each that is wanted, if a list may have only some of a kind
+NO_RULES = Rules()
 NAMED = 3  # number of unknown items to list in a warning
 
 logger = logging.getLogger(__name__)
@@ -56,29 +59,38 @@ class Recommender:
 
     def recommend(
         self, histories: Sequence[History], k: int = 10, *, leave_out_seen: bool | None = None,
-        allow: Collection[Any] | None = None, deny: Collection[Any] = (),
+        allow: Collection[Any] | None = None, deny: Collection[Any] = (), rules: Rules = NO_RULES,
     ) -> list[list[Recommendation]]:  # fmt: skip
         """Return the `k` best items for each history, the best first.
 
         A history without a known item gets the most popular items, scored by their training positions, with a warning.
         `leave_out_seen` overrides `leaves_out_seen`. With `allow`, only these items are recommended; items of `deny`
-        never are. Items that the model does not know are skipped, with one warning.
+        never are. Items that the model does not know are skipped, with one warning. `rules`, which `rules` makes, leave
+        out items and limit how many of a kind a list has.
         """
         (recommendations,) = self.recommend_in_parts(
-            [histories], k, leave_out_seen=leave_out_seen, allow=allow, deny=deny
+            [histories], k, leave_out_seen=leave_out_seen, allow=allow, deny=deny, rules=rules
         )
         return recommendations
 
+    def rules(self, *, where: str = "", at_most: int = 0, per: str = "") -> Rules:
+        """Return rules for `recommend`: the items for which `where` is true, in SQL, and `at_most` items `per` value.
+
+        The columns are item, title, train_count and those of data.items_path: where="in_stock and price < 20",
+        at_most=2, per="category". Raises `SettingsError` for a condition or a column that cannot be used.
+        """
+        return make_rules(self.ids.columns, where=where, at_most=at_most, per=per)
+
     def recommend_in_parts(
         self, parts: Iterable[Sequence[History]], k: int = 10, *, leave_out_seen: bool | None = None,
-        allow: Collection[Any] | None = None, deny: Collection[Any] = (),
+        allow: Collection[Any] | None = None, deny: Collection[Any] = (), rules: Rules = NO_RULES,
     ) -> Iterator[list[list[Recommendation]]]:  # fmt: skip
         """Yield the recommendations for each part, like `recommend`, with the warnings at the end."""
         _check(k)
         self.require_histories()
         leave_out = self.leaves_out_seen if leave_out_seen is None else leave_out_seen
-        hidden_items, unknown = self._hidden(allow, deny), UnknownItems()
-        indices = self.ids.most_popular(k, None if hidden_items is None else hidden_items.numpy())
+        hidden_items, unknown = self._hidden(allow, deny, rules), UnknownItems()
+        indices = self._most_popular(k, hidden_items, rules)
         counts = self.ids.train_counts[indices].astype(float).tolist()
         popular = list(map(Recommendation, self.ids.of(indices.tolist()), self.ids.titles_of(indices.tolist()), counts))
         n_histories = n_empty = 0
@@ -89,8 +101,7 @@ class Recommender:
             for rows in chunks(len(known), BATCH):
                 if queries := [history for history in known[rows] if len(history)]:
                     exclude = _excluder([history.items for history in queries] if leave_out else [], hidden_items)
-                    vectors, n = self.network.item_vectors, min(k, len(self.ids))
-                    found += self._named(*top_k(self._encode(queries), vectors, n, exclude=exclude))
+                    found += self._named(*self._best(self._encode(queries), min(k, len(self.ids)), exclude, rules))
             results = iter(found)
             yield [next(results) if len(history) else popular for history in known]
         unknown.warn()
@@ -170,17 +181,44 @@ class Recommender:
             known_histories.append(known)
         return known_histories
 
-    def _hidden(self, allow: Collection[Any] | None, deny: Collection[Any]) -> Tensor | None:
+    def _best(
+        self, hidden: Tensor, k: int, exclude: Callable[[Tensor, int], None], rules: Rules, factor: int = FACTOR
+    ) -> tuple[Tensor, Tensor]:
+        """Return scores and indices [B, k] of the best items that the rules leave; missing ones have the score -inf.
+
+        If a row has fewer than `k` among its best `factor` × `k` items, more are looked at.
+        """
+        vectors = self.network.item_vectors
+        if rules.groups is None:
+            return top_k(hidden, vectors, k, exclude=exclude)
+        n = min(factor * k, len(vectors))
+        scores, indices = top_k(hidden, vectors, n, exclude=exclude)
+        within = torch.from_numpy(is_within(rules.groups[indices.numpy()], rules.at_most))
+        if n < len(vectors) and bool((within.sum(1) < k).logical_and(scores[:, -1] > -torch.inf).any()):
+            return self._best(hidden, k, exclude, rules, factor * FACTOR)
+        places = torch.argsort((~within).int(), dim=1, stable=True)[:, :k]
+        scores = scores.masked_fill(~within, -torch.inf)
+        return scores.gather(1, places), indices.gather(1, places)
+
+    def _most_popular(self, k: int, hidden: Tensor | None, rules: Rules) -> Ints:
+        """Return the indices of the `k` items with most training positions that are not hidden, by the rules."""
+        is_hidden = None if hidden is None else hidden.numpy()
+        if rules.groups is None:
+            return self.ids.most_popular(k, is_hidden)
+        indices = self.ids.most_popular(len(self.ids), is_hidden)
+        return indices[is_within(rules.groups[indices][None], rules.at_most)[0]][:k]
+
+    def _hidden(self, allow: Collection[Any] | None, deny: Collection[Any], rules: Rules) -> Tensor | None:
         """Return which items [V] are never recommended; None if all items may be."""
         if allow is None and not deny:
-            return None
+            return None if rules.allowed is None else ~torch.from_numpy(rules.allowed)
         hidden, unknown = torch.full((len(self.ids),), allow is not None), UnknownItems("to allow or deny")
         for items, value in ((list(allow or ()), False), (list(deny), True)):
             indices = self.ids.indices(items)
             unknown.count(items, indices)
             hidden[torch.from_numpy(indices[indices != NO_ITEM])] = value
         unknown.warn()
-        return hidden
+        return hidden if rules.allowed is None else hidden | ~torch.from_numpy(rules.allowed)
 
     def _named(self, scores: Tensor, indices: Tensor) -> list[list[Recommendation]]:
         flat = indices.flatten().tolist()
@@ -230,6 +268,6 @@ def _excluder(seen: Sequence[Ints], hidden: Tensor | None) -> Callable[[Tensor, 
     def exclude(scores: Tensor, first: int) -> None:
         exclude_seen(scores, first)
         if hidden is not None:
-            scores[:, hidden[first : first + scores.shape[1]]] = -torch.inf
+            scores.masked_fill_(hidden[first : first + scores.shape[1]], -torch.inf)
 
     return exclude

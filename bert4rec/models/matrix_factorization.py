@@ -19,6 +19,7 @@ from bert4rec.dataset.histories import Rows, TrainingPairs, TrainingWindows
 from bert4rec.feed.batch import Lookup, Pairs, long
 from bert4rec.feed.batches import Examples
 from bert4rec.feed.pairs import TRAINING, parts_of_pairs
+from bert4rec.models.item_features import FeatureSettings, feature_encoder
 from bert4rec.models.losses import SOFTMAX, LossSettings
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables import CataloguePart, ItemTable, Table
@@ -39,9 +40,12 @@ class MatrixFactorization(RankingModel):
 
     def __init__(
         self, *, n_items: int, n_users: int, embed_dim: int, form: str, dropout: float,
-        loss: LossSettings = SOFTMAX, device: torch.device | str = "meta",
+        loss: LossSettings = SOFTMAX, features: FeatureSettings | None = None, device: torch.device | str = "meta",
     ) -> None:  # fmt: skip
-        item_table = ItemTable(n_items, embed_dim, head="tied", output_bias=form == "bias", device=device)
+        encoder = feature_encoder(features, embed_dim, device)
+        item_table = ItemTable(
+            n_items, embed_dim, head="tied", output_bias=form == "bias", features=encoder, device=device
+        )
         super().__init__(item_table, loss)
         self.form, self.rating_range = form, tuple(loss.rating_range)
         self.user_table = Table(
@@ -113,6 +117,8 @@ class MatrixFactorization(RankingModel):
         """Return the sum of the losses of the pairs, a scalar; pairs with the target NO_ITEM are ignored."""
         if self.loss != "mse":
             return super().forward(batch)
+        if self.item_table.features is not None:
+            self.item_table.features.step = batch.step
         assert batch.ratings is not None, "a squared error needs ratings"
         return ((self.rate(batch) - batch.ratings).square() * (batch.targets != NO_ITEM)).sum()
 

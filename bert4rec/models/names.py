@@ -3,3 +3,5 @@
 ENCODER = "encoder."  # prefix of the transformer's tensors
 TABLE, HEAD, HEAD_BIAS = "item_table.embeddings.item.weight", "head.weight", "head.bias"
 MASK = "mask_vector"
+FEATURES = "features."  # prefix of the weights of item features
+FEATURE_VALUES = "features.values"

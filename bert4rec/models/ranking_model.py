@@ -82,6 +82,8 @@ class RankingModel(nn.Module):
 
     def forward(self, batch: Any) -> Tensor:
         """Return the sum of the losses of the positions, a scalar; positions with the target NO_ITEM are ignored."""
+        if self.item_table.features is not None:
+            self.item_table.features.step = batch.step
         return self._sampled_loss(batch) if self.needs_negatives else self._softmax_loss(batch)
 
     def _softmax_loss(self, batch: AnyBatch) -> Tensor:

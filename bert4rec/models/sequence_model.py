@@ -17,6 +17,7 @@ from bert4rec.feed.batch import Batch, Lookup
 from bert4rec.feed.batches import Examples, MakeExamples, Windows
 from bert4rec.feed.inference import append_mask_batch, causal_batch
 from bert4rec.feed.masking import Masking, Shifting
+from bert4rec.models.item_features import FeatureSettings, feature_encoder
 from bert4rec.models.losses import SOFTMAX, LossSettings
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables import CataloguePart, ItemTable, Table
@@ -34,16 +35,20 @@ class SequenceModel(RankingModel):
     - A learned bias per item, which is its popularity apart from its embedding, is added to the scores.
     - Logits are computed only for the positions to predict, and so are the queries of the last block.
 
-    `encoder`: the settings of the encoder.
+    `encoder`: the settings of the encoder; `features`: those of the item features, if the items have any.
     """
 
     def __init__(
-        self, *, n_items: int, head: str, loss: LossSettings = SOFTMAX,
+        self, *, n_items: int, head: str, loss: LossSettings = SOFTMAX, features: FeatureSettings | None = None,
         device: torch.device | str = "meta", **encoder: Any,
     ) -> None:  # fmt: skip
         settings = EncoderSettings(**encoder)
         embed_dim = settings.embed_dim
-        super().__init__(ItemTable(n_items, embed_dim, head=head, output_bias=True, device=device), loss)
+        encoder_of_features = feature_encoder(features, embed_dim, device)
+        item_table = ItemTable(
+            n_items, embed_dim, head=head, output_bias=True, features=encoder_of_features, device=device
+        )
+        super().__init__(item_table, loss)
         # Replicated: as a row of the table, the mask token was a fifth of all lookups, all served by one process.
         self.mask_vector = nn.Parameter(torch.empty(embed_dim, device=device)) if self.kind.has_mask_token else None
         self.times = settings.times

@@ -14,6 +14,7 @@ from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from bert4rec.feed.batch import ID_ROWS, Lookup
+from bert4rec.models.item_features import FeatureEncoder
 from bert4rec.runtime.collectives import Partition
 
 
@@ -254,12 +255,14 @@ class ItemTable(Table):
     """The vectors [d] of `n_items` items as inputs, and their vectors with biases [D] as candidates.
 
     With `head` "tied", the candidates are rows of the same table; with "linear", those of a separate layer. D is d,
-    plus the columns of the bias with `output_bias`. The id of an item is its row.
+    plus the columns of the bias with `output_bias`. The id of an item is its row. `features` add what else is known of
+    an item to all of its vectors.
     """
 
     def __init__(
-        self, n_items: int, embed_dim: int, *, head: str, output_bias: bool, device: torch.device | str = "meta"
-    ) -> None:
+        self, n_items: int, embed_dim: int, *, head: str, output_bias: bool, features: FeatureEncoder | None = None,
+        device: torch.device | str = "meta",
+    ) -> None:  # fmt: skip
         tied = head == "tied"
         width = embed_dim + (BIAS_COLUMNS if tied else 1) * output_bias
         super().__init__(
@@ -268,6 +271,7 @@ class ItemTable(Table):
         )  # fmt: skip
         self.n_items, self.embed_dim, self.width = n_items, embed_dim, width
         self.head = None if tied else nn.Linear(embed_dim, n_items, output_bias, device)
+        self.features = features
 
     def lookups(self, items: Lookup, candidates: Lookup | None = None) -> dict[str, Lookup]:
         """Return the ids of `look_up_items`; without `candidates` those of `look_up_catalogue` for a dense shard."""
@@ -279,30 +283,51 @@ class ItemTable(Table):
         Both share one lookup, since a lookup in a sharded table is a round of messages.
         """
         by_feature = self.look_up(self.lookups(items, candidates))
-        vectors = by_feature["item"][:, : self.embed_dim]
-        return vectors, by_feature["candidate"] if self.head is None else self._of_head(candidates.ids)
+        return self._inputs(by_feature, items), self._candidates(by_feature, candidates)
 
     def look_up_catalogue(self, items: Lookup) -> tuple[Tensor, CataloguePart]:
         """Return the vectors [U, d] of `items`, and this process's part of the catalogue: its shard or an even part."""
         if self.dense_shard is not None and self.head is None:
-            vectors = self.look_up(self.lookups(items))["item"]
-            return vectors[:, : self.embed_dim], self.catalogue(items.ids.device)
-        share = self.partition.of(self.n_items)
-        ids = torch.arange(share.start, share.stop, device=items.ids.device)
-        vectors, candidates = self.look_up_items(items, Lookup.of(ids))
-        return vectors, CataloguePart(candidates, share.start, is_averaged=False)
+            return self._inputs(self.look_up(self.lookups(items)), items), self.catalogue(items.ids.device)
+        ids = self._share(items.ids.device)
+        by_feature = self.look_up(self.lookups(items, ids))
+        return self._inputs(by_feature, items), self._part(by_feature, ids)
 
     def catalogue(self, device: torch.device) -> CataloguePart:
         """Return this process's part of the catalogue: its shard or an even part."""
         if self.dense_shard is not None and self.head is None:
-            return CataloguePart(self.dense_shard.weight, self.dense_shard.first, is_averaged=True)
-        share = self.partition.of(self.n_items)
-        ids = torch.arange(share.start, share.stop, device=device)
-        return CataloguePart(self.candidates(Lookup.of(ids)), share.start, is_averaged=False)
+            weight, first = self.dense_shard.weight, self.dense_shard.first
+            if self.features is None:
+                return CataloguePart(weight, first, is_averaged=True)
+            vectors = self.features.catalogue(weight, first, divisor=self.partition.n_processes)
+            return CataloguePart(vectors, first, is_averaged=False)
+        ids = self._share(device)
+        return self._part(self.look_up({"candidate": ids}) if self.head is None else {}, ids)
 
     def candidates(self, items: Lookup) -> Tensor:
         """Return the vectors [C, D] of the `items` as candidates."""
-        return self.look_up({"candidate": items})["candidate"] if self.head is None else self._of_head(items.ids)
+        return self._candidates(self.look_up({"candidate": items}) if self.head is None else {}, items)
+
+    def _share(self, device: torch.device) -> Lookup:
+        """Return the items of this process's even part of the catalogue."""
+        share = self.partition.of(self.n_items)
+        return Lookup.of(torch.arange(share.start, share.stop, device=device))
+
+    def _part(self, by_feature: Mapping[str, Tensor], share: Lookup) -> CataloguePart:
+        first = self.partition.of(self.n_items).start
+        if self.features is None:
+            return CataloguePart(self._candidates(by_feature, share), first, is_averaged=False)
+        return CataloguePart(self.features.catalogue(by_feature["candidate"], first), first, is_averaged=False)
+
+    def _inputs(self, by_feature: Mapping[str, Tensor], items: Lookup) -> Tensor:
+        vectors = by_feature["item"][:, : self.embed_dim]
+        return vectors if self.features is None else self.features(vectors, items)
+
+    def _candidates(self, by_feature: Mapping[str, Tensor], items: Lookup) -> Tensor:
+        if self.head is not None:
+            return self._of_head(items.ids)
+        vectors = by_feature["candidate"]
+        return vectors if self.features is None else self.features(vectors, items)
 
     def _of_head(self, ids: Tensor) -> Tensor:
         assert self.head is not None
@@ -334,4 +359,5 @@ def saved_name(name: str) -> str:
     >>> saved_name("item_table.collection.embeddings.item.weight"), saved_name("item_table.head.bias")
     ('item_table.embeddings.item.weight', 'head.bias')
     """
-    return name.replace("_table.collection.", "_table.").replace("item_table.head.", "head.")
+    name = name.replace("_table.collection.", "_table.")
+    return name.replace("item_table.head.", "head.").replace("item_table.features.", "features.")

@@ -101,6 +101,12 @@ def _items(first: pl.DataFrame) -> list[str]:
     return exact if len(likely) > 1 and len(exact) == 1 else likely
 
 
+def item_columns(first: pl.DataFrame) -> list[str]:
+    """Return the columns of a table of items that may have their ids, as a rule one."""
+    plain = first.select(column.name for column in first if not column.dtype.is_nested())
+    return [name for name in plain.columns if name in ("item", "movieId")] or _items(plain)
+
+
 def _times(first: pl.DataFrame) -> list[str]:
     """Return the columns that look like times: those that name a start first, then those with the most values."""
     shown = [column for column in first if column.null_count() <= MOST_MISSING * len(column)]

@@ -13,7 +13,7 @@ import datasets
 import polars as pl
 
 from bert4rec.config.recognition import is_url
-from bert4rec.config.tables import OWN_DATA, Config
+from bert4rec.config.tables import OWN_DATA, Config, Data
 from bert4rec.dataset.findings import findings
 from bert4rec.dataset.format import (
     CARD,
@@ -28,6 +28,7 @@ from bert4rec.dataset.format import (
 from bert4rec.prepare.columns import DECIMAL
 from bert4rec.prepare.first_look import first_look, first_of_other_columns
 from bert4rec.prepare.histories import HistoryStats, NumberedHistories, choose_split, history_stats, item_table
+from bert4rec.prepare.item_features import ItemFile, read_item_file, write_features
 from bert4rec.prepare.negatives import held_out_metadata, left_out_warning
 from bert4rec.prepare.ordering import ExistingIds, item_ids, read_known
 from bert4rec.prepare.progress import BadRows, Progress
@@ -153,21 +154,31 @@ def _make_dataset(
     source.item_titles(data.titles_path, dtype=pl.String())  # fail now rather than after minutes
     if not isinstance(source, GeneratedSource):
         _look(source, progress)
+    if data.items_path:
+        _items_of(data, source, pl.String())  # fail now rather than after minutes
 
     run_bytes = int(settings.memory_gb * 1e9) // RUNS
     raw = read_rows(source, settings, known, folder=work, run_bytes=run_bytes, progress=progress)
     _look_at_rows(raw, source.bad, known, local, progress)
     titles = source.item_titles(data.titles_path, dtype=raw.item_type)
+    file = _items_of(data, source, raw.item_type) if data.items_path else None
+    cold = pl.Series("item", [], raw.item_type)
+    if file:
+        logger.info("\n".join([f"the items of {data.items_path} (other kinds: data.item_features):", *file.lines()]))
+        titles = file.titles if titles is None else titles
+        cold = _cold_items(file, raw, data.items_path, progress)
 
     has_whole_catalogue = data.source == "random" and settings.min_item_interactions == 1
     also = ([known.items["original"]] if known else []) + (
         [pl.Series(range(1, data.n_items + 1))] if has_whole_catalogue else []
     )
+    also += [cold] if len(cold) else []
     ordered = order_rows(raw, settings, source.order, folder=work / "parts", progress=progress, also=also)
     source.check(ordered.n_users_read)
     limit_rows(ordered, settings, progress=progress)
 
     kept = (ordered.counts > 0) | has_whole_catalogue  # random data keep all data.n_items items
+    kept |= ordered.items.is_in(cold.implode()).to_numpy()
     ids = item_ids(ordered.items, kept, seed=settings.seed, known=known.items if known else None)
     n_items = int(ids.max()) + 1
     if n_items == 1:
@@ -180,6 +191,11 @@ def _make_dataset(
     survey = history_stats(histories, rule, settings, n_users=n_users, n_items=n_items, progress=progress)
     progress.warn(*survey.warnings(is_table=data.source == "table", now=time.time()))
     items = item_table(ordered, ids, survey, titles)
+    features = {}
+    if file:
+        features = {"item_features": write_features(new, file, items["original"], survey.train_counts)}
+        columns = file.rows.drop("title", strict=False)
+        items = items.join(columns, on="original", how="left", maintain_order="left")
     write_table(new / ITEMS, [items])
     n_negatives, seed = settings.n_eval_negatives, settings.seed
     writers, held_out = write_histories(
@@ -189,8 +205,33 @@ def _make_dataset(
     _write_oracle(source, new, items, settings.split, progress)
 
     rows = describe_rows(config, source, ordered, survey) | ({} if instant is None else {"split_instant": instant})
-    metadata = rows | held_out_metadata(held_out)
+    metadata = rows | held_out_metadata(held_out) | features
     return metadata, _finish(new, metadata, writers, progress)
+
+
+def _items_of(data: Data, source: Interactions | GeneratedSource, item_type: pl.DataType) -> ItemFile:
+    """Return the file of items, with ids of `item_type`."""
+    if isinstance(source, GeneratedSource):
+        raise DataError(
+            f"data.items_path = {data.items_path}: the items of {data.source} data are invented; leave it out"
+        )
+    if data.extends:
+        raise DataError("data.items_path: is not read together with data.extends yet; leave one of them out")
+    return read_item_file(data.items_path, data.item_features, item_column=source.columns["item"], item_type=item_type)
+
+
+def _cold_items(file: ItemFile, raw: RawRows, path: str, progress: Progress) -> pl.Series:
+    """Return the items of `file` that are not in the log. Raises `DataError` if none of its items is."""
+    in_log = raw.items.rows()["item"]
+    is_in_log = file.rows["original"].is_in(in_log.implode())
+    n_known = int(is_in_log.sum())
+    if not n_known:
+        raise DataError(
+            f"{path}: has none of the {len(in_log):,} items of the log; are the ids written in another way?"
+        )
+    if n_known < len(in_log):
+        progress.warn(f"{path}: {len(in_log) - n_known:,} of the {len(in_log):,} items of the log have no row there")
+    return file.rows["original"].filter(~is_in_log).alias("item")
 
 
 @contextmanager

@@ -213,7 +213,8 @@ def local_files(data: Data, folder: Path, progress: Progress) -> Iterator[LocalF
     if data.source == "table":
         named_columns(data)  # refuses a column with two fields before anything is copied
     tables = choose if data.source == "table" else None
-    for key, place, columns in (("path", data.path, tables), ("titles_path", data.titles_path, None)):
+    for key in ("path", "titles_path", "items_path"):
+        place, columns = getattr(data, key), tables if key == "path" else None
         if is_url(place):
             changes[key] = _copied(place, folder / key, columns, names, progress)
     local = LocalFiles(data.model_copy(update=changes), names)

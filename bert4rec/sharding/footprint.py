@@ -37,6 +37,7 @@ HIDDEN_COPIES = 3  # of gathered hidden states: values, gradient in pieces, grad
 SHARED_COPIES = 4  # of the gradients of all groups' rows: gathered, concatenated, sorted, rows looked up; not measured
 UPDATE_COPIES = {"sgd": 0, "adagrad": 1, "rowwise_adagrad": 1, "adam": 0, "adamw": 2}  # of a weight being updated
 
+FEATURE_COPIES = 3  # of the vectors of a part of the catalogue: with features, their product, and a gradient
 ITEM_COUNT = 4  # bytes per item of the counts of the popularity baseline
 CPU_PROCESS, CPU_LIBRARIES = 275 * MIB, 130 * MIB  # interpreter and heap; pages that a host's processes share
 GPU_CONTEXT, GPU_HOST_PROCESS = 1536 * MIB, 3072 * MIB  # CUDA and NCCL on the GPU, in host memory: not measured
@@ -355,9 +356,23 @@ def _score_bytes(job: Job, shards: Sequence[Shard]) -> int:
     if job.has_tied_scores and job.updates["item"] == "dense_shards":
         vectors = sum(part.weight_bytes for part in shards if part.table == "item")
     tile = FLOAT * share * min(gathered, max(1, SCORES_AT_ONCE // share))
+    vectors += _feature_bytes(job, share)
     # Vectors of tables and their gradients are counted elsewhere, those of a layer of scores are not.
     of_layer = 0 if job.has_tied_scores else VECTOR_COPIES * vectors
     return HIDDEN_COPIES * FLOAT * gathered * job.built.item_table.width + tile + vectors + of_layer
+
+
+def _feature_bytes(job: Job, n_items: int) -> int:
+    """Return the bytes of the features of `n_items` items of the catalogue, and of the vectors and gradients with them.
+
+    The features are a sparse matrix, kept with its transpose, and the ready-made vectors.
+    """
+    features = job.model.get("features")
+    if features is None:
+        return 0
+    matrices = 2 * (ID + FLOAT) * features.sizes.values_per_item + 2 * ID
+    width = job.built.item_table.width
+    return math.ceil(n_items * (matrices + FLOAT * (features.sizes.width + FEATURE_COPIES * width)))
 
 
 def _update_bytes(job: Job, shards: Sequence[Shard]) -> int:

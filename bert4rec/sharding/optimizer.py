@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from bert4rec.config.kinds import Updates
+from bert4rec.models.names import FEATURE_VALUES
 from bert4rec.models.tables import Table, is_of_table, saved_name
 from bert4rec.sharding.parallelize import unwrap
 from bert4rec.sharding.plan import EPSILON
@@ -98,7 +99,7 @@ class Optimizers:
         fused = [table for table in tables if updates[table.config.name] == "fused"]
         self._fused: Any = model.fused_optimizer if fused else None
         self._kernels = kernels(unwrap(model)) if fused else []
-        groups, rate = _dense_groups(self._dense_parameters, settings.weight_decay), settings.sparse_learning_rate
+        groups, rate = _dense_groups(named, settings.weight_decay), settings.sparse_learning_rate
         self.dense = _ordinary(settings.optimizer, groups, settings.learning_rate)
         weights = [table.weight for table in self._ordinary_tables]
         self.sparse = _ordinary(settings.sparse_optimizer, weights, rate) if weights else None
@@ -264,9 +265,10 @@ def _ordinary(name: str, parameters: Sequence[Any], learning_rate: float) -> tor
     return ORDINARY[name](parameters, lr=learning_rate, **adaptive)
 
 
-def _dense_groups(parameters: list[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Return parameter groups: weight decay for matrices, none for biases, norms and single vectors."""
+def _dense_groups(named: Mapping[str, nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    """Return parameter groups: weight decay for matrices, none for biases, norms, single vectors and embeddings."""
+    is_decayed = {name: value.dim() > 1 and saved_name(name) != FEATURE_VALUES for name, value in named.items()}
     return [
-        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+        {"params": [value for name, value in named.items() if is_decayed[name]], "weight_decay": weight_decay},
+        {"params": [value for name, value in named.items() if not is_decayed[name]], "weight_decay": 0.0},
     ]

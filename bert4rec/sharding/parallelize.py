@@ -20,7 +20,7 @@ from torchrec.distributed.model_parallel import (
 )
 from torchrec.distributed.types import ShardingPlan
 
-from bert4rec.models.names import MASK
+from bert4rec.models.names import FEATURE_VALUES, MASK
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables import DenseShard, IdExchange, Table, is_of_table, saved_name, set_precision
 from bert4rec.sharding.footprint import Job
@@ -76,7 +76,7 @@ def _dense_weight(name: str, value: Tensor, seed: int) -> Tensor:
         return torch.ones_like(value, device="cpu")
     if name.endswith("bias") or name in TIMES:
         return torch.zeros_like(value, device="cpu")
-    scale = EMBEDDING_SCALE if name in (MASK, POSITIONS) else math.sqrt(2 / sum(value.shape))
+    scale = EMBEDDING_SCALE if name in (MASK, POSITIONS, FEATURE_VALUES) else math.sqrt(2 / sum(value.shape))
     return _normal(value.shape, seed, name, 0) * scale
 
 

@@ -20,13 +20,16 @@ from bert4rec.dataset.reader import Dataset, Sizes
 from bert4rec.evaluation.evaluator import BatchCallback, Evaluator
 from bert4rec.evaluation.ranker import Metrics
 from bert4rec.feed.batches import START, Examples, Position, TrainingBatches
+from bert4rec.feed.features import FeatureReader, feature_reader_of
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.pairs import parts_of_pairs
 from bert4rec.models.baselines import BaselineFactory
+from bert4rec.models.item_features import FeatureSettings
 from bert4rec.models.losses import LossSettings
 from bert4rec.models.ranking_model import model_class
 from bert4rec.report.log import MetricsLog, open_trackers
 from bert4rec.runtime.collectives import Partition, all_reduce_min, on_rank_zero
+from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.memory import Memory, available
 from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.signals import Interruption
@@ -46,6 +49,11 @@ OF_EXAMPLES = (
 
 def resolved(config: Config, world: Processes, dataset: Dataset) -> Config:
     """Return `config` with every "auto" resolved. Raises `SettingsError` for settings the device does not support."""
+    if dataset.features is not None and config.model.item_features and config.model.head == "linear":
+        raise SettingsError(
+            'model.head = "linear": has no vectors of items to which features could be added; set model.head = "tied", '
+            "or model.item_features = false"
+        )
     return resolve(config, world.device.type, facts_of_dataset(config, dataset), world.world_size)
 
 
@@ -62,8 +70,15 @@ def training_windows(config: Config, dataset: Dataset) -> TrainingWindows:
 
 
 def sizes_of(config: Config, dataset: Dataset) -> Sizes:
-    """Return the number of items, the number of users and the mean length of a training window."""
-    return Sizes(dataset.n_items, dataset.n_users, training_windows(config, dataset).mean_length)
+    """Return the number of items, the number of users, the mean length of a window, and the sizes of the features."""
+    features = dataset.features if config.model.item_features else None
+    length = training_windows(config, dataset).mean_length
+    return Sizes(dataset.n_items, dataset.n_users, length, features.sizes if features else None)
+
+
+def feature_reader(config: Config, dataset: Dataset) -> FeatureReader | None:
+    """Return the reader of the item features of `dataset`; None if it has none, or if the settings leave them out."""
+    return feature_reader_of(dataset) if config.model.item_features else None
 
 
 def _shared(table: Table, settings: type[Any]) -> dict[str, Any]:
@@ -96,8 +111,11 @@ def _shape(config: Config, sizes: Sizes) -> dict[str, Any]:
     """Return the keyword arguments of the model, without those of its loss."""
     kind = KINDS[config.model.kind]
     table_sizes = {"n_items": sizes.items, "n_users": sizes.users}
-    model_sizes = {name: table_sizes[name] for name in kind.size_arguments}
-    return model_sizes | {name: getattr(config.model, name) for name in kind.settings}
+    shape = {name: table_sizes[name] for name in kind.size_arguments}
+    shape |= {name: getattr(config.model, name) for name in kind.settings}
+    if sizes.features is None:
+        return shape
+    return shape | {"features": FeatureSettings(sizes.features, config.model.id_dropout)}
 
 
 def plan_of_all(config: Config, world: Processes, sizes: Sizes, *, trains: bool = True) -> Plan:
@@ -121,9 +139,11 @@ def plan_of_all(config: Config, world: Processes, sizes: Sizes, *, trains: bool 
     return on_rank_zero(checked_plan)
 
 
-def build(config: Config, world: Processes, plan: Plan) -> tuple[nn.Module, Optimizers]:
-    """Return the parallelized model and its optimizers."""
-    wrapped = build_model(config, world, plan)
+def build(
+    config: Config, world: Processes, plan: Plan, features: FeatureReader | None = None
+) -> tuple[nn.Module, Optimizers]:
+    """Return the parallelized model, which reads item features from `features`, and its optimizers."""
+    wrapped = build_model(config, world, plan, features)
     settings = OptimizerSettings(
         **_shared(config.training, OptimizerSettings),
         **_shared(config.parallelism, OptimizerSettings),
@@ -131,7 +151,7 @@ def build(config: Config, world: Processes, plan: Plan) -> tuple[nn.Module, Opti
     return wrapped, Optimizers(wrapped, settings, plan.job.updates)
 
 
-def build_model(config: Config, world: Processes, plan: Plan) -> nn.Module:
+def build_model(config: Config, world: Processes, plan: Plan, features: FeatureReader | None = None) -> nn.Module:
     """Return the model, parallelized according to `plan`; its weights are initialized if the plan is for training."""
     parallelism, training = config.parallelism, config.training
     assert parallelism.sparse_learning_rate != "auto", "the settings are resolved"
@@ -148,6 +168,8 @@ def build_model(config: Config, world: Processes, plan: Plan) -> nn.Module:
     )
     if training.compile:
         compile_blocks(wrapped)
+    if (encoder := model.item_table.features) is not None:
+        encoder.reader, encoder.seed = features, training.seed
     return wrapped
 
 
@@ -202,8 +224,9 @@ def _of_examples(config: Config) -> dict[str, Any]:
 
 
 def training_batches(
-    config: Config, examples: Examples, world: Processes, *, sampler: NegativeSampler | None, start: Position = START
-) -> TrainingBatches:
+    config: Config, examples: Examples, world: Processes, *, sampler: NegativeSampler | None,
+    features: FeatureReader | None = None, start: Position = START,
+) -> TrainingBatches:  # fmt: skip
     """Return the training batches of this rank from `start`."""
     training = config.training
     return TrainingBatches(
@@ -213,6 +236,7 @@ def training_batches(
         per_device=training.per_device,
         seed=training.seed,
         sampler=sampler,
+        features=features,
         start=start,
     )
 

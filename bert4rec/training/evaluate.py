@@ -14,13 +14,16 @@ from torch import nn
 from bert4rec.checkpoint.contents import Weights
 from bert4rec.checkpoint.run_folder import REPORT, WEIGHTS, Trained
 from bert4rec.checkpoint.store import verify
+from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import METADATA, NO_ITEM
 from bert4rec.dataset.reader import Dataset, Sizes, open_dataset, problem_of, read_metadata
 from bert4rec.evaluation.evaluator import EVALUATED, Evaluator
 from bert4rec.evaluation.scorers import KnownItems
+from bert4rec.feed.features import FeatureReader, feature_reader_of
 from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.load import read_ids
+from bert4rec.models.names import FEATURE_VALUES
 from bert4rec.report.figures import common_figures, differences, write_json
 from bert4rec.report.results_folder import ResultsFolder
 from bert4rec.runtime.collectives import StepSync, on_rank_zero
@@ -140,10 +143,12 @@ def _complete(
     config: Config, trained: Trained, world: Processes, dataset: Dataset, known: KnownItems | None, output: Path
 ) -> Evaluation:
     config = resolved(config, world, dataset)
-    plan = plan_of_all(config, world, Sizes(trained.n_items, dataset.n_users), trains=False)
+    features = _features(trained, dataset)
+    sizes = Sizes(trained.n_items, dataset.n_users, features=features.sizes if features else None)
+    plan = plan_of_all(config, world, sizes, trains=False)
     logger.info(summary(plan))
     logger.info(f"weights: {trained.folder}; dataset: {dataset.folder}")
-    model = build_model(config, world, plan)
+    model = build_model(config, world, plan, features)
     evaluator = replace(make_evaluator(config, world, dataset), known_items=known)
     load_weights(trained, model)
     held_out = evaluator.held_out()
@@ -159,6 +164,18 @@ def _complete(
                 folder = _write(output, evaluator, report, result)
             _compare(report, trained)
         return Evaluation(report, folder)
+
+
+def _features(trained: Trained, dataset: Dataset) -> FeatureReader | None:
+    """Return the reader of the features of the model's items, from the dataset that it was trained on, if it has any.
+
+    Raises `DataError` if that dataset is missing.
+    """
+    if trained.is_package or MODEL + FEATURE_VALUES not in StoredTensors(trained.folder):
+        return None
+    if dataset.metadata["fingerprint"] == trained.metadata["fingerprint"]:
+        return feature_reader_of(dataset)
+    return feature_reader_of(open_dataset(trained.dataset, verify=False))
 
 
 class RankingProgress(ProgressBar):

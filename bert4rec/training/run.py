@@ -86,7 +86,7 @@ def _train_and_report(
         write_run_header(context, evaluator)
         log = build.metrics_log(config, folder, purge_from=context.state().step)
     seed_everything(config.training.seed, world.rank)
-    model, optimizers = build.build(config, world, context.plan)
+    model, optimizers = build.build(config, world, context.plan, build.feature_reader(config, dataset))
     with Interruption(max(PATIENCE, config.checkpoint.seconds_on_signal) if may_exit else None) as interruption:
         trainer = _trainer(context, model, optimizers, evaluator, interruption, log)
         result, examples = _fit_and_test(context, trainer, evaluator, model, log, began)
@@ -180,8 +180,10 @@ def _trainer(
     log: MetricsLog | None,
 ) -> Trainer:  # fmt: skip
     config, world, dataset, state = context.config, context.world, context.dataset, context.state()
-    sampler = build.sampler(config, dataset, world)
-    batches = build.training_batches(config, context.examples, world, sampler=sampler, start=state.position)
+    batches = build.training_batches(
+        config, context.examples, world, sampler=build.sampler(config, dataset, world),
+        features=build.feature_reader(config, dataset), start=state.position,
+    )  # fmt: skip
     metadata = context.checkpoint_metadata()
     manager = build.checkpoint_manager(config, world, context.folder, about=metadata, last_step=state.step)
     step = Step(model, optimizers, world, precision=config.training.precision)

@@ -90,7 +90,7 @@ def test_each_id_comes_once_and_all_come_back(ids: list[int]) -> None:
     found, places = unique_with_inverse(torch.tensor(ids, dtype=torch.int64))
     assert found.ids.tolist() == sorted({*ids})
     assert found.ids[places].tolist() == ids
-    assert {tensor.dtype for tensor in (*found, places)} == {torch.int64}
+    assert {tensor.dtype for tensor in (found.ids, found.lengths, places)} == {torch.int64}
 
 
 @pytest.mark.parametrize("largest", [5 * LARGEST_COUNTED - 1, 5 * LARGEST_COUNTED])

@@ -52,6 +52,7 @@ from bert4rec.sharding.torchrec_internals import placed_parts
 from bert4rec.training import evaluate as evaluation
 from bert4rec.training.build import (
     build,
+    feature_reader,
     make_evaluator,
     make_trainer,
     plan_of_all,
@@ -231,7 +232,10 @@ def _trainer(
     """The real one, of resolved settings."""
     state = more.pop("state", None) or State()
     examples = training_examples(config, training_windows(config, dataset), n_items=dataset.n_items)
-    batches = training_batches(config, examples, here(), sampler=sampler(config, dataset, here()), start=state.position)
+    batches = training_batches(
+        config, examples, here(), sampler=sampler(config, dataset, here()), features=feature_reader(config, dataset),
+        start=state.position,
+    )  # fmt: skip
     step = Step(model, optimizers, here(), precision=config.training.precision)
     return make_trainer(config, step, batches, writer, state=state, **more)
 
@@ -263,7 +267,8 @@ def set_up(config: Config) -> tuple[Config, Dataset, torch.nn.Module, Optimizers
     dataset = open_folder(config)
     config = resolved(config, here(), dataset)
     seed_everything(config.training.seed, dist.get_rank())
-    return config, dataset, *build(config, here(), plan_of_all(config, here(), sizes_of(config, dataset)))
+    plan = plan_of_all(config, here(), sizes_of(config, dataset))
+    return config, dataset, *build(config, here(), plan, feature_reader(config, dataset))
 
 
 def rank_with_model(config: Config, split: str) -> Ranks:

@@ -1,0 +1,108 @@
+"""The features of items in a dataset folder: memory-mapped bags of values and ready-made vectors."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bert4rec.runtime.errors import DataError
+
+FOLDER = "item_features"
+ARRAYS = ("offsets", "values", "weights", "vectors")
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
+
+class FeatureSizes(NamedTuple):
+    """Hold the sizes of all item features: distinct values, mean values of an item, width of its ready-made vectors."""
+
+    n_values: int
+    values_per_item: float
+    width: int
+
+
+class FeatureRows(NamedTuple):
+    """Hold the features of n items.
+
+    `values` and `weights` [N] are one item's after the other's, `lengths` [n] long: numbers of values, counted over all
+    features, and one over the number of values that the item has of the same feature. `vectors` [n, width].
+    """
+
+    values: Ints
+    weights: Floats
+    lengths: Ints
+    vectors: Floats
+
+
+class Bags(NamedTuple):
+    """Hold the values of all items: those of item i from `offsets[i]` to `offsets[i + 1]`."""
+
+    offsets: Ints
+    values: Ints
+    weights: Floats
+
+    @classmethod
+    def of(cls, features: Sequence[tuple[Ints, Ints]], *, n_items: int) -> "Bags":
+        """Return the bags of `features`, each given as pairs of an item [N] and a value [N].
+
+        >>> pairs = (np.array([0, 0, 1]), np.array([1, 2, 0])), (np.array([0, 1]), np.array([3, 4]))
+        >>> [array.tolist() for array in Bags.of(pairs, n_items=2)]
+        [[0, 3, 5], [1, 2, 3, 0, 4], [0.5, 0.5, 1.0, 1.0, 1.0]]
+        """
+        nothing = np.zeros(0, np.int64)
+        items = np.concatenate([nothing, *(items for items, _ in features)])
+        values = np.concatenate([nothing, *(values for _, values in features)])
+        shares = [1 / np.bincount(items, minlength=n_items)[items] for items, _ in features if len(items)]
+        weights = np.concatenate([nothing, *shares]).astype(np.float32)
+        order = np.lexsort((values, items))
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(items, minlength=n_items))])
+        return cls(offsets, values[order], weights[order])
+
+
+def write_bags(folder: Path, bags: Bags, vectors: Sequence[Floats]) -> None:
+    """Write the features of all items into the dataset `folder`; `vectors` are those of each feature of that kind."""
+    n_items = len(bags.offsets) - 1
+    side_by_side = np.concatenate([np.zeros((n_items, 0), np.float32), *vectors], axis=1)
+    for name, array in zip(ARRAYS, (*bags, side_by_side), strict=True):
+        np.save(folder / FOLDER / f"{name}.npy", array)
+
+
+class ItemFeatures:
+    """The features of the items of a dataset, `about` by name as in `metadata.json`; read when they are needed."""
+
+    def __init__(self, folder: Path, about: Mapping[str, Mapping[str, Any]]) -> None:
+        self.about = about
+        self._folder = folder / FOLDER
+        self._arrays: dict[str, npt.NDArray[Any]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_arrays": {}}  # another process maps the files itself
+
+    @property
+    def sizes(self) -> FeatureSizes:
+        """Return the sizes of all features together."""
+        n_values = sum(each.get("n_values", 0) for each in self.about.values())
+        n_items = len(self._array("offsets")) - 1
+        return FeatureSizes(n_values, len(self._array("values")) / n_items, self._array("vectors").shape[1])
+
+    def read(self, items: Ints) -> FeatureRows:
+        """Return the features of `items` [n]."""
+        offsets = self._array("offsets")
+        starts = offsets[items]
+        lengths = offsets[items + 1] - starts
+        ends = np.cumsum(lengths)
+        places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
+        values, weights = self._array("values")[places], self._array("weights")[places]
+        return FeatureRows(values, weights, lengths, self._array("vectors")[items])
+
+    def _array(self, name: str) -> npt.NDArray[Any]:
+        if name not in self._arrays:
+            path = self._folder / f"{name}.npy"
+            try:
+                self._arrays[name] = np.load(path, mmap_mode="r")
+            except (OSError, ValueError) as error:
+                raise DataError(f"{path}: cannot be read ({error}); make the dataset again") from None
+        return self._arrays[name]

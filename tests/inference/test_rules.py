@@ -1,0 +1,118 @@
+"""Rules over the columns of items: lists equal a walk over all scores, and what cannot be used is one line."""
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert4rec.inference.histories import ItemIds
+from bert4rec.inference.network import Network
+from bert4rec.inference.recommender import Recommender
+from bert4rec.inference.rules import make_rules
+from bert4rec.models.transformer import Encoder
+from bert4rec.runtime.errors import SettingsError
+from tests.inference.test_recommender import LastItem
+
+N = 90
+DRAW = np.random.default_rng(4)
+STOCK = [None if i % 11 == 0 else i % 3 > 0 for i in range(N)]
+KIND = [None if i % 7 == 0 else "abcde"[i % 5] for i in range(N)]
+PRICE = [float(i % 20) for i in range(N)]
+
+
+def model() -> Recommender:
+    encoder: Encoder = LastItem(4)  # type: ignore[assignment]
+    vectors = torch.from_numpy(DRAW.normal(size=(N, 4)).astype(np.float32)).round(decimals=1)  # so that scores tie
+    others = {"in_stock": pa.array(STOCK), "kind": pa.array(KIND), "price": pa.array(PRICE)}
+    return Recommender(Network(encoder, vectors), ItemIds(pa.array(range(N)), None, np.arange(N) % 13, others))
+
+
+MODEL = model()
+
+
+def by_hand(history: list[int], k: int, *, where: Any, at_most: int, leave_out: bool, deny: set[int]) -> list[int]:
+    """Walk over all items in the order of their scores, ties by their numbers."""
+    vectors = MODEL.network.item_vectors
+    scores = (vectors @ vectors[history[-1]]).tolist()
+    taken: dict[str, int] = {}
+
+    def allowed() -> Any:
+        for item in sorted(range(N), key=lambda item: (-scores[item], item)):
+            if not where(item) or item in deny or (leave_out and item in history):
+                continue
+            kind = KIND[item]
+            if kind is not None and at_most:
+                if taken.get(kind, 0) == at_most:
+                    continue
+                taken[kind] = taken.get(kind, 0) + 1
+            yield item
+
+    return list(islice(allowed(), k))
+
+
+WHERES: dict[str, Any] = {
+    "": lambda item: True,
+    "in_stock": lambda item: STOCK[item] is True,
+    "in_stock and price < 5": lambda item: STOCK[item] is True and PRICE[item] < 5,
+    "kind <> 'a'": lambda item: KIND[item] not in (None, "a"),
+}
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.integers(0, N - 1), min_size=1, max_size=5), st.integers(1, 30), st.sampled_from(sorted(WHERES)),
+    st.integers(0, 3), st.booleans(), st.sets(st.integers(0, N - 1), max_size=5),
+)  # fmt: skip
+def test_a_list_is_that_of_a_walk_over_all_items(
+    history: list[int], k: int, where: str, at_most: int, leave_out: bool, deny: set[int]
+) -> None:
+    rules = MODEL.rules(where=where, at_most=at_most, per="kind" if at_most else "")
+    (found,) = MODEL.recommend([history], k, rules=rules, leave_out_seen=leave_out, deny=deny)
+    wanted = by_hand(history, k, where=WHERES[where], at_most=at_most, leave_out=leave_out, deny=deny)
+    assert [each.item for each in found] == wanted
+
+
+def test_a_history_without_a_known_item_gets_popular_items_by_the_rules() -> None:
+    rules = MODEL.rules(where="in_stock", at_most=1, per="kind")
+    (found,) = MODEL.recommend([[]], 10, rules=rules)
+    kinds = [KIND[each.item] for each in found if KIND[each.item]]
+    assert len(kinds) == len({*kinds})
+    assert all(STOCK[each.item] for each in found)
+    assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("rules", "tokens"),
+    [
+        ({"where": "price <"}, ["price <", "in_stock"]),
+        ({"where": "colour = 1"}, ["colour", "in_stock, kind, price"]),
+        ({"where": "price"}, ["where = price"]),
+        ({"where": "price < 0"}, ["price < 0", "90"]),
+        ({"where": "max(price) > 3"}, ["max(price)"]),
+        ({"at_most": 2}, ["--per"]),
+        ({"per": "kind"}, ["--at-most"]),
+        ({"at_most": -1, "per": "kind"}, ["-1"]),
+        ({"at_most": 1, "per": "kin"}, ["kind?"]),
+        ({"at_most": 1, "per": "tags"}, ["tags"]),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(rules: dict[str, Any], tokens: list[str]) -> None:
+    table = MODEL.ids.columns.append_column("tags", pa.array([["a"]] * N))
+    with pytest.raises(SettingsError) as caught:
+        make_rules(table, **rules)
+    assert "\n" not in str(caught.value)
+    assert all(token in str(caught.value) for token in tokens)
+
+
+def test_a_package_keeps_the_columns(tmp_path: Path) -> None:
+    MODEL.ids.write_lines(tmp_path / "items.jsonl")
+    read = ItemIds.read_lines(tmp_path / "items.jsonl", are_numbers=True)
+    assert {name: read.columns[name].to_pylist() for name in ("item", "in_stock", "kind", "price")} == {
+        "item": [*range(N)], "in_stock": STOCK, "kind": KIND, "price": PRICE,
+    }  # fmt: skip

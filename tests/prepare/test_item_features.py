@@ -1,0 +1,268 @@
+"""A file of items becomes numbers: each kind written out, what is guessed and what is refused."""
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import preprocessing
+from bert4rec.dataset.item_features import Bags, FeatureRows
+from bert4rec.dataset.reader import Dataset, open_dataset
+from bert4rec.prepare.item_features import read_item_file, write_features
+from tests.fixture_types import Capture
+
+LOG = {"a": [1, 2, 3, 1], "b": [2, 3, 1, 4], "c": [3, 1, 2, 5], "d": [4, 1, 2, 3]}
+
+Prepare = Callable[..., int]
+
+
+@pytest.fixture
+def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepare:
+    """Prepare `LOG` with a file of items, given as its text or bytes; more words are options."""
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{user},{item},{1_600_000_000 + at}" for user, items in LOG.items() for at, item in enumerate(items)]
+    (tmp_path / "log.csv").write_text("\n".join(["user,item,time", *rows]) + "\n")
+
+    def run(content: str | bytes | pl.DataFrame, *words: str, name: str = "items.csv") -> int:
+        if isinstance(content, pl.DataFrame):
+            content.write_parquet(name)
+        else:
+            Path(name).write_bytes(content.encode() if isinstance(content, str) else content)
+        evaluated = "--preprocessing.n_eval_negatives=1"
+        return preprocessing.main(["log.csv", f"--items={name}", "--data.dataset_dir=out", evaluated, *words])
+
+    return run
+
+
+def features(dataset: Dataset) -> dict[Any, dict[str, list[Any]]]:
+    """Original id → feature → names of its values, or its numbers or vector."""
+    assert dataset.features is not None
+    about = dataset.features.about
+    names = dict.fromkeys(range(dataset.features.sizes.n_values), "")
+    if (file := dataset.folder / "item_features" / "values.parquet").exists():
+        names |= dict(pl.read_parquet(file).select("number", "name").rows())
+    found: dict[Any, dict[str, list[Any]]] = {}
+    for item, original in enumerate(dataset.originals(dataset.n_items)):
+        rows = dataset.features.read(np.array([item]))
+        found[original], at = {}, 0
+        for name, of in about.items():
+            if of["kind"] == "vector":
+                found[original][name] = pytest.approx(rows.vectors[0, at : at + of["width"]].tolist())
+                at += of["width"]
+                continue
+            is_own = (rows.values >= of["first"]) & (rows.values < of["first"] + of["n_values"])
+            assert rows.weights[is_own].sum() == pytest.approx(1)
+            numbers = rows.values[is_own].tolist()
+            found[original][name] = [names[each] if names[each] else each - of["first"] for each in numbers]
+    return found
+
+
+TABLE = """item,genre,brand,price,stock
+1,Action|Comedy,x,1.0,true
+2,Comedy,y,2.0,false
+3,Drama|Action,x,,true
+4,,y,4.0,true
+5,Horror,z,5.0,false
+9,Action|Western,z,99.0,true
+"""
+
+
+def test_each_kind_becomes_the_numbers_of_its_values(prepare: Prepare, capsys: Capture) -> None:
+    assert prepare(TABLE) == 0
+    dataset = open_dataset(Path("out"))
+    found = features(dataset)
+    # 5 is a test target alone and 9 not in the log: what only they have is unseen, which is value 0.
+    assert {item: of["genre"] for item, of in found.items()} == {
+        1: ["Action", "Comedy"], 2: ["Comedy"], 3: ["Action", "Drama"], 4: [0], 5: [0], 9: ["Action"],
+    }  # fmt: skip
+    assert {item: of["brand"] for item, of in found.items()} == {
+        1: ["x"], 2: ["y"], 3: ["x"], 4: ["y"], 5: [0], 9: [0],
+    }  # fmt: skip
+    edges = dataset.metadata["item_features"]["price"]["edges"]
+    assert found[3]["price"] == [0]
+    assert found[9]["price"] == [1 + len(edges)]
+    assert found[2]["price"] == [1 + sum(edge <= 2.0 for edge in edges)]
+    assert found[1]["stock"] == found[9]["stock"] == ["true"]
+    items = pl.read_parquet("out/items.parquet")
+    assert items.filter(pl.col("count") == 0)["original"].to_list() == [9]
+    assert dict(items.select("original", "stock").rows()) == {1: True, 2: False, 3: True, 4: True, 5: False, 9: True}
+    assert dataset.metadata["item_features"]["genre"]["coverage"] == pytest.approx(5 / 6)
+    out = capsys.readouterr().out
+    for column in ("genre", "brand", "price", "stock"):
+        assert f"  {column}: " in out
+
+
+def test_words_of_two_items_and_vectors_of_length_one(prepare: Prepare) -> None:
+    table = pl.DataFrame(
+        {
+            "item": [1, 2, 3, 4, 5],
+            "title": ["The Red Fox", "A red HEN", "the blue fox", "Green fox, red", "lonely"],
+            "image": [[3.0, 4.0], [0.0, 2.0], None, [1.0, 0.0], [0.0, 0.0]],
+        }
+    )
+    assert prepare(table, name="items.parquet") == 0
+    found = features(open_dataset(Path("out")))
+    bucket = {word: found[item]["title"] for word, item in (("red", 2), ("fox, red, the", 1))}
+    assert len(bucket["red"]) == 1
+    assert len(bucket["fox, red, the"]) == 3
+    assert bucket["red"][0] in bucket["fox, red, the"]
+    assert set(found[3]["title"]) == set(found[1]["title"]) - set(found[2]["title"])
+    assert found[5]["title"] == [0]
+    assert {item: of["image"] for item, of in found.items()} == {
+        1: [0.6, 0.8], 2: [0, 1], 3: [0, 0], 4: [1, 0], 5: [0, 0],
+    }  # fmt: skip
+
+
+def test_one_json_object_and_lines_of_json_are_read(prepare: Prepare) -> None:
+    assert prepare(json.dumps({"1": [7, 8], "2": [7], "3": []}), name="items.json") == 0
+    found = features(open_dataset(Path("out")))
+    assert {item: of["attributes"] for item, of in found.items()} == {1: ["7", "8"], 2: ["7"], 3: [0], 4: [0], 5: [0]}
+    lines = "".join(json.dumps({"item": item, "kind": "ab"[item % 2]}) + "\n" for item in range(1, 6))
+    assert prepare(lines, name="items.jsonl") == 0
+    assert features(open_dataset(Path("out")))[1] == {"kind": ["b"]}
+
+
+def test_settings_name_the_kinds_and_leave_the_rest_out(prepare: Prepare, capsys: Capture) -> None:
+    Path("config.toml").write_text('[data.item_features]\nprice = "number"\nbrand = "ignore"\n')
+    assert prepare(TABLE, "--config=config.toml", "--data.item_features.stock=category") == 0
+    assert list(open_dataset(Path("out")).metadata["item_features"]) == ["price", "stock"]
+    out = capsys.readouterr().out
+    assert "genre: not used" in out
+    assert "brand: not used" in out
+
+
+ITEMS = "item,kind\n1,a\n2,b\n3,a\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "tokens"),
+    [
+        ("", [], ["items.csv"]),
+        ("item,kind\n", [], ["items.csv"]),
+        ("code2,kind2\nx,y\n", [], ["code2, kind2"]),
+        ("item,kind\nx,a\n1,b\n", [], ['item "x"']),
+        ("item,kind\n100,a\n", [], ["items.csv", "5 items"]),
+        ("item,kind\n1,a\n1,b\n", [], ['"1"', "two rows"]),
+        ("item,kind\n1,a\n,b\n", [], ["item"]),
+        ("item,count\n1,2\n", [], ['"count"']),
+        ("item,original\n1,2\n", [], ['"original"']),
+        ('item,kind\n1,"a\n', [], ["items.csv"]),
+        (b"PK\x03\x04rest", [], ["items.csv"]),
+        (ITEMS, ["--data.item_features.kinds=category"], ["kinds", "item, kind"]),
+        (ITEMS, ["--data.item_features.kind=colour"], ["colour", "category"]),
+        (ITEMS, ["--data.item_features.item=category"], ["item_features.item"]),
+        (ITEMS, ["--data.item_features.kind=number"], ["kind", '"a"']),
+        (ITEMS, ["--data.item_features.kind=vector"], ["kind", "vector"]),
+        (ITEMS, ["--data.item_features=3"], ["item_features"]),
+        (ITEMS, ["--data.extends=out"], ["data.extends"]),
+        ("item,kind\n1,\n2,\n", ["--data.item_features.kind=category"], ["kind", "empty"]),
+        ('{"1": 3}', [], ["items.csv"]),
+        ("[1, 2]", [], ["items.csv"]),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(
+    prepare: Prepare, capsys: Capture, content: str | bytes, words: list[str], tokens: list[str]
+) -> None:
+    assert prepare(content, *words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert all(token in error for token in tokens), error
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        ([[1.0, 2.0], [1.0], None], "vector"),
+        ([[1.0, float("nan")], [1.0, 2.0], None], "vector"),
+        ([[], [1.0], None], "vector"),
+        ([["a"], ["b"], None], "category"),
+        ([["a"], ["b"], None], "number"),
+        ([["a"], ["b"], None], "words"),
+    ],
+)
+def test_lists_that_do_not_fit_their_kind_are_one_line(
+    prepare: Prepare, capsys: Capture, column: list[Any], kind: str
+) -> None:
+    table = pl.DataFrame({"item": [1, 2, 3], "x": column})
+    assert prepare(table, f"--data.item_features.x={kind}", name="items.parquet") == 2
+    error = capsys.readouterr().err
+    assert "data.item_features.x" in error
+    assert error.count("\n") == 1
+
+
+def test_a_missing_file_and_generated_data_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("items.csv").write_text(ITEMS)
+    assert preprocessing.main(["--items=items.csv"]) == 2
+    assert "items.csv" in capsys.readouterr().err
+    Path("log.csv").write_text("user,item\n1,2\n1,3\n")
+    assert preprocessing.main(["log.csv", "--items=none.csv"]) == 2
+    error = capsys.readouterr().err
+    assert "none.csv" in error
+    assert error.count("\n") == 1
+
+
+GUESSES = {
+    "category": ["a", "b", "a", "b"],
+    "categories": [["a"], ["b", "c"], [], ["a"]],
+    "number": [1.5, 2.5, None, 3.5],
+    "words": ["one two three", "two three four", "one two five", "three one six"],
+    "vector": [[1.0, 0.0], [0.0, 1.0], None, [1.0, 1.0]],
+}
+UNUSED = {
+    "constant": ["a"] * 4,
+    "empty": [None] * 4,
+    "distinct": ["q", "w", "e", "r"],
+    "nested": [[[1]], [[2]], [], []],
+}
+
+
+def test_no_column_is_left_out_in_silence(tmp_path: Path) -> None:
+    table = pl.DataFrame({"item": [1, 2, 3, 4], **GUESSES, **UNUSED})
+    table.write_parquet(tmp_path / "items.parquet")
+    file = read_item_file(str(tmp_path / "items.parquet"), {}, item_column="item", item_type=pl.Int64())
+    assert {feature.column: feature.kind for feature in file.features} == {kind: kind for kind in GUESSES}
+    assert file.unused.keys() == UNUSED.keys()
+    assert len(file.lines()) == len(table.columns) - 1
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.lists(st.sampled_from("abcdef"), max_size=4), min_size=2, max_size=12))
+def test_the_names_of_the_numbers_are_the_values_of_the_file(
+    tmp_path_factory: pytest.TempPathFactory, values: list[list[str]]
+) -> None:
+    place = tmp_path_factory.mktemp("property")
+    table = pl.DataFrame({"item": range(len(values)), "tags": values}, schema_overrides={"tags": pl.List(pl.String)})
+    table.write_parquet(place / "items.parquet")
+    kinds: Any = {"tags": "categories"}
+    if not any(values):
+        return
+    file = read_item_file(str(place / "items.parquet"), kinds, item_column="item", item_type=pl.Int64())
+    write_features(place, file, table["item"], np.ones(len(values), np.int64))
+    names = dict(pl.read_parquet(place / "item_features" / "values.parquet").select("number", "name").rows())
+    offsets, numbers = (np.load(place / "item_features" / f"{name}.npy") for name in ("offsets", "values"))
+    parts = [numbers[start:stop].tolist() for start, stop in pairwise(offsets)]
+    found = [{names[number] for number in part if number in names} for part in parts]
+    assert found == [{*each} for each in values]
+
+
+@given(st.lists(st.lists(st.integers(0, 5), unique=True, min_size=1, max_size=4), min_size=1, max_size=6))
+def test_the_values_of_some_items_are_read_together(bags: list[list[int]]) -> None:
+    items = np.repeat(np.arange(len(bags)), [len(bag) for bag in bags])
+    made = Bags.of([(items, np.concatenate(bags).astype(np.int64))], n_items=len(bags))
+    for item, bag in enumerate(bags):
+        where = slice(made.offsets[item], made.offsets[item + 1])
+        assert made.values[where].tolist() == sorted(bag)
+        assert made.weights[where].sum() == pytest.approx(1)
+    assert FeatureRows._fields == ("values", "weights", "lengths", "vectors")

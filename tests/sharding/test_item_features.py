@@ -1,0 +1,120 @@
+"""Models with item features: sharded = replicated = one process, and a loss worked out by hand."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from bert4rec.config.load import load_config
+from bert4rec.config.tables import Config
+from bert4rec.dataset.reader import open_dataset
+from tests.conftest import SMALL, long
+from tests.processes import jobs
+from tests.training.loop.test_trainer import assemble
+
+ITEM_TABLE, USER_TABLE = "item_table.embeddings.item.weight", "user_table.embeddings.user.weight"
+
+
+Make = Callable[..., Config]
+
+
+@pytest.fixture
+def make(featured_folder: Path, tmp_path: Path) -> Make:
+    def config(n_processes: int, **changes: Any) -> Config:
+        usual = {
+            "data.dataset_dir": str(featured_folder), "run.dir": str(tmp_path / "runs"), "training.n_epochs": 5,
+            "model.dropout": 0.0, "model.id_dropout": 0.3,
+            "training.average_age": 0.0, "training.per_device_train_batch_size": 60 // n_processes,
+            "training.n_train_negatives": 12, "training.learning_rate": 0.003,
+            "parallelism.sparse_learning_rate": 0.05,
+        }  # fmt: skip
+        return load_config(None, SMALL | usual | changes)
+
+    return config
+
+
+EXACT = {"training.loss": "softmax", "parallelism.sparse_optimizer": "adam"}
+SAMPLED = {"training.loss": "sampled_softmax", "parallelism.sparse_optimizer": "adagrad"}
+USUAL = [
+    ("sasrec", EXACT, (2, "dmp", "row_wise")),
+    ("bert4rec", SAMPLED, (3, "dmp", "column_wise")),
+    ("matrix_factorization", EXACT, (3, "ddp", "row_wise")),
+    ("matrix_factorization", SAMPLED, (2, "dmp", "row_wise")),
+    ("sasrec", EXACT | {"parallelism.sparse_optimizer": "adagrad"}, (2, "dmp", "table_wise")),
+]
+WAYS = [(n, mode, sharding) for n, (mode, sharding) in itertools.product(
+    (1, 2, 3), [("ddp", "row_wise"), ("dmp", "row_wise"), ("dmp", "column_wise"), ("dmp", "table_wise")])]  # fmt: skip
+ADAGRAD = {"parallelism.sparse_optimizer": "adagrad"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "way"),
+    [
+        *USUAL,
+        *[
+            long(kind, changes | ADAGRAD, way)
+            for kind in ("bert4rec", "sasrec", "matrix_factorization")
+            for changes in (EXACT, SAMPLED)
+            for way in WAYS
+        ],
+    ],
+)
+def test_every_way_trains_the_model_of_one_process(
+    pools: Any, make: Make, tmp_path: Path, kind: str, changes: dict[str, Any], way: tuple[int, str, str]
+) -> None:
+    n_processes, mode, sharding_type = way
+
+    def train(n: int, **parallel: str) -> list[dict[str, Any]]:
+        settings = {"model.kind": kind} | changes | {f"parallelism.{key}": value for key, value in parallel.items()}
+        return list(pools(n).run(jobs.train, make(n, **settings), tmp_path))
+
+    alone = train(1, mode="ddp")
+    together = train(n_processes, mode=mode, sharding_type=sharding_type)
+    np.testing.assert_allclose(together[0]["losses"], alone[0]["losses"], rtol=0, atol=1e-5)
+    for name in (ITEM_TABLE, "features.values", "features.projection.weight"):
+        is_sharded = mode == "dmp" and name == ITEM_TABLE
+        found = assemble([rank["final"][name] for rank in (together if is_sharded else together[:1])])
+        expected = assemble([alone[0]["final"][name]])
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+        assert np.abs(expected - assemble([alone[0]["initial"][name]])).max() > 0.01
+
+
+def test_the_loss_is_that_of_the_sums_worked_out_by_hand(
+    pools: Any, make: Make, featured_folder: Path, tmp_path: Path
+) -> None:
+    """One step over all pairs of a matrix factorisation, whose scores are products of two vectors."""
+    settings = EXACT | {"model.kind": "matrix_factorization", "model.form": "dot", "model.id_dropout": 0.0}
+    batch = {"training.per_device_train_batch_size": 10_000, "training.n_epochs": 1, "parallelism.mode": "ddp"}
+    (result,) = pools(1).run(jobs.train, make(1, **settings, **batch), tmp_path)
+    weights = {name: assemble([value]) for name, value in result["initial"].items()}
+
+    folder = featured_folder
+    dataset = open_dataset(folder)
+    table = pl.read_parquet(folder / "items.parquet").sort("item")
+    vectors = weights[ITEM_TABLE][:, : weights["features.values"].shape[1]].astype(np.float64)
+    vectors *= (table["train_count"].to_numpy() > 0)[:, None]
+    about, values = dataset.metadata["item_features"], weights["features.values"].astype(np.float64)
+    names = pl.read_parquet(folder / "item_features" / "values.parquet")
+
+    def mean_of(feature: str, wanted: list[str]) -> Any:
+        numbers = names.filter((pl.col("feature") == feature) & pl.col("name").is_in(wanted))["number"].to_list()
+        return values[numbers or [about[feature]["first"]]].mean(0)
+
+    for row, (brand, tags, price, image) in enumerate(table.select("brand", "tags", "price", "image").rows()):
+        edges, first = about["price"]["edges"], about["price"]["first"]
+        vectors[row] += mean_of("brand", [brand]) + mean_of("tags", tags)
+        vectors[row] += values[first + (0 if price is None else 1 + np.searchsorted(edges, price, side="right"))]
+        vectors[row] += weights["features.projection.weight"] @ (np.array(image) / np.linalg.norm(image))
+
+    users = weights[USER_TABLE].astype(np.float64)
+    losses = []
+    for user, items, n_train in pl.read_ipc_stream(
+        next((folder / "histories").glob("*.arrow")), columns=["user", "items", "n_train"]
+    ).rows():
+        scores = vectors @ users[user]
+        losses += [np.log(np.exp(scores).sum()) - scores[item] for item in items[:n_train]]
+    assert result["losses"][0] == pytest.approx(np.mean(losses), abs=1e-5)
