@@ -8,8 +8,16 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from bert4rec.checkpoint.run_settings import with_dataset
 from bert4rec.config.kinds import KINDS
-from bert4rec.config.load import NO_FILE, USUAL_FILE, load_config, parse_command_line, settings_file
+from bert4rec.config.load import (
+    NO_FILE,
+    USUAL_FILE,
+    load_config,
+    parse_command_line,
+    settings_file,
+    take_positional,
+)
 from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import DataError, SettingsError, UserError
 from bert4rec.runtime.startup import importing
@@ -63,9 +71,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the plan; return the exit status: 0 it fits, 1 it does not. Raises `UserError`."""
     _check_cluster(arguments)
-    overrides = parse_command_line([*arguments.settings, f"--parallelism.device={arguments.device}"])[1]
+    dataset, options = take_positional(arguments.settings)
+    overrides = parse_command_line([*options, f"--parallelism.device={arguments.device}"])[1]
     file = settings_file(arguments.config)
-    config = load_config(file, overrides)
+    config = load_config(file, with_dataset(dataset, overrides) if dataset else overrides)
     if not KINDS[config.model.kind].is_trained:
         raise SettingsError(f'model.kind = "{config.model.kind}" is not trained: it has no plan; choose a trained kind')
     if file is None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from bert4rec.config.recognition import what_is
 from bert4rec.dataset import format
+from bert4rec.dataset.item_features import ARRAYS, FOLDER
 from bert4rec.runtime.console import NO_BAR, ProgressBar
 from bert4rec.runtime.errors import DataError, in_one_line
 
@@ -23,6 +24,7 @@ REMAKE = "make the dataset again with `bert4rec prepare`"
 
 USERS_AT_ONCE = 1 << 12  # many more would not fit into the CPU cache
 ROWS_AT_ONCE = 1 << 16  # of a Parquet table
+MOST_ROUNDING = 1e-3  # of a sum of weights, and of the length of a vector
 KEYS_AT_ONCE = 1 << 24  # hashes of original ids compared in one pass, 8 bytes each; a larger table takes more passes
 
 NEEDED = {format.USERS, format.ITEMS, *(f"{name}/{format.STATE}" for name in format.FOLDERS)}
@@ -47,7 +49,30 @@ def check_dataset(folder: Path) -> dict[str, Any]:
     content.check_counts()
     _check_originals(folder / format.USERS, metadata["users"])
     _check_originals(folder / format.ITEMS, metadata["items"])
+    if "item_features" in metadata:
+        _check_features(folder / FOLDER, metadata["item_features"], metadata["items"])
     return metadata
+
+
+def _check_features(folder: Path, about: Mapping[str, Mapping[str, Any]], n_items: int) -> None:
+    """Raise `DataError` unless every item has values of each feature, whose weights add up to 1, and unit vectors."""
+    offsets, values, weights, vectors = (np.load(folder / f"{name}.npy") for name in ARRAYS)
+    lengths = np.diff(offsets)
+    if len(lengths) != n_items or offsets[0] != 0 or (lengths < 0).any() or offsets[-1] != len(values):
+        raise DataError(f"{folder}: does not have the features of {n_items:,} items; {REMAKE}")
+    items = np.repeat(np.arange(n_items), lengths)
+    for name, of in about.items():
+        if of["kind"] == "vector":
+            continue
+        is_own = (values >= of["first"]) & (values < of["first"] + of["n_values"])
+        sums = np.bincount(items[is_own], weights[is_own], minlength=n_items)
+        if (wrong := np.flatnonzero(np.abs(sums - 1) > MOST_ROUNDING)).size:
+            raise DataError(f"{folder}: item {wrong[0]}: the weights of {name} add up to {sums[wrong[0]]:g}; {REMAKE}")
+    widths = [of["width"] for of in about.values() if of["kind"] == "vector"]
+    for part in np.split(vectors, np.cumsum(widths)[:-1], axis=1) if widths else ():
+        norms = np.linalg.norm(part, axis=1)
+        if (wrong := np.flatnonzero((norms > 0) & (np.abs(norms - 1) > MOST_ROUNDING))).size:
+            raise DataError(f"{folder}: item {wrong[0]}: its vector has the length {norms[wrong[0]]:g}; {REMAKE}")
 
 
 def _read_metadata(folder: Path) -> dict[str, Any]:
@@ -275,7 +300,8 @@ class _Content:
     def check_items(self) -> None:
         """Raise `DataError` for the first row of `items.parquet` whose counts differ from those of the histories."""
         table = _Rows(self._folder / format.ITEMS, dict.fromkeys(("item", *self._item_counts), pa.int64()))
-        least = not self._metadata["extends"] and self._metadata["source"] != "random"
+        has_cold_items = self._metadata["source"] == "random" or "item_features" in self._metadata
+        least = not self._metadata["extends"] and not has_cold_items
         for first in range(0, len(self._item_ids), ROWS_AT_ONCE):
             rows = slice(first, first + ROWS_AT_ONCE)
             ids = self._item_ids[rows]

@@ -4,7 +4,7 @@ import hashlib
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from bert4rec.dataset.format import (
 from bert4rec.prepare.columns import DECIMAL
 from bert4rec.prepare.first_look import first_look, first_of_other_columns
 from bert4rec.prepare.histories import HistoryStats, NumberedHistories, choose_split, history_stats, item_table
-from bert4rec.prepare.item_features import ItemFile, read_item_file, write_features
+from bert4rec.prepare.item_features import Fitted, ItemFile, read_fitted, read_item_file, write_features
 from bert4rec.prepare.negatives import held_out_metadata, left_out_warning
 from bert4rec.prepare.ordering import ExistingIds, item_ids, read_known
 from bert4rec.prepare.progress import BadRows, Progress
@@ -154,14 +154,15 @@ def _make_dataset(
     source.item_titles(data.titles_path, dtype=pl.String())  # fail now rather than after minutes
     if not isinstance(source, GeneratedSource):
         _look(source, progress)
-    if data.items_path:
-        _items_of(data, source, pl.String())  # fail now rather than after minutes
+    fitted = read_fitted(Path(data.extends)) if data.extends else {}
+    if data.items_path or fitted:
+        _items_of(data, source, pl.String(), fitted)  # fail now rather than after minutes
 
     run_bytes = int(settings.memory_gb * 1e9) // RUNS
     raw = read_rows(source, settings, known, folder=work, run_bytes=run_bytes, progress=progress)
     _look_at_rows(raw, source.bad, known, local, progress)
     titles = source.item_titles(data.titles_path, dtype=raw.item_type)
-    file = _items_of(data, source, raw.item_type) if data.items_path else None
+    file = _items_of(data, source, raw.item_type, fitted) if data.items_path else None
     cold = pl.Series("item", [], raw.item_type)
     if file:
         logger.info("\n".join([f"the items of {data.items_path} (other kinds: data.item_features):", *file.lines()]))
@@ -193,7 +194,7 @@ def _make_dataset(
     items = item_table(ordered, ids, survey, titles)
     features = {}
     if file:
-        features = {"item_features": write_features(new, file, items["original"], survey.train_counts)}
+        features = {"item_features": write_features(new, file, items["original"], survey.train_counts, fitted)}
         columns = file.rows.drop("title", strict=False)
         items = items.join(columns, on="original", how="left", maintain_order="left")
     write_table(new / ITEMS, [items])
@@ -209,15 +210,25 @@ def _make_dataset(
     return metadata, _finish(new, metadata, writers, progress)
 
 
-def _items_of(data: Data, source: Interactions | GeneratedSource, item_type: pl.DataType) -> ItemFile:
-    """Return the file of items, with ids of `item_type`."""
+def _items_of(
+    data: Data, source: Interactions | GeneratedSource, item_type: pl.DataType, fitted: Mapping[str, Fitted]
+) -> ItemFile:
+    """Return the file of items, with ids of `item_type`; `fitted` are the features of the dataset to extend."""
     if isinstance(source, GeneratedSource):
         raise DataError(
             f"data.items_path = {data.items_path}: the items of {data.source} data are invented; leave it out"
         )
+    kinds = data.item_features
     if data.extends:
-        raise DataError("data.items_path: is not read together with data.extends yet; leave one of them out")
-    return read_item_file(data.items_path, data.item_features, item_column=source.columns["item"], item_type=item_type)
+        if not (fitted and data.items_path):
+            has, advice = (
+                ("features", "name their file: --items=FILE") if fitted else ("no features", "leave --items out")
+            )
+            raise DataError(f"data.extends: the items of {data.extends} have {has}; {advice}")
+        if kinds:
+            raise DataError(f"data.item_features: the kinds are those of {data.extends}; leave them out")
+        kinds = {name: str(of["kind"]) for name, of in fitted.items()}
+    return read_item_file(data.items_path, kinds, item_column=source.columns["item"], item_type=item_type)
 
 
 def _cold_items(file: ItemFile, raw: RawRows, path: str, progress: Progress) -> pl.Series:

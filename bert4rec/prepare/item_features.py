@@ -11,17 +11,20 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from bert4rec.config.recognition import format_of
+from bert4rec.dataset.format import METADATA
 from bert4rec.dataset.item_features import FOLDER, Bags, write_bags
 from bert4rec.prepare.column_inference import item_columns
 from bert4rec.runtime.errors import DataError
 
+VALUES = "values.parquet"  # the names of the values of categories
+VALUES_SCHEMA = {"feature": pl.String, "number": pl.Int64, "name": pl.String}
 N_QUANTILES = 16
 N_WORDS = 4096  # buckets of hashed words
 FEWEST = 2  # items that must have a word
@@ -268,6 +271,21 @@ def _values(column: pl.Series, kind: str, separator: str) -> pl.Series:
     return lists.set(lists.list.len() == 0, None) if lists.null_count() < len(lists) else lists
 
 
+Fitted: TypeAlias = Mapping[str, Any]  # what `metadata.json` says of a feature, and the `names` of its values
+
+
+def read_fitted(folder: Path) -> dict[str, Fitted]:
+    """Return the features of the dataset at `folder`, by name. Raises `DataError` if it cannot be read."""
+    try:
+        about = json.loads((folder / METADATA).read_text(encoding="utf-8")).get("item_features", {})
+        file = folder / FOLDER / VALUES
+        named = pl.read_parquet(file) if file.exists() else pl.DataFrame(schema=VALUES_SCHEMA)
+    except (OSError, ValueError, pl.exceptions.PolarsError) as error:
+        raise DataError(f"{folder}: its features cannot be read: {error}; correct data.extends") from None
+    names = {name: part["name"].to_list() for (name,), part in named.group_by("feature", maintain_order=True)}
+    return {name: {**of, "names": of.get("words", names.get(name, []))} for name, of in about.items()}
+
+
 class Encoded(NamedTuple):
     """Hold the values of a feature as pairs of an item and a value number, and what `metadata.json` says of it."""
 
@@ -279,11 +297,11 @@ class Encoded(NamedTuple):
 
 def write_features(
     folder: Path, file: ItemFile, originals: pl.Series, train_counts: npt.NDArray[np.integer[Any]],
-    fitted: Mapping[str, Mapping[str, Any]] | None = None,
+    fitted: Mapping[str, Fitted],
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Write the features of the items, in the order of `originals`; return the entries of `metadata.json` by feature.
 
-    `fitted` are the entries, with the names of their values, of the dataset that this one extends: its numbers count.
+    `fitted` are the features of the dataset that this one extends, whose numbers count; {} if there is none.
     """
     rows = pl.DataFrame({"original": originals}).join(file.rows, on="original", how="left", maintain_order="left")
     is_trained = pl.Series(train_counts > 0)
@@ -296,7 +314,7 @@ def write_features(
             vectors.append(_unit_vectors(values))
             about[feature.column] = entry | {"width": vectors[-1].shape[1]}
             continue
-        before = None if fitted is None else fitted.get(feature.column)
+        before = fitted.get(feature.column)
         encoded = _encode(feature, values, is_trained, before)
         bags.append((encoded.items, n_values + encoded.values))
         about[feature.column] = entry | {"first": n_values, "separator": feature.separator} | encoded.about
@@ -306,8 +324,7 @@ def write_features(
     (folder / FOLDER).mkdir()
     write_bags(folder, Bags.of(bags, n_items=len(originals)), vectors)
     if names:
-        schema = {"feature": pl.String, "number": pl.Int64, "name": pl.String}
-        pl.DataFrame(names, schema=schema, orient="row").write_parquet(folder / FOLDER / "values.parquet")
+        pl.DataFrame(names, schema=VALUES_SCHEMA, orient="row").write_parquet(folder / FOLDER / VALUES)
     return about
 
 
@@ -322,7 +339,7 @@ def _unit_vectors(column: pl.Series) -> npt.NDArray[np.float32]:
     return np.divide(vectors, lengths, out=vectors, where=lengths > 0)
 
 
-def _encode(feature: Feature, values: pl.Series, is_trained: pl.Series, fitted: Mapping[str, Any] | None) -> Encoded:
+def _encode(feature: Feature, values: pl.Series, is_trained: pl.Series, fitted: Fitted | None) -> Encoded:
     """Return the value numbers, from 1; 0 is for an item without any value that a trained item has."""
     pairs = pl.DataFrame({"item": np.arange(len(values)), "value": values}).drop_nulls()
     if feature.kind == "number":

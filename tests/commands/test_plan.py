@@ -133,3 +133,13 @@ def test_popular_items_make_a_step_longer(small_folder: Path, capsys: Capture) -
     (even, _), (found, uneven) = milliseconds(f"--items={n_items}"), milliseconds()
     assert uneven > 1
     assert found == pytest.approx(even * uneven, rel=0.01)
+
+
+def test_a_dataset_is_named_first_and_one_process_on_the_cpu_is_the_default(
+    small_folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert plan(str(small_folder)) == 0
+    named = capsys.readouterr().out
+    assert "dmp on 1 x cpu" in named
+    assert "item: 130 x 68 " in named

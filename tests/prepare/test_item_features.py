@@ -13,9 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import preprocessing
+from bert4rec.dataset.check import check_dataset
 from bert4rec.dataset.item_features import Bags, FeatureRows
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.prepare.item_features import read_item_file, write_features
+from bert4rec.prepare.writer import write_metadata
+from bert4rec.runtime.errors import DataError
 from tests.fixture_types import Capture
 
 LOG = {"a": [1, 2, 3, 1], "b": [2, 3, 1, 4], "c": [3, 1, 2, 5], "d": [4, 1, 2, 3]}
@@ -99,6 +102,27 @@ def test_each_kind_becomes_the_numbers_of_its_values(prepare: Prepare, capsys: C
         assert f"  {column}: " in out
 
 
+@pytest.mark.parametrize(
+    ("name", "damage", "token"),
+    [
+        ("weights", lambda array: array * 2, "weights"),
+        ("values", lambda array: array * 0, "weights"),
+        ("offsets", lambda array: array[:-1], "6 items"),
+        ("vectors", lambda array: array * 2, "length 2"),
+    ],
+)
+def test_a_check_finds_features_that_are_wrong(prepare: Prepare, name: str, damage: Any, token: str) -> None:
+    table = pl.DataFrame({"item": [1, 2, 3, 4, 5, 9], "kind": [*"ababab"], "image": [[0.6, 0.8]] * 6})
+    assert prepare(table, name="items.parquet") == 0
+    metadata = check_dataset(Path("out"))
+    file = Path("out/item_features") / f"{name}.npy"
+    np.save(file, damage(np.load(file)))
+    Path("out/metadata.json").unlink()
+    write_metadata(Path("out"), {key: value for key, value in metadata.items() if key not in ("files", "fingerprint")})
+    with pytest.raises(DataError, match=token):
+        check_dataset(Path("out"))
+
+
 def test_words_of_two_items_and_vectors_of_length_one(prepare: Prepare) -> None:
     table = pl.DataFrame(
         {
@@ -138,6 +162,26 @@ def test_settings_name_the_kinds_and_leave_the_rest_out(prepare: Prepare, capsys
     assert "brand: not used" in out
 
 
+def test_a_dataset_that_extends_another_keeps_its_numbers(prepare: Prepare, capsys: Capture) -> None:
+    assert prepare(TABLE) == 0
+    before = features(open_dataset(Path("out")))
+    Path("out").rename("old")
+    with Path("log.csv").open("a") as log:
+        log.write("e,7,1700000000\ne,1,1700000001\ne,7,1700000002\n")
+    more = TABLE + "7,Comedy|Musical,y,2.0,true\n"
+    assert prepare(more, "--data.extends=old") == 0
+    after = features(open_dataset(Path("out")))
+    assert {item: after[item] for item in before} == before
+    assert after[7] == {**before[2], "stock": before[1]["stock"]}  # a musical is a value that the model does not know
+    old, new = (open_dataset(Path(name)).metadata["item_features"] for name in ("old", "out"))
+    assert {name: of["n_values"] for name, of in old.items()} == {name: of["n_values"] for name, of in new.items()}
+    for content, words in ((more, ["--data.item_features.genre=category"]), ("item,genre\n1,Comedy\n", [])):
+        assert prepare(content, "--data.extends=old", "--data.replace=true", *words) == 2
+        assert "item_features" in capsys.readouterr().err
+    assert preprocessing.main(["log.csv", "--data.extends=old", "--data.dataset_dir=other"]) == 2
+    assert "--items=FILE" in capsys.readouterr().err
+
+
 ITEMS = "item,kind\n1,a\n2,b\n3,a\n"
 
 
@@ -161,7 +205,6 @@ ITEMS = "item,kind\n1,a\n2,b\n3,a\n"
         (ITEMS, ["--data.item_features.kind=number"], ["kind", '"a"']),
         (ITEMS, ["--data.item_features.kind=vector"], ["kind", "vector"]),
         (ITEMS, ["--data.item_features=3"], ["item_features"]),
-        (ITEMS, ["--data.extends=out"], ["data.extends"]),
         ("item,kind\n1,\n2,\n", ["--data.item_features.kind=category"], ["kind", "empty"]),
         ('{"1": 3}', [], ["items.csv"]),
         ("[1, 2]", [], ["items.csv"]),
@@ -249,7 +292,7 @@ def test_the_names_of_the_numbers_are_the_values_of_the_file(
     if not any(values):
         return
     file = read_item_file(str(place / "items.parquet"), kinds, item_column="item", item_type=pl.Int64())
-    write_features(place, file, table["item"], np.ones(len(values), np.int64))
+    write_features(place, file, table["item"], np.ones(len(values), np.int64), {})
     names = dict(pl.read_parquet(place / "item_features" / "values.parquet").select("number", "name").rows())
     offsets, numbers = (np.load(place / "item_features" / f"{name}.npy") for name in ("offsets", "values"))
     parts = [numbers[start:stop].tolist() for start, stop in pairwise(offsets)]
