@@ -106,7 +106,7 @@ def test_each_kind_becomes_the_numbers_of_its_values(prepare: Prepare, capsys: C
     ("name", "damage", "token"),
     [
         ("weights", lambda array: array * 2, "weights"),
-        ("values", lambda array: array * 0, "weights"),
+        ("values", lambda array: array + 100, "weights"),
         ("offsets", lambda array: array[:-1], "6 items"),
         ("vectors", lambda array: array * 2, "length 2"),
     ],
