@@ -145,11 +145,11 @@ class Data(Table):
     titles_path: DataPath = ""
     """file or URL with the item titles; "" = movies.dat, movies.csv or u.item next to MovieLens data, if present"""
     items_path: DataPath = ""
-    """file or URL with a row for each item, whose columns are its features; CSV, Parquet, JSON lines; items that the
-    log does not have become cold items of the catalogue; "" = none"""
+    """file or URL with a row for each item, "" = none; its columns are features of the items; CSV, Parquet, JSON lines;
+    items that the log does not have become cold items of the catalogue"""
     item_features: dict[str, FeatureKind] = {}
-    """column of data.items_path → its kind: category, categories, number, words, vector or ignore; {} = all columns
-    that can be told"""
+    """column of data.items_path → its kind, {} = all that can be told; category = one value; categories = a list or a
+    text with a separator; number = 16 quantiles; words = of a text, hashed; vector = ready-made numbers; ignore"""
     user_column: str = "auto"
     """column of the user ids (table); auto = recognized, as are the other columns"""
     item_column: str = "auto"
@@ -269,8 +269,8 @@ class Model(Table):
     item_features: bool = True
     """use the item features that the dataset has; false = ids alone"""
     id_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """share of the items whose id is hidden in each training step (with item features); an item is then understood by
-    its features, as a new one must be"""
+    """share of the items whose id is hidden in a training step; an item is then understood by its features, as a new
+    one must be; only with item features"""
 
     @property
     def knows_times(self) -> bool:

@@ -1,14 +1,16 @@
 """Decide which items may be recommended, and how many of a kind, by the columns of the items."""
 
 import difflib
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 
 from bert4rec.runtime.errors import SettingsError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -28,6 +30,8 @@ def make_rules(columns: pa.Table, *, where: str = "", at_most: int = 0, per: str
     Of items without a value in that column, any number may be recommended. Raises `SettingsError` for a condition or a
     column that cannot be used.
     """
+    import polars as pl  # not a part of what a package needs without rules
+
     if bool(at_most) != bool(per):
         raise SettingsError("at_most and per: go together, as in --at-most=2 --per=category")
     if at_most < 0:
@@ -37,8 +41,10 @@ def make_rules(columns: pa.Table, *, where: str = "", at_most: int = 0, per: str
     return Rules(allowed, _groups(items, per) if per else None, at_most)
 
 
-def _allowed(items: pl.DataFrame, where: str) -> Bools:
+def _allowed(items: "pl.DataFrame", where: str) -> Bools:
     """Return whether each item fulfils the condition; one with a missing value does not."""
+    import polars as pl
+
     try:
         allowed = items.select(allowed=pl.sql_expr(where))["allowed"]
     except pl.exceptions.PolarsError as error:
@@ -51,12 +57,14 @@ def _allowed(items: pl.DataFrame, where: str) -> Bools:
     return allowed.fill_null(False).to_numpy()
 
 
-def _groups(items: pl.DataFrame, per: str) -> Ints:
+def _groups(items: "pl.DataFrame", per: str) -> Ints:
     """Return a number for each value of the column; items without a value have a number of their own."""
     if per not in items.columns:
         nearest = difflib.get_close_matches(per, items.columns, n=1)
         advice = f"; did you mean {nearest[0]}?" if nearest else ""
         raise SettingsError(f"per = {per}: no column of the items; they have: {', '.join(items.columns)}{advice}")
+    import polars as pl
+
     values = items[per]
     if values.dtype.is_nested():
         raise SettingsError(f"per = {per}: has lists; expected: a column with one value for each item")

@@ -163,7 +163,7 @@ def test_another_input_replaces_a_dataset_where_it_is_told_to(
     for told in (["--data.replace=true"], ["--data.replace", "true"]):
         assert rows_of(prepare(*told, *table(tmp_path / f"{len(told)}.csv", 6))) == 24
         next_line = capsys.readouterr().out.splitlines()[-1]
-        assert next_line.endswith(f"train.py -- {tmp_path}/dataset --config={tmp_path}/empty.toml")
+        assert next_line.endswith(f"train.py {tmp_path}/dataset --config={tmp_path}/empty.toml")
 
 
 def test_a_public_set_is_known_by_its_source_wherever_it_lies(prepare: Prepare, tmp_path: Path) -> None:

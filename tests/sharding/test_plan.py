@@ -88,7 +88,7 @@ def test_the_page_names_every_shard_and_every_process() -> None:
     plan = make_plan(make_job(20, 2), Memory(host=10**9))
     first, table, *_, last = to_text(plan).splitlines()
     assert first.split()[1:] == ["dmp", "on", "2", "x", "cpu,", "2", "a", "host"]
-    assert numbers(table) == ["20", "68", "2", "10", "68", "2", "2", "2.72", "44"]
+    assert numbers(table) == ["20", "68", "64", "2", "10", "68", "2", "2", "2.72", "44"]
     shard = next(line for line in to_text(plan).splitlines() if "rows 10" in line)
     assert numbers(shard) == ["10", "19", "0", "67", "1", "2720", "44"]
     held, needs = plan.resident_bytes(1), sum(plan.needs[1][1].values())
@@ -106,7 +106,10 @@ def test_a_plan_names_every_table(monkeypatch: Patch) -> None:
     job = replace(make_job(20, 2, embed_dim=8), kind="grouped")
     plan = make_plan(job, Memory(host=10**9))
     assert job.updates == {"item": "dense_shards", "group": "fused"}
-    tables = ["20 x 12, row_wise, 2 x [10 x 12] on 2 of 2", "5 x 8, row_wise, 2 x [2 x 8 … 3 x 8] on 2 of 2"]
+    tables = [
+        "20 x 12 (8 wide, with bias and padding), row_wise, 2 x [10 x 12] on 2 of 2",
+        "5 x 8, row_wise, 2 x [2 x 8 … 3 x 8] on 2 of 2",
+    ]
     assert all(table in summary(plan) for table in tables)
     assert all(n_bytes in summary(plan) for n_bytes in ("480 bytes", "64 bytes … 96 bytes", "8 bytes … 12 bytes"))
     assert len(to_text(plan).splitlines()) == len(summary(plan).splitlines()) + 2 + 4 + 2 + 2

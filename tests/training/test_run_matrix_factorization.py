@@ -117,4 +117,5 @@ def test_a_plan_counts_users(capsys: Capture, rated_folder: Path) -> None:
     texts = {name: json.dumps(value) if isinstance(value, list) else value for name, value in settings.items()}
     options = [f"--{name}={text}" for name, text in texts.items()]
     assert main(["plan", *cluster, *options]) == 0
-    assert "user: 200,948 x 56, row_wise, 4 x [50,237 x 56]" in capsys.readouterr().out
+    user = "user: 200,948 x 56 (52 wide, with bias and padding), row_wise, 4 x [50,237 x 56]"
+    assert user in capsys.readouterr().out
