@@ -1,10 +1,8 @@
 """Content neighbours: cosines of feature vectors, written out for five items."""
 
 from math import log, sqrt
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
@@ -12,37 +10,7 @@ from bert4rec.dataset.histories import Rows
 from bert4rec.models import content
 from bert4rec.models.content import ContentScorer
 from bert4rec.runtime.collectives import Partition
-
-
-class Bag(NamedTuple):
-    name: str
-    n_values: int
-
-
-class FeatureRows(NamedTuple):
-    values: npt.NDArray[np.int64]
-    lengths: npt.NDArray[np.int64]
-    weights: npt.NDArray[np.float32]
-    vectors: npt.NDArray[np.float32]
-
-
-class InMemory:
-    """Features of items: bags of joint values, and vectors."""
-
-    def __init__(self, values: list[list[int]], bags: dict[str, int], vectors: npt.NDArray[np.float32]) -> None:
-        self._values, self._vectors = values, vectors
-        self.bags = tuple(Bag(*bag) for bag in bags.items())
-        self.n_values, self.width = sum(bags.values()), vectors.shape[1]
-        self.vector_widths = {"picture": self.width} if self.width else {}
-
-    def read(self, items: npt.NDArray[np.int64]) -> FeatureRows:
-        values = [self._values[item] for item in items]
-        first = self.bags[0].n_values if self.bags else 0
-        weights = [1 / sum((value < first) == (other < first) for other in of) for of in values for value in of]
-        return FeatureRows(
-            np.array([value for of in values for value in of], np.int64), np.array([len(of) for of in values]),
-            np.array(weights, np.float32), self._vectors[items],
-        )  # fmt: skip
+from tests.features import InMemory
 
 
 def rows_of(*histories: list[int]) -> Rows:
@@ -66,7 +34,7 @@ NO_VECTORS = np.zeros((5, 0), np.float32)
 
 
 def test_cosines_written_out() -> None:
-    """Item 0 = (category 1, tag 4), item 1 = (category 1, tags 4 and 5), of unlike rarity only 4 and 5 (2 items each)."""
+    """Item 0 = (category 1, tag 4), item 1 = (category 1, tags 4 and 5), tags of the same rarity (2 items each)."""
     features = InMemory(VALUES, {"category": 3, "tags": 3}, NO_VECTORS)
     half = sqrt(1 / 2)
     vectors = np.array(  # columns: category 1, category 2, tag 4, tag 5
