@@ -23,6 +23,7 @@ class Kind:
     dropout: tuple[tuple[int, float], ...] = ((0, 0.1),)  # (least mean interactions per item, dropout)
     smallest_batch: int = 64  # on all ranks together
     is_in_run_names: bool = True  # whether default run names contain it
+    needs_features: bool = False  # whether the dataset must have item features
 
     @property
     def is_trained(self) -> bool:
@@ -86,6 +87,7 @@ KINDS = {
         Kind(name="recent_popularity", title="recent popularity"),
         Kind(name="markov", title="Markov"),
         Kind(name="transition_graph", title="transition graph"),
+        Kind(name="content_neighbours", title="content neighbours", needs_features=True),
     )
 }
 UNTRAINED = tuple(name for name, kind in KINDS.items() if not kind.is_trained)

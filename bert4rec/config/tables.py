@@ -397,8 +397,11 @@ class Evaluation(Table):
     """rank items of the user's own history (keep) or not (leave_out); holds for the full protocol, the choice of the
     best epoch and recommend; auto = keep if more than 5 % of held-out targets are repeats"""
     baselines: Literal["auto"] | list[UntrainedName] = "auto"
-    """baselines to evaluate on the test split; popularity is always evaluated; auto = all four up to 5,000,000 training
-    positions and test users × items = 1,000,000,000"""
+    """baselines to evaluate on the test split; popularity is always evaluated; auto = all up to 5,000,000 training
+    positions and test users × items = 1,000,000,000; content_neighbours needs item features"""
+    feature_ablation: bool | Literal["auto"] = "auto"
+    """repeat the test without each of the model's item features, which measures what each of them gives; auto = up to
+    features × test users × items = 1,000,000,000"""
 
 
 class Checkpoint(Table):

@@ -24,6 +24,13 @@ class FeatureSizes(NamedTuple):
     width: int
 
 
+class BagFeature(NamedTuple):
+    """Hold the name of a feature and the number of its values, counted from 0; 0 = missing or unseen."""
+
+    name: str
+    n_values: int
+
+
 class FeatureRows(NamedTuple):
     """Hold the features of n items.
 
@@ -82,9 +89,19 @@ class ItemFeatures:
         return {**vars(self), "_arrays": {}}  # another process maps the files itself
 
     @property
+    def bags(self) -> list[BagFeature]:
+        """Return the features with values, in the order of their numbers."""
+        return [BagFeature(name, of["n_values"]) for name, of in self.about.items() if of["kind"] != "vector"]
+
+    @property
+    def vector_widths(self) -> dict[str, int]:
+        """Return the features with ready-made vectors, in the order of their columns, and their widths."""
+        return {name: of["width"] for name, of in self.about.items() if of["kind"] == "vector"}
+
+    @property
     def sizes(self) -> FeatureSizes:
         """Return the sizes of all features together."""
-        n_values = sum(each.get("n_values", 0) for each in self.about.values())
+        n_values = sum(bag.n_values for bag in self.bags)
         n_items = len(self._array("offsets")) - 1
         return FeatureSizes(n_values, len(self._array("values")) / n_items, self._array("vectors").shape[1])
 

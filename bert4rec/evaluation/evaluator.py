@@ -1,7 +1,7 @@
 """Evaluation of a model and its baselines on the held-out users of a dataset: ranks, lists and their metrics."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,7 +13,7 @@ from bert4rec.config.kinds import POPULARITY
 from bert4rec.dataset.format import LEFT_OUT, RATINGS, TEST, VALIDATION
 from bert4rec.dataset.histories import Bools, EvaluationSplit, Ints, TrainingPairs
 from bert4rec.dataset.reader import Dataset
-from bert4rec.evaluation.intervals import CONFIDENCE, RESAMPLES, Ranking, strongest_baseline
+from bert4rec.evaluation.intervals import CONFIDENCE, RESAMPLES, Ranking, loss_without, strongest_baseline
 from bert4rec.evaluation.metrics import MISSED, Lists
 from bert4rec.evaluation.ranker import HeldOut, Metrics, Ranker, to_metrics
 from bert4rec.evaluation.ratings import RatingMeter, mean_errors
@@ -61,6 +61,8 @@ class Evaluator:
       `precision`.
     - `baselines`: the kinds without training, in addition to popularity, that are ranked on the test split; `counting`
       makes their scorers. `left_out` is a sentence that says why other baselines are not ranked.
+    - `features`: the item features of the model without which its test is repeated; `features_not_tested` is a sentence
+      that says why it is not.
     - `leaves_out_seen`: whether the seen-item filter is on.
     - `pairs`: the parts of the pairs, if the loss learns ratings.
     - `known_items`: the items of the model's catalogue, if it differs from the dataset's.
@@ -79,6 +81,8 @@ class Evaluator:
     counting: BaselineFactory
     leaves_out_seen: bool = True
     left_out: str = ""
+    features: Sequence[str] = ()
+    features_not_tested: str = ""
     pairs: Mapping[str, PairExamples] = field(default_factory=dict)
     known_items: KnownItems | None = None
 
@@ -131,14 +135,35 @@ class Evaluator:
         of_means = on_rank_zero(lambda: mean_errors(TrainingPairs(self.dataset.histories), self.pairs, self.dataset))
         return errors | {"trained_pairs": n_trained} | of_means
 
+    def feature_differences(
+        self, model: nn.Module | Scorer, ranks: Mapping[str, Ranking], between: BatchCallback
+    ) -> dict[str, dict[str, Any]]:
+        """Return for each of the `features` how much NDCG@10 the test loses without it; {} without a test.
+
+        The keys are `difference` (positive: the feature helps), its 95 % `interval` and `p`, by `paired_difference`.
+        """
+        if not self.features or TEST not in ranks or not isinstance(model, nn.Module):
+            return {}
+        encoder = unwrap(model).item_table.features
+        alone = replace(self, protocols=[self._main_protocol])
+        without = {}
+        for name in self.features:
+            with encoder.without(name):
+                without[name] = alone._rank(alone._scorer(model), TEST, between, self._missed(TEST))
+        return on_rank_zero(
+            lambda: {name: loss_without(ranks[TEST], of, self._main_protocol) for name, of in without.items()}
+        )
+
     def n_batches(self, held_out: Mapping[str, HeldOut]) -> int:
-        """Return the number of calls of `between` in `ranks` and `ratings`."""
+        """Return the number of calls of `between` in `ranks`, `feature_differences` and `ratings`."""
         ranker = self._ranker(self.counting.scorer(POPULARITY, lambda: None))  # all scorers have as many batches
         kinds = list(self._names) if TEST in held_out else []
         ranked = [*held_out, *(TEST for _ in kinds)]
         n_ranked = sum(ranker.n_batches(len(self.dataset.splits[split]), self.protocols) for split in ranked)
         n_rated = self._rating_meter().n_batches(self.pairs[TEST_PAIRS]) if self.pairs else 0
-        return n_ranked + n_rated + sum(map(self.counting.n_parts, kinds))
+        n_without = ranker.n_batches(len(self.dataset.splits[TEST]), [self._main_protocol]) if TEST in held_out else 0
+        n_counted = sum(map(self.counting.n_parts, kinds))
+        return n_ranked + n_rated + n_counted + len(self.features) * n_without
 
     def results(self, ranks: Mapping[str, Ranking], held_out: Mapping[str, HeldOut]) -> dict[str, Any]:
         """Return the report's `intervals`, `slices` and metrics of all `ranks`, on all processes.
@@ -163,8 +188,13 @@ class Evaluator:
             results["intervals"] = {"confidence": CONFIDENCE, "resamples": RESAMPLES, **intervals}
         if TEST in ranks and "full" in ranks[TEST].ranks:
             facts = Facts.of(self.dataset, TEST, held_out[TEST].repeated)
-            results["slices"] = {TEST: slices(facts, ranks[TEST].ranks["full"], self.dataset.popularity)}
+            of_baselines = {kind: ranks[name].ranks["full"] for kind, name in self._names.items() if name in ranks}
+            results["slices"] = {TEST: slices(facts, ranks[TEST].ranks["full"], self.dataset.popularity, of_baselines)}
         return results
+
+    @property
+    def _main_protocol(self) -> str:
+        return "full" if "full" in self.protocols else self.protocols[0]
 
     @property
     def _names(self) -> dict[str, str]:

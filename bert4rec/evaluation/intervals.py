@@ -169,6 +169,12 @@ def strongest_baseline(model: Ranking, baselines: Mapping[str, Ranking]) -> dict
     return {"kind": kind, "protocol": protocol, "metric": metric, "difference": value, "interval": [low, high], "p": p}
 
 
+def loss_without(model: Ranking, without: Ranking, protocol: str) -> dict[str, Any]:
+    """Return how much NDCG@10 the model loses by a change: the paired `difference`, its `interval` and `p`."""
+    value, low, high, p = paired_difference(model.ndcg_of_users(protocol) - without.ndcg_of_users(protocol))
+    return {"difference": value, "interval": [low, high], "p": p}
+
+
 STEPS = (1, 2, 3, 5, 7)  # of each power of ten
 
 

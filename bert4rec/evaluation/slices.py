@@ -53,10 +53,13 @@ class Facts(NamedTuple):
         return cls(rows.lengths(indices), counts, is_repeated, rows.last_times)
 
 
-def slices(facts: Facts, ranks: Ints, popularity: Ints) -> dict[str, list[dict[str, Any]]]:
+def slices(
+    facts: Facts, ranks: Ints, popularity: Ints, baselines: Mapping[str, Ints] | None = None
+) -> dict[str, list[dict[str, Any]]]:
     """Return kind → slices, each with name, users, metrics and their intervals, without empty slices.
 
-    `ranks` [U] are those of the targets, `popularity` [V] the training positions of all items.
+    `ranks` [U] are those of the targets, `popularity` [V] the training positions of all items. With the ranks [U] of
+    `baselines`, a slice has the same figures for its `strongest_baseline`: the one with the highest NDCG@10 there.
     """
     kinds = {
         "history_length": _by_length(facts.history_length),
@@ -65,19 +68,31 @@ def slices(facts: Facts, ranks: Ints, popularity: Ints) -> dict[str, list[dict[s
         "repeated": iter([("new", ~facts.is_repeated), ("repeated", facts.is_repeated)]),
         "time": _by_time(facts.last_time),
     }
-    found = {kind: [_figures(name, ranks[part]) for name, part in parts if part.any()] for kind, parts in kinds.items()}
+    found = {
+        kind: [
+            {"name": name, "users": int(part.sum())}
+            | _figures(ranks[part])
+            | _strongest({kind: ranks[part] for kind, ranks in (baselines or {}).items()})
+            for name, part in parts
+            if part.any()
+        ]
+        for kind, parts in kinds.items()
+    }
     return {kind: parts for kind, parts in found.items() if parts}
 
 
-def _figures(name: str, ranks: Ints) -> dict[str, Any]:
-    metrics: Mapping[str, float] = ranking_metrics(ranks, [AT])
-    intervals = rank_intervals(ranks, [AT])
-    return {
-        "name": name,
-        "users": metrics["users"],
-        **{metric: metrics[metric] for metric in METRICS},
-        "intervals": {metric: intervals[metric] for metric in METRICS},
+def _figures(ranks: Ints) -> dict[str, Any]:
+    metrics, intervals = ranking_metrics(ranks, [AT]), rank_intervals(ranks, [AT])
+    return {metric: metrics[metric] for metric in METRICS} | {
+        "intervals": {metric: intervals[metric] for metric in METRICS}
     }
+
+
+def _strongest(baselines: Mapping[str, Ints]) -> dict[str, Any]:
+    if not baselines:
+        return {}
+    kind = max(baselines, key=lambda name: ranking_metrics(baselines[name], [AT])[f"NDCG@{AT}"])
+    return {"strongest_baseline": {"kind": kind, **_figures(baselines[kind])}}
 
 
 def _by_length(lengths: Ints) -> Parts:

@@ -1,5 +1,7 @@
 """The features of the items of a lookup: values of bags, ready-made vectors, and which items have been trained on."""
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -8,6 +10,13 @@ from torch import Tensor
 from bert4rec.dataset.item_features import ItemFeatures
 from bert4rec.dataset.reader import Dataset
 from bert4rec.feed.batch import AnyBatch, Batch, FeatureBags, Lookup
+
+
+class FeaturePlace(NamedTuple):
+    """Hold the `values` of a feature among all values, and its `columns` of the ready-made vectors; one is empty."""
+
+    values: slice
+    columns: slice
 
 
 class FeatureReader:
@@ -19,6 +28,18 @@ class FeatureReader:
     def __init__(self, features: ItemFeatures, is_warm: npt.NDArray[np.bool_]) -> None:
         self._features, self._is_warm = features, is_warm
         self.sizes = features.sizes
+
+    def places(self) -> dict[str, FeaturePlace]:
+        """Return the name of each feature, and its place."""
+        places, first = {}, 0
+        for bag in self._features.bags:
+            places[bag.name] = FeaturePlace(slice(first, first + bag.n_values), slice(0, 0))
+            first += bag.n_values
+        first = 0
+        for name, width in self._features.vector_widths.items():
+            places[name] = FeaturePlace(slice(0, 0), slice(first, first + width))
+            first += width
+        return places
 
     def read(self, ids: Tensor) -> FeatureBags:
         """Return the features of the items `ids` [n] int64, on the device of `ids`."""

@@ -9,9 +9,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bert4rec.config.kinds import POPULARITY
+from bert4rec.config.kinds import KINDS, POPULARITY
 from bert4rec.dataset.histories import Indices, Rows
 from bert4rec.dataset.reader import Dataset
+from bert4rec.models.content import ContentScorer, n_parts
 from bert4rec.models.transitions import TrainingHistories, Transitions, TransitionScorer
 from bert4rec.runtime.collectives import Partition
 
@@ -99,7 +100,7 @@ def newest_from(times: Callable[[], Iterable[Indices]], n_newest: int) -> int:
     return prefix + EARLIEST
 
 
-UntrainedScorer: TypeAlias = PopularityScorer | TransitionScorer
+UntrainedScorer: TypeAlias = PopularityScorer | TransitionScorer | ContentScorer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +112,8 @@ class BaselineFactory:
 
     def n_parts(self, kind: str) -> int:
         """Return the number of calls of `between` while the scorer of `kind` is made."""
+        if KINDS[kind].needs_features:
+            return n_parts(self.dataset.n_items)
         histories = TrainingHistories(self.dataset)
         n_passes = {POPULARITY: 0, "recent_popularity": 1 + len(DIGITS) * histories.has_times}.get(kind, 1)
         return n_passes * histories.n_parts
@@ -122,6 +125,9 @@ class BaselineFactory:
             return PopularityScorer(popularity, self.partition)
         if kind == "recent_popularity":  # ties are broken by overall popularity
             return PopularityScorer(in_order(recent_counts(histories, RECENT_SHARE), popularity), self.partition)
+        if KINDS[kind].needs_features:
+            assert self.dataset.features is not None, "refused before"
+            return ContentScorer(self.dataset.features, self.dataset.n_items, self.partition, between)
         transitions = Transitions.count(histories, reach=N_LAST_ITEMS[kind], decay=DECAY)
         return TransitionScorer(
             transitions, popularity, self.partition, n_last_items=N_LAST_ITEMS[kind], decay=DECAY, smoothing=SMOOTHING

@@ -7,6 +7,8 @@ in "DropoutNet", Volkovs et al. 2017).
 """
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -79,6 +81,22 @@ class FeatureEncoder(nn.Module):
                 vectors[:, self.embed_dim] += NEVER * (1 - part.is_warm)
             return vectors
 
+    @contextmanager
+    def without(self, name: str) -> Iterator[None]:
+        """Leave out the feature `name`: its weights are 0 in this context, and the same as before after it."""
+        place = self._reader.places()[name]
+        weights = [self.values.detach()[place.values]]
+        if self.projection is not None:
+            weights.append(self.projection.weight.detach()[:, place.columns])
+        originals = [part.clone() for part in weights]
+        try:
+            for part in weights:
+                part.zero_()
+            yield
+        finally:
+            for part, original in zip(weights, originals, strict=True):
+                part.copy_(original)
+
     @property
     def _reader(self) -> FeatureReader:
         assert self.reader is not None, "a model with item features needs their reader"
@@ -113,9 +131,9 @@ class CatalogueFeatures(NamedTuple):
         )
         counts = torch.cat([F.pad(part.offsets, (0, 1), value=len(part.values)).diff() for part in bags])
         rows = torch.repeat_interleave(torch.arange(n), counts)
-        product = _csr(rows, values, weights, (n, n_values))
+        product = csr(rows, values, weights, (n, n_values))
         order = torch.argsort(values, stable=True)
-        transposed = _csr(values[order], rows[order], weights[order], (n_values, n))
+        transposed = csr(values[order], rows[order], weights[order], (n_values, n))
         tensors = (tensor.to(device) for tensor in (product, transposed, vectors, is_warm))
         return cls(first, *tensors)
 
@@ -159,7 +177,7 @@ def uniform(ids: Tensor, seed: int, step: int) -> Tensor:
     return ((bits ^ ((bits >> 31) & 0x1_FFFF_FFFF)) & 0xFF_FFFF).float() / 2**24
 
 
-def _csr(rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+def csr(rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
     """Return the sparse matrix of `values` [N] at ascending `rows` and at `columns` [N]."""
     ends = F.pad(torch.bincount(rows, minlength=shape[0]).cumsum(0), (1, 0))
     with warnings.catch_warnings():

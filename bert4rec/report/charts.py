@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MODEL, POPULARITY, BEST, INK, MUTED, GRID, BAND = (
     "#2563c9", "#b4690e", "#4d7c0f", "#22262e", "#69707d", "#e2e4e9", "#dbe6f8",
 )  # fmt: skip
-OTHERS = ("#0e7c86", "#8b46c1", "#b5306f")
+OTHERS = ("#0e7c86", "#8b46c1", "#b5306f", "#be3a2b")
 VARIABLES = {
     MODEL: "model", POPULARITY: "popularity", BEST: "best", INK: "ink", MUTED: "muted", GRID: "grid", BAND: "band",
     **{colour: f"other-{number}" for number, colour in enumerate(OTHERS, 1)},
@@ -54,7 +54,7 @@ METRICS = {
 }
 COLOURS = {
     MODEL_KIND: MODEL, "popularity": POPULARITY, BEST_POSSIBLE: BEST, "markov": OTHERS[0],
-    "recent_popularity": OTHERS[1], "transition_graph": OTHERS[2],
+    "recent_popularity": OTHERS[1], "transition_graph": OTHERS[2], "content_neighbours": OTHERS[3],
 }  # fmt: skip
 """Kind → its colour, also that of its dot in the tables."""
 MAX_POINTS = 600  # points of a curve; more are invisible and make the file large

@@ -6,6 +6,7 @@ from typing import Any
 
 from bert4rec.checkpoint import run_folder
 from bert4rec.checkpoint.run_folder import HTML_PAGE, PICTURE, PICTURES
+from bert4rec.config.kinds import KINDS
 from bert4rec.report import tables
 from bert4rec.report.charts import charts, learning_curve, page_values, to_png
 from bert4rec.report.figures import (
@@ -32,7 +33,7 @@ def report_page(report: Report) -> str:
     """Return the report as Markdown."""
     page = render(
         "report.md.j2", **_shared_values(report), rules=rules(report), metrics_table=metrics_table,
-        ratings_line=ratings_line, files=run_folder,
+        features_table=_features_table(report), ratings_line=ratings_line, files=run_folder,
     )  # fmt: skip
     return page + "\n"
 
@@ -48,6 +49,7 @@ def _shared_values(report: Report) -> dict[str, Any]:
         "title": model[:1].upper() + model[1:],
         "summary": summary(report),
         "verdict": verdict(report),
+        "feature_rows": tables.feature_rows(report),
     }
 
 
@@ -65,6 +67,11 @@ def _metric_table(table: tables.MetricTable) -> str:
         for one in sorted(table.contestants, key=lambda one: LAST.get(one.kind, 0))
     ]
     return markdown_table(header, rows)
+
+
+def _features_table(report: Report) -> str:
+    rows = tables.feature_rows(report)
+    return markdown_table(["without", "NDCG@10 lost", "95 % interval"], rows) if rows else ""
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, of_numbers: bool = True) -> str:
@@ -125,6 +132,7 @@ def _values(contents: Contents, defaults: Settings) -> dict[str, Any]:
         "validation_tables": tables.metric_tables(report, "validation"),
         "identified": identified,
         "published": published,
+        "kind_titles": {name: kind.title for name, kind in KINDS.items()},
         "examples": contents.examples,
         "settings": [setting for setting in settings if not setting.is_chosen],
         "chosen": [setting for setting in settings if setting.is_chosen],

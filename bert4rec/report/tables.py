@@ -76,6 +76,14 @@ def metric_tables(report: Report, split: str = "test") -> list[MetricTable]:
     return tables
 
 
+def feature_rows(report: Report) -> list[tuple[str, str, str]]:
+    """Return for each item feature its name, how much NDCG@10 the test loses without it, and the interval."""
+    return [
+        (name, f"{of['difference']:+.4f}", "{:+.4f} – {:+.4f}".format(*of["interval"]))
+        for name, of in report.get("features", {}).items()
+    ]
+
+
 def cell(value: float | None, interval: Sequence[float] | None) -> Cell:
     """Return a figure with four decimals, or fewer if it is large: 0.3113, 12.46, 1,204."""
     if value is None:

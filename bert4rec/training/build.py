@@ -29,7 +29,7 @@ from bert4rec.models.losses import LossSettings
 from bert4rec.models.ranking_model import model_class
 from bert4rec.report.log import MetricsLog, open_trackers
 from bert4rec.runtime.collectives import Partition, all_reduce_min, on_rank_zero
-from bert4rec.runtime.errors import SettingsError
+from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.runtime.memory import Memory, available
 from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.signals import Interruption
@@ -173,11 +173,27 @@ def build_model(config: Config, world: Processes, plan: Plan, features: FeatureR
     return wrapped
 
 
-def make_evaluator(config: Config, world: Processes, dataset: Dataset) -> Evaluator:
-    """Return the evaluator for resolved settings."""
+def require_features(config: Config, dataset: Dataset) -> None:
+    """Raise `DataError` if the settings name a kind that needs item features, and `dataset` has none."""
+    named = {"model.kind": [config.model.kind]}
+    if config.evaluation.baselines != "auto":
+        named["evaluation.baselines"] = config.evaluation.baselines
+    for key, kinds in named.items():
+        if dataset.features is None and (needing := [kind for kind in kinds if KINDS[kind].needs_features]):
+            raise DataError(
+                f"{dataset.folder}: has no item features, but {key} names {needing[0]}, which needs them; prepare the "
+                "data again with --data.items_path=FILE, or leave it out"
+            )
+
+
+def make_evaluator(
+    config: Config, world: Processes, dataset: Dataset, features: FeatureReader | None = None
+) -> Evaluator:
+    """Return the evaluator for resolved settings, of a model with the item `features`."""
     settings = config.evaluation
     partition = Partition(world.rank, world.world_size)
     baselines, left_out = choose_baselines(config, dataset)
+    names, not_tested = choose_features(config, dataset, features)
     is_rated = config.training.loss == "mse"
     return Evaluator(
         dataset=dataset,
@@ -191,6 +207,8 @@ def make_evaluator(config: Config, world: Processes, dataset: Dataset) -> Evalua
         counting=BaselineFactory(dataset=dataset, partition=partition),
         leaves_out_seen=settings.seen_items == "leave_out",
         left_out=left_out,
+        features=names,
+        features_not_tested=not_tested,
         pairs=parts_of_pairs(TrainingPairs(dataset.histories), **_of_examples(config)) if is_rated else {},
     )
 
@@ -204,13 +222,28 @@ def choose_baselines(config: Config, dataset: Dataset) -> tuple[list[str], str]:
         return [], ""
     if config.evaluation.baselines != "auto":
         return [kind for kind in BASELINES if kind in config.evaluation.baselines], ""
+    possible = [kind for kind in BASELINES if dataset.features is not None or not KINDS[kind].needs_features]
     n_positions, n_users = int(dataset.popularity.sum()), len(dataset.splits[TEST])
     if n_positions <= ALL_BASELINES_UP_TO and n_users * dataset.n_items <= ALL_BASELINES_UP_TO_SCORES:
-        return list(BASELINES), ""
+        return possible, ""
     return [], (
         f"Popularity is the only baseline: with {n_positions:,} training positions, {n_users:,} test users and "
-        f"{dataset.n_items:,} items the rest takes minutes; set evaluation.baselines = {json.dumps(BASELINES)} to "
+        f"{dataset.n_items:,} items the rest takes minutes; set evaluation.baselines = {json.dumps(possible)} to "
         "include it."
+    )
+
+
+def choose_features(config: Config, dataset: Dataset, features: FeatureReader | None) -> tuple[list[str], str]:
+    """Return the item features without which the test is repeated, and why it is not ("" if it is or has none)."""
+    names = [] if features is None else [*features.places()]
+    chosen, n_users = config.evaluation.feature_ablation, len(dataset.splits[TEST])
+    if not names or not n_users or chosen is False:
+        return [], ""
+    if chosen is True or len(names) * n_users * dataset.n_items <= ALL_BASELINES_UP_TO_SCORES:
+        return names, ""
+    return [], (
+        f"What each item feature gives was not measured: with {len(names)} features, {n_users:,} test users and "
+        f"{dataset.n_items:,} items it takes minutes; set evaluation.feature_ablation = true to measure it."
     )
 
 

@@ -33,7 +33,7 @@ from bert4rec.runtime.processes import Processes, process_group, rendezvous, thi
 from bert4rec.runtime.signals import Interruption
 from bert4rec.sharding.plan import summary
 from bert4rec.training.agreement import Facts, environment_facts, preflight
-from bert4rec.training.build import build_model, make_evaluator, plan_of_all, resolved
+from bert4rec.training.build import build_model, make_evaluator, plan_of_all, require_features, resolved
 from bert4rec.training.results import EvaluationResult, evaluate_model, make_report
 
 logger = logging.getLogger(__name__)
@@ -75,6 +75,7 @@ def _prepare(
     """Return this rank, its dataset and the known items; and the facts that must be equal on all ranks."""
     world = this_process(config.parallelism.device, store, minutes=config.parallelism.timeout_minutes)
     dataset = _open_dataset(config, trained, verify=world.local_rank == 0)
+    require_features(config, dataset)
     facts = environment_facts(config.model_dump(mode="json"), dataset.metadata["fingerprint"], world.device.type)
     return (world, dataset, _known_items(dataset, trained)), facts | {
         "weights": {"weights (checksum)": trained.checksum}
@@ -149,7 +150,7 @@ def _complete(
     logger.info(summary(plan))
     logger.info(f"weights: {trained.folder}; dataset: {dataset.folder}")
     model = build_model(config, world, plan, features)
-    evaluator = replace(make_evaluator(config, world, dataset), known_items=known)
+    evaluator = replace(make_evaluator(config, world, dataset, features), known_items=known)
     load_weights(trained, model)
     held_out = evaluator.held_out()
     on_rank_zero(lambda: _try(output))  # fail before the work, not after it

@@ -58,6 +58,8 @@ def evaluate_model(
     """Return the ranks and figures of `model` on everything that is `held_out`; every rank calls this."""
     ranks = evaluator.ranks(model, held_out, between)
     figures = evaluator.results(ranks, held_out)
+    if features := evaluator.feature_differences(model, ranks, between):
+        figures["features"] = features
     if ratings := evaluator.ratings(model, between):
         figures[RATINGS] = ratings
     return EvaluationResult(held_out, ranks, figures)
@@ -78,7 +80,8 @@ def make_report(evaluator: Evaluator, result: EvaluationResult, model: Model, *,
     }
     report["protocols"] = protocols(report)
     report["hits_by_rank"] = hits_by_rank({name: ranking.ranks for name, ranking in result.ranks.items()})
-    return report | ({"baselines_left_out": evaluator.left_out} if evaluator.left_out else {})
+    reasons = {"baselines_left_out": evaluator.left_out, "features_not_tested": evaluator.features_not_tested}
+    return report | {name: reason for name, reason in reasons.items() if reason}
 
 
 def _about_dataset(dataset: Dataset, held_out: Mapping[str, HeldOut]) -> dict[str, Any]:

@@ -69,6 +69,7 @@ def _prepare(config: Config, store: dist.Store) -> tuple[tuple[Processes, Datase
             f'{dataset.folder}: has no ratings, but training.loss = "mse" needs them; prepare data with ratings (from '
             "a table: --data.rating_column=NAME), or choose another loss"
         )
+    build.require_features(config, dataset)
     facts = environment_facts(config.model_dump(mode="json"), dataset.metadata["fingerprint"], world.device.type)
     return (world, dataset), facts
 
@@ -80,13 +81,14 @@ def _train_and_report(
     """Train, test the best weights, write the report; return the run folder, locked until `resources` close."""
     context = make_context(config, world, dataset, resources)
     config, folder = context.config, context.folder
-    evaluator = build.make_evaluator(config, world, dataset)
+    features = build.feature_reader(config, dataset)
+    evaluator = build.make_evaluator(config, world, dataset, features)
     log = None
     if world.is_rank_zero:
         write_run_header(context, evaluator)
         log = build.metrics_log(config, folder, purge_from=context.state().step)
     seed_everything(config.training.seed, world.rank)
-    model, optimizers = build.build(config, world, context.plan, build.feature_reader(config, dataset))
+    model, optimizers = build.build(config, world, context.plan, features)
     with Interruption(max(PATIENCE, config.checkpoint.seconds_on_signal) if may_exit else None) as interruption:
         trainer = _trainer(context, model, optimizers, evaluator, interruption, log)
         result, examples = _fit_and_test(context, trainer, evaluator, model, log, began)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert4rec.config.kinds import UNTRAINED
+from bert4rec.config.kinds import KINDS, UNTRAINED
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import LEFT_OUT
 from bert4rec.dataset.histories import EvaluationSplit
@@ -191,7 +191,7 @@ def test_ranks_do_not_depend_on_the_processes(
     assert_same(pools(n_processes).run(jobs.rank_with_model, other, split), alone)
 
 
-@pytest.mark.parametrize("kind", UNTRAINED)
+@pytest.mark.parametrize("kind", [kind for kind in UNTRAINED if not KINDS[kind].needs_features])
 def test_kinds_without_training_do_not_depend_on_the_processes(
     pools: Any, small_config: Callable[..., Config], kind: str
 ) -> None:
@@ -199,6 +199,24 @@ def test_kinds_without_training_do_not_depend_on_the_processes(
     assert len({*alone["full"].tolist()}) > 10
     for n_processes in (2, 3):
         assert_same(pools(n_processes).run(jobs.rank_untrained, small_config(), kind, "test"), alone)
+
+
+def test_content_neighbours_and_the_test_without_a_feature_do_not_depend_on_the_processes(
+    pools: Any, small_config: Callable[..., Config]
+) -> None:
+    config = small_config(**{"parallelism.mode": "dmp"})
+    (ranks,), ((results, of_features),) = (
+        pools(1).run(job, config) for job in (jobs.rank_by_content, jobs.results_with_features)
+    )
+    assert len({*ranks["full"].tolist()}) > 10
+    assert list(of_features) == ["genre", "tags", "picture"]
+    for feature in of_features.values():
+        low, high = feature["interval"]
+        assert low <= feature["difference"] <= high
+    assert "content_neighbours" in results["baselines"]
+    for n_processes in (2, 3):
+        assert_same(pools(n_processes).run(jobs.rank_by_content, config), ranks)
+        assert pools(n_processes).run(jobs.results_with_features, config) == [(results, of_features)] * n_processes
 
 
 @pytest.mark.parametrize("dataset", ["small", "log"])

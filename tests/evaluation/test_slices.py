@@ -75,6 +75,15 @@ def test_the_figures_are_those_of_the_slice_alone() -> None:
     assert json.loads(json.dumps(known))["users"] == 6
 
 
+def test_each_slice_has_the_baseline_that_is_the_strongest_there() -> None:
+    of_cold, of_known = (np.where(FACTS.train_count == 0, *ranks).astype(np.int32) for ranks in ((2, 11), (11, 1)))
+    (known, cold) = slices(FACTS, RANKS, POPULARITY, {"content_neighbours": of_cold, "markov": of_known})["target"]
+    assert known["strongest_baseline"] == {
+        "kind": "markov", "HR@10": 1.0, "NDCG@10": 1.0, "intervals": {"HR@10": [1.0, 1.0], "NDCG@10": [1.0, 1.0]},
+    }  # fmt: skip
+    assert (cold["strongest_baseline"]["kind"], cold["strongest_baseline"]["HR@10"]) == ("content_neighbours", 1.0)
+
+
 def facts_of(dataset: Dataset) -> dict[str, Facts]:
     return {"test": Facts.of(dataset, "test", HeldOut.of(dataset.splits["test"], Partition()).repeated)}
 

@@ -1,6 +1,6 @@
 """What an item is besides its id: the sums of features, written out in NumPy, and their gradients."""
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ from bert4rec.dataset.item_features import FeatureSizes
 from bert4rec.feed.batch import Lookup
 from bert4rec.feed.features import FeatureReader
 from bert4rec.models.item_features import NEVER, FeatureEncoder, FeatureSettings, uniform
+from tests.features import Bag
 
 D, WIDTH, N_VALUES, VECTOR = 4, 8, 6, 3
 
@@ -26,12 +27,14 @@ class InMemory:
     """Features of five items: a category with values 0 to 2, and a bag with values 3 to 5."""
 
     sizes = FeatureSizes(N_VALUES, 2.6, VECTOR)
-    bags = ([1, 3], [2, 4, 5], [0, 3], [1, 5], [2, 3, 4, 5])
+    vector_widths: ClassVar = {"picture": VECTOR}
+    bags = (Bag("genre", 3), Bag("tags", 3))
+    values = ([1, 3], [2, 4, 5], [0, 3], [1, 5], [2, 3, 4, 5])
     shares = ([1, 1], [1, 1 / 2, 1 / 2], [1, 1], [1, 1], [1, 1 / 3, 1 / 3, 1 / 3])
     vectors = np.random.default_rng(5).normal(size=(5, VECTOR)).astype(np.float32)
 
     def read(self, items: npt.NDArray[np.int64]) -> Rows:
-        values, shares = [self.bags[item] for item in items], [self.shares[item] for item in items]
+        values, shares = [self.values[item] for item in items], [self.shares[item] for item in items]
         return Rows(
             np.array([value for bag in values for value in bag], np.int64),
             np.array([len(bag) for bag in values], np.int64),
@@ -60,7 +63,7 @@ def by_hand(
     for item, row in zip(items, rows, strict=True):
         vector = row * float(has_id[item])
         features = torch.from_numpy(InMemory.vectors[item]) @ encoder.projection.weight.T
-        for value, share in zip(InMemory.bags[item], InMemory.shares[item], strict=True):
+        for value, share in zip(InMemory.values[item], InMemory.shares[item], strict=True):
             features = features + share * encoder.values[value]
         total.append(torch.cat([vector[:D] + features, vector[D:]]))
     return torch.stack(total)
@@ -115,3 +118,20 @@ def test_an_item_without_training_is_never_learnt_by_its_id(encoder: FeatureEnco
     encoder.catalogue(rows, 0).sum().backward()
     assert rows.grad is not None
     assert rows.grad[2].eq(0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "columns"), [("genre", [0, 1, 2], []), ("tags", [3, 4, 5], []), ("picture", [], [0, 1, 2])]
+)
+def test_without_a_feature_its_weights_are_zero_for_a_while(
+    encoder: FeatureEncoder, name: str, values: list[int], columns: list[int]
+) -> None:
+    assert encoder.projection is not None
+    before = [encoder.values.detach().clone(), encoder.projection.weight.detach().clone()]
+    expected = [weights.clone() for weights in before]
+    expected[0][values], expected[1][:, columns] = 0, 0
+    with encoder.without(name):
+        torch.testing.assert_close([encoder.values.data, encoder.projection.weight.data], expected, rtol=0, atol=0)
+    with pytest.raises(KeyError), encoder.without(name):
+        raise KeyError
+    torch.testing.assert_close([encoder.values.data, encoder.projection.weight.data], before, rtol=0, atol=0)

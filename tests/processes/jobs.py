@@ -65,6 +65,7 @@ from bert4rec.training.build import (
 )
 from bert4rec.training.state import State
 from bert4rec.training.trainer import Step, Trainer
+from tests.features import some_features
 from tests.models.networks import WithGroups
 
 CPU = torch.device("cpu")
@@ -284,6 +285,33 @@ def rank_untrained(config: Config, kind: str, split: str) -> Ranks:
     scorer = counting.scorer(kind, dist.barrier)
     with mock.patch("bert4rec.evaluation.tiles.MIN_TILE", 11):  # some tiles for every process
         return Ranker(scorer, batch_size=16, device=CPU).rank(dataset.splits[split], PROTOCOLS)
+
+
+def with_some_features() -> Any:
+    """Give every dataset the same item features."""
+    return mock.patch.object(Dataset, "features", property(lambda dataset: some_features(dataset.n_items)))
+
+
+def rank_by_content(config: Config) -> Ranks:
+    with with_some_features():
+        return rank_untrained(config, "content_neighbours", "test")
+
+
+def results_with_features(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a report says of a freshly initialised model with features, and of the same without each."""
+    with with_some_features():
+        dataset = open_folder(config)
+        config = resolved(config, here(), dataset)
+        features = feature_reader(config, dataset)
+        model, _ = build(config, here(), plan_of_all(config, here(), sizes_of(config, dataset)), features)
+        evaluator = make_evaluator(config, here(), dataset, features)
+        held_out, calls = evaluator.held_out(), []
+        ranks = evaluator.ranks(model, held_out, lambda: calls.append(None))
+        results = evaluator.results(ranks, held_out)
+        of_features = evaluator.feature_differences(model, ranks, lambda: calls.append(None))
+        assert len(calls) == evaluator.n_batches(held_out)
+        assert evaluator.feature_differences(model, ranks, lambda: None) == of_features  # the weights are restored
+        return results, of_features
 
 
 def results_with_model(config: Config) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from bert4rec.__main__ import main
 from bert4rec.config.kinds import KINDS, UNTRAINED
 from bert4rec.config.load import load_config
-from bert4rec.runtime.errors import Interrupted
+from bert4rec.runtime.errors import DataError, Interrupted
 from bert4rec.training.run import run
 from tests.fixture_types import Capture, Patch, Settings
 from tests.runs import report_of
@@ -23,7 +23,7 @@ pytestmark = [
 def test_each_kind_has_the_figures_that_it_has_beside_a_trained_model(small_config: Settings, made: Path) -> None:
     trained = report_of(made)
     assert list(trained["baselines"]) == ["recent_popularity", "markov", "transition_graph"]
-    for kind, title in ((kind, KINDS[kind].title) for kind in UNTRAINED):
+    for kind, title in ((kind, KINDS[kind].title) for kind in UNTRAINED if not KINDS[kind].needs_features):
         folder = run(small_config(**{"model.kind": kind}))
         report = report_of(folder)
         assert folder.name == f"small-{kind}"
@@ -46,6 +46,12 @@ def test_each_kind_has_the_figures_that_it_has_beside_a_trained_model(small_conf
             ".lock", "config.toml", "environment.json", "metrics.jsonl", "ranks-test.parquet",
             "ranks-validation.parquet", "report.html", "report.json", "report.md", "examples.json",
         }  # fmt: skip
+
+
+def test_a_kind_that_needs_item_features_refuses_data_without(small_config: Settings) -> None:
+    for changes in ({"model.kind": "content_neighbours"}, {"evaluation.baselines": ["content_neighbours"]}):
+        with pytest.raises(DataError, match=next(iter(changes))):
+            run(small_config(**changes))
 
 
 def test_its_report_has_no_curve_and_no_plan(small_config: Settings, capsys: Capture) -> None:

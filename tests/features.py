@@ -1,0 +1,50 @@
+"""Item features in memory, as those of a dataset folder are read."""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bert4rec.dataset.item_features import FeatureSizes
+
+
+class Bag(NamedTuple):
+    name: str
+    n_values: int
+
+
+class FeatureRows(NamedTuple):
+    values: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+    weights: npt.NDArray[np.float32]
+    vectors: npt.NDArray[np.float32]
+
+
+class InMemory:
+    """Features of items: bags of joint values, and vectors."""
+
+    def __init__(self, values: list[list[int]], bags: dict[str, int], vectors: npt.NDArray[np.float32]) -> None:
+        self._values, self._vectors = values, vectors
+        self.bags = tuple(Bag(*bag) for bag in bags.items())
+        width, n_mean = vectors.shape[1], sum(map(len, values)) / len(values)
+        self.sizes = FeatureSizes(sum(bags.values()), n_mean, width)
+        self.vector_widths = {"picture": width} if width else {}
+
+    def read(self, items: npt.NDArray[np.int64]) -> FeatureRows:
+        values = [self._values[item] for item in items]
+        first = self.bags[0].n_values if self.bags else 0
+        weights = [1 / sum((value < first) == (other < first) for other in of) for of in values for value in of]
+        return FeatureRows(
+            np.array([value for of in values for value in of], np.int64), np.array([len(of) for of in values]),
+            np.array(weights, np.float32), self._vectors[items],
+        )  # fmt: skip
+
+
+def some_features(n_items: int) -> InMemory:
+    """A genre (values 0 to 4; 0 is missing), tags (5 to 14) and a picture of three numbers, drawn once and for all."""
+    draw = np.random.default_rng(3)
+    values = [
+        [int(draw.integers(5)), *sorted(draw.choice(np.arange(5, 15), draw.integers(1, 4), replace=False).tolist())]
+        for _ in range(n_items)
+    ]
+    return InMemory(values, {"genre": 5, "tags": 10}, draw.normal(size=(n_items, 3)).astype(np.float32))
