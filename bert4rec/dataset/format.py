@@ -149,6 +149,9 @@ def _lines(metadata: Mapping[str, Any]) -> Iterator[str]:
     for split in ("validation", "test"):
         yield f"{f'{split} users':36}{metadata[f'{split}_users']:>15,}"
         yield from _held_out(metadata, split)
+    for name, of in metadata.get("item_features", {}).items():
+        size = f"{of['width']} numbers" if of["kind"] == "vector" else f"{of['n_values'] - 1:,} values"
+        yield f"{f'item feature {name}':36}{of['kind']:>15}  {of['coverage']:.0%} of the items, {size}"
     lengths = metadata["lengths"]
     yield ""
     yield order_line(metadata["source"], metadata["order"])

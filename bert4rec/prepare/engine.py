@@ -218,7 +218,7 @@ def _items_of(
         raise DataError(
             f"data.items_path = {data.items_path}: the items of {data.source} data are invented; leave it out"
         )
-    kinds = data.item_features
+    kinds: Mapping[str, str] = data.item_features
     if data.extends:
         if not (fitted and data.items_path):
             has, advice = (
@@ -227,7 +227,7 @@ def _items_of(
             raise DataError(f"data.extends: the items of {data.extends} have {has}; {advice}")
         if kinds:
             raise DataError(f"data.item_features: the kinds are those of {data.extends}; leave them out")
-        kinds = {name: str(of["kind"]) for name, of in fitted.items()}
+        kinds = {name: of["kind"] for name, of in fitted.items()}
     return read_item_file(data.items_path, kinds, item_column=source.columns["item"], item_type=item_type)
 
 

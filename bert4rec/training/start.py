@@ -150,6 +150,10 @@ def write_run_header(context: Context, evaluator: Evaluator) -> None:
     elif not len(context.dataset.splits[VALIDATION]):
         what = "validation" if len(context.dataset.splits[TEST]) else "validation or test"
         logger.info(f"this dataset holds nothing out for {what}: the run keeps its last weights")
+    if features := context.dataset.features:
+        names = ", ".join(f"{name} ({of['kind']})" for name, of in features.about.items())
+        is_used = config.model.item_features
+        logger.info(f"item features: {names if is_used else 'not used (model.item_features = false)'}")
     if evaluator.left_out:
         logger.info(evaluator.left_out)
     begin_folder(folder, config, world)
