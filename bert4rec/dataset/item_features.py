@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.parquet as pq
 
 from bert4rec.runtime.errors import DataError
 
 FOLDER = "item_features"
+VALUES = "values.parquet"  # the names of the values of categories
 ARRAYS = ("offsets", "values", "weights", "vectors")
 
 Ints = npt.NDArray[np.int64]
@@ -114,6 +116,19 @@ class ItemFeatures:
         places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
         values, weights = self._array("values")[places], self._array("weights")[places]
         return FeatureRows(values, weights, lengths, self._array("vectors")[items])
+
+    def categories_of(self, items: Ints) -> dict[str, list[str]]:
+        """Return for each feature of the kind category the names of the values of `items` [n]; "" for none."""
+        if not any(of["kind"] == "category" for of in self.about.values()):
+            return {}
+        table = pq.read_table(self._folder / VALUES)
+        names = dict(zip(table["number"].to_pylist(), table["name"].to_pylist(), strict=True))
+        rows, found = self.read(items), {}
+        for name, of in self.about.items():
+            if of["kind"] == "category":
+                is_own = (rows.values >= of["first"]) & (rows.values < of["first"] + of["n_values"])
+                found[name] = [names.get(number, "") for number in rows.values[is_own].tolist()]
+        return found
 
     def _array(self, name: str) -> npt.NDArray[Any]:
         if name not in self._arrays:

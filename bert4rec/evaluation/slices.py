@@ -1,11 +1,13 @@
-"""Metrics of slices of the users: by history length, popularity and repetition of the target, and time.
+"""Metrics of slices of the users: by history length, popularity, repetition and category of the target, and time.
 
 All metrics are those of the full catalogue. The slices of each kind contain every user once.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -24,6 +26,7 @@ LENGTHS = (5, 10, 20, 50, 100, 200)  # the longest history of each slice but the
 AT = 10  # the cut-off
 METRICS = (f"HR@{AT}", f"NDCG@{AT}")
 POPULARITY = ("head", "middle", "tail")  # thirds of all training positions, the most popular items first
+CATEGORIES = 8  # values of a category that have a slice of their own
 THIRDS = ("first third", "second third", "last third")
 
 Ints: TypeAlias = npt.NDArray[np.integer]
@@ -37,20 +40,23 @@ class Facts(NamedTuple):
     - `train_count` [U]: number of training positions of the target.
     - `is_repeated` [U]: whether the user has seen the target before.
     - `last_time` [U]: the time of the last item before the target, in seconds; None if the dataset has no times.
+    - `categories`: for each item feature of the kind category the values [U] of the targets; "" for one without.
     """
 
     history_length: Indices
     train_count: Ints
     is_repeated: Bools
     last_time: Indices | None
+    categories: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     @classmethod
     def of(cls, dataset: Dataset, split: str, is_repeated: Bools) -> "Facts":
         """Return the facts about all users of a split."""
         rows = dataset.splits[split]
         indices = np.arange(len(rows))
-        counts = dataset.popularity[rows.targets(indices)]
-        return cls(rows.lengths(indices), counts, is_repeated, rows.last_times)
+        targets = rows.targets(indices)
+        categories = {} if dataset.features is None else dataset.features.categories_of(targets)
+        return cls(rows.lengths(indices), dataset.popularity[targets], is_repeated, rows.last_times, categories)
 
 
 def slices(
@@ -67,6 +73,7 @@ def slices(
         "target": iter([("known", facts.train_count > 0), ("cold", facts.train_count == 0)]),
         "repeated": iter([("new", ~facts.is_repeated), ("repeated", facts.is_repeated)]),
         "time": _by_time(facts.last_time),
+        **{f"category: {name}": _by_category(values) for name, values in facts.categories.items()},
     }
     found = {
         kind: [
@@ -121,6 +128,18 @@ def _by_popularity(counts: Ints, popularity: Ints) -> Parts:
     third = np.minimum(3 * (total - positions.cumsum()) // max(1, total), 2)
     target_thirds = np.where(counts > 0, third[np.searchsorted(distinct, counts)], 2)
     yield from ((name, target_thirds == number) for number, name in enumerate(POPULARITY))
+
+
+def _by_category(values: Sequence[str]) -> Parts:
+    """Yield slices of the users by a category of their target: the most frequent values, then all others.
+
+    >>> [(name, part.tolist()) for name, part in _by_category(["a", "b", "a"])]
+    [('a', [True, False, True]), ('b', [False, True, False]), ('others', [False, False, False])]
+    """
+    array = np.array(values)
+    most = [name for name, _ in Counter(value for value in values if value).most_common(CATEGORIES)]
+    yield from ((name, array == name) for name in most)
+    yield "others", ~np.isin(array, most)
 
 
 def _by_time(times: Ints | None) -> Parts:

@@ -19,11 +19,10 @@ import polars as pl
 
 from bert4rec.config.recognition import format_of
 from bert4rec.dataset.format import METADATA
-from bert4rec.dataset.item_features import FOLDER, Bags, write_bags
+from bert4rec.dataset.item_features import FOLDER, VALUES, Bags, write_bags
 from bert4rec.prepare.column_inference import item_columns
 from bert4rec.runtime.errors import DataError
 
-VALUES = "values.parquet"  # the names of the values of categories
 VALUES_SCHEMA = {"feature": pl.String, "number": pl.Int64, "name": pl.String}
 N_QUANTILES = 16
 N_WORDS = 4096  # buckets of hashed words

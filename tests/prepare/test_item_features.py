@@ -96,6 +96,10 @@ def test_each_kind_becomes_the_numbers_of_its_values(prepare: Prepare, capsys: C
     items = pl.read_parquet("out/items.parquet")
     assert items.filter(pl.col("count") == 0)["original"].to_list() == [9]
     assert dict(items.select("original", "stock").rows()) == {1: True, 2: False, 3: True, 4: True, 5: False, 9: True}
+    numbers = {original: item for item, original in enumerate(dataset.originals(6))}
+    assert dataset.features
+    of_targets = dataset.features.categories_of(np.array([numbers[3], numbers[4], numbers[5], numbers[3]]))
+    assert of_targets == {"brand": ["x", "y", "", "x"], "stock": ["true", "true", "false", "true"]}
     assert dataset.metadata["item_features"]["genre"]["coverage"] == pytest.approx(5 / 6)
     out = capsys.readouterr().out
     for column in ("genre", "brand", "price", "stock"):
