@@ -19,7 +19,7 @@ from bert4rec.inference.rules import Rules, is_within, make_rules
 from bert4rec.runtime.errors import DataError, SettingsError, pluralize
 
 BATCH = 256  # histories per forward pass
-FACTOR = 4  # items that are looked at for each that is wanted, if a list may have only some of a kind
+FACTOR = 2  # items that are looked at for each that is wanted, if a list may have only some of a kind
 NO_RULES = Rules()
 NAMED = 3  # number of unknown items to list in a warning
 
@@ -93,6 +93,7 @@ class Recommender:
         indices = self._most_popular(k, hidden_items, rules)
         counts = self.ids.train_counts[indices].astype(float).tolist()
         popular = list(map(Recommendation, self.ids.of(indices.tolist()), self.ids.titles_of(indices.tolist()), counts))
+        shown = _Shown.of(self.network.item_vectors, hidden_items, rules)
         n_histories = n_empty = 0
         for part in parts:
             known = self._known(part, unknown)
@@ -100,8 +101,8 @@ class Recommender:
             found: list[list[Recommendation]] = []
             for rows in chunks(len(known), BATCH):
                 if queries := [history for history in known[rows] if len(history)]:
-                    exclude = _excluder([history.items for history in queries] if leave_out else [], hidden_items)
-                    found += self._named(*self._best(self._encode(queries), min(k, len(self.ids)), exclude, rules))
+                    seen = [history.items for history in queries] if leave_out else []
+                    found += self._named(*shown.best(self._encode(queries), k, seen))
             results = iter(found)
             yield [next(results) if len(history) else popular for history in known]
         unknown.warn()
@@ -121,7 +122,7 @@ class Recommender:
         if unknown := [item for item, index in zip(items, indices, strict=True) if index == NO_ITEM]:
             raise DataError(f"{unknown[0]}: the model knows no such item; ids are those of the interactions")
         vectors = torch.nn.functional.normalize(self._vectors, dim=1)
-        exclude = _excluder([indices[row : row + 1] for row in range(len(indices))], None)
+        exclude = _excluder([indices[row : row + 1] for row in range(len(indices))])
         nearest = top_k(vectors[torch.from_numpy(indices)], vectors, min(k, len(self.ids)), exclude=exclude)
         return self._named(*nearest)
 
@@ -181,25 +182,6 @@ class Recommender:
             known_histories.append(known)
         return known_histories
 
-    def _best(
-        self, hidden: Tensor, k: int, exclude: Callable[[Tensor, int], None], rules: Rules, factor: int = FACTOR
-    ) -> tuple[Tensor, Tensor]:
-        """Return scores and indices [B, k] of the best items that the rules leave; missing ones have the score -inf.
-
-        If a row has fewer than `k` among its best `factor` × `k` items, more are looked at.
-        """
-        vectors = self.network.item_vectors
-        if rules.groups is None:
-            return top_k(hidden, vectors, k, exclude=exclude)
-        n = min(factor * k, len(vectors))
-        scores, indices = top_k(hidden, vectors, n, exclude=exclude)
-        within = torch.from_numpy(is_within(rules.groups[indices.numpy()], rules.at_most))
-        if n < len(vectors) and bool((within.sum(1) < k).logical_and(scores[:, -1] > -torch.inf).any()):
-            return self._best(hidden, k, exclude, rules, factor * FACTOR)
-        places = torch.argsort((~within).int(), dim=1, stable=True)[:, :k]
-        scores = scores.masked_fill(~within, -torch.inf)
-        return scores.gather(1, places), indices.gather(1, places)
-
     def _most_popular(self, k: int, hidden: Tensor | None, rules: Rules) -> Ints:
         """Return the indices of the `k` items with most training positions that are not hidden, by the rules."""
         is_hidden = None if hidden is None else hidden.numpy()
@@ -224,7 +206,7 @@ class Recommender:
         flat = indices.flatten().tolist()
         named = list(map(Recommendation, self.ids.of(flat), self.ids.titles_of(flat), scores.flatten().tolist()))
         k = scores.shape[1]
-        rows = (named[first : first + k] for first in range(0, len(named), k))
+        rows = (named[row * k : (row + 1) * k] for row in range(len(scores)))
         return [[one for one in row if one.score > -torch.inf] for row in rows]
 
 
@@ -259,15 +241,56 @@ class UnknownItems:
             )
 
 
-def _excluder(seen: Sequence[Ints], hidden: Tensor | None) -> Callable[[Tensor, int], None]:
-    """Return a function that sets the scores of `seen` items of each row and of `hidden` [V] items to -inf."""
+class _Shown(NamedTuple):
+    """Hold the items that may be recommended: their `vectors` [n, D] and, unless all are, their `indices` [n].
+
+    Of each of the `groups` [n], if any, a list has `at_most`.
+    """
+
+    vectors: Tensor
+    indices: Tensor | None
+    n_items: int
+    groups: Ints | None
+    at_most: int
+
+    @classmethod
+    def of(cls, vectors: Tensor, hidden: Tensor | None, rules: Rules) -> "_Shown":
+        """Return the items of `vectors` [V, D] that are not `hidden` [V]."""
+        if hidden is None:
+            return cls(vectors, None, len(vectors), rules.groups, rules.at_most)
+        indices = torch.nonzero(~hidden).flatten()
+        groups = None if rules.groups is None else rules.groups[indices.numpy()]
+        return cls(vectors[indices], indices, len(vectors), groups, rules.at_most)
+
+    def best(self, hidden: Tensor, k: int, seen: Sequence[Ints]) -> tuple[Tensor, Tensor]:
+        """Return scores and indices [B, at most k] of the best items but the `seen` ones; missing ones score -inf."""
+        if self.indices is not None:
+            places = np.full(self.n_items, NO_ITEM, np.int64)
+            places[self.indices.numpy()] = np.arange(len(self.indices))
+            seen = [shown[shown != NO_ITEM] for shown in (places[items] for items in seen)]
+        scores, indices = self._top(hidden, min(k, len(self.vectors)), _excluder(seen), FACTOR)
+        return scores, indices if self.indices is None else self.indices[indices]
+
+    def _top(
+        self, hidden: Tensor, k: int, exclude: Callable[[Tensor, int], None], factor: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return the best `k`; if a row has fewer among its best `factor` × `k`, more are looked at."""
+        if not k:
+            return torch.empty(len(hidden), 0), torch.empty(len(hidden), 0, dtype=torch.int64)
+        if self.groups is None:
+            return top_k(hidden, self.vectors, k, exclude=exclude)
+        n = min(factor * k, len(self.vectors))
+        scores, indices = top_k(hidden, self.vectors, n, exclude=exclude)
+        within = torch.from_numpy(is_within(self.groups[indices.numpy()], self.at_most))
+        if n < len(self.vectors) and bool((within.sum(1) < k).logical_and(scores[:, -1] > -torch.inf).any()):
+            return self._top(hidden, k, exclude, factor * FACTOR)
+        chosen = torch.argsort((~within).int(), dim=1, stable=True)[:, :k]
+        scores = scores.masked_fill(~within, -torch.inf)
+        return scores.gather(1, chosen), indices.gather(1, chosen)
+
+
+def _excluder(seen: Sequence[Ints]) -> Callable[[Tensor, int], None]:
+    """Return a function that sets the scores of the `seen` items of each row to -inf."""
     lengths = [len(items) for items in seen]
     rows = torch.repeat_interleave(torch.arange(len(seen)), torch.tensor(lengths, dtype=torch.int64))
-    exclude_seen = excluder(rows, torch.from_numpy(np.concatenate([*seen, np.empty(0, np.int64)])))
-
-    def exclude(scores: Tensor, first: int) -> None:
-        exclude_seen(scores, first)
-        if hidden is not None:
-            scores.masked_fill_(hidden[first : first + scores.shape[1]], -torch.inf)
-
-    return exclude
+    return excluder(rows, torch.from_numpy(np.concatenate([*seen, np.empty(0, np.int64)])))
