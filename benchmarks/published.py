@@ -43,6 +43,8 @@ Settings: TypeAlias = dict[str, Any]
 
 logger = logging.getLogger("bert4rec.published")
 
+PLAIN = [kind for kind in UNTRAINED if not KINDS[kind].needs_features]  # the log alone is enough for them
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit status: 0, 1 if a run has failed, 2 for bad settings, 130 if stopped."""
@@ -97,7 +99,7 @@ def run(options: argparse.Namespace, words: Sequence[str]) -> int:
 def parse_models(words: Sequence[str]) -> dict[str, Settings]:
     """Return the name of each model → its own settings. Raises `SettingsError`."""
     models: dict[str, Settings] = {}
-    for word in itertools.chain.from_iterable(UNTRAINED if word == "untrained" else [word] for word in words):
+    for word in itertools.chain.from_iterable(PLAIN if word == "untrained" else [word] for word in words):
         match = MODEL.fullmatch(word)
         if match is None:
             raise SettingsError(f"{word}: must be [NAME=]KIND[:key=value,…]")

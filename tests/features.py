@@ -35,9 +35,14 @@ class InMemory:
         first = self.bags[0].n_values if self.bags else 0
         weights = [1 / sum((value < first) == (other < first) for other in of) for of in values for value in of]
         return FeatureRows(
-            np.array([value for of in values for value in of], np.int64), np.array([len(of) for of in values]),
-            np.array(weights, np.float32), self._vectors[items],
-        )  # fmt: skip
+            np.array([value for of in values for value in of], np.int64),
+            np.array([len(of) for of in values], np.int64),
+            np.array(weights, np.float32),
+            self._vectors[items],
+        )
+
+    def categories_of(self, items: npt.NDArray[np.int64]) -> dict[str, list[str]]:
+        return {"genre": [str(self._values[item][0]) for item in items]}
 
 
 def some_features(n_items: int) -> InMemory:

@@ -400,8 +400,8 @@ class Evaluation(Table):
     """baselines to evaluate on the test split; popularity is always evaluated; auto = all up to 5,000,000 training
     positions and test users × items = 1,000,000,000; content_neighbours needs item features"""
     feature_ablation: bool | Literal["auto"] = "auto"
-    """repeat the test without each of the model's item features, which measures what each of them gives; auto = up to
-    features × test users × items = 1,000,000,000"""
+    """repeat the test without each item feature; this measures what each of them gives; auto = up to features × test
+    users × items = 1,000,000,000"""
 
 
 class Checkpoint(Table):

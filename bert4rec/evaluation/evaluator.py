@@ -1,7 +1,7 @@
 """Evaluation of a model and its baselines on the held-out users of a dataset: ranks, lists and their metrics."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -145,11 +145,10 @@ class Evaluator:
         if not self.features or TEST not in ranks or not isinstance(model, nn.Module):
             return {}
         encoder = unwrap(model).item_table.features
-        alone = replace(self, protocols=[self._main_protocol])
-        without = {}
+        without, protocols = {}, [self._main_protocol]
         for name in self.features:
             with encoder.without(name):
-                without[name] = alone._rank(alone._scorer(model), TEST, between, self._missed(TEST))
+                without[name] = self._rank(self._scorer(model), TEST, between, self._missed(TEST), protocols)
         return on_rank_zero(
             lambda: {name: loss_without(ranks[TEST], of, self._main_protocol) for name, of in without.items()}
         )
@@ -221,11 +220,14 @@ class Evaluator:
     def _rating_meter(self, between: BatchCallback = lambda: None) -> RatingMeter:
         return RatingMeter(Partition(self.world.rank, self.world.world_size), self.world.device, between)
 
-    def _rank(self, scorer: Scorer, split: str, between: BatchCallback, missed: Bools | None = None) -> Ranking:
-        rows, lists = self.dataset.splits[split], None
-        if "full" in self.protocols:
+    def _rank(
+        self, scorer: Scorer, split: str, between: BatchCallback, missed: Bools | None = None,
+        protocols: Sequence[str] = (),
+    ) -> Ranking:  # fmt: skip
+        rows, lists, protocols = self.dataset.splits[split], None, protocols or self.protocols
+        if "full" in protocols:
             lists = Lists(len(rows), self.ks, self.dataset.popularity, scorer.partition, missed=missed)
-        ranks = self._ranker(scorer, between).rank(rows, self.protocols, lists)
+        ranks = self._ranker(scorer, between).rank(rows, protocols, lists)
         if missed is not None:
             for values in ranks.values():
                 values[missed & (values != LEFT_OUT)] = MISSED

@@ -55,7 +55,7 @@ CPU = "plan --world-size=2 --device=cpu"
         (f"{ASKED} --mode both", ["--mode=both", "dmp", "ddp"]),
         (f"{ASKED} --local-world 2", ["--local-world:", "--local-world-size"]),
         (f"{ASKED} --config=none.toml", ["none.toml"]),
-        (f"{ASKED} extra", ['"extra"']),
+        (f"{ASKED} extra", ["extra: "]),
         (f"{ASKED} --model.kind=markov", ["markov"]),
     ],
 )
