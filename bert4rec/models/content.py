@@ -89,7 +89,9 @@ class ContentScorer:
         squares = np.bincount(cells, numbers**2, minlength=n_cells)
         bounds = np.cumsum([0, *self._features.vector_widths.values()])
         of_vectors = [np.square(vectors[:, first:last]).sum(1) for first, last in itertools.pairwise(bounds)]
-        n_parts = (squares.reshape(len(items), -1) > 0).sum(1) + sum((part > 0).astype(int) for part in of_vectors)
+        n_parts = (squares.reshape(len(items), len(self._features.bags)) > 0).sum(1) + sum(
+            (part > 0).astype(int) for part in of_vectors
+        )
         whole = np.sqrt(np.maximum(n_parts, 1))
         numbers /= np.sqrt(np.where(squares > 0, squares, 1))[cells] * whole[of_items]
         for (first, last), square in zip(itertools.pairwise(bounds), of_vectors, strict=True):

@@ -70,6 +70,11 @@ def test_a_ready_made_vector_is_a_part_of_the_same_length() -> None:
     assert half > third
 
 
+def test_a_process_may_have_no_items() -> None:
+    features = InMemory(VALUES, {"category": 3, "tags": 3}, NO_VECTORS)
+    assert ContentScorer(features, 5, Partition()).items(torch.arange(0)).shape == (0, 6)  # three numbers at most
+
+
 def test_items_with_the_same_features_tie_and_no_process_or_batch_changes_a_score() -> None:
     draw = np.random.default_rng(4)
     values = [[*sorted(draw.choice(40, draw.integers(1, 9), replace=False).tolist())] for _ in range(150)]
