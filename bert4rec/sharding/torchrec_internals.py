@@ -6,6 +6,7 @@ which it was checked, and fails if an installed release lacks one or the pinned 
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -168,5 +169,8 @@ def sharded_like(table: ShardedTensor, local: list[Shard], every: list[ShardMeta
     `local` are the shards of this process, `every` the metadata of the shards of all processes.
     """
     size = table.size()[: len(every[0].shard_sizes)]
-    metadata = ShardedTensorMetadata(every, size, table.metadata().tensor_properties)
+    # torch refuses shards in pinned memory unless the properties say so.
+    is_pinned = any(shard.tensor.is_pinned() for shard in local)
+    properties = replace(table.metadata().tensor_properties, pin_memory=is_pinned)
+    metadata = ShardedTensorMetadata(every, size, properties)
     return sharded_tensor(local, metadata, like=table)

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -36,7 +37,8 @@ def copied_from_a_gpu() -> tuple[list[str], np.ndarray]:
     metadata = ShardedTensorMetadata([shard.metadata], torch.Size([3, 2]))
     table = ShardedTensor._init_from_local_shards_and_global_metadata([shard], metadata)
     shard.metadata.placement = _remote_device("rank:0/cuda:0")
-    copy = in_pieces(Copies().of({"table": table}))["table"]
+    with mock.patch.object(torch.Tensor, "is_pinned", lambda _: True):  # as the memory for a GPU's copies is
+        copy = in_pieces(Copies().of({"table": table}))["table"]
     return [str(piece.metadata.placement) for piece in copy.local_shards()], jobs.parts_of(copy)[0][2]
 
 
