@@ -37,7 +37,7 @@ def copied_from_a_gpu() -> tuple[list[str], np.ndarray]:
     metadata = ShardedTensorMetadata([shard.metadata], torch.Size([3, 2]))
     table = ShardedTensor._init_from_local_shards_and_global_metadata([shard], metadata)
     shard.metadata.placement = _remote_device("rank:0/cuda:0")
-    with mock.patch.object(torch.Tensor, "is_pinned", lambda _: True):  # as the memory for a GPU's copies is
+    with mock.patch.object(torch.Tensor, "is_pinned", return_value=True):  # as the memory for a GPU's copies is
         copy = in_pieces(Copies().of({"table": table}))["table"]
     return [str(piece.metadata.placement) for piece in copy.local_shards()], jobs.parts_of(copy)[0][2]
 

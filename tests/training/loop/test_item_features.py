@@ -1,0 +1,33 @@
+"""A training with item features ends with the same bits after an interruption: hidden ids depend on the step alone."""
+
+from pathlib import Path
+
+import pytest
+
+from bert4rec.config.load import load_config
+from bert4rec.config.tables import Config
+from bert4rec.training.run import run
+from tests.conftest import SHORT, SMALL
+from tests.fixture_types import Patch
+from tests.runs import FORWARD, assert_same_results, in_step, interrupted
+
+pytestmark = [pytest.mark.usefixtures("alone"), pytest.mark.filterwarnings("ignore::FutureWarning")]
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sampled_softmax"])
+def test_an_interrupted_training_ends_as_one_without_a_break(
+    featured_folder: Path, tmp_path: Path, monkeypatch: Patch, loss: str
+) -> None:
+    def make(name: str, resume: str = "") -> Config:
+        settings = SMALL | SHORT | {
+            "data.dataset_dir": str(featured_folder), "run.dir": str(tmp_path / "runs"), "run.name": name,
+            "run.resume": resume, "model.id_dropout": 0.4, "training.loss": loss,
+            "training.n_train_negatives": 9, "training.per_device_train_batch_size": 16,
+        }  # fmt: skip
+        return load_config(None, settings)
+
+    whole = run(make("whole"))
+    with monkeypatch.context() as patch:
+        in_step(patch, *FORWARD, 6)
+        interrupted(make("broken", "auto"))
+    assert_same_results(run(make("broken", "auto")), whole)
