@@ -81,11 +81,14 @@ class ItemIds:
         titles = table["title"]
         has_titles = titles.null_count < len(titles)
         filled = one_array(titles).fill_null("") if has_titles else None
-        others = {name: one_array(table[name]) for name in table.column_names if name not in schema.names}
+        others = {}
+        if "columns" in table.column_names:
+            structs = table["columns"].combine_chunks()
+            others = {field.name: pc.struct_field(structs, field.name) for field in structs.type}
         return cls(one_array(table["id"]), filled, _counts(one_array(table[TRAIN_COUNT])), others)
 
     def write_lines(self, path: Path) -> None:
-        """Write one line for each item by index: {"id": …, "title": …, "train_count": …} and the other columns.
+        """Write one line for each item by index: {"id": …, "title": …, "train_count": …, "columns": {…}}.
 
         An empty title is left out, as is a missing value.
         """
@@ -97,7 +100,8 @@ class ItemIds:
                 for index, item, title, more in lines:
                     line = {"id": item, **({"title": title} if title else {})}
                     line[TRAIN_COUNT] = int(self.train_counts[index])
-                    line |= {name: value for name, value in more.items() if value is not None}
+                    if known := {name: value for name, value in more.items() if value is not None}:
+                        line["columns"] = known
                     file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
 
     @property

@@ -262,13 +262,20 @@ class _Shown(NamedTuple):
         groups = None if rules.groups is None else rules.groups[indices.numpy()]
         return cls(vectors[indices], indices, len(vectors), groups, rules.at_most)
 
+    @property
+    def longest(self) -> int:
+        """Return the most items that a list can have."""
+        if self.groups is None:
+            return len(self.vectors)
+        return int(np.minimum(np.unique(self.groups, return_counts=True)[1], self.at_most).sum())
+
     def best(self, hidden: Tensor, k: int, seen: Sequence[Ints]) -> tuple[Tensor, Tensor]:
         """Return scores and indices [B, at most k] of the best items but the `seen` ones; missing ones score -inf."""
         if self.indices is not None:
             places = np.full(self.n_items, NO_ITEM, np.int64)
             places[self.indices.numpy()] = np.arange(len(self.indices))
             seen = [shown[shown != NO_ITEM] for shown in (places[items] for items in seen)]
-        scores, indices = self._top(hidden, min(k, len(self.vectors)), _excluder(seen), FACTOR)
+        scores, indices = self._top(hidden, min(k, self.longest), _excluder(seen), FACTOR)
         return scores, indices if self.indices is None else self.indices[indices]
 
     def _top(

@@ -110,6 +110,22 @@ def test_what_cannot_be_used_is_one_line(rules: dict[str, Any], tokens: list[str
     assert all(token in str(caught.value) for token in tokens)
 
 
+def test_as_many_as_there_are_values_are_recommended_without_a_search_for_more() -> None:
+    rules = MODEL.rules(where="kind <> 'e'", at_most=1, per="kind")
+    (found,) = MODEL.recommend([[3]], 50, rules=rules, leave_out_seen=False)
+    wanted = by_hand([3], 50, where=lambda i: KIND[i] not in (None, "e"), at_most=1, leave_out=False, deny=set())
+    assert [each.item for each in found] == wanted
+    assert len(found) == 4
+
+
+def test_a_column_may_have_any_name_in_a_package(tmp_path: Path) -> None:
+    ids = ItemIds(pa.array([7, 8]), None, np.array([1, 2]), {"id": pa.array(["x", "y"])})
+    ids.write_lines(tmp_path / "items.jsonl")
+    read = ItemIds.read_lines(tmp_path / "items.jsonl", are_numbers=True)
+    assert read.originals.to_pylist() == [7, 8]
+    assert read.columns["id"].to_pylist() == ["x", "y"]
+
+
 def test_a_package_keeps_the_columns(tmp_path: Path) -> None:
     MODEL.ids.write_lines(tmp_path / "items.jsonl")
     read = ItemIds.read_lines(tmp_path / "items.jsonl", are_numbers=True)
