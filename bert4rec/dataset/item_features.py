@@ -75,7 +75,8 @@ def write_bags(folder: Path, bags: Bags, vectors: Sequence[Floats]) -> None:
     """Write the features of all items into the dataset `folder`; `vectors` are those of each feature of that kind."""
     n_items = len(bags.offsets) - 1
     side_by_side = np.concatenate([np.zeros((n_items, 0), np.float32), *vectors], axis=1)
-    for name, array in zip(ARRAYS, (*bags, side_by_side), strict=True):
+    arrays: list[npt.NDArray[Any]] = [bags.offsets, bags.values, bags.weights, side_by_side]
+    for name, array in zip(ARRAYS, arrays, strict=True):
         np.save(folder / FOLDER / f"{name}.npy", array)
 
 

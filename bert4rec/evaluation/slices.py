@@ -55,7 +55,7 @@ class Facts(NamedTuple):
         rows = dataset.splits[split]
         indices = np.arange(len(rows))
         targets = rows.targets(indices)
-        categories = {} if dataset.features is None else dataset.features.categories_of(targets)
+        categories = {} if dataset.features is None else dataset.features.categories_of(targets.astype(np.int64))
         return cls(rows.lengths(indices), dataset.popularity[targets], is_repeated, rows.last_times, categories)
 
 
