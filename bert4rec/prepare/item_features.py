@@ -80,6 +80,10 @@ def read_item_file(path: str, kinds: Mapping[str, str], *, item_column: str, ite
     """
     table = _read(Path(path))
     column = _id_column(path, table, item_column)
+    if table.width == 1:
+        raise DataError(
+            f"{path}: has no column but {column}, so it says nothing of them; leave data.items_path out"
+        )
     if unknown := next((name for name in kinds if name not in table.columns), None):
         raise DataError(f"data.item_features.{unknown}: {path} has no such column; it has: {', '.join(table.columns)}")
     if column in kinds:
@@ -248,6 +252,8 @@ def _check(path: str, column: pl.Series, feature: Feature) -> None:
         if numbers is None or numbers.null_count():
             first = (values if numbers is None else values.filter(numbers.is_null())).to_list()[0]
             raise DataError(f'{place} = "number": "{first}" is no number; choose another kind')
+        if not numbers.is_finite().all():
+            raise DataError(f'{place} = "number": some numbers are not finite; leave the values of such items empty')
     elif is_list and feature.kind != "categories":
         raise DataError(f'{place} = "{feature.kind}": has lists; choose categories')
 
