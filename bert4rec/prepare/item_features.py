@@ -81,9 +81,7 @@ def read_item_file(path: str, kinds: Mapping[str, str], *, item_column: str, ite
     table = _read(Path(path))
     column = _id_column(path, table, item_column)
     if table.width == 1:
-        raise DataError(
-            f"{path}: has no column but {column}, so it says nothing of them; leave data.items_path out"
-        )
+        raise DataError(f"{path}: has no column but {column}, so it says nothing of them; leave data.items_path out")
     if unknown := next((name for name in kinds if name not in table.columns), None):
         raise DataError(f"data.item_features.{unknown}: {path} has no such column; it has: {', '.join(table.columns)}")
     if column in kinds:
