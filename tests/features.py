@@ -1,23 +1,9 @@
 """Item features in memory, as those of a dataset folder are read."""
 
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 
-from bert4rec.dataset.item_features import FeatureSizes
-
-
-class Bag(NamedTuple):
-    name: str
-    n_values: int
-
-
-class FeatureRows(NamedTuple):
-    values: npt.NDArray[np.int64]
-    lengths: npt.NDArray[np.int64]
-    weights: npt.NDArray[np.float32]
-    vectors: npt.NDArray[np.float32]
+from bert4rec.dataset.item_features import BagFeature, FeatureRows, FeatureSizes
 
 
 class InMemory:
@@ -25,7 +11,7 @@ class InMemory:
 
     def __init__(self, values: list[list[int]], bags: dict[str, int], vectors: npt.NDArray[np.float32]) -> None:
         self._values, self._vectors = values, vectors
-        self.bags = tuple(Bag(*bag) for bag in bags.items())
+        self.bags = tuple(BagFeature(*bag) for bag in bags.items())
         width, n_mean = vectors.shape[1], sum(map(len, values)) / len(values)
         self.sizes = FeatureSizes(sum(bags.values()), n_mean, width)
         self.vector_widths = {"picture": width} if width else {}
@@ -35,10 +21,10 @@ class InMemory:
         first = self.bags[0].n_values if self.bags else 0
         weights = [1 / sum((value < first) == (other < first) for other in of) for of in values for value in of]
         return FeatureRows(
-            np.array([value for of in values for value in of], np.int64),
-            np.array([len(of) for of in values], np.int64),
-            np.array(weights, np.float32),
-            self._vectors[items],
+            values=np.array([value for of in values for value in of], np.int64),
+            lengths=np.array([len(of) for of in values], np.int64),
+            weights=np.array(weights, np.float32),
+            vectors=self._vectors[items],
         )
 
     def categories_of(self, items: npt.NDArray[np.int64]) -> dict[str, list[str]]:

@@ -242,39 +242,37 @@ class UnknownItems:
 
 
 class _Shown(NamedTuple):
-    """Hold the items that may be recommended: their `vectors` [n, D] and, unless all are, their `indices` [n].
+    """Hold the `vectors` [n, D] of the items that may be recommended.
 
-    Of each of the `groups` [n], if any, a list has `at_most`.
+    Unless all may be, `indices` [n] are their numbers, and `places` [V] the place of each item among them, or NO_ITEM.
+    A list has `at_most` items of each of the `groups` [n], if there are any, and at most `longest` in all.
     """
 
     vectors: Tensor
     indices: Tensor | None
-    n_items: int
+    places: Ints | None
     groups: Ints | None
     at_most: int
+    longest: int
 
     @classmethod
     def of(cls, vectors: Tensor, hidden: Tensor | None, rules: Rules) -> "_Shown":
         """Return the items of `vectors` [V, D] that are not `hidden` [V]."""
-        if hidden is None:
-            return cls(vectors, None, len(vectors), rules.groups, rules.at_most)
-        indices = torch.nonzero(~hidden).flatten()
-        groups = None if rules.groups is None else rules.groups[indices.numpy()]
-        return cls(vectors[indices], indices, len(vectors), groups, rules.at_most)
-
-    @property
-    def longest(self) -> int:
-        """Return the most items that a list can have."""
-        if self.groups is None:
-            return len(self.vectors)
-        return int(np.minimum(np.unique(self.groups, return_counts=True)[1], self.at_most).sum())
+        indices = places = None
+        groups = rules.groups
+        if hidden is not None:
+            indices, places = torch.nonzero(~hidden).flatten(), np.full(len(vectors), NO_ITEM, np.int64)
+            places[indices.numpy()] = np.arange(len(indices))
+            vectors, groups = vectors[indices], None if groups is None else groups[indices.numpy()]
+        longest = len(vectors)
+        if groups is not None:
+            longest = int(np.minimum(np.unique(groups, return_counts=True)[1], rules.at_most).sum())
+        return cls(vectors, indices, places, groups, rules.at_most, longest)
 
     def best(self, hidden: Tensor, k: int, seen: Sequence[Ints]) -> tuple[Tensor, Tensor]:
         """Return scores and indices [B, at most k] of the best items but the `seen` ones; missing ones score -inf."""
-        if self.indices is not None:
-            places = np.full(self.n_items, NO_ITEM, np.int64)
-            places[self.indices.numpy()] = np.arange(len(self.indices))
-            seen = [shown[shown != NO_ITEM] for shown in (places[items] for items in seen)]
+        if self.places is not None:
+            seen = [shown[shown != NO_ITEM] for shown in (self.places[items] for items in seen)]
         scores, indices = self._top(hidden, min(k, self.longest), _excluder(seen), FACTOR)
         return scores, indices if self.indices is None else self.indices[indices]
 

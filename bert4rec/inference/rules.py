@@ -17,7 +17,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Rules(NamedTuple):
-    """Hold whether each item is `allowed` [V], or None for all, and the `groups` [V] of which a list has `at_most`."""
+    """Hold whether each item is `allowed` [V], or None for all, and `at_most` items of each of the `groups` [V]."""
 
     allowed: Bools | None = None
     groups: Ints | None = None

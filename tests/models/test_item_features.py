@@ -1,26 +1,18 @@
-"""What an item is besides its id: the sums of features, written out in NumPy, and their gradients."""
+"""Vectors of items with features: the sums written out in NumPy, and their gradients."""
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
 
-from bert4rec.dataset.item_features import FeatureSizes
+from bert4rec.dataset.item_features import BagFeature, FeatureRows, FeatureSizes
 from bert4rec.feed.batch import Lookup
 from bert4rec.feed.features import FeatureReader
 from bert4rec.models.item_features import NEVER, FeatureEncoder, FeatureSettings, uniform
-from tests.features import Bag
 
 D, WIDTH, N_VALUES, VECTOR = 4, 8, 6, 3
-
-
-class Rows(NamedTuple):
-    values: npt.NDArray[np.int64]
-    lengths: npt.NDArray[np.int64]
-    weights: npt.NDArray[np.float32]
-    vectors: npt.NDArray[np.float32]
 
 
 class InMemory:
@@ -28,18 +20,18 @@ class InMemory:
 
     sizes = FeatureSizes(N_VALUES, 2.6, VECTOR)
     vector_widths: ClassVar = {"picture": VECTOR}
-    bags = (Bag("genre", 3), Bag("tags", 3))
+    bags = (BagFeature("genre", 3), BagFeature("tags", 3))
     values = ([1, 3], [2, 4, 5], [0, 3], [1, 5], [2, 3, 4, 5])
     shares = ([1, 1], [1, 1 / 2, 1 / 2], [1, 1], [1, 1], [1, 1 / 3, 1 / 3, 1 / 3])
     vectors = np.random.default_rng(5).normal(size=(5, VECTOR)).astype(np.float32)
 
-    def read(self, items: npt.NDArray[np.int64]) -> Rows:
+    def read(self, items: npt.NDArray[np.int64]) -> FeatureRows:
         values, shares = [self.values[item] for item in items], [self.shares[item] for item in items]
-        return Rows(
-            np.array([value for bag in values for value in bag], np.int64),
-            np.array([len(bag) for bag in values], np.int64),
-            np.array([share for bag in shares for share in bag], np.float32),
-            self.vectors[items],
+        return FeatureRows(
+            values=np.array([value for bag in values for value in bag], np.int64),
+            lengths=np.array([len(bag) for bag in values], np.int64),
+            weights=np.array([share for bag in shares for share in bag], np.float32),
+            vectors=self.vectors[items],
         )
 
 
