@@ -5,66 +5,23 @@ operators run on the CPU, messages between GPUs go through gloo.
 """
 
 import ctypes
-import hashlib
 import importlib.util
 import os
-import shutil
-import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-N_GPUS = "STAND_IN_GPUS"
-HOST_NAME = "STAND_IN_UUID"  # tells the GPUs of processes apart that see one each
-SOURCE = Path(__file__).with_name("device.cpp")
-BUILD = Path(__file__).parents[2] / "build" / "stand_in"
-NAME = "stand_in_device"
+from tests.stand_in.build import N_GPUS, NAME, UUID, build, torch_folder
+
 LIBRARIES = ("libtorch_global_deps.so", "libc10.so", "libtorch_cpu.so", "libtorch.so", "libtorch_python.so")
 BYTES_OF_GPU = 80 * 10**9
-
-
-class NoCompilerError(Exception):
-    """There is no C++ compiler."""
-
-
-def build() -> Path:
-    """Return the compiled device, which is compiled once for a source and a version of torch. Raises `NoCompilerError`."""
-    folder = _torch_folder()
-    version = (folder / "version.py").read_bytes()
-    path = BUILD / hashlib.sha256(SOURCE.read_bytes() + version).hexdigest()[:12] / f"{NAME}.so"
-    if path.exists():
-        return path
-    compiler = shutil.which(os.environ.get("CXX", "g++"))
-    if compiler is None:
-        raise NoCompilerError("no C++ compiler: the stand-in for a GPU needs g++, or the one that CXX names")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(f".{os.getpid()}")
-    headers = (folder / "include", folder / "include/torch/csrc/api/include", sysconfig.get_paths()["include"])
-    subprocess.run(
-        [
-            compiler, "-O1", "-w", "-std=c++20", "-fPIC", "-shared", f"-DTORCH_EXTENSION_NAME={NAME}",
-            "-DTORCH_API_INCLUDE_EXTENSION_H", *(f"-I{header}" for header in headers), str(SOURCE), "-o",
-            str(unfinished), f"-L{folder / 'lib'}", "-ltorch", "-ltorch_cpu", "-lc10", "-ltorch_python",
-        ],
-        check=True,
-    )  # fmt: skip
-    unfinished.replace(path)
-    return path
-
-
-def _torch_folder() -> Path:
-    spec = importlib.util.find_spec("torch")
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin).parent
 
 
 def _load(path: Path) -> Any:
     """Return the compiled module. It is loaded before torch asks for the first time whether there is CUDA."""
     for name in LIBRARIES:
-        if (library := _torch_folder() / "lib" / name).exists():
+        if (library := torch_folder() / "lib" / name).exists():
             ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
     standard_error, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)  # torch warns there that the kernels of messages are replaced
@@ -141,17 +98,17 @@ def _exchange_device(index: int) -> int:
     return before
 
 
+def _maybe_exchange_device(index: int) -> int:
+    return _exchange_device(index)  # another function, since torch.compile has a handler for each
+
+
 def _properties(of: Any = None) -> SimpleNamespace:
     """Return what torch says of a GPU, as of an H100."""
-    uuid = f"{os.environ.get(HOST_NAME, 'GPU')}-{_index(of)}"
+    uuid = f"{os.environ.get(UUID, 'GPU')}-{_index(of)}"
     return SimpleNamespace(
         name="a GPU of host memory", total_memory=BYTES_OF_GPU, major=9, minor=0, multi_processor_count=132, uuid=uuid,
         gcnArchName="", warp_size=32,
     )  # fmt: skip
-
-
-def _mode(name: str | int) -> int:
-    return name if isinstance(name, int) else ("default", "warn", "error").index(name)
 
 
 def _install_functions() -> None:
@@ -163,7 +120,7 @@ def _install_functions() -> None:
         "_cuda_getDevice": device.get_device,
         "_cuda_setDevice": device.set_device,
         "_cuda_exchangeDevice": _exchange_device,
-        "_cuda_maybeExchangeDevice": _exchange_device,
+        "_cuda_maybeExchangeDevice": _maybe_exchange_device,
         "_cuda_canDeviceAccessPeer": lambda one, other: True,
         "_cuda_getCurrentStream": lambda index: (device.get_stream(_index(index)), _index(index), 1),
         "_cuda_getDefaultStream": lambda index: (0, _index(index), 1),
@@ -183,7 +140,7 @@ def _install_functions() -> None:
         "_initialized": True,
         "_lazy_init": lambda: None,
         "_exchange_device": _exchange_device,
-        "_maybe_exchange_device": _exchange_device,
+        "_maybe_exchange_device": _maybe_exchange_device,
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "device_count": device.device_count,
@@ -243,12 +200,12 @@ class _Lookup(torch.autograd.Function):
         rows = [device.host(weights[table].detach()).index_select(0, part) for table, part in parts]
         device.use("the lookup", [indices, offsets, *weights], [])
         ctx.kernel, ctx.parts, ctx.step = kernel, parts, step
-        return device.device(torch.cat(rows).to(kernel.output_dtype_of()), _index(indices.device))
+        return device.device(torch.cat(rows).to(torch.float32), _index(indices.device))
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, ...]:
         weights = ctx.kernel.split_embedding_weights()
-        states = ctx.kernel.split_optimizer_states()
+        states = ctx.kernel.split_optimizer_states() or [[] for _ in weights]
         device.use("the update", [gradient], [*weights, *(state for of_table in states for state in of_table)])
         parts = device.host(gradient).float().split([len(ids) for _, ids in ctx.parts])
         for table, weight in enumerate(weights):
@@ -257,7 +214,8 @@ class _Lookup(torch.autograd.Function):
                 continue
             ids, places = torch.cat([ids for ids, _ in own]).unique(return_inverse=True)
             total = torch.zeros(len(ids), gradient.shape[1]).index_add_(0, places, torch.cat([part for _, part in own]))
-            _update(ctx.kernel, device.host(weight.detach()), [device.host(s) for s in states[table]], ids, total, ctx.step)
+            moments = [device.host(state) for state in states[table]]
+            _update(ctx.kernel, device.host(weight.detach()), moments, ids, total, ctx.step)
         return None, None, None, None, None
 
 
@@ -305,10 +263,16 @@ def _install_lookups() -> None:
 
     Kernel.forward = look_up
     Kernel.flush = lambda self: flush(self) if self.use_cpu else None  # nothing is cached
-    Kernel.output_dtype_of = lambda self: torch.float32
 
 
 _install_functions()
 _install_messages()
 _install_compile()
 _install_lookups()
+
+
+def see_gpus(n: int, name: str) -> None:
+    """Let this process see `n` GPUs, whose UUIDs begin with `name`."""
+    device.set_device_count(n)
+    device.set_device(0)
+    os.environ[UUID] = name

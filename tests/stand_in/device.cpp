@@ -275,7 +275,7 @@ at::Tensor to_device(const at::Tensor& tensor, DeviceIndex device, const Storage
                                          to_device(tensor.values(), device, storages), tensor.sizes(),
                                          tensor.options().device(Device(CUDA, device)));
   auto found = storages.find(tensor.storage().unsafeGetStorageImpl());
-  if (found != storages.end()) {
+  if (found != storages.end() && found->second.data() == tensor.storage().data()) {  // else a kernel has resized it
     auto view = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(found->second),
                                                          c10::DispatchKeySet(DispatchKey::CUDA), tensor.dtype());
     view.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
