@@ -34,29 +34,35 @@ LARGEST = 1e15  # the dot product of two vectors with values up to this is finit
 LONGEST = 1000  # largest cut-off, since the lists of a pass of users are in memory
 
 
-def count_outranking(scores: Tensor, first: int, target_scores: Tensor, targets: Tensor) -> Tensor:
+def count_outranking(
+    scores: Tensor, first: int, target_scores: Tensor, targets: Tensor, rows: Tensor | None = None
+) -> Tensor:
     """Return how many [B] of the candidates `first`, `first` + 1, …, with `scores` [B, n], outrank each target.
 
     The order is that of `outranks`, in one pass over the scores: a candidate with a lower id wins a tie. `scores` [1,
-    n] are the same for all rows, and are sorted once.
+    n] are the same for all rows, and are sorted once. `rows` [m] are those whose targets are among the candidates;
+    without them, the host waits for the device.
     """
     n = scores.shape[1]
-    just_below = target_scores.nextafter(target_scores.new_tensor(-torch.inf))
+    just_below = target_scores.nextafter(torch.full_like(target_scores, -torch.inf))
     limits = torch.where(targets >= first + n, just_below, target_scores)
     if len(scores) == 1:
         ahead = n - torch.searchsorted(scores[0].sort().values, limits, right=True, out_int32=True)
     else:
         ahead = (scores > limits[:, None]).sum(1, dtype=torch.int32)
     # If the target is among the candidates, ties with lower ids are not counted yet.
-    rows = ((targets >= first) & (targets < first + n)).nonzero().squeeze(1)
+    if rows is None:
+        rows = ((targets >= first) & (targets < first + n)).nonzero().squeeze(1)
     tied = scores.expand(len(targets), n)[rows] == target_scores[rows, None]
     is_lower = torch.arange(n, device=scores.device) < (targets[rows] - first)[:, None]
     return ahead.index_add_(0, rows, (tied & is_lower).sum(1, dtype=torch.int32))
 
 
-def is_finite(values: Tensor) -> bool:
-    """Return whether all absolute values are below `LARGEST`; NaN scores would compare as worse than any other."""
-    return not values.numel() or bool(values.abs().amax() < LARGEST)
+def is_finite(values: Tensor) -> Tensor:
+    """Return whether all absolute values are below `LARGEST`, as a scalar; NaN scores would compare as the worst."""
+    if not values.numel():
+        return torch.ones((), dtype=torch.bool, device=values.device)
+    return values.abs().amax() < LARGEST
 
 
 def ranking_metrics(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> dict[str, float]:

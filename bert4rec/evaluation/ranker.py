@@ -126,15 +126,20 @@ class Ranker:
         """
         assert rows.targets is not None, "an evaluation split has targets"
         sets = [rows.targets[:, None], *(_negatives(rows, name) for name in sampled)]
-        ids = torch.from_numpy(np.concatenate(sets, axis=1).astype(np.int64)).to(self._device)
-        vectors, scores = self._scorer.encode(rows, ids)
+        ids = torch.from_numpy(np.concatenate(sets, axis=1).astype(np.int64))
+        vectors, scores = (self._on_device(values) for values in self._scorer.encode(rows, ids))
+        ids = self._on_device(ids)
         sizes = [negatives.shape[1] for negatives in sets[1:]]
         ranks = torch.ones(len(ids), len(sampled), dtype=torch.int32, device=self._device)
         for column, part in enumerate(zip(scores[:, 1:].split(sizes, 1), ids[:, 1:].split(sizes, 1), strict=True)):
             ranks[:, column] += outranks(*part, scores[:, 0], ids[:, 0]).sum(1, dtype=torch.int32)
-            ranks[torch.from_numpy(rows.are_left_out(sampled[column])), column] = LEFT_OUT
-        repeated = torch.from_numpy(rows.are_repeated()[:, None]).to(self._device)
+            left_out = self._on_device(torch.from_numpy(rows.are_left_out(sampled[column])))
+            ranks[:, column].masked_fill_(left_out, LEFT_OUT)
+        repeated = self._on_device(torch.from_numpy(rows.are_repeated()[:, None]))
         return torch.cat([vectors, scores[:, :1]], 1), torch.cat([ids[:, :1].int(), repeated.int(), ranks], 1)
+
+    def _on_device(self, values: Tensor) -> Tensor:
+        return values.to(self._device, non_blocking=True)
 
     def _rank_each(self, users: "Users", local: "Own", indices: Indices, lists: Lists | None) -> Tensor:
         """Return how many items [U] outrank each target; the best items are added to `lists`."""
@@ -175,6 +180,13 @@ class Ranker:
         users, items = self._partition.exchange(pairs, np.bincount(owners, minlength=n_processes).tolist()).numpy().T
         return Seen(users, items, n_users, self._catalogue, shares[self._partition.rank], self._device)
 
+    def _targets(self, users: "Users") -> Seen:
+        """Return the targets in this process's tiles; waits for the device."""
+        tiles, targets = self._partition.of(len(self._catalogue.tiles)), users.targets.cpu().numpy()
+        first, last = self._catalogue.items(tiles)
+        local = np.flatnonzero((targets >= first) & (targets < last))
+        return Seen(local, targets[local], len(targets), self._catalogue, tiles, self._device)
+
     def _stream(self, users: "Users", seen: Seen | None, best: TopK | None) -> Tensor:
         """Return how many items [U] of the whole catalogue outrank each target; all items update `best`.
 
@@ -182,21 +194,24 @@ class Ranker:
         """
         ahead = torch.zeros(len(users.targets), dtype=torch.int32, device=self._device)
         broken = torch.zeros(1, dtype=torch.int32, device=self._device)  # lookups with values that are not finite
+        targets = seen and self._targets(users)
         for tiles in self._catalogue.lookups(self._partition):
             self._between()
             first, last = self._catalogue.items(tiles)
             items = self._scorer.items(torch.arange(first, last, device=self._device))
-            broken += not is_finite(items)
+            broken += ~is_finite(items)
             for group in self._catalogue.groups(tiles):
                 start, stop = (bound - first for bound in self._catalogue.items(group))
-                self._add(Part(group, first + start, items[start:stop]), users, seen, ahead, best)
+                self._add(Part(group, first + start, items[start:stop]), users, seen, targets, ahead, best)
         sums = self._partition.sum(torch.cat([ahead, broken]))
         if sums[-1]:  # raised on all processes: if one raised in the loop, the other ones would wait for it
             raise DivergenceError(NOT_FINITE)
         return sums[:-1]
 
-    def _add(self, part: "Part", users: "Users", seen: Seen | None, ahead: Tensor, best: TopK | None) -> None:
-        """Count the items of a `part` that outrank each target, and update `best`, both without `seen` items.
+    def _add(
+        self, part: "Part", users: "Users", seen: Seen | None, targets: Seen | None, ahead: Tensor, best: TopK | None
+    ) -> None:
+        """Count the items of a `part` that outrank each of the `targets`, and update `best`, without `seen` items.
 
         Without `seen`, the scores are the same for all users, and so is the list.
         """
@@ -204,8 +219,11 @@ class Ranker:
             scores = self._scores(users.known[where if seen else slice(1)], part)
             if seen:
                 rows, items = seen.at(part.tiles, number)
-                scores[rows, items - part.first] = -torch.inf
-            ahead[where] += count_outranking(scores, part.first, users.scores[where], users.targets[where])
+                scores.view(-1).index_fill_(0, rows * scores.shape[1] + items - part.first, -torch.inf)
+            rows_of_targets = targets.at(part.tiles, number)[0] if targets else None
+            ahead[where] += count_outranking(
+                scores, part.first, users.scores[where], users.targets[where], rows_of_targets
+            )
             if best:
                 best.update(where, scores, part.first)
 

@@ -30,7 +30,10 @@ class Scorer(Protocol):
     dtype: torch.dtype
 
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return vectors [B, width] of the users of `rows`, and their scores [B, n] of the items `ids` [B, n]."""
+        """Return vectors [B, width] of the users of `rows`, and their scores [B, n] of the items `ids` [B, n].
+
+        The ids are on the CPU, the results on any device.
+        """
         ...
 
     def items(self, ids: Tensor) -> Tensor:
@@ -55,10 +58,10 @@ class ModelScorer:
         """Return hidden states or user vectors [B, width], and the scores [B, n] of the items `ids` [B, n]."""
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._is_bf16):
             batch = self._model.inference_batch(rows, self._max_len, self._model.times).to(self._device)
-            candidates, places = unique_with_inverse(ids.flatten().cpu())
+            candidates, places = unique_with_inverse(ids.flatten())
             queries, items = self._model.encode_queries(batch, candidates.to(self._device))
         # Always in fp32: with the few digits of bf16 many scores would tie.
-        queries, items = queries.float(), items.float().index_select(0, places.to(self._device))
+        queries, items = queries.float(), items.float().index_select(0, places.to(self._device, non_blocking=True))
         return queries, self._model.score_pairs(queries, items.view(*ids.shape, -1))
 
     def items(self, ids: Tensor) -> Tensor:
@@ -144,8 +147,9 @@ class KnownItemsScorer:
         """Return the vectors [B, width] of the users of `rows`, and their scores [B, n] of the items `ids` [B, n]."""
         known_ids, is_known = self._translate(ids)
         users, scores = self._scorer.encode(self._known.known_part(rows), known_ids)
-        has_history = torch.from_numpy(self._known.known_lengths(rows) > 0).to(users)
-        return torch.cat([users, has_history[:, None]], 1), scores.masked_fill(~is_known, UNKNOWN_SCORE)
+        has_history = torch.from_numpy(self._known.known_lengths(rows) > 0).to(users, non_blocking=True)
+        is_unknown = (~is_known).to(scores.device, non_blocking=True)
+        return torch.cat([users, has_history[:, None]], 1), scores.masked_fill(is_unknown, UNKNOWN_SCORE)
 
     def items(self, ids: Tensor) -> Tensor:
         """Return the vectors [C, D + 1] of the items `ids` [C]."""

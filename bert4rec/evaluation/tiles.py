@@ -52,7 +52,10 @@ class Catalogue:
 
 
 class Seen:
-    """Hold the excluded items in some `tiles`: pairs of `users` [n], below `n_users`, and `items` [n]."""
+    """Hold the items in some `tiles` that some users have seen: pairs of `users` [n], below `n_users`, and `items` [n].
+
+    The seen items are those that the ranker excludes, or the targets.
+    """
 
     def __init__(
         self, users: Ints, items: Ints, n_users: int, catalogue: Catalogue, tiles: range, device: torch.device
@@ -63,8 +66,8 @@ class Seen:
         # NumPy sorts integers of at most 16 bits with a radix sort.
         order = np.argsort(cell.astype(np.min_scalar_type(n_cells)), kind="stable")
         self._bounds = np.concatenate([[0], np.bincount(cell, minlength=n_cells).cumsum()])
-        self._users = torch.from_numpy((users[order] % USERS_AT_ONCE).astype(np.int64)).to(device)
-        self._items = torch.from_numpy(items[order].astype(np.int64)).to(device)
+        within, items = (users[order] % USERS_AT_ONCE).astype(np.int64), items[order].astype(np.int64)
+        self._users, self._items = (torch.from_numpy(v).to(device, non_blocking=True) for v in (within, items))
 
     @property
     def parts(self) -> Iterator[slice]:
@@ -72,7 +75,7 @@ class Seen:
         return chunks(self._n_users, USERS_AT_ONCE)
 
     def at(self, tiles: range, part: int) -> tuple[Tensor, Tensor]:
-        """Return the excluded pairs of a part of the users in consecutive `tiles`: rows within the part, and items."""
+        """Return the pairs of a part of the users in consecutive `tiles`: rows within the part, and items."""
         first = part * self._n_tiles - self._first
         where = slice(self._bounds[first + tiles.start], self._bounds[first + tiles.stop])
         return self._users[where], self._items[where]

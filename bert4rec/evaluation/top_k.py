@@ -31,6 +31,9 @@ class TopK:
 
     def update(self, users: slice, scores: Tensor, first: int) -> None:
         """Update the lists of `users` with the items `first`, `first` + 1, …, by `scores` [B, C]; -inf is no item."""
+        if scores.device.type != "cpu":  # no selection of rows, for which the host would wait for the device
+            self._update_all(users, scores, first)
+            return
         best_scores, indices = self.scores[users], self.indices[users]
         k, highest = best_scores.shape[1], _highest(scores)
         # A tie with an earlier item loses, since its id is higher.
@@ -45,6 +48,13 @@ class TopK:
         candidates = torch.cat([best_scores[rows], best], 1), torch.cat([indices[rows], columns + first], 1)
         order = candidates[0].sort(dim=1, descending=True, stable=True).indices[:, :k]
         best_scores[rows], indices[rows] = (values.gather(1, order) for values in candidates)
+
+    def _update_all(self, users: slice, scores: Tensor, first: int) -> None:
+        """Update the lists of `users` by one sort of each row, which an accelerator does at once."""
+        columns = torch.arange(first, first + scores.shape[1], device=scores.device).expand(scores.shape)
+        candidates = torch.cat([self.scores[users], scores], 1), torch.cat([self.indices[users], columns], 1)
+        order = candidates[0].sort(dim=1, descending=True, stable=True).indices[:, : self.scores.shape[1]]
+        self.scores[users], self.indices[users] = (values.gather(1, order) for values in candidates)
 
     def of_share(self, partition: Partition) -> "TopK":
         """Return the best items of this process's share of the users, from the lists of all processes."""

@@ -14,6 +14,9 @@ from bert4rec.feed.negatives import Negatives
 
 T = TypeVar("T")
 
+Counts: TypeAlias = tuple[int, ...] | None
+"""The number of positions of each rank's batch, those without a target included; None if they are not exchanged."""
+
 ID_ROWS = 64  # rows of a KeyedJaggedTensor over which ids are spread evenly
 # Largest id, as a multiple of the number of ids, for which an index by id replaces a sort. For 13,000 ids up to
 # 1,000,000 the index takes 0.03 to 0.3 ms, the sort 0.5 to 0.9 ms.
@@ -112,6 +115,23 @@ class Candidates(NamedTuple):
         return cls(items, places[: len(targets)], places[len(targets) :], negatives.log_expected)
 
 
+class Widths(NamedTuple):
+    """Hold the sizes of padded rows, known before a batch is on its device: a model need not wait to read them.
+
+    `longest` is the length of the longest sequence, `most_positions` the largest number of positions to predict of one.
+    """
+
+    longest: int
+    most_positions: int
+
+    @classmethod
+    def of(cls, lengths: Tensor, positions: Tensor) -> "Widths":
+        """Return the widths of sequences of `lengths` [B] with ascending `positions` [M], all on the CPU."""
+        ends = np.cumsum(lengths.numpy())
+        n_positions = np.diff(np.searchsorted(positions.numpy(), ends), prepend=0)
+        return cls(int(lengths.numpy().max(initial=0)), int(n_positions.max(initial=0)))
+
+
 class Batch(NamedTuple):
     """Hold sequences to encode and the positions to predict.
 
@@ -126,6 +146,9 @@ class Batch(NamedTuple):
     - `candidates`: for a loss that does not score the whole catalogue.
     - `gaps` [total] and `instants` [M] int64, for a model that uses timestamps: seconds between two items, and the time
       of each prediction.
+    - `widths`: the sizes of the padded rows.
+    - `counts`: the number M of each rank, if they have exchanged it.
+    - `arrived`: the CUDA event after the copy to the device.
     """
 
     items: Lookup
@@ -138,6 +161,9 @@ class Batch(NamedTuple):
     candidates: Candidates | None = None
     gaps: Tensor | None = None
     instants: Tensor | None = None
+    widths: Widths | None = None
+    counts: Counts = None
+    arrived: Any = None
 
     @classmethod
     def from_items(
@@ -149,7 +175,8 @@ class Batch(NamedTuple):
         items, places_of_items = unique_with_inverse(shown[is_item])
         places = torch.full_like(shown, len(items.ids))
         places[is_item] = places_of_items
-        return cls(items, places, lengths, positions, targets, gaps=gaps, instants=instants)
+        widths = Widths.of(lengths, positions)
+        return cls(items, places, lengths, positions, targets, gaps=gaps, instants=instants, widths=widths)
 
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on `device`, copied asynchronously; the loader pins the memory of named tuples."""
@@ -166,6 +193,8 @@ class Pairs(NamedTuple):
     - `n_sequences`: the number of pairs of the global batch, over all ranks.
     - `step`: the number of the training step, by which a model drops item ids.
     - `candidates`: for a loss that does not score the whole catalogue.
+    - `counts`: the number M of each rank, if they have exchanged it.
+    - `arrived`: the CUDA event after the copy to the device.
     """
 
     users: Lookup
@@ -175,6 +204,8 @@ class Pairs(NamedTuple):
     n_sequences: int = 0
     step: int = 0
     candidates: Candidates | None = None
+    counts: Counts = None
+    arrived: Any = None
 
     @classmethod
     def between(cls, users: Tensor, targets: Tensor, ratings: Tensor | None = None) -> "Pairs":

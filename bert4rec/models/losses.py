@@ -29,14 +29,16 @@ SOFTMAX = LossSettings()
 
 
 def softmax_loss(
-    hidden: Tensor, vectors: Tensor, targets: Tensor, partition: Partition, *, first: int = 0, averaged: bool = False
-) -> Tensor:
+    hidden: Tensor, vectors: Tensor, targets: Tensor, partition: Partition, *, first: int = 0, averaged: bool = False,
+    sizes: "Sizes | None" = None,
+) -> Tensor:  # fmt: skip
     """Return the sum of the exact cross-entropies of `hidden` [M, d] against the whole catalogue.
 
     `vectors` [V, d] are the items `first`, `first` + 1, … in this process's part of the catalogue. `targets` [M] are
     items; negative ones are ignored. The result is a sum: only the trainer knows the number of positions of all
     processes for a mean. With `averaged`, the gradient of the vectors is divided by the number of processes, as the
-    gradients of replicated tables are.
+    gradients of replicated tables are. Without `sizes`, the processes exchange theirs, which takes a message
+    and a wait for the device.
 
     This is the vocabulary-parallel cross-entropy of Megatron-LM (Shoeybi et al. 2019). The hidden states, a few hundred
     kilobytes, are sent to the processes with the item vectors, instead of the table. Each process scores the positions
@@ -44,7 +46,14 @@ def softmax_loss(
     Loss and gradient are computed together for some positions at a time, so that at most `SCORES_AT_ONCE` scores exist.
     """
     divisor = partition.n_processes if averaged else 1
-    return _CatalogueSoftmax.apply(hidden, vectors, targets, partition, first, divisor)  # type: ignore[no-untyped-call]
+    return _CatalogueSoftmax.apply(hidden, vectors, targets, partition, first, divisor, sizes)  # type: ignore[no-untyped-call]
+
+
+class Sizes(NamedTuple):
+    """Hold the number M of positions of each process of a partition, and the largest number V of its vectors."""
+
+    n_positions: list[int]
+    largest: int
 
 
 class Sampled(NamedTuple):
@@ -107,10 +116,15 @@ class _CatalogueSoftmax(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, vectors: Tensor, targets: Tensor, partition: Partition, first: int, divisor: int
-    ) -> Tensor:
-        all_hidden, columns, own, largest = _of_all(hidden, targets, partition, n_vectors=len(vectors))
-        n_rows = max(1, SCORES_AT_ONCE // largest)  # the same on every process
+        ctx: Any, hidden: Tensor, vectors: Tensor, targets: Tensor, partition: Partition, first: int, divisor: int,
+        sizes: Sizes | None,
+    ) -> Tensor:  # fmt: skip
+        if partition.n_processes == 1:
+            sizes = Sizes([len(hidden)], len(vectors))
+        elif sizes is None:
+            sizes = _exchange_sizes(len(hidden), len(vectors), partition, hidden.device)
+        all_hidden, columns, own = _of_all(hidden, targets, partition, sizes.n_positions)
+        n_rows = max(1, SCORES_AT_ONCE // sizes.largest)  # the same on every process
         sums, vectors = _Sums(vectors), _as_multiplied(vectors)
         losses, of_hidden = [], []
         # Reused for the scores of each tile: the system would have to clear new memory first.
@@ -132,23 +146,28 @@ class _CatalogueSoftmax(Function):
         (of_hidden,) = ctx.saved_tensors
         of_vectors = ctx.sums.scaled(scale / ctx.divisor)
         del ctx.sums
-        return of_hidden * scale, of_vectors, None, None, None, None
+        return of_hidden * scale, of_vectors, None, None, None, None, None
+
+
+def _exchange_sizes(n_positions: int, n_vectors: int, partition: Partition, device: torch.device) -> Sizes:
+    """Return the sizes of all processes; waits for the device."""
+    counts, sizes = partition.stack(torch.tensor([n_positions, n_vectors], device=device)).T.tolist()
+    return Sizes(counts, max(sizes))
 
 
 def _of_all(
-    hidden: Tensor, targets: Tensor, partition: Partition, *, n_vectors: int
-) -> tuple[Tensor, Tensor, slice, int]:
-    """Return all processes' `hidden` [M, d] and `targets` [M], this one's slice, and the largest `n_vectors`.
+    hidden: Tensor, targets: Tensor, partition: Partition, counts: list[int]
+) -> tuple[Tensor, Tensor, slice]:
+    """Return all processes' `hidden` [M, d] and `targets` [M], and the slice of this one; `counts` are their M.
 
-    Takes two messages: the counts, then the hidden states, each with the bits of its target viewed as floats.
+    Takes one message: the hidden states, each with the bits of its target viewed as floats.
     """
     if partition.n_processes == 1:
-        return hidden, targets, slice(0, len(hidden)), n_vectors
-    counts, sizes = partition.stack(torch.tensor([len(hidden), n_vectors], device=hidden.device)).T.tolist()
+        return hidden, targets, slice(0, len(hidden))
     width = hidden.shape[1]
     packed, own = partition.concatenate(torch.cat([hidden, targets[:, None].view(hidden.dtype)], dim=1), counts)
     columns = packed[:, width:].contiguous().view(targets.dtype)[:, 0]
-    return packed[:, :width].contiguous(), columns, own, max(sizes)
+    return packed[:, :width].contiguous(), columns, own
 
 
 class _Sums:

@@ -15,7 +15,7 @@ from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows, TrainingWindows
 from bert4rec.feed.batch import AnyBatch, Lookup
 from bert4rec.feed.batches import Examples
-from bert4rec.models.losses import SAMPLED_LOSSES, LossSettings, Sampled, softmax_loss
+from bert4rec.models.losses import SAMPLED_LOSSES, LossSettings, Sampled, Sizes, softmax_loss
 from bert4rec.models.tables import CataloguePart, IdExchange, ItemTable, Table
 
 
@@ -88,9 +88,11 @@ class RankingModel(nn.Module):
 
     def _softmax_loss(self, batch: AnyBatch) -> Tensor:
         queries, part = self.encode_for_catalogue(batch)
+        partition = self.item_table.partition
+        sizes = batch.counts and Sizes(partition.select(batch.counts), partition.largest(self.item_table.n_items))
         return softmax_loss(
-            queries, part.vectors, batch.targets, self.item_table.partition, first=part.first,
-            averaged=part.is_averaged,
+            queries, part.vectors, batch.targets, partition, first=part.first, averaged=part.is_averaged,
+            sizes=sizes or None,
         )  # fmt: skip
 
     def _sampled_loss(self, batch: AnyBatch) -> Tensor:
@@ -111,7 +113,7 @@ class RankingModel(nn.Module):
     def begin_lookups(self, batch: Any) -> None:
         """Begin the lookups of a later `forward` of this same `batch` object: the processes exchange id counts."""
         for table, lookups in self.lookups(batch):
-            table.begin(lookups)
+            table.begin(lookups, batch.arrived)
 
     def send_ids(self) -> None:
         """Send the ids of the lookups that have begun."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,10 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from bert4rec.feed.batch import ID_ROWS, Lookup
 from bert4rec.models.item_features import FeatureEncoder
 from bert4rec.runtime.collectives import Partition
+
+
+Kernel: TypeAlias = Callable[..., Tensor]
+"""fbgemm's lookup: the `indices` of all features one after the other, and their `offsets`, to the rows."""
 
 
 class GradientRoute(NamedTuple):
@@ -66,11 +70,20 @@ class IdExchange:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._open: list[_Open] = []
 
-    def begin(self, lookups: Mapping[str, Lookup], names: list[str]) -> None:
-        """Send each process the number of ids of `lookups` for it; `names` are the table's features."""
+    def begin(self, lookups: Mapping[str, Lookup], names: list[str], arrived: Any = None) -> None:
+        """Send each process the number of ids of `lookups` for it; `names` are the table's features.
+
+        `arrived` is the CUDA event after which the device has the ids; without it, all work so far comes before them.
+        """
         assert len(self._open) < 2, "a lookup that was begun has not come"
         if self._stream is not None:
-            self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+            if arrived is None:
+                self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+            else:  # not for the step before, which is still in progress
+                self._stream.wait_event(arrived)
+            for lookup in lookups.values():  # else the next batch could reuse their memory while they are sent
+                lookup.ids.record_stream(self._stream)
+                lookup.lengths.record_stream(self._stream)
         with self._on_stream():
             self._open.append(self._start(lookups, names))
 
@@ -97,12 +110,12 @@ class IdExchange:
             received = exchange.counts.wait().wait()
         vectors = self._collection.compute_and_output_dist(exchange.context, received)
         vectors_by_feature = {name: jagged.values() for name, jagged in vectors.items()}
-        return vectors_by_feature, partial(self._route, exchange.context, received)
+        return vectors_by_feature, partial(self._route, exchange.context, received, n_lookups=len(lookups))
 
-    def _route(self, context: Any, received: Any) -> GradientRoute:
+    def _route(self, context: Any, received: Any, *, n_lookups: int) -> GradientRoute:
         (sharding,), (features,) = context.sharding_contexts, received
         rows, n_features = features.values(), len(features.keys())
-        if n_features > 1:  # rows are ordered by feature, then by process; gradients arrive by process
+        if n_lookups > 1:  # rows are ordered by feature, then by process; gradients arrive by process
             counts = features.lengths().view(n_features, self._n_processes, ID_ROWS).sum(2).flatten().tolist()
             parts = rows.split(counts)
             rows = torch.cat([part for rank in range(self._n_processes) for part in parts[rank :: self._n_processes]])
@@ -134,7 +147,8 @@ def features(lookups: Mapping[str, Lookup], names: list[str]) -> KeyedJaggedTens
     nothing = Lookup.of(next(iter(lookups.values())).ids[:0])
     parts = [lookups.get(name, nothing) for name in names]
     values, lengths = torch.cat([part.ids for part in parts]), torch.cat([part.lengths for part in parts])
-    return KeyedJaggedTensor(names, values, lengths=lengths)
+    n_ids = [len(part.ids) for part in parts]  # TorchRec would ask the device for it
+    return KeyedJaggedTensor(names, values, lengths=lengths, length_per_key=n_ids)
 
 
 class DenseShard:
@@ -196,6 +210,7 @@ class Table(nn.Module):
         self.replicas = Partition()  # over the processes that hold the same rows
         self.world = Partition()  # over all processes, also if each group of processes has a copy
         self.exchange: IdExchange | None = None  # if processes look up rows of each other
+        self.kernel: Kernel | None = None  # fbgemm's, if this process holds all rows of a sharded table
         self.dense_shard: DenseShard | None = None  # if an ordinary optimizer updates this process's rows
 
     @property
@@ -219,10 +234,10 @@ class Table(nn.Module):
             return dict(zip(names, vectors.split([len(by_feature[name]) for name in names]), strict=True))
         return self._find(lookups)[0]
 
-    def begin(self, lookups: Mapping[str, Lookup]) -> None:
-        """Begin the exchange for a later lookup of these same id tensors."""
+    def begin(self, lookups: Mapping[str, Lookup], arrived: Any = None) -> None:
+        """Begin the exchange for a later lookup of these same id tensors, which the device has after `arrived`."""
         if self.exchange is not None:
-            self.exchange.begin(lookups, self.config.feature_names)
+            self.exchange.begin(lookups, self.config.feature_names, arrived)
 
     def _find(self, lookups: Mapping[str, Lookup]) -> tuple[dict[str, Tensor], Callable[[], GradientRoute]]:
         """Return the vectors of each feature, and a function that returns the route of their gradients."""
@@ -230,6 +245,9 @@ class Table(nn.Module):
         if self.exchange is not None:
             return self.exchange.look_up(lookups, names)
         ids = features(lookups, names)
+        if self.kernel is not None:  # TorchRec would exchange ids, and wait for the device several times
+            rows = self.kernel(indices=ids.values(), offsets=ids.offsets())
+            return dict(zip(names, rows.split(ids.length_per_key()), strict=True)), lambda: GradientRoute(ids.values())
         vectors = {name: jagged.values() for name, jagged in self.collection(ids).items()}
         return vectors, lambda: GradientRoute(ids.values())  # one process holds all rows
 

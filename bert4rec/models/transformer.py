@@ -100,18 +100,19 @@ class Encoder(nn.Module):
 
     def forward(
         self, vectors: Tensor, lengths: Tensor, positions: Tensor, gaps: Tensor | None = None,
-        instants: Tensor | None = None,
+        instants: Tensor | None = None, widths: tuple[int, int] | None = None,
     ) -> Tensor:  # fmt: skip
         """Return the hidden states [M, d] at ascending `positions` [M] of sequences: `lengths` [B], `vectors` [N, d].
 
-        `gaps` [N] and `instants` [M] int64, in seconds, are given if the encoder uses timestamps.
+        `gaps` [N] and `instants` [M] int64, in seconds, are given if the encoder uses timestamps. `widths` are the
+        length of the longest sequence and the most positions of one; without them, the host waits for the device.
         """
         ends = lengths.cumsum(0)
         from_end = torch.repeat_interleave(ends, lengths, output_size=len(vectors))
         from_end = from_end - 1 - torch.arange(len(vectors), device=vectors.device)
         x = self.embed_positions(vectors, from_end, gaps)
         if x.device.type != "cpu":
-            return self.add_time_embedding(self._encode(x, lengths, positions, from_end), instants)
+            return self.add_time_embedding(self._encode(x, lengths, positions, from_end, widths), instants)
         n_rows = _rows_at_a_time(lengths.tolist())
         before = F.pad(ends, (1, 0))[F.pad(torch.tensor(n_rows).cumsum(0), (1, 0))]
         at_targets = positions.split(torch.searchsorted(positions, before).diff().tolist())
@@ -134,9 +135,11 @@ class Encoder(nn.Module):
         """Return the rotation of queries and keys at positions `from_end` [...]; None if positions are learned."""
         return Rotation.of(-from_end, self.head_dim) if self.positions is None else None
 
-    def _encode(self, x: Tensor, lengths: Tensor, positions: Tensor, from_end: Tensor) -> Tensor:
+    def _encode(
+        self, x: Tensor, lengths: Tensor, positions: Tensor, from_end: Tensor, widths: tuple[int, int] | None = None
+    ) -> Tensor:
         x, rotation = self.dropout(x), self.rotation(from_end)
-        within, at_targets = attention_masks(lengths, positions, len(x), is_causal=self.is_causal)
+        within, at_targets = attention_masks(lengths, positions, len(x), widths, is_causal=self.is_causal)
         for block in self.blocks[:-1]:
             x = block(x, within, rotation)
         return self.norm(self.blocks[-1](x, at_targets, rotation, positions))
@@ -311,15 +314,15 @@ class AttentionMask(NamedTuple):
 
 
 def attention_masks(
-    lengths: Tensor, positions: Tensor, n: int, *, is_causal: bool
+    lengths: Tensor, positions: Tensor, n: int, widths: tuple[int, int] | None = None, *, is_causal: bool
 ) -> tuple[AttentionMask, AttentionMask]:
     """Return the masks of sequences of `lengths` [R], `n` positions: for all queries, and for `positions` [M] only.
 
-    Synchronizes with the device once.
+    `widths` are the largest length and the most positions of a sequence; without them, the host waits for the device.
     """
     ends = lengths.cumsum(0)
     n_queries = torch.searchsorted(positions, F.pad(ends, (1, 0))).diff()
-    width, most_queries = torch.stack([lengths.max(), n_queries.max()]).tolist()
+    width, most_queries = widths or torch.stack([lengths.max(), n_queries.max()]).tolist()
     keys = Padding(lengths, n, width)
     if not is_causal:
         mask = None if keys.is_full else keys.is_real[:, None, None]

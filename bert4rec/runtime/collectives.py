@@ -1,7 +1,7 @@
 """Collectives between the processes of a run; all processes make the same calls, in the same order."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
@@ -105,6 +105,10 @@ class Partition:
         """Return the size of the largest part."""
         return -(-n_things // self.n_processes)
 
+    def select(self, values: Sequence[T]) -> list[T]:
+        """Return those of the `values`, one for each rank of the run, that are of the processes of this partition."""
+        return [values[rank] for rank in dist.get_process_group_ranks(self.group)]
+
     def sum(self, values: Tensor) -> Tensor:
         """Add up the `values` of all processes in place, and return them."""
         if self.n_processes > 1:
@@ -151,13 +155,17 @@ class Partition:
 
 
 class Decision(NamedTuple):
-    """Hold the positions to predict in the global batch; whether to report, to stop, to save; a signal or 0."""
+    """Hold the positions to predict in the global batch; whether to report, to stop, to save; a signal or 0.
+
+    `counts` are the positions of each rank's batch, those without a target included; empty if no rank has any.
+    """
 
     positions: int = 0
     report: bool = False
     out_of_time: bool = False
     save: bool = False
     interrupted: int = 0
+    counts: tuple[int, ...] = ()
 
 
 class Message(NamedTuple):
@@ -182,13 +190,17 @@ class StepSync:
         self._message: Message | None = None
 
     def start(
-        self, positions: Tensor | int = 0, *, report: bool = False, out_of_time: bool = False, save: bool = False
-    ) -> None:
-        """Send this process's requests, and its `positions` to predict in the step after the current one."""
+        self, positions: Tensor | int = 0, *, count: int = 0, report: bool = False, out_of_time: bool = False,
+        save: bool = False,
+    ) -> None:  # fmt: skip
+        """Send this process's requests, and what it has in the step after the current one.
+
+        These are its `positions` to predict, and the `count` of all positions of its batch.
+        """
         assert self._message is None, "the previous message is still pending"
         number = self._interruption.number
         mine = torch.tensor(
-            [positions, report, out_of_time, save, *(number == signal for signal in SIGNALS)], dtype=torch.int64
+            [positions, count, report, out_of_time, save, *(number == signal for signal in SIGNALS)], dtype=torch.int64
         )
         # Not an all-reduce: gloo passes it twice around a ring of all processes.
         sent = mine.repeat(dist.get_world_size())
@@ -204,10 +216,12 @@ class StepSync:
         if message is None:
             return Decision()
         self._wait(message)
-        n_positions, *counts = message.received.view(-1, len(SIGNALS) + 4).sum(0).tolist()
-        report, out_of_time, save, *signals = map(bool, counts)
+        received = message.received.view(-1, len(SIGNALS) + 5)
+        n_positions, n_counted, *votes = received.sum(0).tolist()
+        report, out_of_time, save, *signals = map(bool, votes)
         interrupted = next(itertools.compress(SIGNALS, signals), 0)
-        return Decision(n_positions, report, out_of_time, save, interrupted)
+        counts = tuple(received[:, 1].tolist()) if n_counted else ()
+        return Decision(n_positions, report, out_of_time, save, interrupted, counts)
 
     def interrupted(self) -> int:
         """Return the signal that a process had received before the last batch of an evaluation; 0 for none.

@@ -206,7 +206,7 @@ class WeightAverage:
         self._mean = {name: copy_of(value) for name, value in weights.items()}
         # This process's parts of the average and of the weights, which never move in memory.
         means, current = (chain.from_iterable(map(local_parts, v.values())) for v in (self._mean, weights))
-        self._parts = [(mean, weight.detach()) for mean, weight in zip(means, current, strict=True)]
+        self._means, self._weights = list(means), [weight.detach() for weight in current]
 
     def tensors(self) -> dict[str, Any]:
         """Return the averaged weights by name, for a checkpoint."""
@@ -215,12 +215,11 @@ class WeightAverage:
     def note(self, step: int) -> None:
         """Update the average with the weights after `step`, counted from 1."""
         share = (self._power + 1) / (step + self._power)
-        for mean, weight in self._parts:
-            mean.lerp_(weight, share)
+        torch._foreach_lerp_(self._means, self._weights, share)
 
     def restart(self) -> None:
         """Set the average to the current weights."""
-        for mean, weight in self._parts:
+        for mean, weight in zip(self._means, self._weights, strict=True):
             mean.copy_(weight)
 
     @contextmanager
@@ -234,7 +233,7 @@ class WeightAverage:
 
     def exchange(self) -> None:
         """Swap the weights of the model and the average."""
-        for mean, weight in self._parts:
+        for mean, weight in zip(self._means, self._weights, strict=True):
             kept = mean.clone()
             mean.copy_(weight)
             weight.copy_(kept)
@@ -242,8 +241,12 @@ class WeightAverage:
 
 def are_finite(tensors: Iterable[Tensor]) -> bool:
     """Return whether all values are finite, without temporary tensors as large as the inputs."""
-    # A NaN makes both bounds NaN. Stacking them synchronizes with a GPU once, not once per tensor.
-    bounds = [bound.float() for part in tensors if part.numel() for bound in part.detach().aminmax()]
+    # A NaN makes the bounds and the norm NaN. Stacking synchronizes with a GPU once, not once per tensor.
+    parts = [part.detach() for part in tensors if part.numel()]
+    if any(part.device.type != "cpu" for part in parts):  # a few kernels in all; on CPU the norm takes five times as long
+        bounds = [norm.float() for norm in torch._foreach_norm(parts, math.inf)]
+    else:
+        bounds = [bound.float() for part in parts for bound in part.aminmax()]
     return not bounds or bool(torch.stack(bounds).isfinite().all())
 
 

@@ -31,6 +31,7 @@ from bert4rec.sharding.torchrec_internals import (
     kernels,
     local_bytes,
     local_parts,
+    lookup_of_whole_table,
     move_plan,
     place_on_first_gpus,
     placed_parts,
@@ -129,6 +130,9 @@ def parallelize(
     for table in model.tables:
         if table.partition.n_processes > 1:
             table.exchange = IdExchange(table.collection, table.partition.n_processes, device)
+        elif plan.job.messages == "fp32":  # else TorchRec rounds the vectors and gradients of a lone process too
+            shape = table.config.num_embeddings, table.config.embedding_dim
+            table.kernel = lookup_of_whole_table(table.collection, shape)
         if plan.job.updates[table.config.name] == "dense_shards":
             table.dense_shard = _dense_shard(table, device, plan.job)
     if plan.job.trains:

@@ -5,7 +5,7 @@ which it was checked, and fails if an installed release lacks one or the pinned 
 """
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from torchrec.distributed.types import ShardingPlan
 
 __all__ = [
     "ChosenOptions", "Kernel", "Perf", "Shard", "ShardMetadata", "ShardedTensor", "ShardedTensorMetadata", "Storage",
-    "TensorProperties", "Topology", "give_a_row_to_empty_kernel", "kernels", "make_topology", "move_plan", "n_features",
+    "TensorProperties", "Topology", "give_a_row_to_empty_kernel", "kernels", "lookup_of_whole_table", "make_topology", "move_plan", "n_features",
     "perf_estimator", "repeat_step", "set_step_count", "sharded_tensor", "with_input_lengths",
 ]  # fmt: skip
 
@@ -46,6 +46,13 @@ def kernels(model: nn.Module) -> list[Kernel]:
     sharded = [module for module in model.modules() if isinstance(module, ShardedEmbeddingCollection)]
     lookups = [lookup for collection in sharded for lookup in collection._lookups]
     return [module for lookup in lookups for module in lookup.modules() if isinstance(module, Kernel)]
+
+
+def lookup_of_whole_table(collection: nn.Module, shape: tuple[int, int]) -> Callable[..., Tensor] | None:
+    """Return fbgemm's lookup in a sharded `collection` of one table of this `shape`, if one kernel has all of it."""
+    found = kernels(collection)
+    is_whole = [tuple(each[:2]) for kernel in found for each in kernel.embedding_specs] == [shape]
+    return found[0].__call__ if is_whole else None
 
 
 def set_step_count(kernel: Kernel, n: int) -> None:

@@ -119,11 +119,12 @@ class Prefetcher:
             return batch.to(self._device)
         with torch.cuda.stream(self._stream):
             copy = batch.to(self._device)
+        arrived = self._stream.record_event()
         current = torch.cuda.current_stream(self._device)
-        current.wait_stream(self._stream)
+        current.wait_event(arrived)
         # Else the next batch could reuse the memory while a step reads it.
         mapped(copy, Tensor, lambda tensor: tensor.record_stream(current))
-        return copy
+        return copy._replace(arrived=arrived)
 
 
 class _Stopped(Exception):  # noqa: N818
@@ -219,16 +220,16 @@ class Trainer:
         self._step.model.train()
         state, began = self.state, time.monotonic()
         batch = next(batches, None)
-        self._consensus.start(_n_positions(batch))
+        self._consensus.start(_n_positions(batch), count=_count(batch))
         batch = batch and self._transfer.to_device(batch)
-        n_positions = self._consensus.wait().positions
+        decision = self._consensus.wait()
         while batch is not None:
             following = next(batches, None)
             self._start_sync(following)
             following = following and self._transfer.to_device(following)
-            self._train_step(batch, following, n_positions, began)
+            self._train_step(batch._replace(counts=decision.counts), following, decision.positions, began)
             decision = self._consensus.wait()
-            batch, n_positions = following, decision.positions
+            batch = following
             began = time.monotonic()
             if decision.interrupted or decision.out_of_time:
                 self._step.discard()
@@ -303,6 +304,7 @@ class Trainer:
         limit, is_first = self._settings.max_minutes, self._is_rank_zero
         self._consensus.start(
             _n_positions(following),
+            count=_count(following),
             report=is_first and self._progress.is_due(),
             out_of_time=0 < limit <= self._seconds() / 60,
             save=is_first and self.checkpoints.is_due(self.state.step + 1),
@@ -367,3 +369,8 @@ def _judged(metrics: Metrics) -> tuple[str, tuple[str, str], float]:
 def _n_positions(batch: AnyBatch | None) -> Tensor | int:
     """Return the number of positions to predict in this rank's batch; 0 for None."""
     return 0 if batch is None else (batch.targets != NO_ITEM).sum()
+
+
+def _count(batch: AnyBatch | None) -> int:
+    """Return the number of all positions of this rank's batch, those without a target included; 0 for None."""
+    return 0 if batch is None else len(batch.targets)

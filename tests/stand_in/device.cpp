@@ -130,8 +130,11 @@ struct Block {
     {
       Lock lock(ledger().mutex);
       const auto& known = ledger().known[stream];
+      Clock until = known;  // the memory is free for others after the work of these streams so far
+      merge(until, ledger().host);
+      for (const auto& other : recorded) merge(until, ledger().known[other]);
       for (const auto& [user, tick] : uses)
-        if (user != stream && !recorded.count(user) && !covers(known, user, tick) && !covers(ledger().host, user, tick))
+        if (user != stream && !covers(until, user, tick))
           faults.push_back("memory of " + name_of(stream) + " (" + std::to_string(n_bytes) + " bytes) is freed while " +
                            name_of(user) + " may use it (" + last_use[user] + "): record_stream is missing");
     }
@@ -494,7 +497,7 @@ at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride, s
                                            c10::dtype_or_default(dtype));
 }
 
-/// The host waits for a copy unless it need not; an asynchronous copy needs pinned memory.
+/// The host waits for a copy, unless it is asynchronous; one to the host also needs pinned memory.
 at::Tensor copy_between(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   auto device = to.is_cuda() ? to.device() : from.device();
   bool crosses = from.device() != to.device();
@@ -506,9 +509,8 @@ at::Tensor copy_between(const at::Tensor& from, const at::Tensor& to, bool non_b
     to_host(to).copy_(to_host(from).expand(to.sizes()));
   }
   if (crosses && (from.is_cpu() || to.is_cpu())) {
-    const auto& host = from.is_cpu() ? from : to;
-    if (!non_blocking || (host.numel() && !is_pinned(host.const_data_ptr())))
-      host_waits(current_stream(device.index()));
+    bool is_pageable = to.is_cpu() && to.numel() && !is_pinned(to.const_data_ptr());
+    if (!non_blocking || is_pageable) host_waits(current_stream(device.index()));
   }
   return to;
 }
