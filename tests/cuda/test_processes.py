@@ -44,7 +44,7 @@ def train(gpus: GpuProcesses, small_folder: Path, tmp_path: Path) -> Train:
         if device == "cuda" and not IS_STAND_IN and (one_each or torch.cuda.device_count() < n):
             pytest.skip(f"needs {n} GPUs, or the stand-in")
         places = {"data.dataset_dir": str(small_folder), "run.dir": str(tmp_path / "runs")}
-        usual = SMALL | TEN_STEPS | places | {"training.per_device_train_batch_size": 120 // n}
+        usual = SMALL | TEN_STEPS | places | {"training.per_device_train_batch_size": 60 // n}
         settings = usual | {"parallelism.device": device} | changes
         seen = gpus.run(n, processes.train, settings, one_each=one_each)
         for rank, of_rank in enumerate(seen):
@@ -74,7 +74,7 @@ def test_processes_with_gpus_train_as_on_the_cpu(
     on_gpu, seen = train(n, one_each=one_each, **changes)
     is_short = "bf16" in changes.values()
     expected = losses(on_cpu)
-    assert len(expected) == 10
+    assert len(expected) == 20  # two steps an epoch: during the first one, the ids of the second travel
     assert expected[0] - expected[-1] > 10 * TOLERANCE
     np.testing.assert_allclose(losses(on_gpu), expected, rtol=0, atol=0.05 if is_short else TOLERANCE)
     for split in ("validation", "test"):

@@ -1,0 +1,101 @@
+"""The host waits for a GPU at few places, and all of them are listed here."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import SMALL
+from tests.cuda import processes
+from tests.cuda.conftest import TEN_STEPS
+from tests.cuda.processes import IS_STAND_IN, GpuProcesses
+from tests.cuda.waits import WARM_STEPS, places
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the libraries about themselves
+]
+
+# Place → the most waits. A new place here is a decision: say in the commit why it cannot be avoided.
+# TorchRec's exchange of ids runs in a stream of its own, which waits for the batch and not for the step before.
+EXCHANGE = {
+    "models/tables.py:IdExchange._start > KJTAllToAllSplitsAwaitable.__init__": 2,  # numbers of ids, to the device
+    "models/tables.py:IdExchange._start > KJTAllToAllSplitsAwaitable.__init__.<locals>.<listcomp>": 4,
+    "models/tables.py:IdExchange._start > _cuda_to_cpu_safe": 4,  # ids for each process
+    "models/tables.py:_Open.send > _cuda_to_cpu_safe": 4,  # ids from each process
+    "models/tables.py:_Open.send > _get_recat": 1,
+    "models/tables.py:IdExchange._receive > _cuda_to_cpu_safe": 2,
+    "models/tables.py:IdExchange.look_up > _cuda_to_cpu_safe": 6,  # of a lookup that was not begun
+    "models/tables.py:IdExchange.look_up > _get_recat": 1,
+}
+STEP: dict[str, int] = {}
+GROUPS = {"sharding/groups.py:_Sharing._update": 1, "runtime/collectives.py:Partition.concatenate": 2}
+SAVED_BESIDE = {"checkpoint/store.py:_write_shards": 1}  # by its own thread
+REPORT = {"training/trainer.py:Meter.read_loss": 1}
+SAVE = {"checkpoint/store.py:Copies.of": 1, "sharding/optimizer.py:are_finite": 1} | SAVED_BESIDE
+# Each validation has one pass over the users here, several batches, and one tile: no wait is of a batch or a tile.
+EVALUATION = {
+    "evaluation/ranker.py:Ranker._encode": 1,
+    "evaluation/ranker.py:Ranker._stream": 1,
+    "evaluation/ranker.py:Ranker._targets": 1,
+    "evaluation/ranker.py:Ranker.rank": 1,
+}
+SAMPLED = {"training.loss": "sampled_softmax", "training.n_train_negatives": 64}
+SOFTMAX = {"training.loss": "softmax"}
+STEPS = {"training.n_epochs": 3, "training.eval_every_n_epochs": 1}
+
+
+@pytest.fixture(scope="module")
+def gpus() -> Iterator[GpuProcesses]:
+    pool = GpuProcesses(4)
+    yield pool
+    pool.close()
+
+
+@pytest.mark.parametrize(
+    ("n", "changes", "budget"),
+    [
+        (1, SOFTMAX, STEP),
+        (1, SAMPLED | {"model.kind": "sasrec"}, STEP),
+        (2, SOFTMAX, STEP | EXCHANGE),
+        (2, SAMPLED | {"training.average_age": 0.1}, STEP | EXCHANGE),
+        (2, SOFTMAX | {"parallelism.mode": "ddp"}, STEP),
+        (4, SAMPLED | {"parallelism.sharding_group_size": 2}, STEP | EXCHANGE | GROUPS),
+    ],
+)
+def test_nothing_waits_for_a_gpu_but_these_places(
+    gpus: GpuProcesses, small_folder: Path, tmp_path: Path, n: int, changes: dict[str, Any], budget: dict[str, int]
+) -> None:
+    if not IS_STAND_IN and torch.cuda.device_count() < n:
+        pytest.skip(f"needs {n} GPUs, or the stand-in")
+    places_of_run = {"data.dataset_dir": str(small_folder), "run.dir": str(tmp_path / "runs")}
+    batch = {"training.per_device_train_batch_size": 48 // n, "evaluation.per_device_eval_batch_size": 8}
+    settings = SMALL | TEN_STEPS | STEPS | places_of_run | batch | {"parallelism.device": "cuda"} | changes
+    for rank, seen in enumerate(gpus.run(n, processes.train, settings, counts_waits=True)):
+        assert not seen["faults"], f"rank {rank}:\n" + "\n".join(seen["faults"])
+        parts = seen["waits"]
+        evaluation = EVALUATION | {place: 9 for place in EXCHANGE}  # each batch and tile exchanges ids
+        for part, first, allowed in (
+            ("step", WARM_STEPS, budget | SAVED_BESIDE), ("report", 0, REPORT | SAVED_BESIDE), ("save", 0, SAVE),
+            ("evaluation", 0, evaluation | SAVED_BESIDE),
+        ):  # fmt: skip
+            found = places(parts[part], first)
+            beyond = {place: n for place, n in found.items() if n > allowed.get(place, 0)}
+            assert not beyond, f"rank {rank}: waits of a {part} that are not in the budget: {beyond}"
+        assert sum(parts["save"][0].values())  # so they are found
+
+
+def test_a_wait_is_found_and_its_place() -> None:
+    from tests.cuda.waits import waits
+
+    with waits() as found:
+        values = torch.ones(4, device="cuda")
+        values.masked_fill_(values > 2, 0)
+        values.sum()
+        assert not found
+        values.nonzero()
+        values.tolist()
+        torch.cuda.current_stream().synchronize()
+    assert sum(found.values()) == 3
