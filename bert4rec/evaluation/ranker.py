@@ -219,7 +219,8 @@ class Ranker:
             scores = self._scores(users.known[where if seen else slice(1)], part)
             if seen:
                 rows, items = seen.at(part.tiles, number)
-                scores.view(-1).index_fill_(0, rows * scores.shape[1] + items - part.first, -torch.inf)
+                # Not a number of Python's: the host would wait for its copy to a GPU.
+                scores.index_put_((rows, items - part.first), scores.new_full((), -torch.inf))
             rows_of_targets = targets.at(part.tiles, number)[0] if targets else None
             ahead[where] += count_outranking(
                 scores, part.first, users.scores[where], users.targets[where], rows_of_targets

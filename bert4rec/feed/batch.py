@@ -290,6 +290,6 @@ def mapped(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
     """Return `value` with `function` applied to each instance of `kind`, also inside nested named tuples."""
     if isinstance(value, kind):
         return function(value)
-    if isinstance(value, tuple):
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(mapped(part, kind, function) for part in value))
     return value

@@ -155,9 +155,7 @@ def _exchange_sizes(n_positions: int, n_vectors: int, partition: Partition, devi
     return Sizes(counts, max(sizes))
 
 
-def _of_all(
-    hidden: Tensor, targets: Tensor, partition: Partition, counts: list[int]
-) -> tuple[Tensor, Tensor, slice]:
+def _of_all(hidden: Tensor, targets: Tensor, partition: Partition, counts: list[int]) -> tuple[Tensor, Tensor, slice]:
     """Return all processes' `hidden` [M, d] and `targets` [M], and the slice of this one; `counts` are their M.
 
     Takes one message: the hidden states, each with the bits of its target viewed as floats.

@@ -95,9 +95,7 @@ class SequenceModel(RankingModel):
         if self.mask_vector is not None:  # after the items, as in `Batch.places`
             vectors = torch.cat([vectors, self.mask_vector[None]])
         at_positions = vectors.index_select(0, batch.places)
-        hidden = self.encoder(
-            at_positions, batch.lengths, batch.positions, batch.gaps, batch.instants, batch.widths
-        )
+        hidden = self.encoder(at_positions, batch.lengths, batch.positions, batch.gaps, batch.instants, batch.widths)
         return append_ones(hidden, self.item_table.width)
 
     def lookups_per_step(self, *, n_positions: int, n_candidates: int) -> dict[str, int]:

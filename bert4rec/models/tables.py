@@ -17,7 +17,6 @@ from bert4rec.feed.batch import ID_ROWS, Lookup
 from bert4rec.models.item_features import FeatureEncoder
 from bert4rec.runtime.collectives import Partition
 
-
 Kernel: TypeAlias = Callable[..., Tensor]
 """fbgemm's lookup: the `indices` of all features one after the other, and their `offsets`, to the rows."""
 

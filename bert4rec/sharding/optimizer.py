@@ -22,6 +22,8 @@ from bert4rec.sharding.torchrec_internals import (
     ShardMetadata,
     copy_of,
     kernels,
+    largest_of_each,
+    lerp_each,
     local_parts,
     set_step_count,
     sharded_like,
@@ -215,7 +217,7 @@ class WeightAverage:
     def note(self, step: int) -> None:
         """Update the average with the weights after `step`, counted from 1."""
         share = (self._power + 1) / (step + self._power)
-        torch._foreach_lerp_(self._means, self._weights, share)
+        lerp_each(self._means, self._weights, share)
 
     def restart(self) -> None:
         """Set the average to the current weights."""
@@ -243,8 +245,10 @@ def are_finite(tensors: Iterable[Tensor]) -> bool:
     """Return whether all values are finite, without temporary tensors as large as the inputs."""
     # A NaN makes the bounds and the norm NaN. Stacking synchronizes with a GPU once, not once per tensor.
     parts = [part.detach() for part in tensors if part.numel()]
-    if any(part.device.type != "cpu" for part in parts):  # a few kernels in all; on CPU the norm takes five times as long
-        bounds = [norm.float() for norm in torch._foreach_norm(parts, math.inf)]
+    if any(
+        part.device.type != "cpu" for part in parts
+    ):  # a few kernels in all; on CPU the norm takes five times as long
+        bounds = [largest.float() for largest in largest_of_each(parts)]
     else:
         bounds = [bound.float() for part in parts for bound in part.aminmax()]
     return not bounds or bool(torch.stack(bounds).isfinite().all())

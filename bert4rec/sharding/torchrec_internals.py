@@ -5,6 +5,7 @@ which it was checked, and fails if an installed release lacks one or the pinned 
 """
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,8 +26,9 @@ from torchrec.distributed.types import ShardingPlan
 
 __all__ = [
     "ChosenOptions", "Kernel", "Perf", "Shard", "ShardMetadata", "ShardedTensor", "ShardedTensorMetadata", "Storage",
-    "TensorProperties", "Topology", "give_a_row_to_empty_kernel", "kernels", "lookup_of_whole_table", "make_topology", "move_plan", "n_features",
-    "perf_estimator", "repeat_step", "set_step_count", "sharded_tensor", "with_input_lengths",
+    "TensorProperties", "Topology", "give_a_row_to_empty_kernel", "kernels", "lookup_of_whole_table", "make_topology",
+    "move_plan", "n_features", "perf_estimator", "repeat_step", "set_step_count", "sharded_tensor",
+    "with_input_lengths",
 ]  # fmt: skip
 
 
@@ -153,6 +155,16 @@ def placed_parts(table: Any) -> Iterator[tuple[Tensor, int, int]]:
 def local_bytes(values: Iterable[Any]) -> int:
     """Return the bytes of this process's parts of all the tensors."""
     return sum(part.numel() * part.element_size() for value in values for part in local_parts(value))
+
+
+def lerp_each(values: list[Tensor], others: list[Tensor], share: float) -> None:
+    """Move each of `values` in place towards the one of `others` by the `share`; on a GPU with few kernels in all."""
+    torch._foreach_lerp_(values, others, share)
+
+
+def largest_of_each(values: list[Tensor]) -> list[Tensor]:
+    """Return the largest absolute value of each tensor, NaN if it has one; on a GPU with few kernels in all."""
+    return list(torch._foreach_norm(values, math.inf))
 
 
 def copy_of(value: Any) -> Any:

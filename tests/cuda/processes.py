@@ -23,7 +23,9 @@ class GpuProcesses:
         self._n = n
         self._start()
 
-    def run(self, n: int, function: Callable[..., Any], *args: Any, one_each: bool = False, **keywords: Any) -> list[Any]:
+    def run(
+        self, n: int, function: Callable[..., Any], *args: Any, one_each: bool = False, **keywords: Any
+    ) -> list[Any]:
         """Return the results by rank. With `one_each`, a process sees its own GPU alone. Raises `AssertionError`."""
         if not self._processes:
             self._start()

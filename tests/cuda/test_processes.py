@@ -67,9 +67,7 @@ def train(gpus: GpuProcesses, small_folder: Path, tmp_path: Path) -> Train:
         (2, False, SAMPLED | {"training.precision": "bf16", "training.num_workers": 1}),
     ],
 )
-def test_processes_with_gpus_train_as_on_the_cpu(
-    train: Train, n: int, one_each: bool, changes: dict[str, Any]
-) -> None:
+def test_processes_with_gpus_train_as_on_the_cpu(train: Train, n: int, one_each: bool, changes: dict[str, Any]) -> None:
     on_cpu, _ = train(n, "cpu", **changes)
     on_gpu, seen = train(n, one_each=one_each, **changes)
     is_short = "bf16" in changes.values()

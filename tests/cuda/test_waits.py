@@ -76,7 +76,7 @@ def test_nothing_waits_for_a_gpu_but_these_places(
     for rank, seen in enumerate(gpus.run(n, processes.train, settings, counts_waits=True)):
         assert not seen["faults"], f"rank {rank}:\n" + "\n".join(seen["faults"])
         parts = seen["waits"]
-        evaluation = EVALUATION | {place: 9 for place in EXCHANGE}  # each batch and tile exchanges ids
+        evaluation = EVALUATION | dict.fromkeys(EXCHANGE, 1000)  # each batch of users and lookup of items exchanges ids
         for part, first, allowed in (
             ("step", WARM_STEPS, budget | SAVED_BESIDE), ("report", 0, REPORT | SAVED_BESIDE), ("save", 0, SAVE),
             ("evaluation", 0, evaluation | SAVED_BESIDE),

@@ -38,8 +38,13 @@ def waits() -> Iterator[Counter[str]]:
 
         return synchronize
 
-    with warnings.catch_warnings(), mock.patch.object(
-        torch.cuda.Event, "synchronize", noted(torch.cuda.Event.synchronize)  # which torch does not report
+    with (
+        warnings.catch_warnings(),
+        mock.patch.object(
+            torch.cuda.Event,
+            "synchronize",
+            noted(torch.cuda.Event.synchronize),  # which torch does not report
+        ),
     ):
         warnings.simplefilter("always")
         warnings.showwarning = note

@@ -21,6 +21,7 @@ from bert4rec.feed.batch import (
     FlatBatch,
     Lookup,
     Pairs,
+    Widths,
     tensors_of,
     unique_with_inverse,
 )
@@ -108,6 +109,18 @@ def test_ids_are_spread_evenly_over_the_rows(n: int) -> None:
 
 TARGETS = torch.tensor([5, 7, 5])
 DRAWN = Negatives(torch.tensor([3, 4]), torch.tensor([0.5, 0.25]))
+
+
+def test_a_batch_knows_its_longest_sequence_and_the_most_positions_of_one() -> None:
+    batch = Batch.from_items(
+        torch.tensor([3, 1, 4, 1, 5, 9]), torch.tensor([1, 3, 2]), torch.tensor([1, 3, 5]), torch.tensor([9, 8, 7])
+    )
+    assert batch.widths == Widths(longest=3, most_positions=2)
+    none = torch.tensor([], dtype=torch.int64)
+    nothing = Batch.from_items(torch.tensor([3]), torch.tensor([1]), none, none)
+    assert nothing.widths == Widths(longest=1, most_positions=0)
+
+
 SEQUENCES = Batch.from_items(torch.tensor([3, 1, 4]), torch.tensor([1, 2]), torch.tensor([1]), torch.tensor([9]))
 BATCHES: dict[str, Any] = {
     "sequences": SEQUENCES._replace(n_sequences=2),

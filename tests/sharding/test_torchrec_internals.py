@@ -21,6 +21,7 @@ from bert4rec.sharding.parallelize import _Sharder
 from bert4rec.sharding.plan import make_plan
 from bert4rec.sharding.torchrec_internals import (
     kernels,
+    lookup_of_whole_table,
     n_features,
     of_one_shard,
     sharded_tensor,
@@ -67,6 +68,7 @@ def test_torch_has_what_is_used(group_of_one: None) -> None:
     made_from = inspect.signature(ShardedTensor._init_from_local_shards_and_global_metadata).parameters
     assert "process_group" in made_from
     tensor = of_one_shard(torch.ones(2, 3))
+    require("torch", torch, "_foreach_lerp_", "_foreach_norm")
     require("torch", tensor, "_process_group", "local_shards", "metadata")
     copy = sharded_tensor(tensor.local_shards(), tensor.metadata(), like=tensor)
     assert copy._process_group is tensor._process_group is dist.group.WORLD
@@ -83,8 +85,10 @@ def test_fbgemm_and_the_sharded_collection_have_what_is_used(group_of_one: None)
     require("torchrec", table.collection, "_lookups")
     (found,) = kernels(model.module)
     assert n_features(found) == 2  # sequences, candidates
-    names = "iter iter_cpu weights_host max_D use_cpu feature_table_map weights_precision"
+    names = "iter iter_cpu weights_host max_D use_cpu feature_table_map weights_precision embedding_specs"
     require("fbgemm-gpu", found, *names.split())
+    assert lookup_of_whole_table(table.collection, (20, 68)) is not None
+    assert lookup_of_whole_table(table.collection, (40, 68)) is None
     assert (found.use_cpu, found.max_D, found.weights_host.numel()) == (True, 68, 20 * 68)
 
 

@@ -20,7 +20,7 @@ class NoCompilerError(Exception):
 
 
 def build() -> Path:
-    """Return the compiled device, which is compiled once for a source and a version of torch. Raises `NoCompilerError`."""
+    """Return the compiled device; it is compiled once for a source and a version of torch. Raises `NoCompilerError`."""
     folder = torch_folder()
     version = (folder / "version.py").read_bytes()
     path = BUILD / hashlib.sha256(SOURCE.read_bytes() + version).hexdigest()[:12] / f"{NAME}.so"

@@ -1,3 +1,3 @@
-"""Keep the stand-in out of all tests but its own: its modules are not collected, since an import replaces torch.cuda."""
+"""Keep the stand-in out of all other tests: its modules are not collected, since an import replaces torch.cuda."""
 
 collect_ignore = ["cuda.py", "plugin.py"]

@@ -8,6 +8,7 @@ import ctypes
 import importlib.util
 import os
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -75,9 +76,7 @@ class Stream(torch.Stream):
 class Event(torch.Event):
     """An event of the current device."""
 
-    def __new__(
-        cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
-    ) -> "Event":
+    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> "Event":
         return super().__new__(cls, "cuda", enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
 
 
@@ -195,7 +194,7 @@ class _Lookup(torch.autograd.Function):
         weights = kernel.split_embedding_weights()
         parts = [
             (kernel.feature_table_map[number], ids[first:last].long())
-            for number, (first, last) in enumerate(zip(bounds, bounds[1:], strict=False))
+            for number, (first, last) in enumerate(pairwise(bounds))
         ]
         rows = [device.host(weights[table].detach()).index_select(0, part) for table, part in parts]
         device.use("the lookup", [indices, offsets, *weights], [])

@@ -13,7 +13,7 @@ try:
 except NoCompilerError as error:
     pytest.exit(f"skipped: {error}", returncode=0)
 
-from tests.stand_in import cuda  # noqa: E402
+from tests.stand_in import cuda
 
 
 @pytest.fixture(autouse=True)

@@ -36,7 +36,7 @@ def decided() -> Decision:
     rank, consensus = dist.get_rank(), StepSync(Interruption())
     for turn in range(dist.get_world_size()):
         if turn == rank:
-            consensus.start(rank, report=rank == 0, out_of_time=rank == 1)
+            consensus.start(rank, count=5 - rank, report=rank == 0, out_of_time=rank == 1)
         dist.barrier()  # a rank that waited for the other ranks would not get here
     return consensus.wait()
 
@@ -61,8 +61,8 @@ def test_positions_are_those_with_a_target() -> None:
 @pytest.mark.usefixtures("group_of_one")
 def test_a_decision_answers_one_question() -> None:
     consensus = StepSync(Interruption())
-    consensus.start(1, report=True, save=True)
-    assert consensus.wait() == Decision(positions=1, report=True, save=True)
+    consensus.start(1, count=4, report=True, save=True)
+    assert consensus.wait() == Decision(positions=1, report=True, save=True, counts=(4,))
     assert consensus.wait() == Decision()  # to no question
 
 
@@ -80,7 +80,7 @@ def test_a_signal_is_answered_when_it_was_told_of() -> None:
 
 
 def test_what_one_process_says_holds_for_all_and_none_waits_to_say_it(pools: Any) -> None:
-    decision = Decision(positions=0 + 1 + 2, report=True, out_of_time=True)
+    decision = Decision(positions=0 + 1 + 2, report=True, out_of_time=True, counts=(5, 4, 3))
     assert pools(3).run(decided) == [decision] * 3
 
 
