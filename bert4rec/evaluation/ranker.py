@@ -185,7 +185,9 @@ class Ranker:
         tiles, targets = self._partition.of(len(self._catalogue.tiles)), users.targets.cpu().numpy()
         first, last = self._catalogue.items(tiles)
         local = np.flatnonzero((targets >= first) & (targets < last))
-        return Seen(local, targets[local], len(targets), self._catalogue, tiles, self._device)
+        return Seen(
+            local.astype(np.int32), targets[local].astype(np.int32), len(targets), self._catalogue, tiles, self._device
+        )
 
     def _stream(self, users: "Users", seen: Seen | None, best: TopK | None) -> Tensor:
         """Return how many items [U] of the whole catalogue outrank each target; all items update `best`.
