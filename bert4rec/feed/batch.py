@@ -66,8 +66,11 @@ class Lookup(NamedTuple):
         return _on_device(self, device)
 
 
-def even_lengths(n_ids: int, device: torch.device) -> Tensor:
-    """Return the lengths [ID_ROWS] of rows that share `n_ids` ids evenly: fbgemm shards each row in one thread."""
+def even_lengths(n_ids: int | Tensor, device: torch.device) -> Tensor:
+    """Return the lengths [ID_ROWS] of rows that share `n_ids` ids evenly: fbgemm shards each row in one thread.
+
+    With a tensor [..., 1] of numbers of ids on the device, the lengths are [..., ID_ROWS].
+    """
     return (torch.arange(ID_ROWS + 1, device=device) * n_ids // ID_ROWS).diff()
 
 

@@ -127,6 +127,10 @@ class Partition:
         _gather_into(stacked.view(-1), values.reshape(-1), group=self.group)  # in place: no list
         return stacked
 
+    def counts(self, n_rows: int, device: torch.device) -> list[int]:
+        """Return the `n_rows` of each process; waits for the `device`, over which they are sent."""
+        return cast(list[int], self.stack(torch.tensor([n_rows], device=device)).flatten().tolist())
+
     def concatenate(self, rows: Tensor, counts: list[int] | None = None) -> tuple[Tensor, slice]:
         """Return the concatenated `rows` [n, ...] of all processes, and the slice of this process's rows.
 
@@ -135,7 +139,7 @@ class Partition:
         if self.n_processes == 1:
             return rows, slice(0, len(rows))
         if counts is None:
-            counts = cast(list[int], self.stack(torch.tensor([len(rows)], device=rows.device)).flatten().tolist())
+            counts = self.counts(len(rows), rows.device)
         padding = [0, 0] * (rows.dim() - 1) + [0, max(counts) - len(rows)]
         stacked = self.stack(F.pad(rows, padding))
         first = sum(counts[: self.rank])

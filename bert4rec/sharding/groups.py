@@ -95,12 +95,14 @@ class _Sharing:
 
     def _update(self, kernel: Kernel, keys: Tensor, gradient: Tensor) -> None:
         """Update the tables as if this had been the lookup of all groups."""
-        every, _ = self._replicas.concatenate(keys)
-        gradients, _ = self._replicas.concatenate(gradient / self._replicas.n_processes)
+        counts = self._replicas.counts(len(keys), keys.device)
+        every, _ = self._replicas.concatenate(keys, counts)
+        gradients, _ = self._replicas.concatenate(gradient / self._replicas.n_processes, counts)
         order = every.argsort(stable=True)  # by feature, as fbgemm requires, then by row
         every = every[order]
-        counts = torch.bincount(every >> ID_BITS, minlength=n_features(kernel)).tolist()
-        lengths = torch.cat([even_lengths(count, keys.device) for count in counts])
+        # The numbers of rows by feature stay on the device.
+        bounds = torch.searchsorted(every, torch.arange(n_features(kernel) + 1, device=keys.device) << ID_BITS)
+        lengths = even_lengths(bounds.diff()[:, None], keys.device).flatten()
         repeat_step(kernel)
         self._is_repeated = True
         try:
@@ -129,5 +131,5 @@ def _keys(ids: Tensor, offsets: Tensor, n_features: int) -> Tensor:
     """Return a key for each of the concatenated `ids` [N] of several features: feature number and id in one integer."""
     n_rows = (len(offsets) - 1) // n_features
     counts = offsets[::n_rows].diff() if n_rows else offsets.new_zeros(n_features)
-    features = torch.arange(n_features, device=ids.device).repeat_interleave(counts)
+    features = torch.arange(n_features, device=ids.device).repeat_interleave(counts, output_size=len(ids))
     return ids.long() + (features << ID_BITS)

@@ -55,7 +55,7 @@ class GpuProcesses:
             connection.close()
             process.kill()
             process.join()
-        self._processes = []
+        self._connections, self._processes = [], []
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")

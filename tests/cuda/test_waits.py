@@ -31,7 +31,7 @@ EXCHANGE = {
     "models/tables.py:IdExchange.look_up > _get_recat": 1,
 }
 STEP: dict[str, int] = {}
-GROUPS = {"sharding/groups.py:_Sharing._update": 1, "runtime/collectives.py:Partition.concatenate": 2}
+GROUPS = {"runtime/collectives.py:Partition.counts": 2}  # of the gradients between the groups: one there, one back
 SAVED_BESIDE = {"checkpoint/store.py:_write_shards": 1}  # by its own thread
 REPORT = {"training/trainer.py:Meter.read_loss": 1}
 SAVE = {"checkpoint/store.py:Copies.of": 1, "sharding/optimizer.py:are_finite": 1} | SAVED_BESIDE
