@@ -49,7 +49,7 @@ STEPS = {"training.n_epochs": 3, "training.eval_every_n_epochs": 1}
 
 @pytest.fixture(scope="module")
 def gpus() -> Iterator[GpuProcesses]:
-    pool = GpuProcesses(4)
+    pool = GpuProcesses()
     yield pool
     pool.close()
 
