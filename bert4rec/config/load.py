@@ -5,6 +5,7 @@ file or the option, the key, the value and the valid choices.
 """
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -221,6 +222,8 @@ def _is_text(table: str, key: str) -> bool:
 
 
 def _value(text: str) -> Any:
+    if re.fullmatch(r"[+-]?(\.\d+|\d+\.)", text):  # as people write numbers, and TOML does not
+        return float(text)
     try:
         return tomli.loads(f"x = {text}")["x"]
     except tomli.TOMLDecodeError:
