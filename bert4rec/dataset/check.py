@@ -24,7 +24,7 @@ REMAKE = "make the dataset again with `bert4rec prepare`"
 
 USERS_AT_ONCE = 1 << 12  # many more would not fit into the CPU cache
 ROWS_AT_ONCE = 1 << 16  # of a Parquet table
-MOST_ROUNDING = 1e-3  # of a sum of weights, and of the length of a vector
+MOST_ROUNDING = 1e-3  # of the length of the weights of an item, and of its vectors
 KEYS_AT_ONCE = 1 << 24  # hashes of original ids compared in one pass, 8 bytes each; a larger table takes more passes
 
 NEEDED = {format.USERS, format.ITEMS, *(f"{name}/{format.STATE}" for name in format.FOLDERS)}
@@ -55,7 +55,7 @@ def check_dataset(folder: Path) -> dict[str, Any]:
 
 
 def _check_features(folder: Path, about: Mapping[str, Mapping[str, Any]], n_items: int) -> None:
-    """Raise `DataError` unless every item has values of each feature, whose weights add up to 1, and unit vectors."""
+    """Raise `DataError` unless every item has unit vectors, and values of each feature with weights of length 1."""
     offsets, values, weights, vectors = (np.load(folder / f"{name}.npy") for name in ARRAYS)
     lengths = np.diff(offsets)
     if len(lengths) != n_items or offsets[0] != 0 or (lengths < 0).any() or offsets[-1] != len(values):
@@ -65,9 +65,11 @@ def _check_features(folder: Path, about: Mapping[str, Mapping[str, Any]], n_item
         if of["kind"] == "vector":
             continue
         is_own = (values >= of["first"]) & (values < of["first"] + of["n_values"])
-        sums = np.bincount(items[is_own], weights[is_own], minlength=n_items)
-        if (wrong := np.flatnonzero(np.abs(sums - 1) > MOST_ROUNDING)).size:
-            raise DataError(f"{folder}: item {wrong[0]}: the weights of {name} add up to {sums[wrong[0]]:g}; {REMAKE}")
+        norms = np.sqrt(np.bincount(items[is_own], np.square(weights[is_own]), minlength=n_items))
+        if (wrong := np.flatnonzero(np.abs(norms - 1) > MOST_ROUNDING)).size:
+            raise DataError(
+                f"{folder}: item {wrong[0]}: the weights of {name} have length {norms[wrong[0]]:g}; {REMAKE}"
+            )
     widths = [of["width"] for of in about.values() if of["kind"] == "vector"]
     for part in np.split(vectors, np.cumsum(widths)[:-1], axis=1) if widths else ():
         norms = np.linalg.norm(part, axis=1)

@@ -24,7 +24,7 @@ class FeatureBags(NamedTuple):
     """Hold the features of n items.
 
     - `values` [N] int64: the numbers of all values, those of an item from its `offsets` [n] on.
-    - `weights` [N] float32: one over the number of values that the item has of the same feature.
+    - `weights` [N] float32: one over the square root of the number of values that the item has of that feature.
     - `vectors` [n · W] float32: the ready-made vectors, one after the other.
     - `is_warm` [n] float32: 1 for an item with training positions, else 0.
     """

@@ -1,7 +1,8 @@
 """Add what an item is besides its id: the vector of its features joins its row of the item table.
 
-The vector of an item is its id vector, plus for each feature the mean of the vectors of its values, plus a linear map
-of its ready-made vectors. An item without training positions has no id vector, and with `id_dropout` a random share of
+The vector of an item is its id vector, plus for each feature the sum of the vectors of its n values divided by the
+square root of n, plus a linear map of its ready-made vectors. With n itself, items with many values would have short
+vectors, and learn slowly. An item without training positions has no id vector, and with `id_dropout` a random share of
 the items has none in each training step, so that an item is understood without its id (as words and items are dropped
 in "DropoutNet", Volkovs et al. 2017).
 """

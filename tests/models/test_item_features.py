@@ -22,7 +22,7 @@ class InMemory:
     vector_widths: ClassVar = {"picture": VECTOR}
     bags = (BagFeature("genre", 3), BagFeature("tags", 3))
     values = ([1, 3], [2, 4, 5], [0, 3], [1, 5], [2, 3, 4, 5])
-    shares = ([1, 1], [1, 1 / 2, 1 / 2], [1, 1], [1, 1], [1, 1 / 3, 1 / 3, 1 / 3])
+    shares = ([1, 1], [1, 2**-0.5, 2**-0.5], [1, 1], [1, 1], [1, *[3**-0.5] * 3])
     vectors = np.random.default_rng(5).normal(size=(5, VECTOR)).astype(np.float32)
 
     def read(self, items: npt.NDArray[np.int64]) -> FeatureRows:
@@ -61,7 +61,7 @@ def by_hand(
     return torch.stack(total)
 
 
-def test_an_item_is_its_row_and_the_means_of_its_features(encoder: FeatureEncoder) -> None:
+def test_an_item_is_its_row_and_the_vectors_of_its_features(encoder: FeatureEncoder) -> None:
     items, rows = [3, 0, 2], torch.randn(3, WIDTH)
     vectors = encoder.eval()(rows, Lookup.of(torch.tensor(items)))
     torch.testing.assert_close(vectors, by_hand(encoder, rows, items, IS_WARM))
