@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from bert4rec.inference.rules import Rules, is_within, make_rules
 from bert4rec.runtime.errors import DataError, SettingsError, pluralize
 
 BATCH = 256  # histories per forward pass
-FACTOR = 2  # items that are looked at for each that is wanted, if a list may have only some of a kind
+FACTOR = 1.5  # items that are looked at for each that is wanted, if a list may have only some of a kind
 NO_RULES = Rules()
 NAMED = 3  # number of unknown items to list in a warning
 
@@ -91,9 +92,7 @@ class Recommender:
         self.require_histories()
         leave_out = self.leaves_out_seen if leave_out_seen is None else leave_out_seen
         hidden_items, unknown = self._hidden(allow, deny, rules), UnknownItems()
-        indices = self._most_popular(k, hidden_items, rules)
-        counts = self.ids.train_counts[indices].astype(float).tolist()
-        popular = list(map(Recommendation, self.ids.of(indices.tolist()), self.ids.titles_of(indices.tolist()), counts))
+        popular = cache(partial(self._most_popular, k, hidden_items, rules))
         shown = _Shown.of(self.network.item_vectors, hidden_items, rules)
         n_histories = n_empty = 0
         for part in parts:
@@ -105,7 +104,7 @@ class Recommender:
                     seen = [history.items for history in queries] if leave_out else []
                     found += self._named(*shown.best(self._encode(queries), k, seen))
             results = iter(found)
-            yield [next(results) if len(history) else popular for history in known]
+            yield [next(results) if len(history) else popular() for history in known]
         unknown.warn()
         if n_empty:
             logger.warning(
@@ -182,13 +181,14 @@ class Recommender:
             known_histories.append(known)
         return known_histories
 
-    def _most_popular(self, k: int, hidden: Tensor | None, rules: Rules) -> Ints:
-        """Return the indices of the `k` items with most training positions that are not hidden, by the rules."""
+    def _most_popular(self, k: int, hidden: Tensor | None, rules: Rules) -> list[Recommendation]:
+        """Return the `k` items with most training positions that are not hidden, by the rules."""
         is_hidden = None if hidden is None else hidden.numpy()
-        if rules.groups is None:
-            return self.ids.most_popular(k, is_hidden)
-        indices = self.ids.most_popular(len(self.ids), is_hidden)
-        return indices[is_within(rules.groups[indices][None], rules.at_most)[0]][:k]
+        indices = self.ids.most_popular(k if rules.groups is None else len(self.ids), is_hidden)
+        if rules.groups is not None:
+            indices = indices[is_within(rules.groups[indices][None], rules.at_most)[0]][:k]
+        counts, numbers = self.ids.train_counts[indices].astype(float).tolist(), indices.tolist()
+        return list(map(Recommendation, self.ids.of(numbers), self.ids.titles_of(numbers), counts))
 
     def _hidden(self, allow: Collection[Any] | None, deny: Collection[Any], rules: Rules) -> Tensor | None:
         """Return which items [V] are never recommended; None if all items may be."""
@@ -289,7 +289,7 @@ class _Shown(NamedTuple):
         search fills another group, so that there are at most `k` / `at_most` more.
         """
         assert self.groups is not None
-        n, rows = min(FACTOR * k, len(self.vectors)), torch.arange(len(hidden))
+        n, rows = min(int(FACTOR * k), len(self.vectors)), torch.arange(len(hidden))
         scores, indices, within = torch.zeros(len(hidden), n), rows.new_zeros(len(hidden), n), None
         while len(rows):
             exclude = _excluder([seen[row] for row in rows.tolist()] if seen else [])

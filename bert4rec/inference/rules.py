@@ -2,16 +2,14 @@
 
 import difflib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from bert4rec.dataset.format import one_array
 from bert4rec.runtime.errors import SettingsError, did_you_mean
-
-if TYPE_CHECKING:
-    import polars as pl
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -33,22 +31,20 @@ def make_rules(
     Of items without a value in that column, any number may be recommended. Raises `SettingsError` for a condition or a
     column that cannot be used.
     """
-    import polars as pl  # not a part of what a package needs without rules
-
     if at_most is not None and at_most < 1:
         raise SettingsError(f"at_most = {at_most}: must be at least 1")
     if (at_most is None) != (per is None):
         name, value = ("per", per) if at_most is None else ("at_most", at_most)
         raise SettingsError(f"{name} = {value}: at_most and per go together, as in --at-most=2 --per=category")
-    items = pl.DataFrame(pl.from_arrow(columns))
-    allowed = None if where is None else _allowed(items, where)
-    return Rules(allowed, None if per is None else _groups(items, per), at_most or 0)
+    allowed = None if where is None else _allowed(columns, where)
+    return Rules(allowed, None if per is None else _groups(columns, per), at_most or 0)
 
 
-def _allowed(items: "pl.DataFrame", where: str) -> Bools:
+def _allowed(columns: pa.Table, where: str) -> Bools:
     """Return whether each item fulfils the condition; one with a missing value does not."""
-    import polars as pl
+    import polars as pl  # not a part of what a package needs without a condition
 
+    items = pl.DataFrame(pl.from_arrow(columns))
     place = f"where = {' '.join(where.split())}"
     try:
         unknown = next((name for name in pl.sql_expr(where).meta.root_names() if name not in items.columns), None)
@@ -74,17 +70,15 @@ def _no_column(name: str, columns: Sequence[str]) -> str:
     return f"the items have no column {name}; they have: {', '.join(columns)}{nearest}"
 
 
-def _groups(items: "pl.DataFrame", per: str) -> Ints:
+def _groups(columns: pa.Table, per: str) -> Ints:
     """Return a number for each value of the column; items without a value have a number of their own."""
-    if per not in items.columns:
-        raise SettingsError(f"per = {per}: {_no_column(per, items.columns)}")
-    import polars as pl
-
-    values = items[per]
-    if values.dtype.is_nested():
+    if per not in columns.column_names:
+        raise SettingsError(f"per = {per}: {_no_column(per, columns.column_names)}")
+    values = one_array(columns[per])
+    if pa.types.is_nested(values.type):
         raise SettingsError(f"per = {per}: has lists; expected: a column with one value for each item")
-    groups = values.rank("dense").cast(pl.Int64).fill_null(-1).to_numpy(writable=True)
-    groups[groups < 0] = len(items) + np.flatnonzero(groups < 0)
+    groups = np.array(values.dictionary_encode().indices.fill_null(-1).cast(pa.int64()))
+    groups[groups < 0] = len(values) + np.flatnonzero(groups < 0)
     return groups
 
 
