@@ -21,7 +21,6 @@ from bert4rec.config.help import (
     SHORT_OPTIONS,
     Origins,
     all_keys,
-    did_you_mean,
     keys_of,
     nearest_keys,
     nearest_values,
@@ -31,7 +30,7 @@ from bert4rec.config.help import (
 )
 from bert4rec.config.recognition import DetectedSource, recognize, without_secrets
 from bert4rec.config.tables import GENERATED, Config, expand_user
-from bert4rec.runtime.errors import SettingsError
+from bert4rec.runtime.errors import SettingsError, did_you_mean
 
 USUAL_FILE = "config.toml"
 NO_FILE = f"no {USUAL_FILE} here: the defaults count"

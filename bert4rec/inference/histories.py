@@ -4,10 +4,11 @@ import itertools
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -38,15 +39,22 @@ logger = logging.getLogger(__name__)
 class ItemIds:
     """Hold the original ids of items 0 … V - 1, and their titles ("" for an item without one), or None for no titles.
 
-    `train_counts` [V] is the number of training positions of each item, by default 0; `others` are further columns.
+    `train_counts` [V] is the number of training positions of each item, by default 0; `others` are further columns, or
+    a function that reads them when rules need them.
     """
 
     def __init__(
         self, originals: pa.Array, titles: pa.Array | None = None, train_counts: Ints | None = None,
-        others: Mapping[str, pa.Array] | None = None,
+        others: Mapping[str, pa.Array] | Callable[[], Mapping[str, pa.Array]] = MappingProxyType({}),
     ) -> None:  # fmt: skip
-        self.originals, self.titles, self.others = originals, titles, dict(others or {})
+        self.originals, self.titles, self._others = originals, titles, others
         self.train_counts = np.zeros(len(originals), np.int64) if train_counts is None else train_counts
+
+    @cached_property
+    def others(self) -> Mapping[str, pa.Array]:
+        """Return the further columns as JSON has them: dates as text, NaN as a missing value, no vectors or bytes."""
+        columns = self._others() if callable(self._others) else self._others
+        return {name: _plain(column) for name, column in columns.items() if _is_plain(column.type)}
 
     @property
     def columns(self) -> pa.Table:
@@ -57,15 +65,12 @@ class ItemIds:
     @classmethod
     def read(cls, folder: Path) -> "ItemIds":
         """Return the items of a dataset folder. Raises `DataError` if they cannot be read."""
-        try:
-            table = pq.read_table(folder / ITEMS)
-        except (OSError, pa.ArrowInvalid) as error:
-            raise DataError(f"{folder / ITEMS}: cannot be read: {error}") from None
-        columns = {name: one_array(table[name]) for name in table.column_names}
-        order = pc.sort_indices(columns["item"])
-        columns = {name: column.take(order) for name, column in columns.items()}
-        titles = columns["title"].fill_null("") if "title" in columns else None
-        others = {name: column for name, column in columns.items() if name not in COLUMNS}
+        schema, columns = _read_columns(folder / ITEMS, lambda field: field.name in COLUMNS)
+        titles = columns["title"].fill_null("") if "title" in schema.names else None
+
+        def others() -> Mapping[str, pa.Array]:
+            return _read_columns(folder / ITEMS, lambda field: field.name not in COLUMNS and _is_plain(field.type))[1]
+
         return cls(columns["original"], titles, _counts(columns[TRAIN_COUNT]), others)
 
     @classmethod
@@ -73,7 +78,7 @@ class ItemIds:
         """Return the items from JSON lines of `write_lines`. Raises `DataError` if they cannot be read."""
         id_type = pa.int64() if are_numbers else pa.string()
         schema = pa.schema([("id", id_type), ("title", pa.string()), (TRAIN_COUNT, pa.int64())])
-        options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer")
+        options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
         try:
             table = pa.json.read_json(path, parse_options=options)
         except (OSError, pa.ArrowInvalid) as error:
@@ -81,11 +86,8 @@ class ItemIds:
         titles = table["title"]
         has_titles = titles.null_count < len(titles)
         filled = one_array(titles).fill_null("") if has_titles else None
-        others = {}
-        if "columns" in table.column_names:
-            structs = table["columns"].combine_chunks()
-            others = {field.name: pc.struct_field(structs, field.name) for field in structs.type}
-        return cls(one_array(table["id"]), filled, _counts(one_array(table[TRAIN_COUNT])), others)
+        counts = _counts(one_array(table[TRAIN_COUNT]))
+        return cls(one_array(table["id"]), filled, counts, lambda: _read_line_columns(path))
 
     def write_lines(self, path: Path) -> None:
         """Write one line for each item by index: {"id": …, "title": …, "train_count": …, "columns": {…}}.
@@ -154,6 +156,46 @@ class ItemIds:
         except (TypeError, ValueError, OverflowError):
             return None
         return number if isinstance(value, str) or number == value else None  # 1.7 is not item 1
+
+
+def _read_columns(path: Path, is_wanted: Callable[[pa.Field], bool]) -> tuple[pa.Schema, dict[str, pa.Array]]:
+    """Return the schema of a table of items, and its wanted columns in the order of the items."""
+    try:
+        schema = pq.read_schema(path)
+        names = [field.name for field in schema if field.name == "item" or is_wanted(field)]
+        table = pq.read_table(path, columns=names)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from None
+    order = pc.sort_indices(one_array(table["item"]))
+    return schema, {name: one_array(table[name]).take(order) for name in names if name != "item"}
+
+
+def _read_line_columns(path: Path) -> dict[str, pa.Array]:
+    """Return the further columns in JSON lines of `ItemIds.write_lines`; text that looks like a date stays text."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            rows = [json.loads(line).get("columns", {}) for line in file]
+        names = dict.fromkeys(name for row in rows for name in row)
+        return {name: pa.array([row.get(name) for row in rows]) for name in names}
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise DataError(f"{path}: its columns cannot be read: {error}") from None
+
+
+def _is_plain(dtype: pa.DataType) -> bool:
+    """Return whether JSON has the values of a column, which is no vector."""
+    if pa.types.is_list(dtype) or pa.types.is_large_list(dtype) or pa.types.is_fixed_size_list(dtype):
+        return not pa.types.is_floating(dtype.value_type)
+    return not (pa.types.is_binary(dtype) or pa.types.is_large_binary(dtype) or pa.types.is_binary_view(dtype))
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
+    if pa.types.is_floating(column.type):
+        return pc.if_else(pc.is_nan(column), None, column)
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("s", column.type.tz), safe=False)
+    return column.cast(pa.string()) if pa.types.is_temporal(column.type) else column
 
 
 def _counts(column: pa.Array) -> Ints:

@@ -228,7 +228,9 @@ def _items_of(
         if kinds:
             raise DataError(f"data.item_features: the kinds are those of {data.extends}; leave them out")
         kinds = {name: of["kind"] for name, of in fitted.items()}
-    return read_item_file(data.items_path, kinds, item_column=source.columns["item"], item_type=item_type)
+    separators = {name: of.get("separator", "") for name, of in fitted.items()} if data.extends else None
+    item_column = source.columns["item"]
+    return read_item_file(data.items_path, kinds, item_column=item_column, item_type=item_type, separators=separators)
 
 
 def _cold_items(file: ItemFile, raw: RawRows, path: str, progress: Progress) -> pl.Series:
