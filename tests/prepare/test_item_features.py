@@ -1,5 +1,6 @@
 """A file of items becomes numbers: each kind written out, what is guessed and what is refused."""
 
+import gzip
 import json
 from collections.abc import Callable
 from itertools import pairwise
@@ -184,6 +185,29 @@ def test_a_dataset_that_extends_another_keeps_its_numbers(prepare: Prepare, caps
         assert "item_features" in capsys.readouterr().err
     assert preprocessing.main(["log.csv", "--data.extends=old", "--data.dataset_dir=other"]) == 2
     assert "--items=FILE" in capsys.readouterr().err
+
+
+def test_ids_are_those_of_the_log_and_text_may_be_packed(prepare: Prepare, tmp_path: Path) -> None:
+    rows = ["user,item", *(f"{user},00{item}" for user, items in LOG.items() for item in [*items, "x"])]
+    (tmp_path / "log.csv").write_text("\n".join(rows) + "\n")
+    content = "item,price\n" + "".join(f"00{item},{item}.5\n" for item in range(1, 6))
+    assert prepare(gzip.compress(content.encode()), name="items.csv.gz") == 0
+    items = pl.read_parquet("out/items.parquet")
+    assert dict(items.select("original", "price").rows())["003"] == 3.5
+    assert items["price"].null_count() == 1  # of 00x
+
+
+def test_the_categories_of_an_extension_are_split_as_before(prepare: Prepare) -> None:
+    assert prepare("item,tags\n1,a;b\n2,b\n3,a;b\n4,7;b\n", name="items.tsv") == 0
+    before = features(open_dataset(Path("out")))
+    Path("out").rename("old")
+    assert prepare("item,tags\n1,a;b\n2,b\n3,a\n4,7\n", "--data.extends=old") == 0
+    after = features(open_dataset(Path("out")))
+    assert after[1] == before[1]
+    assert sorted(after[1]["tags"]) == ["a", "b"]
+    Path("out").rename("older")
+    assert prepare("item,tags\n4,7\n", "--data.extends=old") == 0
+    assert features(open_dataset(Path("out")))[4] == {"tags": ["7"]}
 
 
 ITEMS = "item,kind\n1,a\n2,b\n3,a\n4,b\n"
