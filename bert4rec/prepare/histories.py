@@ -303,8 +303,8 @@ def history_stats(
     users = candidates["user"].to_numpy()
     validated = np.zeros(n_users, bool)
     validated[validation_sample(users.astype(np.int64), n_users=settings.validation_users, seed=settings.seed)] = True
-    held_out = candidates.filter(pl.Series(validated[users]))["held_out"].explode(empty_as_null=False)
-    counts -= np.bincount(held_out.to_numpy(), minlength=n_items)
+    items = candidates.filter(pl.Series(validated[users]))["held_out"].explode(empty_as_null=False)
+    counts -= np.bincount(items.to_numpy(), minlength=n_items)
     n_events = [events[kind] for kind in range(max(events, default=-1) + 1)]
     time_span = (min(times), max(times)) if times else None
     return HistoryStats(lengths, counts, validated, time_span, log, are_alike, n_events)

@@ -179,8 +179,8 @@ class Interactions:
 
     def again(self, **changes: Any) -> "Interactions":
         """Return a copy with `changes`, to be read separately: it has its own `bad`, `words`, `titles` and `kinds`."""
-        own = {"bad": BadRows(), "words": Words(), "titles": Distinct(title=pl.String), "kinds": [*self.kinds]}
-        return replace(self, **own | changes)
+        titles = Distinct(title=pl.String)
+        return replace(self, bad=BadRows(), words=Words(), titles=titles, kinds=[*self.kinds], **changes)
 
     def check(self, n_users: int) -> None:
         """Raise `DataError` for a problem that only all rows together show; `n_users` is their number of users."""
@@ -282,7 +282,7 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, text_ids: Col
 
 
 def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_named: bool) -> Interactions:
-    """Return the rows of the file at `path` with histories to recommend for: `user`, `item` and, if known, `time`.
+    """Return the rows of the file at `path` with histories to recommend for: `user`, `item`, if known `time`, `event`.
 
     The file has the columns of `data`, or the columns user, item and optionally time, or it is one that a preparation
     recognizes. With `is_named`, only the columns of `data` are accepted. Raises `DataError`.
@@ -303,6 +303,7 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
             time = next((name for name in (columns["time"], "time") if name in present), "")
             source = replace(SOURCES["table"], separator=separator, has_header=has_header)
             found = {"user": columns["user"], "item": columns["item"]} | ({"time": time} if time else {})
+            found |= _event_column(data, present)
             time_format = data.time_format if time == data.time_column else unit_of_numbers(data.time_format)
             rows = Interactions(source, (file,), found, Times(time_format), HISTORY_BYTES, newest_first)
             return replace(rows, decimal_ids=decimal_id_fields(rows, IDS))
@@ -320,8 +321,13 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
         columns = _columns_of_table(rows, data.model_copy(update=unused))
     except ColumnUnknownError as error:
         raise DataError(f"{error.question}; name one with --data.{error.field}_column=COLUMN") from None
-    rows = replace(rows, columns=columns)
+    rows = replace(rows, columns=columns | _event_column(data, present))
     return replace(rows, decimal_ids=decimal_id_fields(rows, IDS))
+
+
+def _event_column(data: Data, present: Collection[str]) -> dict[str, str]:
+    """Return the column of the kinds of events in a file of histories: as in `data`, else "event"; {} without one."""
+    return next(({"event": name} for name in (data.event_column, "event") if name and name in present), {})
 
 
 def _recognized(path: str) -> str:
