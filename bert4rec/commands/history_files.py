@@ -89,8 +89,8 @@ def _from_json_lines(file: TextIO, *, with_times: bool, with_events: bool) -> It
             row = json.loads(line)
             user, items = (number, row) if isinstance(row, list) else (row.get("user", number), row["items"])
             times = row["times"] if with_times else []
-            events = row.get("events", []) if with_events and isinstance(row, dict) else []
-            if not all(isinstance(part, list) for part in (items, times, events)):
+            events = row.get("events", ()) if with_events and isinstance(row, dict) else ()
+            if not all(isinstance(part, list) for part in (items, times, events or [])):
                 raise TypeError
         except (ValueError, KeyError, TypeError, AttributeError):
             raise ValueError(f"line {number} is no history") from None

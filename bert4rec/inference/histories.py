@@ -336,7 +336,7 @@ class UserHistories:
         bounds = list(itertools.pairwise(itertools.accumulate(lengths.tolist(), initial=0)))
         if interactions.times is None and interactions.events is None:
             return [items[first:last] for first, last in bounds]
-        times = [] if interactions.times is None else interactions.times.tolist()
-        numbers = [] if interactions.events is None else interactions.events.tolist()
-        events = [histories.kinds[number] for number in numbers]
+        times = () if interactions.times is None else interactions.times.tolist()
+        numbers = () if interactions.events is None else interactions.events.tolist()
+        events = tuple(histories.kinds[number] for number in numbers)
         return [TimedHistory(items[i:j], times[i:j], self._at, events[i:j]) for i, j in bounds]
