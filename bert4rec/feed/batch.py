@@ -126,6 +126,8 @@ class Batch(NamedTuple):
     - `candidates`: for a loss that does not score the whole catalogue.
     - `gaps` [total] and `instants` [M] int64, for a model that uses timestamps: seconds between two items, and the time
       of each prediction.
+    - `events` [total] int64: the kind of event at each position, if the dataset has kinds; 0 at a position to predict.
+    - `weights` [M] float32: of the positions in the loss, if they differ.
     """
 
     items: Lookup
@@ -138,6 +140,8 @@ class Batch(NamedTuple):
     candidates: Candidates | None = None
     gaps: Tensor | None = None
     instants: Tensor | None = None
+    events: Tensor | None = None
+    weights: Tensor | None = None
 
     @classmethod
     def from_items(
@@ -166,6 +170,7 @@ class Pairs(NamedTuple):
     - `n_sequences`: the number of pairs of the global batch, over all ranks.
     - `step`: the number of the training step, by which a model drops item ids.
     - `candidates`: for a loss that does not score the whole catalogue.
+    - `weights` [M] float32: of the pairs in the loss, if they differ.
     """
 
     users: Lookup
@@ -175,6 +180,7 @@ class Pairs(NamedTuple):
     n_sequences: int = 0
     step: int = 0
     candidates: Candidates | None = None
+    weights: Tensor | None = None
 
     @classmethod
     def between(cls, users: Tensor, targets: Tensor, ratings: Tensor | None = None) -> "Pairs":
@@ -190,9 +196,20 @@ class Pairs(NamedTuple):
 AnyBatch: TypeAlias = Batch | Pairs
 
 
+def weights_of(batch: AnyBatch) -> Tensor:
+    """Return the weights [M] of the positions in the loss: 0 for the target NO_ITEM, else by default 1 (`True`)."""
+    is_real = batch.targets != NO_ITEM
+    return is_real if batch.weights is None else batch.weights * is_real
+
+
 def seconds_of(rows: Rows) -> Tensor | None:
     """Return the timestamps [total] int64 of the items of ragged rows, or None if the rows have none."""
     return None if rows.times is None else torch.from_numpy(rows.times)
+
+
+def events_of(rows: Rows) -> Tensor | None:
+    """Return the kinds of events [total] int64 of ragged rows, or None if the rows have none."""
+    return None if rows.events is None else long(rows.events)
 
 
 def tensors_of(rows: Rows) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from bert4rec.dataset.format import ITEMS, NO_ITEM, USERS, one_array
+from bert4rec.dataset.format import ITEMS, NO_EVENT, NO_ITEM, USERS, kinds_of, one_array
 from bert4rec.dataset.histories import Histories as DatasetHistories
 from bert4rec.dataset.reader import read_metadata, require_times
 from bert4rec.runtime.errors import DataError, pluralize
@@ -206,16 +206,18 @@ def _counts(column: pa.Array) -> Ints:
 class TimedHistory(NamedTuple):
     """Hold items by original id, the oldest first, and their `times` in seconds, ascending.
 
-    `at` is the query time in seconds; None: the time of the last item.
+    `at` is the query time in seconds; None: the time of the last item. `events` are the kinds of events of the items;
+    None or "" for an unknown one, () if all are unknown. `times` may be () for a model that does not use them.
     """
 
     items: Sequence[Any]
-    times: Sequence[float]
+    times: Sequence[float] = ()
     at: float | None = None
+    events: Sequence[Any] = ()
 
 
 History: TypeAlias = Sequence[Any] | TimedHistory
-"""Items by original id, the oldest first; for a model that uses timestamps a `TimedHistory`."""
+"""Items by original id, the oldest first; for a model that uses timestamps or kinds of events a `TimedHistory`."""
 
 
 Histories: TypeAlias = list[tuple[Any, History]]
@@ -231,22 +233,30 @@ def items_of(history: History) -> Sequence[Any]:
 
 @dataclass(frozen=True)
 class KnownHistory:
-    """Hold the known items [n] of a history by index; for a model with timestamps also `seconds` [n] and `at`."""
+    """Hold the known items [n] of a history by index; for a model with timestamps also `seconds` [n] and `at`.
+
+    For a model with kinds of events, `events` [n] are their numbers.
+    """
 
     items: Ints
     seconds: Ints | None = None
     at: int = 0
+    events: Ints | None = None
 
     @classmethod
-    def of(cls, history: History, ids: ItemIds, *, with_times: bool) -> "tuple[KnownHistory, Ints]":
+    def of(
+        cls, history: History, ids: ItemIds, *, with_times: bool, kinds: Sequence[str] = ()
+    ) -> "tuple[KnownHistory, Ints]":
         """Return the known items, and the indices of all items (`NO_ITEM` if unknown).
 
-        Raises `DataError` for bad times: `with_times` needs ascending numbers, one per item, and none after `at`.
+        Raises `DataError` for bad times: `with_times` needs ascending numbers, one per item, and none after `at`; and
+        for events that are none of the `kinds`, if there are any.
         """
         indices = ids.indices(items_of(history))
         is_known = indices != NO_ITEM
+        events = _events(history, kinds)[is_known] if kinds else None
         if not with_times:
-            return cls(indices[is_known]), indices
+            return cls(indices[is_known], events=events), indices
         if not isinstance(history, TimedHistory) and not len(history):
             history = TimedHistory([], [])
         if not isinstance(history, TimedHistory):
@@ -259,14 +269,32 @@ class KnownHistory:
         at = last if history.at is None else int(history.at)
         if at < last:
             raise DataError(f"at={at}: is before the last item of a history, {last}; it must be at least that")
-        return cls(indices[is_known], seconds[is_known], at), indices
+        return cls(indices[is_known], seconds[is_known], at, events), indices
 
     def __len__(self) -> int:
         return len(self.items)
 
     def last(self, n: int) -> "KnownHistory":
         """Return the last `n` items of the history."""
-        return KnownHistory(self.items[-n:], None if self.seconds is None else self.seconds[-n:], self.at)
+        seconds, events = (None if part is None else part[-n:] for part in (self.seconds, self.events))
+        return KnownHistory(self.items[-n:], seconds, self.at, events)
+
+
+def _events(history: History, kinds: Sequence[str]) -> Ints:
+    """Return the number of the kind of each event of a history; 0 where it is unknown."""
+    events = history.events if isinstance(history, TimedHistory) else ()
+    if not len(events):
+        return np.zeros(len(items_of(history)), np.int64)
+    if len(events) != len(items_of(history)):
+        raise DataError(f"a history has {len(items_of(history))} items and {len(events)} events; each item needs one")
+    numbers = {kind: number for number, kind in enumerate(kinds)}
+    names = [NO_EVENT if event is None else str(event).strip() for event in events]
+    if unknown := next((name for name in names if name not in numbers), ""):
+        raise DataError(
+            f"{unknown}: the model knows no such kind of event; it knows: {', '.join(kinds[1:])}; null or an empty "
+            "text is an unknown kind"
+        )
+    return np.array([numbers[name] for name in names], np.int64)
 
 
 def _seconds(history: TimedHistory) -> Ints:
@@ -287,15 +315,20 @@ class UserHistories:
     """Read the histories of the users of a dataset `folder`, with the original `ids` of the items.
 
     Histories are whole and include the held-out targets. `with_times`: histories are `TimedHistory` with the query time
-    `at` (None: the time of the last item). Raises `DataError` if the dataset has no times.
+    `at` (None: the time of the last item). Raises `DataError` if the dataset has no times. `with_events`: histories are
+    `TimedHistory` with the kinds of events.
     """
 
-    def __init__(self, folder: Path, ids: ItemIds, *, with_times: bool = False, at: float | None = None) -> None:
+    def __init__(
+        self, folder: Path, ids: ItemIds, *, with_times: bool = False, at: float | None = None,
+        with_events: bool = False,
+    ) -> None:  # fmt: skip
         metadata = read_metadata(folder)
         if with_times:
             require_times(folder, metadata)
         self._with_times, self._at = with_times, at
-        self._histories = DatasetHistories(folder, metadata["items"], with_times=with_times)
+        kinds = kinds_of(metadata) if with_events else ()
+        self._histories = DatasetHistories(folder, metadata["items"], with_times=with_times, kinds=kinds)
         users = pq.read_table(folder / USERS, columns=["user", "original"])
         order = pc.sort_indices(users["user"])
         self._users = one_array(users["original"]).take(order)
@@ -341,8 +374,11 @@ class UserHistories:
         rows = np.minimum(np.searchsorted(histories.users, users), len(histories) - 1)
         lengths = np.where(histories.users[rows] == users, histories.lengths_at(rows), 0)  # a user may have none
         interactions = histories.read(rows, np.zeros_like(lengths), lengths)
-        items, times = self._ids.of(interactions.items.tolist()), interactions.times
+        items = self._ids.of(interactions.items.tolist())
         bounds = list(itertools.pairwise(itertools.accumulate(lengths.tolist(), initial=0)))
-        if times is None:
+        if interactions.times is None and interactions.events is None:
             return [items[first:last] for first, last in bounds]
-        return [TimedHistory(items[first:last], times[first:last].tolist(), self._at) for first, last in bounds]
+        times = () if interactions.times is None else interactions.times.tolist()
+        numbers = () if interactions.events is None else interactions.events.tolist()
+        events = tuple(histories.kinds[number] for number in numbers)
+        return [TimedHistory(items[i:j], times[i:j], self._at, events[i:j]) for i, j in bounds]

@@ -44,7 +44,8 @@ def read_network(folder: Path, settings: dict[str, Any]) -> Network:
     except (OSError, SafetensorError) as error:
         raise DataError(f"{folder / WEIGHTS}: cannot be read: {in_one_line(error)[:LONGEST]}") from None
     try:
-        network = make_network(tensors, settings["config"]["model"], is_causal=settings["is_causal"])
+        kinds = settings.get("events", ())
+        network = make_network(tensors, settings["config"]["model"], is_causal=settings["is_causal"], kinds=kinds)
     except (KeyError, RuntimeError, TypeError, ValueError) as error:
         raise DataError(f"{folder}: {WEIGHTS} does not fit {SETTINGS}: {in_one_line(error)[:LONGEST]}") from None
     if len(network.rows) != settings["n_items"]:
@@ -158,7 +159,8 @@ def network_of(source: Source) -> Network | ItemVectors:
         return ItemVectors(stored.read(MODEL + TABLE), source.trained.model["embed_dim"])
     tensors = {name.removeprefix(MODEL): stored.read(name) for name in stored if name.startswith(MODEL)}
     try:
-        return make_network(tensors, source.trained.model, is_causal=source.trained.kind.is_causal)
+        trained = source.trained
+        return make_network(tensors, trained.model, is_causal=trained.kind.is_causal, kinds=trained.kinds)
     except (KeyError, RuntimeError) as error:
         reason = f"is of another version of bert4rec; train it again: {in_one_line(error)}"
         raise DataError(f"{source.trained.folder}: {reason}") from None

@@ -169,14 +169,15 @@ class Recommender:
         if network.knows_times:
             seconds = [history.seconds for history in recent if history.seconds is not None]
             inputs += [torch.from_numpy(np.concatenate(seconds)), torch.tensor([history.at for history in recent])]
-        hidden: Tensor = network(*inputs)
+        events = [history.events for history in recent if history.events is not None]
+        hidden: Tensor = network(*inputs, events=torch.from_numpy(np.concatenate(events)) if events else None)
         return hidden
 
     def _known(self, histories: Sequence[History], unknown: "UnknownItems") -> list[KnownHistory]:
         """Return the known items of each history, and count the other items in `unknown`."""
-        with_times, known_histories = self.require_histories().knows_times, []
+        network, known_histories = self.require_histories(), []
         for history in histories:
-            known, indices = KnownHistory.of(history, self.ids, with_times=with_times)
+            known, indices = KnownHistory.of(history, self.ids, with_times=network.knows_times, kinds=network.kinds)
             unknown.count(items_of(history), indices)
             known_histories.append(known)
         return known_histories

@@ -29,14 +29,15 @@ SOFTMAX = LossSettings()
 
 
 def softmax_loss(
-    hidden: Tensor, vectors: Tensor, targets: Tensor, partition: Partition, *, first: int = 0, averaged: bool = False
-) -> Tensor:
+    hidden: Tensor, vectors: Tensor, targets: Tensor, partition: Partition, *, first: int = 0, averaged: bool = False,
+    weights: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Return the sum of the exact cross-entropies of `hidden` [M, d] against the whole catalogue.
 
     `vectors` [V, d] are the items `first`, `first` + 1, … in this process's part of the catalogue. `targets` [M] are
-    items; negative ones are ignored. The result is a sum: only the trainer knows the number of positions of all
-    processes for a mean. With `averaged`, the gradient of the vectors is divided by the number of processes, as the
-    gradients of replicated tables are.
+    items; negative ones are ignored. `weights` [M] float32, if given, multiply the losses of the positions. The result
+    is a sum: only the trainer knows the number of positions of all processes for a mean. With `averaged`, the gradient
+    of the vectors is divided by the number of processes, as the gradients of replicated tables are.
 
     This is the vocabulary-parallel cross-entropy of Megatron-LM (Shoeybi et al. 2019). The hidden states, a few hundred
     kilobytes, are sent to the processes with the item vectors, instead of the table. Each process scores the positions
@@ -44,7 +45,7 @@ def softmax_loss(
     Loss and gradient are computed together for some positions at a time, so that at most `SCORES_AT_ONCE` scores exist.
     """
     divisor = partition.n_processes if averaged else 1
-    return _CatalogueSoftmax.apply(hidden, vectors, targets, partition, first, divisor)  # type: ignore[no-untyped-call]
+    return _CatalogueSoftmax.apply(hidden, vectors, targets, weights, partition, first, divisor)  # type: ignore[no-untyped-call]
 
 
 class Sampled(NamedTuple):
@@ -107,9 +108,12 @@ class _CatalogueSoftmax(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, vectors: Tensor, targets: Tensor, partition: Partition, first: int, divisor: int
-    ) -> Tensor:
-        all_hidden, columns, own, largest = _of_all(hidden, targets, partition, n_vectors=len(vectors))
+        ctx: Any, hidden: Tensor, vectors: Tensor, targets: Tensor, weights: Tensor | None, partition: Partition,
+        first: int, divisor: int,
+    ) -> Tensor:  # fmt: skip
+        all_hidden, columns, all_weights, own, largest = _of_all(
+            hidden, targets, weights, partition, n_vectors=len(vectors)
+        )
         n_rows = max(1, SCORES_AT_ONCE // largest)  # the same on every process
         sums, vectors = _Sums(vectors), _as_multiplied(vectors)
         losses, of_hidden = [], []
@@ -120,7 +124,9 @@ class _CatalogueSoftmax(Function):
                 rows = slice(start, start + n_rows)
                 sums.add_last()
                 sums.last = _Tile(all_hidden[rows], vectors, columns[rows] - first, room)
-                loss, gradient = sums.last.loss_and_gradient(columns[rows] >= 0, partition)
+                is_real = columns[rows] >= 0
+                factors = is_real if all_weights is None else is_real * all_weights[rows]
+                loss, gradient = sums.last.loss_and_gradient(factors, partition)
                 losses.append(loss)
                 of_hidden.append(gradient)
         ctx.sums, ctx.divisor = sums, divisor
@@ -132,23 +138,32 @@ class _CatalogueSoftmax(Function):
         (of_hidden,) = ctx.saved_tensors
         of_vectors = ctx.sums.scaled(scale / ctx.divisor)
         del ctx.sums
-        return of_hidden * scale, of_vectors, None, None, None, None
+        return of_hidden * scale, of_vectors, None, None, None, None, None
 
 
 def _of_all(
-    hidden: Tensor, targets: Tensor, partition: Partition, *, n_vectors: int
-) -> tuple[Tensor, Tensor, slice, int]:
-    """Return all processes' `hidden` [M, d] and `targets` [M], this one's slice, and the largest `n_vectors`.
+    hidden: Tensor, targets: Tensor, weights: Tensor | None, partition: Partition, *, n_vectors: int
+) -> tuple[Tensor, Tensor, Tensor | None, slice, int]:
+    """Return all processes' `hidden` [M, d], `targets` and `weights` [M], this one's slice, the largest `n_vectors`.
 
-    Takes two messages: the counts, then the hidden states, each with the bits of its target viewed as floats.
+    Takes two messages: the counts, then the hidden states, each with the bits of its target and of its weight viewed as
+    floats.
     """
     if partition.n_processes == 1:
-        return hidden, targets, slice(0, len(hidden)), n_vectors
+        return hidden, targets, weights, slice(0, len(hidden)), n_vectors
     counts, sizes = partition.stack(torch.tensor([len(hidden), n_vectors], device=hidden.device)).T.tolist()
     width = hidden.shape[1]
-    packed, own = partition.concatenate(torch.cat([hidden, targets[:, None].view(hidden.dtype)], dim=1), counts)
-    columns = packed[:, width:].contiguous().view(targets.dtype)[:, 0]
-    return packed[:, :width].contiguous(), columns, own, max(sizes)
+    parts = [targets] if weights is None else [targets, weights]
+    packed, own = partition.concatenate(
+        torch.cat([hidden, *(part[:, None].view(hidden.dtype) for part in parts)], dim=1), counts
+    )
+    columns, *all_weights = (
+        part.contiguous().view(kind.dtype)[:, 0]
+        for part, kind in zip(
+            packed[:, width:].split([part.itemsize // hidden.itemsize for part in parts], dim=1), parts, strict=True
+        )
+    )
+    return packed[:, :width].contiguous(), columns, next(iter(all_weights), None), own, max(sizes)
 
 
 class _Sums:
@@ -190,8 +205,11 @@ class _Tile:
         self._blocks = [slice(first, first + width) for first in range(0, len(vectors), width)]
         self._weights: list[Tensor] = []
 
-    def loss_and_gradient(self, is_real: Tensor, partition: Partition) -> tuple[Tensor, Tensor]:
-        """Return the losses [m], 0 unless `is_real` [m], and the gradient of their sum by `hidden` [m, D]."""
+    def loss_and_gradient(self, factors: Tensor, partition: Partition) -> tuple[Tensor, Tensor]:
+        """Return the losses [m] times `factors` [m], and the gradient of their sum by `hidden` [m, D].
+
+        The factors are 0 without a target; they are weights, or Booleans if all weights are 1.
+        """
         pairs = [self._score(block) for block in self._blocks]
         # An empty shard has no columns: there may be more processes than rows.
         nothing = self._hidden.new_zeros(1, len(self._hidden), dtype=torch.float32)
@@ -199,14 +217,14 @@ class _Tile:
         target_scores = torch.stack([scores for _, scores in pairs]) if pairs else nothing
         shares = partition.stack(torch.stack([local_log_sums.logsumexp(0), target_scores.sum(0)]))
         log_sums, target_scores = shares[:, 0].logsumexp(0), shares[:, 1].sum(0)
-        factors = (local_log_sums - log_sums).exp() * is_real
+        shares_of_blocks = (local_log_sums - log_sums).exp() * factors
         of_hidden = self._hidden.new_zeros(self._hidden.shape, dtype=torch.float32)
-        for block, weights, factor in zip(self._blocks, self._weights, factors, strict=False):
-            weights.mul_(factor[:, None])
+        for block, weights, share in zip(self._blocks, self._weights, shares_of_blocks, strict=False):
+            weights.mul_(share[:, None])
             place, is_inside = self._place(block)
-            weights.scatter_add_(1, place, -is_inside.float()[:, None])
+            weights.scatter_add_(1, place, -(is_inside.float() * factors)[:, None])
             _add_product(of_hidden, weights, self._vectors[block], self._vectors.dtype)
-        return (log_sums - target_scores) * is_real, of_hidden
+        return (log_sums - target_scores) * factors, of_hidden
 
     def _score(self, block: slice) -> tuple[Tensor, Tensor]:
         """Return the log-sum-exp [m] over a block of columns, and the scores [m] of the targets in it, 0 for others."""

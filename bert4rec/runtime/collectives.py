@@ -151,9 +151,12 @@ class Partition:
 
 
 class Decision(NamedTuple):
-    """Hold the positions to predict in the global batch; whether to report, to stop, to save; a signal or 0."""
+    """Hold the positions to predict in the global batch; whether to report, to stop, to save; a signal or 0.
 
-    positions: int = 0
+    Positions count by their weights in the loss.
+    """
+
+    positions: float = 0
     report: bool = False
     out_of_time: bool = False
     save: bool = False
@@ -182,13 +185,13 @@ class StepSync:
         self._message: Message | None = None
 
     def start(
-        self, positions: Tensor | int = 0, *, report: bool = False, out_of_time: bool = False, save: bool = False
+        self, positions: Tensor | float = 0, *, report: bool = False, out_of_time: bool = False, save: bool = False
     ) -> None:
         """Send this process's requests, and its `positions` to predict in the step after the current one."""
         assert self._message is None, "the previous message is still pending"
         number = self._interruption.number
         mine = torch.tensor(
-            [positions, report, out_of_time, save, *(number == signal for signal in SIGNALS)], dtype=torch.int64
+            [positions, report, out_of_time, save, *(number == signal for signal in SIGNALS)], dtype=torch.float64
         )
         # Not an all-reduce: gloo passes it twice around a ring of all processes.
         sent = mine.repeat(dist.get_world_size())
