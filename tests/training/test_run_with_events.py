@@ -145,3 +145,10 @@ def test_a_dataset_without_the_kinds_of_the_model_is_refused(
     leave_group()
     assert main(["evaluate", str(folder), str(small_folder)]) == 2
     assert "no kinds of events" in capsys.readouterr().err
+
+
+def test_a_report_says_what_is_predicted(small_config: Settings, event_folder: Path) -> None:
+    folder = run(made(small_config, event_folder, **{"training.n_epochs": 1}))
+    leave_group()
+    assert report_of(folder)["dataset"]["target_events"] == ["purchase"]
+    assert "Only events of the kind purchase are held out" in (folder / "report.md").read_text()
