@@ -19,7 +19,7 @@ from bert4rec.feed.features import FeatureReader, feature_reader_of
 from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.network import ItemVectors, Network, make_network
 from bert4rec.inference.recommender import Recommender
-from bert4rec.models.item_features import FeatureEncoder, FeatureSettings
+from bert4rec.models.item_features import SAMPLED_ITEMS, FeatureEncoder, FeatureSettings
 from bert4rec.models.names import FEATURE_VALUES, FEATURES, TABLE
 from bert4rec.report.charts import learning_curve
 from bert4rec.report.figures import contestants, read_report
@@ -97,6 +97,12 @@ class TensorsWithFeatures(StoredTensors):
         self._encoder = FeatureEncoder(FeatureSettings(reader.sizes), weights["values"].shape[1])
         self._encoder.load_state_dict(weights, assign=True)
         self._encoder.requires_grad_(False).eval().reader = reader
+        sample = torch.empty(0)
+        for block in super().blocks(MODEL + TABLE):
+            sample = torch.cat([sample, block[: SAMPLED_ITEMS - len(sample)]]) if len(sample) else block[:SAMPLED_ITEMS]
+            if len(sample) == SAMPLED_ITEMS:
+                break
+        self._encoder.align_cold_items(sample)
 
     def __iter__(self) -> Iterator[str]:
         left_out = self._features()

@@ -127,3 +127,13 @@ def test_without_a_feature_its_weights_are_zero_for_a_while(
     with pytest.raises(KeyError), encoder.without(name):
         raise KeyError
     torch.testing.assert_close([encoder.values.data, encoder.projection.weight.data], before, rtol=0, atol=0)
+
+
+def test_cold_items_are_ranked_by_vectors_as_long_as_the_others_have_in_the_mean(encoder: FeatureEncoder) -> None:
+    items, rows = list(range(5)), torch.randn(5, WIDTH)
+    encoder.eval().align_cold_items(rows)
+    expected = by_hand(encoder, rows, items, IS_WARM)
+    expected[2] *= expected[torch.from_numpy(IS_WARM)].norm(dim=1).mean() / expected[2].norm()
+    torch.testing.assert_close(encoder(rows, Lookup.of(torch.tensor(items))), expected)
+    shown = encoder.train().encode(encoder.reader.read(torch.tensor([2])))  # type: ignore[union-attr]
+    torch.testing.assert_close(encoder(rows[2:3], Lookup.of(torch.tensor([2])))[:, :D], shown)
