@@ -246,7 +246,8 @@ class _Shown(NamedTuple):
     """Hold the `vectors` [n, D] of the items that may be recommended.
 
     Unless all may be, `indices` [n] are their numbers, and `places` [V] the place of each item among them, or NO_ITEM.
-    A list has `at_most` items of each of the `groups` [n], if there are any, and at most `longest` in all.
+    A list has `at_most` items of each of the `groups` [n], if there are any, and at most `longest` in all. The first
+    `n_limited` groups have more items than that.
     """
 
     vectors: Tensor
@@ -254,6 +255,7 @@ class _Shown(NamedTuple):
     places: Ints | None
     groups: Ints | None
     at_most: int
+    n_limited: int
     longest: int
 
     @classmethod
@@ -265,12 +267,12 @@ class _Shown(NamedTuple):
             indices, places = torch.nonzero(~hidden).flatten(), np.full(len(vectors), NO_ITEM, np.int64)
             places[indices.numpy()] = np.arange(len(indices))
             vectors, groups = vectors[indices], None if groups is None else groups[indices.numpy()]
-        longest = len(vectors)
+        n_limited, longest = 0, len(vectors)
         if groups is not None:
             _, groups, sizes = np.unique(groups, return_inverse=True, return_counts=True)
             groups = np.argsort(np.argsort(-sizes))[groups]
-            longest = int(np.minimum(sizes, rules.at_most).sum())
-        return cls(vectors, indices, places, groups, rules.at_most, longest)
+            n_limited, longest = int((sizes > rules.at_most).sum()), int(np.minimum(sizes, rules.at_most).sum())
+        return cls(vectors, indices, places, groups, rules.at_most, n_limited, longest)
 
     def best(self, hidden: Tensor, k: int, seen: Sequence[Ints]) -> tuple[Tensor, Tensor]:
         """Return scores and indices [B, at most k] of the best items but the `seen` ones; missing ones score -inf."""
@@ -310,12 +312,11 @@ class _Shown(NamedTuple):
     ) -> Callable[[Tensor, int], None]:
         """Return an `exclude` that leaves of each full group only those of the `indices` [B, n] that are `within`."""
         assert self.groups is not None
-        groups = torch.from_numpy(self.groups)
-        rows, places = torch.nonzero(~within, as_tuple=True)
-        full = groups[indices[rows, places]]
-        none = int(full.max()) + 1  # a group that is not full: the largest groups have the lowest numbers
-        is_full = torch.zeros(len(indices), none + 1, dtype=torch.bool)
-        is_full[rows, full] = True
+        n = self.n_limited
+        groups = torch.from_numpy(self.groups).clamp(max=n)
+        taken = torch.zeros(len(indices), n + 1, dtype=torch.int64).scatter_add_(1, groups[indices], within.long())
+        is_full = taken >= self.at_most
+        is_full[:, n] = False
         kept_rows, places = torch.nonzero(within, as_tuple=True)
         kept = indices[kept_rows, places]
 
@@ -324,7 +325,7 @@ class _Shown(NamedTuple):
             is_in_tile = (kept >= first) & (kept < first + scores.shape[1])
             here = kept_rows[is_in_tile], kept[is_in_tile] - first
             kept_scores = scores[here]
-            scores.masked_fill_(is_full[:, groups[first : first + scores.shape[1]].clamp(max=none)], -torch.inf)
+            scores.masked_fill_(is_full[:, groups[first : first + scores.shape[1]]], -torch.inf)
             scores[here] = kept_scores
 
         return exclude_more

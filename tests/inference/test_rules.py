@@ -153,6 +153,20 @@ def test_few_searches_are_enough_if_nearly_all_items_have_one_value(
     assert {*found} == {4 if group == "abc" else 3}
 
 
+@pytest.mark.parametrize("at_most", [1, 2])
+def test_a_value_that_is_full_stays_full_in_later_searches(at_most: int) -> None:
+    vectors = MODEL.network.item_vectors
+    scores = (vectors @ vectors[3]).tolist()
+    order = sorted(range(N), key=lambda item: (-scores[item], item))
+    kinds = [""] * N
+    for place, item in enumerate(order):
+        kinds[item] = "abcdef"[place // 15]  # the best fifteen, then the next fifteen, …
+    rules = make_rules(pa.table({"kind": kinds}), at_most=at_most, per="kind")
+    (found,) = MODEL.recommend([[3]], 6, rules=rules, leave_out_seen=False)
+    wanted = [order[place] for place in range(N) if place % 15 < at_most]
+    assert [each.item for each in found] == wanted[:6]
+
+
 @pytest.mark.parametrize("rules", [{}, {"where": "in_stock and price < 9"}, {"at_most": 1, "per": "kind"}])
 def test_similar_items_follow_the_rules(rules: dict[str, Any]) -> None:
     ((*nearest,),) = MODEL.similar([8], N)
