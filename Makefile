@@ -6,8 +6,8 @@ export NO_MKDOCS_2_WARNING := 1
 # $(call run,COMMAND): show a documented command and run it; make stops at the first that fails.
 run = @echo '$$ $(1)'; $(1)
 
-.PHONY: help setup demo test test-long test-nodes test-slurm test-image test-cuda test-pythons lint docs lock wheel
-.PHONY: bench bench-large reproduce-ml-1m clean
+.PHONY: help setup demo test test-long test-nodes test-slurm test-image test-cuda test-stand-in test-pythons lint docs lock
+.PHONY: wheel bench bench-large reproduce-ml-1m clean
 
 help: ## list the targets (the default)
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1	/p' Makefile
@@ -41,6 +41,9 @@ test-image: setup ## the image of the Dockerfile, built and trained in; BASE_IMA
 
 test-cuda: setup ## trainings on a GPU beside the same ones on the CPU; skipped where there is none
 	$(call run,python -m pytest -m cuda -rs tests/cuda)
+
+test-stand-in: setup ## the tests of test-cuda on GPUs made of host memory, also several; skipped where there is no C++ compiler
+	$(call run,python -m pytest -p tests.stand_in.plugin -m cuda -rs tests/cuda tests/stand_in)
 
 test-pythons: setup ## the tests left of the disk on every other Python 3.11 to 3.13 of this machine
 	$(call run,./scripts/test_pythons.sh)

@@ -1,0 +1,118 @@
+"""Processes with a GPU each that train together, in turns on their GPUs and on the CPU."""
+
+import faulthandler
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+IS_STAND_IN = "tests.stand_in.cuda" in sys.modules
+SECONDS = 240
+
+
+class GpuProcesses:
+    """`run(n, function, …)` calls `function` on `n` of these processes, which find each other as torchrun's do."""
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+        self._start()
+
+    def run(
+        self, n: int, function: Callable[..., Any], *args: Any, one_each: bool = False, **keywords: Any
+    ) -> list[Any]:
+        """Return the results by rank. With `one_each`, a process sees its own GPU alone. Raises `AssertionError`."""
+        if not self._processes:
+            self._start()
+        with socket.socket() as probe:
+            probe.bind(("localhost", 0))
+            port = probe.getsockname()[1]
+        connections = self._connections[:n]
+        for rank, connection in enumerate(connections):
+            places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n, "MASTER_PORT": port}
+            connection.send((places, 1 if one_each else n, function, args, keywords))
+        answers: dict[int, Any] = {}
+        while len(answers) < n:
+            ready = wait([each for rank, each in enumerate(connections) if rank not in answers], SECONDS)
+            problem = "" if ready else f"only the ranks {sorted(answers)} have answered"
+            for connection in ready:
+                rank = connections.index(connection)
+                has_succeeded, answers[rank] = connection.recv()
+                problem = problem if has_succeeded else f"rank {rank}:\n{answers[rank]}"
+            if problem:  # the remaining ranks may wait for it
+                self.close()
+                raise AssertionError(problem)
+        return [answers[rank] for rank in range(n)]
+
+    def close(self) -> None:
+        """End the processes."""
+        for connection, process in zip(self._connections, self._processes, strict=True):
+            connection.close()
+            process.kill()
+            process.join()
+        self._processes = []
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        pipes = [context.Pipe() for _ in range(self._n)]
+        self._connections: list[Any] = [ours for ours, _ in pipes]
+        self._processes = [
+            context.Process(target=_serve, args=(IS_STAND_IN, theirs), daemon=True) for _, theirs in pipes
+        ]
+        for process in self._processes:
+            process.start()
+
+
+def _serve(is_stand_in: bool, connection: Connection) -> None:
+    if is_stand_in:
+        import tests.stand_in.cuda  # noqa: F401
+    import torch
+
+    os.environ |= {"MASTER_ADDR": "localhost", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+    torch.set_num_threads(1)
+    faulthandler.register(signal.SIGUSR1)
+    while True:
+        try:
+            places, n_visible, function, args, keywords = connection.recv()
+        except EOFError:
+            return
+        os.environ |= {name: str(value) for name, value in places.items()}
+        if is_stand_in:
+            from tests.stand_in import cuda
+
+            cuda.see_gpus(n_visible, name=f"GPU-{places['RANK'] if n_visible == 1 else 'of-all'}")
+        try:
+            connection.send((True, function(*args, **keywords)))
+        except BaseException:  # torch.distributed.checkpoint raises such
+            connection.send((False, traceback.format_exc()))
+
+
+def train(settings: dict[str, Any], *, counts_waits: bool = False) -> dict[str, Any]:
+    """Return the folder of a training with `settings`, its waits, and what the stand-in saw of streams and messages."""
+    from bert4rec.config.load import load_config
+    from bert4rec.report import pages
+    from bert4rec.runtime import console
+    from bert4rec.runtime.processes import preserve_global_state
+    from bert4rec.training.run import run
+    from tests.cuda.waits import waits_by_part
+
+    pages.charts = lambda contents: ()  # type: ignore[assignment]  # which take a second
+    console.SECONDS_BETWEEN_LINES = -1.0
+    with preserve_global_state(), waits_by_part() if counts_waits else nullcontext({}) as parts:
+        folder = run(load_config(None, settings), may_exit=False)
+    seen: dict[str, Any] = {"faults": [], "collectives": []}
+    if IS_STAND_IN or "tests.stand_in.cuda" in sys.modules:
+        from tests.stand_in import cuda
+
+        seen = {"faults": cuda.device.take_faults(), "collectives": cuda.device.take_collectives()}
+    return {"folder": folder, "waits": parts} | seen
+
+
+def of_step(collectives: Sequence[tuple[str, str, int, int]]) -> list[tuple[str, str, int]]:
+    """Return the kind, the group's size-independent name and the stream of each message."""
+    return [(name, group, stream) for name, group, stream, _ in collectives]

@@ -1,0 +1,103 @@
+"""Trainings of several processes with a GPU each are those of as many processes on the CPU."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bert4rec.report.log import read_records
+from tests.conftest import SMALL
+from tests.cuda import processes
+from tests.cuda.conftest import TEN_STEPS, losses
+from tests.cuda.processes import IS_STAND_IN, GpuProcesses
+from tests.runs import report_of
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the libraries about themselves
+]
+
+TOLERANCE = 1e-3  # of losses of about 5
+SAMPLED = {"training.loss": "sampled_softmax", "training.n_train_negatives": 64}
+GROUPS = {"parallelism.sharding_group_size": 2}
+
+Train = Callable[..., tuple[Path, list[dict[str, Any]]]]
+
+
+@pytest.fixture(scope="module")
+def gpus() -> Iterator[GpuProcesses]:
+    pool = GpuProcesses(4)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def train(gpus: GpuProcesses, small_folder: Path, tmp_path: Path) -> Train:
+    """`train(n, device, one_each=…, **changes)`: the folder of a run of `n` processes, and what was seen by rank."""
+
+    def made(
+        n: int, device: str = "cuda", *, one_each: bool = False, **changes: Any
+    ) -> tuple[Path, list[dict[str, Any]]]:
+        if device == "cuda" and not IS_STAND_IN and (one_each or torch.cuda.device_count() < n):
+            pytest.skip(f"needs {n} GPUs, or the stand-in")
+        places = {"data.dataset_dir": str(small_folder), "run.dir": str(tmp_path / "runs")}
+        usual = SMALL | TEN_STEPS | places | {"training.per_device_train_batch_size": 60 // n}
+        settings = usual | {"parallelism.device": device} | changes
+        seen = gpus.run(n, processes.train, settings, one_each=one_each)
+        for rank, of_rank in enumerate(seen):
+            assert not of_rank["faults"], f"rank {rank}:\n" + "\n".join(of_rank["faults"])
+        return seen[0]["folder"], seen
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("n", "one_each", "changes"),
+    [
+        (2, False, {"training.loss": "softmax", "parallelism.sparse_optimizer": "rowwise_adagrad"}),
+        (2, True, SAMPLED | {"parallelism.sparse_optimizer": "adagrad"}),
+        (2, False, SAMPLED | {"parallelism.mode": "ddp", "training.average_age": 0.1}),
+        (2, True, {"training.loss": "softmax", "parallelism.mode": "ddp"}),
+        (4, False, {"training.loss": "softmax", "model.kind": "sasrec"} | GROUPS),
+        (4, True, SAMPLED | GROUPS | {"model.kind": "sasrec", "parallelism.sparse_optimizer": "adagrad"}),
+        (4, False, SAMPLED | {"parallelism.sharding_type": "table_wise", "parallelism.messages": "bf16"}),
+        (2, False, SAMPLED | {"training.precision": "bf16", "training.num_workers": 1}),
+    ],
+)
+def test_processes_with_gpus_train_as_on_the_cpu(train: Train, n: int, one_each: bool, changes: dict[str, Any]) -> None:
+    on_cpu, _ = train(n, "cpu", **changes)
+    on_gpu, seen = train(n, one_each=one_each, **changes)
+    is_short = "bf16" in changes.values()
+    expected = losses(on_cpu)
+    assert len(expected) == 20  # two steps an epoch: during the first one, the ids of the second travel
+    assert expected[0] - expected[-1] > 10 * TOLERANCE
+    np.testing.assert_allclose(losses(on_gpu), expected, rtol=0, atol=0.05 if is_short else TOLERANCE)
+    for split in ("validation", "test"):
+        found, wanted = (report_of(folder)[split]["full"]["NDCG@10"] for folder in (on_gpu, on_cpu))
+        assert found == pytest.approx(wanted, abs=0.1 if is_short else 0.02)
+    messages = [processes.of_step(of_rank["collectives"]) for of_rank in seen]
+    assert all(len(of_rank) > 10 for of_rank in messages if IS_STAND_IN)
+    kinds = [[(name, stream) for name, _, stream in of_rank] for of_rank in messages]
+    assert all(of_rank == kinds[0] for of_rank in kinds)
+
+
+def test_items_with_features_train_as_on_the_cpu(train: Train, featured_folder: Path) -> None:
+    changes = {"data.dataset_dir": str(featured_folder), "model.embed_dim": 16} | SAMPLED
+    for loss in ("softmax", "sampled_softmax"):
+        changes["training.loss"] = loss
+        on_cpu, on_gpu = (losses(train(2, device, **changes)[0]) for device in ("cpu", "cuda"))
+        np.testing.assert_allclose(on_gpu, on_cpu, rtol=0, atol=TOLERANCE)
+
+
+def test_a_training_goes_on_with_more_gpus(train: Train) -> None:
+    changes = {"training.loss": "softmax", "checkpoint.every_steps": 1}
+    whole, _ = train(2, "cpu", **changes)
+    parts, _ = train(2, **changes | {"training.n_epochs": 3})
+    changes |= {"run.resume": str(parts)}
+    train(4, **changes | GROUPS | {"training.n_epochs": 7})
+    train(2, one_each=True, **changes)
+    np.testing.assert_allclose(losses(parts), losses(whole), rtol=0, atol=TOLERANCE)
+    assert [record["step"] for record in read_records(parts, "resume")] == [3, 7]
