@@ -68,7 +68,7 @@ def without_new_items(log: pl.DataFrame, share: float, seed: int) -> pl.DataFram
     time = next(name for name in log.columns if name.startswith("time"))
     log = log.select(user=user, item=item, time=time).sort("user", "time", maintain_order=True)
     log = log.with_columns(is_last=pl.int_range(pl.len()).over("user") == pl.len().over("user") - 1)
-    targets = log.filter("is_last")["item"].value_counts().sample(fraction=1, shuffle=True, seed=seed)
+    targets = log.filter("is_last")["item"].value_counts().sort("item").sample(fraction=1, shuffle=True, seed=seed)
     new = targets.filter(pl.col("count").cum_sum() <= share * len(log.filter("is_last")))["item"]
     return log.filter(pl.col("is_last") | ~pl.col("item").is_in(new.implode())).drop("is_last")
 

@@ -13,7 +13,7 @@ from bert4rec.runtime.startup import exit_for_missing, require_python
 try:
     require_python()
     from bert4rec import __version__
-    from bert4rec.runtime.errors import SettingsError, UserError
+    from bert4rec.runtime.errors import SettingsError, UserError, did_you_mean
     from bert4rec.runtime.signals import ending_on_broken_pipe, log_interrupted, stop_with_parent
 except ModuleNotFoundError as error:
     exit_for_missing(error)
@@ -74,7 +74,7 @@ class Parser(argparse.ArgumentParser):
                 self.refuse(word)
 
     def _suggestion(self, name: str) -> str:
-        from bert4rec.config.help import did_you_mean, nearest_values
+        from bert4rec.config.help import nearest_values
 
         return did_you_mean(nearest_values(name, [*self._option_string_actions], {}))
 
@@ -143,7 +143,7 @@ def _answer(word: str) -> NoReturn:
     if word.startswith("-"):
         parser.parse_known_args([word])  # ends the process for --help and --version
         parser.refuse(word)
-    from bert4rec.config.help import did_you_mean, nearest_values
+    from bert4rec.config.help import nearest_values
 
     nearest = did_you_mean(nearest_values(word, [*COMMANDS], OTHER_NAMES))
     raise SettingsError(f"{word}: no such command{nearest or ';'} {parser.prog} --help")

@@ -106,6 +106,26 @@ def featured_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "dataset"
 
 
+@pytest.fixture(scope="session")
+def event_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of 60 users with views, carts and purchases, of which the purchases are predicted."""
+    place, draw = tmp_path_factory.mktemp("events"), np.random.default_rng(5)
+    kinds = ["view", "cart", "purchase", None]
+    rows = [
+        (user, int(draw.integers(25)), at, kinds[draw.choice(4, p=[0.5, 0.15, 0.3, 0.05])])
+        for user in range(60)
+        for at in range(draw.integers(4, 20))
+    ]
+    pl.DataFrame(rows, schema=["user", "item", "time", "event"], orient="row").write_csv(place / "log.csv")
+    settings = {
+        "data.path": place / "log.csv", "data.source": "table", "data.event_column": "event",
+        "data.dataset_dir": place / "dataset", "preprocessing.n_eval_negatives": 5,
+        "preprocessing.validation_users": 20, "preprocessing.target_events": '["purchase"]',
+    }  # fmt: skip
+    assert preprocessing.main([f"--{key}={value}" for key, value in settings.items()]) == 0
+    return place / "dataset"
+
+
 # The same and more: the items 9 and 10, which a new user and an old one have.
 GROWN_LOG = LOG | {"f": [*LOG["f"], 9, 1, 2, 3], "g": [1, 9, 2, 9, 3, 3, 3, 10, 4, 5]}
 

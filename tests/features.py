@@ -19,7 +19,7 @@ class InMemory:
     def read(self, items: npt.NDArray[np.int64]) -> FeatureRows:
         values = [self._values[item] for item in items]
         first = self.bags[0].n_values if self.bags else 0
-        weights = [1 / sum((value < first) == (other < first) for other in of) for of in values for value in of]
+        weights = [sum((value < first) == (other < first) for other in of) ** -0.5 for of in values for value in of]
         return FeatureRows(
             values=np.array([value for of in values for value in of], np.int64),
             lengths=np.array([len(of) for of in values], np.int64),

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -208,6 +208,11 @@ class Trained:
     def n_items(self) -> int:
         """Return the number of items that the model knows."""
         return int(self.metadata["n_items"])
+
+    @property
+    def kinds(self) -> Sequence[str]:
+        """Return the kinds of events that a transformer reads, by number; () for none."""
+        return tuple(self.metadata.get("events", ())) if self.kind.is_transformer else ()
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from bert4rec.checkpoint.run_folder import FORMATS
 from bert4rec.commands.recommend import add_model_arguments, add_seen_argument
-from bert4rec.config.help import did_you_mean, nearest_values
+from bert4rec.config.help import nearest_values
 from bert4rec.runtime.console import log_to_terminal
-from bert4rec.runtime.errors import SettingsError
+from bert4rec.runtime.errors import SettingsError, did_you_mean
 from bert4rec.runtime.startup import importing
 
 

@@ -137,12 +137,13 @@ def _resolved(config: Config, saved: Mapping[str, Any], dataset: "Dataset") -> C
 
 def _open(config: Config, trained: Trained, run: Path) -> "Dataset":
     """Return the new dataset. Raises `DataError` if it does not extend that of the run."""
-    from bert4rec.dataset.reader import FIRST_IDS, open_dataset, problem_of, read_metadata
+    from bert4rec.dataset.reader import FIRST_IDS, open_dataset, problem_of, read_metadata, require_kinds
 
     saved, previous = trained.metadata, trained.dataset
     dataset = open_dataset(
         config.data.folder, preprocessing=config.preprocessing.recipe, with_times=config.model.knows_times
     )
+    require_kinds(dataset.folder, dataset.metadata, trained.kinds)
     if dataset.metadata["fingerprint"] == saved["fingerprint"]:
         raise DataError(f"{dataset.folder}: nothing to extend: {run} was trained on this dataset")
     try:

@@ -25,7 +25,8 @@ JSON_LINES = (".jsonl", ".ndjson", ".json")
 FORMS = (
     'JSON lines such as {"user": 7, "items": ["a", "b"], "times": [5, 9]}, in seconds, or a CSV or Parquet file with '
     "the columns user, item and time (a row an interaction) or, in Parquet, user, items and times (lists); only models "
-    "that know times need them, and rows without times are taken as the oldest first"
+    "that know times need them, and rows without times are taken as the oldest first; models that know kinds of events "
+    "read them from events, in rows from the column data.event_column or event"
 )
 ENDINGS = (".jsonl", ".csv", ".parquet")
 COLUMNS = ("user", "rank", "item", "title", "score")
@@ -39,24 +40,26 @@ logger = logging.getLogger(__name__)
 
 
 def read_histories(
-    path: str, open_rows: "Callable[[str], Interactions]", *, with_times: bool = False, at: float | None = None
-) -> Iterator[Histories]:
+    path: str, open_rows: "Callable[[str], Interactions]", *, with_times: bool = False, at: float | None = None,
+    with_events: bool = False,
+) -> Iterator[Histories]:  # fmt: skip
     """Yield the histories in a file, or in JSON lines from standard input ("-"). Raises `DataError`, in one line.
 
     `open_rows` opens a file with one row per interaction. With `with_times`, yields `TimedHistory` with the query time
-    `at` (None: the time of the last item).
+    `at` (None: the time of the last item); `with_events`, `TimedHistory` with the kinds of events that the file has.
     """
+    has = {"with_times": with_times, "with_events": with_events}
     try:
         with contextlib.ExitStack() as stack:
             if path == "-":
-                histories = _from_json_lines(sys.stdin, with_times=with_times)
+                histories = _from_json_lines(sys.stdin, **has)
             elif Path(path).suffix == ".parquet" and "items" in pq.read_schema(path).names:
-                histories = _from_parquet_lists(path, with_times=with_times)
+                histories = _from_parquet_lists(path, **has)
             elif _has_json_lists(path):
                 file = stack.enter_context(open(path, encoding="utf-8"))
-                histories = _from_json_lines(file, with_times=with_times)
+                histories = _from_json_lines(file, **has)
             else:
-                histories = _from_rows(path, open_rows(path), with_times=with_times)
+                histories = _from_rows(path, open_rows(path), **has)
             while part := list(itertools.islice(histories, AT_ONCE)):
                 yield [(user, of._replace(at=at) if isinstance(of, TimedHistory) else of) for user, of in part]
     except (OSError, ValueError) as error:  # text that is not UTF-8 and errors of Arrow are ValueErrors, too
@@ -78,7 +81,7 @@ def _has_json_lists(path: str) -> bool:
     return isinstance(first, list) or Path(path).suffix in JSON_LINES
 
 
-def _from_json_lines(file: TextIO, *, with_times: bool) -> Iterator[tuple[Any, History]]:
+def _from_json_lines(file: TextIO, *, with_times: bool, with_events: bool) -> Iterator[tuple[Any, History]]:
     for number, line in enumerate(file, 1):
         if not line.strip():
             continue
@@ -86,59 +89,72 @@ def _from_json_lines(file: TextIO, *, with_times: bool) -> Iterator[tuple[Any, H
             row = json.loads(line)
             user, items = (number, row) if isinstance(row, list) else (row.get("user", number), row["items"])
             times = row["times"] if with_times else []
-            if not isinstance(items, list) or not isinstance(times, list):
+            events = row.get("events", ()) if with_events and isinstance(row, dict) else ()
+            if not all(isinstance(part, list) for part in (items, times, events or [])):
                 raise TypeError
         except (ValueError, KeyError, TypeError, AttributeError):
             raise ValueError(f"line {number} is no history") from None
-        yield user, TimedHistory(items, times) if with_times else items
+        yield user, TimedHistory(items, times, events=events) if with_times or with_events else items
 
 
-def _from_parquet_lists(path: str, *, with_times: bool) -> Iterator[tuple[Any, History]]:
+def _from_parquet_lists(path: str, *, with_times: bool, with_events: bool) -> Iterator[tuple[Any, History]]:
     with pq.ParquetFile(path) as file:
-        schema, wanted = file.schema_arrow, ["items", "times"] if with_times else ["items"]
+        schema = file.schema_arrow
+        wanted = ["items", *["times"] * with_times, *["events"] * (with_events and "events" in schema.names)]
         if any(name not in schema.names or not isinstance(schema.field(name).type, LIST_TYPES) for name in wanted):
             raise ValueError(f"the column {' or '.join(wanted)} holds no lists")
         number = itertools.count(1)
         for part in file.iter_batches(AT_ONCE):
             users = part["user"].to_pylist() if "user" in schema.names else [next(number) for _ in range(len(part))]
             lists = [[values or [] for values in part[name].to_pylist()] for name in wanted]
-            yield from zip(users, map(TimedHistory, *lists) if with_times else lists[0], strict=True)
+            yield from ((user, _history(wanted, of)) for user, of in zip(users, zip(*lists, strict=True), strict=True))
+
+
+def _history(names: Sequence[str], lists: Sequence[Any]) -> History:
+    """Return the history of the `lists` with these `names`, its items alone if they are all."""
+    return lists[0] if len(names) == 1 else TimedHistory(**dict(zip(names, lists, strict=True)))
 
 
 LIST_TYPES = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 
 
-def _from_rows(path: str, rows: "Interactions", *, with_times: bool) -> Iterator[tuple[Any, History]]:
+def _from_rows(
+    path: str, rows: "Interactions", *, with_times: bool, with_events: bool
+) -> Iterator[tuple[Any, History]]:
     """Yield the users of a file with one row per interaction, in the order of their first rows.
 
     All rows are in memory, 8 to 24 bytes each, and each distinct text id once. Items are sorted by time; with equal
     times or without times they keep the order of the rows. Raises `DataError` if no row is usable.
     """
     columns = rows.columns
-    has_times = "time" in columns
+    has_times, has_events = "time" in columns, with_events and "event" in columns
     if with_times and not has_times:
         raise ValueError("no column with times, which this model needs")
     order = "reverse order" if rows.newest_first else "order"
     order = f"in the order of {columns['time']}" if has_times else f"in the {order} of the rows"
-    logger.info(f"{path}: users from the column {columns['user']}, items from {columns['item']}, {order}")
+    kinds = f", kinds of events from {columns['event']}" if has_events else ", kinds of events unknown" * with_events
+    logger.info(f"{path}: users from the column {columns['user']}, items from {columns['item']}{kinds}, {order}")
     ids = rows.first_of({name: columns[name] for name in ("user", "item")})
     as_text = [pl.col(ids.name).cast(pl.String).cast(pl.Categorical) for ids in ids if not ids.dtype.is_numeric()]
-    parts = [part.select("user", "item", *["time"] * has_times).with_columns(as_text) for part, _ in rows]
+    names = ["user", "item", *["time"] * has_times, *["event"] * has_events]
+    parts = [part.select(names).with_columns(as_text) for part, _ in rows]
     if n_bad := rows.bad.total:
         if not any(map(len, parts)):
             raise DataError(f"{rows.bad.shown[0]}; no row of {path} can be used, correct them")
         logger.warning(f"{pluralize(n_bad, 'row')} of {path} skipped, which cannot be used: {rows.bad.shown[0]}")
     if not parts:
         return
-    items = pl.col("item")
+    whole = pl.concat(parts)
+    wanted = {"items": pl.col("item")} | ({"times": pl.col("time")} if with_times else {})
+    if has_events:
+        wanted["events"] = pl.col("event").replace_strict(range(len(rows.kinds)), rows.kinds)
     if has_times:
-        items = items.sort_by("time", maintain_order=True)
+        wanted = {name: column.sort_by("time", maintain_order=True) for name, column in wanted.items()}
     elif rows.newest_first:
-        items = items.reverse()
-    lists = [items, pl.col("time").sort()] if with_times else [items]
-    histories = pl.concat(parts).group_by("user", maintain_order=True).agg(lists)
+        wanted = {name: column.reverse() for name, column in wanted.items()}
+    histories = whole.group_by("user", maintain_order=True).agg(**wanted)
     for part in histories.iter_slices(AT_ONCE):
-        yield from ((user, TimedHistory(*of) if with_times else of[0]) for user, *of in part.iter_rows())
+        yield from ((user, _history([*wanted], of)) for user, *of in part.iter_rows())
 
 
 @contextlib.contextmanager

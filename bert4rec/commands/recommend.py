@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bert4rec.inference.recommender import Recommendation, Recommender
     from bert4rec.inference.rules import Rules
 
-COLUMN_SETTINGS = ("data.user_column", "data.item_column", "data.time_column")
+COLUMN_SETTINGS = ("data.user_column", "data.item_column", "data.time_column", "data.event_column")
 FILE_SETTINGS = (*COLUMN_SETTINGS, "data.time_format", "data.separator", "data.has_header")
 MOST_UNKNOWN = 0.5  # largest share of unknown items in a file of --allow or --deny
 
@@ -52,12 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--allow", metavar="FILE", type=Path, help="recommend only these items: one a line, or a column")
     add("--deny", metavar="FILE", type=Path, help="never recommend these items: one a line, or a column")
-    add(
-        "--where", metavar="CONDITION", default="", help="recommend only items that fulfil it: SQL over the columns of "
-        "the items, such as \"in_stock and category <> 'books'\"",
-    )  # fmt: skip
-    add("--at-most", metavar="N", type=int, default=0, help="in each list at most N items with the same value of --per")
-    add("--per", metavar="COLUMN", default="", help="column of the items that --at-most counts")
+    add_rule_arguments(parser)
     unknown = "accept a file of --allow or --deny although the model does not know most of its items"
     add("--allow-unknown", action="store_true", help=unknown)
 
@@ -74,6 +69,17 @@ def add_seen_argument(parser: argparse.ArgumentParser) -> None:
     """Add `--seen`: whether items of the history are recommended."""
     about = "items of the history itself (default: as in the evaluation of the run)"
     parser.add_argument("--seen", choices=("leave-out", "keep"), help=about)
+
+
+def add_rule_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `read_rules`."""
+    add = parser.add_argument
+    add(
+        "--where", metavar="CONDITION", help="recommend only items that fulfil it: SQL over the columns of the items, "
+        "such as \"in_stock and category <> 'books'\"",
+    )  # fmt: skip
+    add("--at-most", metavar="N", type=int, help="in each list at most N items with the same value of --per")
+    add("--per", metavar="COLUMN", help="column of the items that --at-most counts")
 
 
 def load_model(arguments: argparse.Namespace) -> "Recommender":
@@ -97,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
         from bert4rec.commands.history_files import writer
 
     data, preprocessing, is_named = _settings(arguments)
-    rules = _rules(arguments)
+    rules = read_rules(arguments)
     model = load_model(arguments)
     options: dict[str, Any] = {
         "rules": rules,
@@ -129,14 +135,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _rules(arguments: argparse.Namespace) -> "Rules":
+def read_rules(arguments: argparse.Namespace) -> "Rules":
     """Return the rules of the options, checked before the model is loaded."""
     from bert4rec.inference.histories import ItemIds
     from bert4rec.inference.load import read_ids
     from bert4rec.inference.rules import Rules, make_rules
 
     wanted = {"where": arguments.where, "at_most": arguments.at_most, "per": arguments.per}
-    if not any(wanted.values()):
+    if not any(value is not None for value in wanted.values()):
         return Rules()
     trained = find_trained(arguments.run_folder)
     if trained.is_package:
@@ -179,7 +185,7 @@ def _settings(arguments: argparse.Namespace) -> tuple[Data, Preprocessing, bool]
     changes = {name.removeprefix("data."): getattr(typed_data, name.removeprefix("data.")) for name in overrides}
     data = Data.from_saved(saved.get("data", {})).model_copy(update=changes)  # a package has no [data]
     backwards = saved.get("preprocessing", {}).get("reverse_file_order", "auto")
-    return data, Preprocessing(reverse_file_order=backwards), bool(overrides.keys() & {*COLUMN_SETTINGS})
+    return data, Preprocessing(reverse_file_order=backwards), bool(overrides.keys() & {*COLUMN_SETTINGS[:3]})
 
 
 def _histories(
@@ -192,6 +198,7 @@ def _histories(
 
     network = model.require_histories()
     timed: dict[str, Any] = {"with_times": network.knows_times, "at": _instant(arguments.at, network.times)}
+    timed["with_events"] = bool(network.kinds)
     if arguments.items is not None:
         return 1, [[(1, [item for item in arguments.items.split(",") if item])]]
     if arguments.histories is not None:

@@ -2,20 +2,23 @@
 
 import argparse
 
-from bert4rec.commands.recommend import add_model_arguments, as_table, load_model
+from bert4rec.commands.recommend import add_model_arguments, add_rule_arguments, as_table, load_model, read_rules
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the run and the items."""
     parser.description = "Finds the items whose vectors have the largest cosine with that of an item."
     add_model_arguments(parser)
+    add_rule_arguments(parser)
     parser.add_argument("items", metavar="ITEM", nargs="+", help="items by their own ids")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a table for each item, and return the exit status 0. Raises `UserError`."""
+    rules = read_rules(arguments)
     model = load_model(arguments)
-    for item, nearest in zip(arguments.items, model.similar(arguments.items, arguments.top), strict=True):
+    similar = model.similar(arguments.items, arguments.top, rules=rules)
+    for item, nearest in zip(arguments.items, similar, strict=True):
         (index,) = model.ids.indices([item])
         title = model.ids.titles_of([index])[0]
         print(f"{item}{f' ({title})' if title else ''}\n{as_table(nearest)}")

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from bert4rec.config.recognition import without_secrets
 from bert4rec.config.tables import Config
+from bert4rec.runtime.errors import did_you_mean
 
 WIDTH = 110  # characters of a line of `--help-all`
 MOST = 3  # suggestions in a message
@@ -81,14 +82,6 @@ def nearest_values(value: str, values: Sequence[str], other_names: Mapping[str, 
     """Return at most three of `values` that `value` may mean, by another name or by similar spelling."""
     word = value.lower().replace("_", "-")
     return (_called(word, values, other_names) or difflib.get_close_matches(word, values, n=1))[:MOST]
-
-
-def did_you_mean(names: Sequence[str]) -> str:
-    """Return the end of a message: `; did you mean a, b or c?`, or "" without names."""
-    if not names:
-        return ""
-    *others, last = names
-    return f"; did you mean {', '.join(others)}{' or ' * bool(others)}{last}?"
 
 
 def _nearest_keys(word: str, keys: Collection[str]) -> list[str]:

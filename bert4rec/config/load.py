@@ -5,6 +5,7 @@ file or the option, the key, the value and the valid choices.
 """
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -20,7 +21,6 @@ from bert4rec.config.help import (
     SHORT_OPTIONS,
     Origins,
     all_keys,
-    did_you_mean,
     keys_of,
     nearest_keys,
     nearest_values,
@@ -30,7 +30,7 @@ from bert4rec.config.help import (
 )
 from bert4rec.config.recognition import DetectedSource, recognize, without_secrets
 from bert4rec.config.tables import GENERATED, Config, expand_user
-from bert4rec.runtime.errors import SettingsError
+from bert4rec.runtime.errors import SettingsError, did_you_mean
 
 USUAL_FILE = "config.toml"
 NO_FILE = f"no {USUAL_FILE} here: the defaults count"
@@ -221,6 +221,8 @@ def _is_text(table: str, key: str) -> bool:
 
 
 def _value(text: str) -> Any:
+    if re.fullmatch(r"[+-]?(\.\d+|\d+\.)", text):  # as people write numbers, and TOML does not
+        return float(text)
     try:
         return tomli.loads(f"x = {text}")["x"]
     except tomli.TOMLDecodeError:

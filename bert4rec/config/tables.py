@@ -159,6 +159,9 @@ class Data(Table):
     file order"""
     rating_column: str = "auto"
     """column of the ratings (table), "" = none"""
+    event_column: str = ""
+    """column of the kinds of events (table), "" = none; such as view, cart, purchase: at most 100 kinds; the model
+    knows the kind of each interaction of a history"""
     title_column: str = "auto"
     """column of the item titles (table), "" = none; the first title of each item is used"""
     separator: str = "auto"
@@ -212,6 +215,9 @@ class Preprocessing(Table):
     split_at: ShareOrTime = 0.1
     """start of the test period (split = time), as share of rows or time; a number below 1 = that last share of the
     rows; else ISO 8601 or seconds since 1970"""
+    target_events: list[str] = []
+    """kinds of events to hold out and to predict, [] = all; such as ["purchase"]; all interactions are read as input;
+    needs data.event_column"""
     validation_users: Count | Literal["all"] = 1024
     """number of users in the validation split, or "all" """
     n_eval_negatives: Count = 100
@@ -227,7 +233,8 @@ class Preprocessing(Table):
     @property
     def recipe(self) -> dict[str, Any]:
         """Return the settings that the dataset depends on: a folder made with others is another dataset."""
-        return self.model_dump(mode="json", exclude={"max_bad_rows", "memory_gb"})
+        unused = {"max_bad_rows", "memory_gb", *([] if self.target_events else ["target_events"])}
+        return self.model_dump(mode="json", exclude=unused)
 
 
 class Model(Table):
@@ -323,6 +330,9 @@ class Training(Table):
     rating_validation: float = Field(0.05, ge=0, lt=0.9)
     """share of training pairs held out to choose the best epoch (mse); 0 = the last weights are tested; another tenth
     is always held out for RMSE and MAE in the report"""
+    event_weights: dict[str, Annotated[float, Field(ge=0)]] = {}
+    """kind of event → weight of its positions in the loss, {} = all 1; the loss is the weighted mean of the global
+    batch; a kind that is not named has weight 1; needs data.event_column"""
     n_train_negatives: Count = 256
     """negatives per step for the sampled losses, shared by all positions"""
     negatives_shared_by: Count | Literal["all"] = "all"

@@ -24,7 +24,7 @@ REMAKE = "make the dataset again with `bert4rec prepare`"
 
 USERS_AT_ONCE = 1 << 12  # many more would not fit into the CPU cache
 ROWS_AT_ONCE = 1 << 16  # of a Parquet table
-MOST_ROUNDING = 1e-3  # of a sum of weights, and of the length of a vector
+MOST_ROUNDING = 1e-3  # of the length of the weights of an item, and of its vectors
 KEYS_AT_ONCE = 1 << 24  # hashes of original ids compared in one pass, 8 bytes each; a larger table takes more passes
 
 NEEDED = {format.USERS, format.ITEMS, *(f"{name}/{format.STATE}" for name in format.FOLDERS)}
@@ -55,7 +55,7 @@ def check_dataset(folder: Path) -> dict[str, Any]:
 
 
 def _check_features(folder: Path, about: Mapping[str, Mapping[str, Any]], n_items: int) -> None:
-    """Raise `DataError` unless every item has values of each feature, whose weights add up to 1, and unit vectors."""
+    """Raise `DataError` unless every item has unit vectors, and values of each feature with weights of length 1."""
     offsets, values, weights, vectors = (np.load(folder / f"{name}.npy") for name in ARRAYS)
     lengths = np.diff(offsets)
     if len(lengths) != n_items or offsets[0] != 0 or (lengths < 0).any() or offsets[-1] != len(values):
@@ -65,9 +65,11 @@ def _check_features(folder: Path, about: Mapping[str, Mapping[str, Any]], n_item
         if of["kind"] == "vector":
             continue
         is_own = (values >= of["first"]) & (values < of["first"] + of["n_values"])
-        sums = np.bincount(items[is_own], weights[is_own], minlength=n_items)
-        if (wrong := np.flatnonzero(np.abs(sums - 1) > MOST_ROUNDING)).size:
-            raise DataError(f"{folder}: item {wrong[0]}: the weights of {name} add up to {sums[wrong[0]]:g}; {REMAKE}")
+        norms = np.sqrt(np.bincount(items[is_own], np.square(weights[is_own]), minlength=n_items))
+        if (wrong := np.flatnonzero(np.abs(norms - 1) > MOST_ROUNDING)).size:
+            raise DataError(
+                f"{folder}: item {wrong[0]}: the weights of {name} have length {norms[wrong[0]]:g}; {REMAKE}"
+            )
     widths = [of["width"] for of in about.values() if of["kind"] == "vector"]
     for part in np.split(vectors, np.cumsum(widths)[:-1], axis=1) if widths else ():
         norms = np.linalg.norm(part, axis=1)
@@ -194,11 +196,19 @@ class _Content:
         kind = np.int32 if metadata["rows"] < 2**31 else np.int64
         self._item_counts = {name: np.zeros(metadata["items"], kind) for name in ("train_count", "count")}
         self._counts: Counter[Any] = Counter()
+        self._kinds = format.kinds_of(metadata)
+        self._targets = format.numbers_of_kinds(
+            f"{folder / format.METADATA}: target_events",
+            metadata["preprocessing"].get("target_events", []),
+            self._kinds,
+        )
+        self._event_counts = np.zeros(len(self._kinds), np.int64)
 
     def check_users(self) -> None:
         """Raise `DataError` for the first wrong row of a user, in the folders and in the tables of users."""
         folder, metadata, n_users = self._folder, self._metadata, self._metadata["users"]
-        columns = format.history_columns(has_times=metadata["has_times"], has_ratings=metadata["has_ratings"])
+        has = {f"has_{name}": metadata[f"has_{name}"] for name in (format.TIMES, format.RATINGS)}
+        columns = format.history_columns(**has, has_events=bool(self._kinds))
         users = _Rows(folder / format.USERS, dict.fromkeys(("user", "count"), pa.int64()))
         histories = _Rows(folder / format.HISTORIES, columns)
         negatives = _Rows(folder / format.NEGATIVE_ITEMS, format.NEGATIVE_COLUMNS)
@@ -222,7 +232,7 @@ class _Content:
                     bar.show(stop, f"checked {stop:,} of {n_users:,} users ({stop / n_users:.0%})")
 
     def _check_lists(self, part: _Rows, counts: Ints) -> None:
-        """Raise `DataError` for lists of another length, invalid item ids, times out of order, ratings not finite."""
+        """Raise `DataError` for lists of another length, and for invalid item ids, times, ratings or events."""
         for name, lengths in part.lengths.items():
             part.refuse(lengths != counts, f"{name} has {{}} elements, {format.USERS} counts {{}}", lengths, counts)
         self._check_item_ids(part, "items")
@@ -233,6 +243,11 @@ class _Content:
             part.refuse(is_earlier, "earlier than the one before it", column="times")
         if format.RATINGS in part.values:
             part.refuse(~np.isfinite(part.values["ratings"]), "must be finite", column="ratings")
+        if self._kinds:
+            values, n_kinds = part.values[format.EVENTS], len(self._kinds)
+            problem = f"kinds of events have numbers from 0 to {n_kinds - 1}"
+            part.refuse((values < 0) | (values >= n_kinds), problem, column=format.EVENTS)
+            self._event_counts += np.bincount(values, minlength=n_kinds)
 
     def _check_item_ids(self, part: _Rows, column: str) -> None:
         values, low, high = part.values[column], self._item_ids[0], self._item_ids[-1]
@@ -241,22 +256,49 @@ class _Content:
     def _check_offsets(self, part: _Rows) -> None:
         """Raise `DataError` if a target, or the end of the training part, has another position than by the split."""
         n_items, is_validated = part.lengths["items"], part.values["validation"] != format.NO_TARGET
+        n_before = n_items
         if self._split == "time":
             is_before = part.values["times"] < self._metadata["split_instant"]
             n_before = np.bincount(part.rows("times")[is_before], minlength=len(n_items))
-            is_tested, is_eligible = (n_before > 0) & (n_before < n_items), n_before >= 2
-        else:
-            is_tested = is_eligible = (n_items >= format.MIN_EVALUATED) & (self._split == "leave_one_out")
-            n_before = n_items - is_tested
+        test, validation = self._places_of_targets(part, n_before)
+        if self._split == "leave_one_out":
+            n_before = np.where(test >= 0, test, n_items)
+        is_eligible = validation >= 0
         places = {
-            "test": np.where(is_tested, n_before, format.NO_TARGET),
-            "validation": np.where(is_validated & is_eligible, n_before - 1, format.NO_TARGET),
-            "n_train": n_before - is_validated,
+            "test": test,
+            "validation": np.where(is_validated, validation, format.NO_TARGET),
+            "n_train": np.where(is_validated & is_eligible, validation, n_before),
         }
         for name, expected in places.items():
             problem = f"must be {{}} with {{}} items and split = {self._split}"
             part.refuse(part.values[name] != expected, problem, expected, n_items, column=name)
         self._counts["eligible"] += int(is_eligible.sum())
+
+    def _places_of_targets(self, part: _Rows, n_before: Ints) -> tuple[Ints, Ints]:
+        """Return the place of the test target of each history, and of what may be its validation target, or -1.
+
+        `n_before` interactions come before the instant of a split by time.
+        """
+        n_items, rows = part.lengths["items"], part.rows("items")
+        starts = np.cumsum(n_items) - n_items
+        targets = np.arange(len(rows))
+        if self._targets:
+            targets = np.flatnonzero(np.isin(part.values[format.EVENTS], self._targets))
+        rows, places = rows[targets], (targets - starts[rows[targets]]).astype(np.int64)
+        counts = np.bincount(rows, minlength=len(n_items))
+        is_by_time = self._split == "time"
+        numbers = np.bincount(rows[places < n_before[rows]], minlength=len(n_items)) if is_by_time else counts - 1
+
+        def place(numbers: Ints, least: int) -> Ints:
+            is_there = (numbers >= 0) & (numbers < counts) & (self._split != "none")
+            found = np.full(len(n_items), format.NO_TARGET, np.int64)
+            found[is_there] = places[(np.cumsum(counts) - counts + numbers)[is_there]]
+            return np.where(found >= least, found, format.NO_TARGET)
+
+        test = place(numbers, 1 if is_by_time else format.MIN_EVALUATED - 1)
+        test = np.where(n_before > 0, test, format.NO_TARGET)
+        validation = place(numbers - 1, 1)
+        return test, validation if is_by_time else np.where(test >= 0, validation, format.NO_TARGET)
 
     def _check_negatives(self, part: _Rows, histories: _Rows) -> Array:
         """Return which of `histories` leave enough unseen items for negatives.
@@ -321,6 +363,8 @@ class _Content:
         for name in ("repeated_targets", "left_out"):
             of = {split: counts[f"{split}_users"] for split in format.EVALUATED}
             values[name] = {split: {"users": counts[name, split], "of": n} for split, n in of.items()}
+        if self._kinds:
+            values[format.EVENTS] = dict(zip(self._kinds, self._event_counts.tolist(), strict=True))
         for name, value in values.items():
             if (stored := self._metadata.get(name)) != value:
                 raise DataError(f"{self._folder / format.METADATA}: {name} = {stored}, must be {value}; {REMAKE}")

@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from bert4rec.dataset.findings import findings
+from bert4rec.runtime.errors import DataError
 
 DATASET_FORMAT = 2  # version of the dataset folder
 
@@ -33,8 +34,10 @@ PROTOCOLS = ("popular", "uniform")  # of negatives
 NEGATIVES = tuple(f"{name}_negatives" for name in PROTOCOLS)
 RATINGS = "ratings"
 TIMES = "times"
-LISTS = {"items": pa.int32(), TIMES: pa.int64(), RATINGS: pa.float32()}
-"""Parallel lists of a row, oldest first → the type of an element; times and ratings only if the source has them."""
+EVENTS = "events"
+LISTS = {"items": pa.int32(), TIMES: pa.int64(), RATINGS: pa.float32(), EVENTS: pa.int16()}
+"""Parallel lists of a row, oldest first → the type of an element; all but items only if the source has them."""
+NO_EVENT = ""  # kind 0: the kind of an interaction is missing, or unknown as that of a masked position
 
 
 OFFSETS = ("n_train", *EVALUATED)
@@ -42,13 +45,13 @@ OFFSETS = ("n_train", *EVALUATED)
 NO_TARGET = -1
 
 
-def history_columns(*, has_times: bool, has_ratings: bool) -> dict[str, pa.DataType]:
+def history_columns(*, has_times: bool, has_ratings: bool, has_events: bool = False) -> dict[str, pa.DataType]:
     """Return the columns of `histories/` with their types, in order; `histories/` has one row per user.
 
     >>> list(history_columns(has_times=True, has_ratings=False))
     ['user', 'items', 'times', 'n_train', 'validation', 'test']
     """
-    is_present = {"items": True, TIMES: has_times, RATINGS: has_ratings}
+    is_present = {"items": True, TIMES: has_times, RATINGS: has_ratings, EVENTS: has_events}
     lists = {name: pa.list_(kind) for name, kind in LISTS.items() if is_present[name]}
     return {"user": pa.int32(), **lists, **dict.fromkeys(OFFSETS, pa.int32())}
 
@@ -79,6 +82,26 @@ def outranks(scores: Any, ids: Any, target_scores: Any, targets: Any) -> Any:
     """
     target_scores, targets = target_scores[:, None], targets[:, None]
     return (scores > target_scores) | ((scores == target_scores) & (ids < targets))
+
+
+def kinds_of(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the kinds of events of a dataset by number, the first for a missing one; () without kinds.
+
+    >>> kinds_of({"events": {"": 0, "view": 7, "buy": 2}}), kinds_of({})
+    (('', 'view', 'buy'), ())
+    """
+    return tuple(metadata.get(EVENTS, ()))
+
+
+def numbers_of_kinds(setting: str, names: Collection[str], kinds: Sequence[str]) -> list[int]:
+    """Return the numbers of the `names` among the `kinds`. Raises `DataError` for a name that is none of them."""
+    known = [kind for kind in kinds if kind != NO_EVENT]
+    for name in names:
+        if name not in known:
+            advice = f"the kinds are: {', '.join(known)}" if kinds else "name their column: --data.event_column=COLUMN"
+            has = "is no kind of event of this dataset" if kinds else "this dataset has no kinds of events"
+            raise DataError(f"{setting}: {name}: {has}; {advice}")
+    return [kinds.index(name) for name in names]
 
 
 WIDTH = 40  # characters of the longest bar
@@ -149,6 +172,11 @@ def _lines(metadata: Mapping[str, Any]) -> Iterator[str]:
     for split in ("validation", "test"):
         yield f"{f'{split} users':36}{metadata[f'{split}_users']:>15,}"
         yield from _held_out(metadata, split)
+    targets = metadata["preprocessing"].get("target_events", [])
+    for name, n in metadata.get(EVENTS, {}).items():
+        about = f"{100 * n / metadata['rows']:.1f} %{', predicted' if name in targets else ''}"
+        if n:
+            yield f"{f'event {name}' if name else 'without a kind of event':36}{n:>15,}  {about}"
     for name, of in metadata.get("item_features", {}).items():
         size = f"{of['width']} numbers" if of["kind"] == "vector" else f"{of['n_values'] - 1:,} values"
         yield f"{f'item feature {name}':36}{of['kind']:>15}  {of['coverage']:.0%} of the items, {size}"

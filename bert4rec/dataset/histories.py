@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from bert4rec.dataset.format import (
+    EVENTS,
     HISTORIES,
     NEGATIVE_ITEMS,
     NO_ITEM,
@@ -40,7 +41,8 @@ class Rows:
     `items` [total] int32 are the concatenated items of the rows, `lengths` [B] int64 the number of items of each row.
     Evaluation splits also have `targets` [B], `users` [B] and `negatives[protocol]` [B, n]; the negatives of a user who
     has seen too much of the catalogue are all NO_ITEM, and n is 0 if no row has negatives. If the dataset is read with
-    times, `times` [total] and `target_times` [B] are in seconds.
+    times, `times` [total] and `target_times` [B] are in seconds. If it has kinds of events, `events` [total] are their
+    numbers.
     """
 
     items: Ints
@@ -50,6 +52,7 @@ class Rows:
     users: Ints | None = None
     times: Indices | None = None
     target_times: Indices | None = None
+    events: Array | None = None
 
     def are_repeated(self) -> Bools:
         """Return for each target [B] whether its user has seen it before."""
@@ -74,11 +77,16 @@ class _SmallPickle:
 class Histories(_SmallPickle):
     """The histories of a dataset folder: one row per user, users ascending, all interactions, oldest first.
 
-    Item ids are checked to be below `n_items` when they are read. `read` includes the times only `with_times`.
+    Item ids are checked to be below `n_items` when they are read. `read` includes the times only `with_times`. `kinds`
+    of events are by number, () if there are none; those with the numbers `target_kinds` are predicted, () = all.
     """
 
-    def __init__(self, folder: Path, n_items: int, *, with_times: bool = False) -> None:
+    def __init__(
+        self, folder: Path, n_items: int, *, with_times: bool = False, kinds: Sequence[str] = (),
+        target_kinds: Sequence[int] = (),
+    ) -> None:  # fmt: skip
         self._folder, self._n_items, self.with_times = folder / HISTORIES, n_items, with_times
+        self.kinds, self.target_kinds = kinds, target_kinds
         self._columns = Columns(self._folder)
 
     def __len__(self) -> int:
@@ -123,6 +131,15 @@ class Histories(_SmallPickle):
         self._refuse("n_train", (n_train < 0) | (n_train > self.lengths))
         return n_train
 
+    @property
+    def n_train_with_target(self) -> Indices:
+        """Return `n_train` [N], but 0 for a row whose training part has no target. Raises `DataError`."""
+        n_train = self.n_train
+        if not self.target_kinds:
+            return n_train
+        has_target = self._columns.counts(EVENTS, self.target_kinds, n_train) > 0
+        return np.where(has_target, n_train, 0)
+
     def targets(self, split: str) -> Indices:
         """Return the position of each row's target [N] of an evaluation split, or `NO_TARGET`. Raises `DataError`."""
         places = self._columns.numbers(split).astype(np.int64)
@@ -136,7 +153,8 @@ class Histories(_SmallPickle):
         """
         items = self.items(self._columns.slices("items", rows, starts, stops))
         times = self.times(rows, starts, stops) if self.with_times else None
-        return Rows(items, stops - starts, times=times)
+        events = self._columns.slices(EVENTS, rows, starts, stops) if self.kinds else None
+        return Rows(items, stops - starts, times=times, events=events)
 
     def all_times(self) -> Iterator[Indices]:
         """Yield the seconds of all interactions, part by part."""
@@ -153,6 +171,10 @@ class Histories(_SmallPickle):
     def times_at(self, rows: Indices, places: Indices) -> Indices:
         """Return the seconds [B] at `places` [B] in the histories at `rows` [B]."""
         return self._columns.elements(TIMES, rows, places)
+
+    def events_at(self, rows: Indices, places: Indices) -> Array:
+        """Return the numbers of the kinds of events [B] at `places` [B] in the histories at `rows` [B]."""
+        return self._columns.elements(EVENTS, rows, places)
 
     def ratings_at(self, rows: Indices, places: Indices) -> Floats:
         """Return the ratings [B] at `places` [B] in the histories at `rows` [B]."""
@@ -178,7 +200,8 @@ class TrainingWindows(_SmallPickle):
     """The training parts of `histories` in windows of at most `max_len` items, whose ends are `step` items apart.
 
     The last window of a history ends at the end of its training part, so every interaction is in a window; windows are
-    ordered by time. Raises `ValueError` if `step` is not from 1 to `max_len`. Takes memory for one number per user.
+    ordered by time. A history without a target has no window. Raises `ValueError` if `step` is not from 1 to `max_len`.
+    Takes memory for one number per user.
     """
 
     def __init__(self, histories: Histories, *, max_len: int, step: int) -> None:
@@ -192,7 +215,7 @@ class TrainingWindows(_SmallPickle):
     @cached_property
     def mean_length(self) -> float:
         """Return the mean number of items of a window; 0 without windows."""
-        n_train = self.histories.n_train
+        n_train = self.histories.n_train_with_target
         n_overlaps = len(self) - (n_train > 0).sum()
         return float(n_train.sum() + n_overlaps * (self._max_len - self._step)) / max(1, len(self))
 
@@ -208,7 +231,7 @@ class TrainingWindows(_SmallPickle):
     @cached_property
     def _ends(self) -> Indices:
         """Return the cumulative number of windows, up to and including each history [N]."""
-        n_train = self.histories.n_train
+        n_train = self.histories.n_train_with_target
         n_more = np.maximum(0, -(-(n_train - self._max_len) // self._step))
         return np.cumsum(np.where(n_train > 0, 1 + n_more, 0))
 
@@ -232,15 +255,23 @@ class TrainingPairs(_SmallPickle):
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
+    def events(self, numbers: Indices) -> Array:
+        """Return the numbers of the kinds of events [B] of the pairs with the `numbers` [B]."""
+        return self.histories.events_at(*self._places(numbers))
+
     def read(self, numbers: Indices, *, with_ratings: bool = False) -> tuple[Ints, Ints, Floats | None]:
         """Return users, items and, `with_ratings`, ratings [B] of the pairs with the `numbers` [B].
 
         Raises `DataError` for an id that is no item.
         """
-        rows = np.searchsorted(self._ends, numbers, side="right")
-        places = numbers - self._ends[rows] + self.histories.n_train_at(rows)
+        rows, places = self._places(numbers)
         ratings = self.histories.ratings_at(rows, places) if with_ratings else None
         return self.histories.users_at(rows), self.histories.items_at(rows, places), ratings
+
+    def _places(self, numbers: Indices) -> tuple[Indices, Indices]:
+        """Return the row of each pair [B], and its place in the history."""
+        rows = np.searchsorted(self._ends, numbers, side="right")
+        return rows, numbers - self._ends[rows] + self.histories.n_train_at(rows)
 
     @cached_property
     def _ends(self) -> Indices:
@@ -357,6 +388,16 @@ class Columns(_SmallPickle):
     def values(self, name: str) -> Iterator[Array]:
         """Yield the elements of all lists of a column, by record batch."""
         return iter(self._lists(name)[1])
+
+    def counts(self, name: str, wanted: Sequence[int], stops: Indices) -> Indices:
+        """Return how many of the first `stops` [N] elements of each list [N] of a column are `wanted`."""
+        counts, first = [np.empty(0, np.int64)], 0
+        for offsets, values in zip(*self._lists(name), strict=True):
+            n_before = np.append(0, np.isin(values, wanted).cumsum())
+            starts = offsets[:-1]
+            counts.append(n_before[starts + stops[first : first + len(starts)]] - n_before[starts])
+            first += len(starts)
+        return np.concatenate(counts)
 
     def lengths_at(self, name: str, rows: Indices) -> Indices:
         """Return the lengths [B] of the lists at `rows` [B]."""

@@ -37,7 +37,8 @@ class FeatureRows(NamedTuple):
     """Hold the features of n items.
 
     `values` and `weights` [N] are one item's after the other's, `lengths` [n] long: numbers of values, counted over all
-    features, and one over the number of values that the item has of the same feature. `vectors` [n, width].
+    features, and one over the square root of the number of values that the item has of the same feature. `vectors`
+    [n, width].
     """
 
     values: Ints
@@ -57,15 +58,15 @@ class Bags(NamedTuple):
     def of(cls, features: Sequence[tuple[Ints, Ints]], *, n_items: int) -> "Bags":
         """Return the bags of `features`, each given as pairs of an item [N] and a value [N].
 
-        >>> pairs = (np.array([0, 0, 1]), np.array([1, 2, 0])), (np.array([0, 1]), np.array([3, 4]))
+        >>> pairs = (np.array([0, 0, 0, 0, 1]), np.array([1, 2, 5, 6, 0])), (np.array([0, 1]), np.array([7, 8]))
         >>> [array.tolist() for array in Bags.of(pairs, n_items=2)]
-        [[0, 3, 5], [1, 2, 3, 0, 4], [0.5, 0.5, 1.0, 1.0, 1.0]]
+        [[0, 5, 7], [1, 2, 5, 6, 7, 0, 8], [0.5, 0.5, 0.5, 0.5, 1.0, 1.0, 1.0]]
         """
         nothing = np.zeros(0, np.int64)
         items = np.concatenate([nothing, *(items for items, _ in features)])
         values = np.concatenate([nothing, *(values for _, values in features)])
-        shares = [1 / np.bincount(items, minlength=n_items)[items] for items, _ in features if len(items)]
-        weights = np.concatenate([nothing, *shares]).astype(np.float32)
+        factors = [1 / np.sqrt(np.bincount(items, minlength=n_items)[items]) for items, _ in features if len(items)]
+        weights = np.concatenate([nothing, *factors]).astype(np.float32)
         order = np.lexsort((values, items))
         offsets = np.concatenate([[0], np.cumsum(np.bincount(items, minlength=n_items))])
         return cls(offsets, values[order], weights[order])

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,8 @@ from bert4rec.dataset.format import (
     ORACLE,
     TEST,
     VALIDATION,
+    kinds_of,
+    numbers_of_kinds,
 )
 from bert4rec.dataset.histories import REMAKE, EvaluationSplit, Histories, Ints, TrainingWindows
 from bert4rec.dataset.item_features import FeatureSizes, ItemFeatures
@@ -40,13 +42,14 @@ KEYS = {
 class Sizes(NamedTuple):
     """Hold the number of items and users of a dataset, which are the numbers of rows of a model's tables.
 
-    `window_length` is the mean length of the training windows, or 0 if unknown.
+    `window_length` is the mean length of the training windows, or 0 if unknown; `events` the number of their kinds.
     """
 
     items: int
     users: int = 0
     window_length: float = 0.0
     features: FeatureSizes | None = None
+    events: int = 0
 
 
 @dataclass(frozen=True, repr=False)
@@ -159,7 +162,11 @@ def open_dataset(
     _check_files(folder, metadata["files"], verify=verify)
     if with_times:
         require_times(folder, metadata)
-    histories = Histories(folder, metadata["items"], with_times=with_times)
+    kinds = kinds_of(metadata)
+    targets = numbers_of_kinds(
+        f"{folder / METADATA}: target_events", metadata["preprocessing"].get("target_events", ()), kinds
+    )
+    histories = Histories(folder, metadata["items"], with_times=with_times, kinds=kinds, target_kinds=targets)
     return Dataset(folder, metadata, histories, {name: EvaluationSplit(name, histories, folder) for name in EVALUATED})
 
 
@@ -190,9 +197,21 @@ def require_times(folder: Path, metadata: Mapping[str, Any]) -> None:
         )
 
 
+def require_kinds(folder: Path, metadata: Mapping[str, Any], kinds: Sequence[str]) -> None:
+    """Raise `DataError` if a model that was trained with these `kinds` of events cannot read those of the dataset."""
+    present = kinds_of(metadata)
+    if kinds and present != tuple(kinds):
+        has = f"has the kinds of events {', '.join(present[1:])}" if present else "has no kinds of events"
+        raise DataError(
+            f"{folder}: {has}; the model was trained with {', '.join(kinds[1:])}, in this order; prepare it with "
+            "--data.event_column=COLUMN and --data.extends=FOLDER, the dataset of the model, or train another model"
+        )
+
+
 def _check_settings(folder: Path, saved: Mapping[str, Any], preprocessing: Mapping[str, Any]) -> None:
-    for key, value in preprocessing.items():
-        if (saved_value := saved["preprocessing"].get(key)) != value:
+    optional: dict[str, Any] = {"target_events": []} if preprocessing else {}  # saved only if it is set
+    for key, value in {**optional, **preprocessing}.items():
+        if (saved_value := saved["preprocessing"].get(key, optional.get(key))) != value:
             raise DataError(
                 f"{folder}: made with preprocessing.{key} = {json.dumps(saved_value)}, the settings say "
                 f"{json.dumps(value)}; {REMAKE}"

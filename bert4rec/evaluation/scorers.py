@@ -46,11 +46,15 @@ class Scorer(Protocol):
 
 
 class ModelScorer:
-    """Score with the current weights of `model` (unwrapped, possibly sharded); `max_len` is the model's."""
+    """Score with the current weights of `model` (unwrapped, possibly sharded); `max_len` is the model's.
+
+    Every process makes one at the same time.
+    """
 
     def __init__(self, model: RankingModel, *, device: torch.device, max_len: int, precision: str = "fp32") -> None:
         self._model, self._device, self._max_len = model.eval(), device, max_len
         self._is_bf16 = precision == "bf16"
+        model.item_table.align_cold_items(device)
         self.n_items, self.partition = model.item_table.n_items, model.item_table.world
         self.width, self.dtype = model.width, torch.float32
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bert4rec.checkpoint.run_folder import CARD, FORMAT, ITEMS, REPORT, SETTINGS, VERSION, WEIGHTS
 from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
-from bert4rec.export.program import ONNX, PT2, Program, require_onnx, save_onnx, save_pt2
+from bert4rec.export.program import ONNX, PT2, Program, ProgramWithEvents, require_onnx, save_onnx, save_pt2
 from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.load import Source, network_of
 from bert4rec.inference.network import Network
@@ -149,7 +149,8 @@ def _write(source: Source, folder: Path, formats: Collection[str], *, k: int, le
     if {"pt2", "onnx"} & {*formats}:
         network = network_of(source)
         assert isinstance(network, Network), "export() refuses matrix factorisation"
-        program = Program(network, leaves_out_seen=leaves_out_seen).eval()
+        kind = ProgramWithEvents if network.kinds else Program
+        program = kind(network, leaves_out_seen=leaves_out_seen).eval()
         for name, file, save in (("pt2", PT2, save_pt2), ("onnx", ONNX, save_onnx)):
             if name in formats:
                 save(folder / file, program)
@@ -167,6 +168,7 @@ def _settings(source: Source, ids: ItemIds, *, leaves_out_seen: bool) -> dict[st
         "leaves_out_seen": leaves_out_seen,
         "source": source.about_data["source"],
         **{key: trained.metadata[key] for key in ("n_items", "items", "fingerprint")},
+        **({"events": list(trained.kinds)} if trained.kinds else {}),
         "config": {"model": trained.model, **recipes},
     }
 
@@ -188,7 +190,7 @@ def card(
     """
     model, figures = settings["config"]["model"], report.get("test", {}).get("full")
     page = render(
-        "card.md.j2", **settings, model=model, times=model.get("times", "none"), formats=formats, k=k, figures=figures,
-        example=example, history=json.dumps(example, ensure_ascii=False),
+        "card.md.j2", **{"events": (), **settings}, model=model, times=model.get("times", "none"), formats=formats,
+        k=k, figures=figures, example=example, history=json.dumps(example, ensure_ascii=False),
     )  # fmt: skip
     return page + "\n"

@@ -34,23 +34,34 @@ class Program(nn.Module):
     def __init__(self, network: Network, *, leaves_out_seen: bool) -> None:
         super().__init__()
         self.network, self.leaves_out_seen = network, leaves_out_seen
-        self.inputs = INPUTS[: 2 + ("none", "history", "target").index(network.times)]
+        self.inputs: tuple[str, ...] = INPUTS[: 2 + ("none", "history", "target").index(network.times)]
 
     def forward(
         self, items: Tensor, k: Tensor, times: Tensor | None = None, at: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the best items and their scores, like `best`."""
+        return self.best(items, k, times, at)
+
+    def best(
+        self, items: Tensor, k: Tensor, times: Tensor | None, at: Tensor | None, events: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the `k` best items [B, k] int64 and their scores [B, k] for `items` [B, L] int64, the oldest first.
 
         Any number outside of the list of ids, such as -1, is padding. `k` [] int64 is the same for all histories, and
         is clamped to 1 … V. The best come first; missing results, and those for a history without items, are -1 and
-        -inf. `times` [B, L] and `at` [B] int64 are seconds; the times of padding are ignored.
+        -inf. `times` [B, L] and `at` [B] int64 are seconds; the times of padding are ignored. `events` [B, L] int64 are
+        the numbers of the kinds of events; any that is none is an unknown kind, like 0.
         """
         n_items = len(self.network.item_vectors)
         items = F.pad(items, (1, 0), value=NO_ITEM)  # runtimes differ for histories of length zero
-        times = None if times is None else F.pad(times, (1, 0))
+        times, events = (None if part is None else F.pad(part, (1, 0)) for part in (times, events))
         is_item = (items >= 0) & (items < n_items)
         items = items.clamp(0, n_items - 1)
-        scores = self._hidden(items, is_item, times, at) @ self.network.item_vectors.T
+        vectors = self.network.input_vectors[items]
+        if events is not None:
+            events = torch.where((events >= 0) & (events < len(self.network.kinds)), events, 0)
+        vectors = self.network.encoder.add_events(vectors, events)
+        scores = self._hidden(vectors, is_item, times, at) @ self.network.item_vectors.T
         if self.leaves_out_seen:
             limits = torch.where(is_item, -torch.inf, torch.inf)
             scores = scores.scatter_reduce(1, items, limits, "amin")
@@ -78,13 +89,12 @@ class Program(nn.Module):
             return gaps, instants
         return torch.cat([gaps, (instants - newest)[:, None]], dim=1), instants
 
-    def _hidden(self, items: Tensor, is_item: Tensor, times: Tensor | None, at: Tensor | None) -> Tensor:
-        """Return the hidden states [B, D] after the histories, as `Network` does."""
+    def _hidden(self, vectors: Tensor, is_item: Tensor, times: Tensor | None, at: Tensor | None) -> Tensor:
+        """Return the hidden states [B, D] after the histories with `vectors` [B, L, d], as `Network` does."""
         gaps, instants = (None, None) if times is None else self._times(is_item, times, at)
-        encoder, mask = self.network.encoder, self.network.mask
-        vectors, most = self.network.input_vectors[items], self.network.max_len
-        if mask is not None:
-            vectors = torch.cat([vectors, mask.expand(items.shape[0], 1, -1)], dim=1)
+        encoder, query, most = self.network.encoder, self.network.query, self.network.max_len
+        if query is not None:
+            vectors = torch.cat([vectors, query.expand(vectors.shape[0], 1, -1)], dim=1)
             is_item, most = F.pad(is_item, (0, 1), value=True), most + 1
         from_end = is_item.flip(1).cumsum(1).flip(1) - 1
         is_real = is_item & (from_end < most)
@@ -103,6 +113,20 @@ class Program(nn.Module):
         queries = final.queries(final.attention_norm(last), newest)
         hidden = encoder.norm(final.feed_forward(last, _attend(final, queries, x, rotation, everywhere)))
         return append_ones(encoder.add_time_embedding(hidden[:, 0], instants), self.network.item_vectors.shape[1])
+
+
+class ProgramWithEvents(Program):
+    """A program whose third argument are the kinds of events of the items, by number."""
+
+    def __init__(self, network: Network, *, leaves_out_seen: bool) -> None:
+        super().__init__(network, leaves_out_seen=leaves_out_seen)
+        self.inputs = (*self.inputs[:2], "events", *self.inputs[2:])
+
+    def forward(  # type: ignore[override]
+        self, items: Tensor, k: Tensor, events: Tensor, times: Tensor | None = None, at: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the best items and their scores, like `best`."""
+        return self.best(items, k, times, at, events)
 
 
 def save_pt2(path: Path, program: Program) -> None:
@@ -131,16 +155,20 @@ def require_onnx() -> None:
 
 
 def _example(program: Program) -> tuple[Tensor, ...]:
-    histories = torch.tensor([[0, 0, 0], [NO_ITEM, 0, 0]])
-    times, at = torch.tensor([[0, 1, 2], [0, 1, 2]]), torch.tensor([3, 3])
-    return (histories, torch.tensor(1), times, at)[: len(program.inputs)]
+    numbers = [[0, 1, 2], [0, 1, 2]]
+    examples = {
+        "items": torch.tensor([[0, 0, 0], [NO_ITEM, 0, 0]]), "k": torch.tensor(1), "events": torch.tensor(numbers),
+        "times": torch.tensor(numbers), "at": torch.tensor([3, 3]),
+    }  # fmt: skip
+    return tuple(examples[name] for name in program.inputs)
 
 
 def _dynamic(program: Program) -> tuple[Any, ...]:
     """Return dynamic shapes for any number of histories of any length."""
     histories, length = torch.export.Dim("histories"), torch.export.Dim("length")
     matrix = {0: histories, 1: length}
-    return (matrix, None, matrix, {0: histories})[: len(program.inputs)]
+    shapes = {"items": matrix, "k": None, "events": matrix, "times": matrix, "at": {0: histories}}
+    return tuple(shapes[name] for name in program.inputs)
 
 
 def _seen_within(is_real: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ class FeatureBags(NamedTuple):
     """Hold the features of n items.
 
     - `values` [N] int64: the numbers of all values, those of an item from its `offsets` [n] on.
-    - `weights` [N] float32: one over the number of values that the item has of the same feature.
+    - `weights` [N] float32: one over the square root of the number of values that the item has of that feature.
     - `vectors` [n · W] float32: the ready-made vectors, one after the other.
     - `is_warm` [n] float32: 1 for an item with training positions, else 0.
     """
@@ -152,6 +152,8 @@ class Batch(NamedTuple):
     - `widths`: the sizes of the padded rows.
     - `counts`: the number M of each rank, if they have exchanged it.
     - `arrived`: the CUDA event after the copy to the device.
+    - `events` [total] int64: the kind of event at each position, if the dataset has kinds; 0 at a position to predict.
+    - `weights` [M] float32: of the positions in the loss, if they differ.
     """
 
     items: Lookup
@@ -164,6 +166,8 @@ class Batch(NamedTuple):
     candidates: Candidates | None = None
     gaps: Tensor | None = None
     instants: Tensor | None = None
+    events: Tensor | None = None
+    weights: Tensor | None = None
     widths: Widths | None = None
     counts: Counts = None
     arrived: Any = None
@@ -198,6 +202,7 @@ class Pairs(NamedTuple):
     - `candidates`: for a loss that does not score the whole catalogue.
     - `counts`: the number M of each rank, if they have exchanged it.
     - `arrived`: the CUDA event after the copy to the device.
+    - `weights` [M] float32: of the pairs in the loss, if they differ.
     """
 
     users: Lookup
@@ -207,6 +212,7 @@ class Pairs(NamedTuple):
     n_sequences: int = 0
     step: int = 0
     candidates: Candidates | None = None
+    weights: Tensor | None = None
     counts: Counts = None
     arrived: Any = None
 
@@ -224,9 +230,20 @@ class Pairs(NamedTuple):
 AnyBatch: TypeAlias = Batch | Pairs
 
 
+def weights_of(batch: AnyBatch) -> Tensor:
+    """Return the weights [M] of the positions in the loss: 0 for the target NO_ITEM, else by default 1 (`True`)."""
+    is_real = batch.targets != NO_ITEM
+    return is_real if batch.weights is None else batch.weights * is_real
+
+
 def seconds_of(rows: Rows) -> Tensor | None:
     """Return the timestamps [total] int64 of the items of ragged rows, or None if the rows have none."""
     return None if rows.times is None else torch.from_numpy(rows.times)
+
+
+def events_of(rows: Rows) -> Tensor | None:
+    """Return the kinds of events [total] int64 of ragged rows, or None if the rows have none."""
+    return None if rows.events is None else long(rows.events)
 
 
 def tensors_of(rows: Rows) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import TrainingWindows
-from bert4rec.feed.batch import AnyBatch, Batch, Candidates, FlatBatch, seconds_of, tensors_of
+from bert4rec.feed.batch import AnyBatch, Batch, Candidates, FlatBatch, events_of, seconds_of, tensors_of
 from bert4rec.feed.features import FeatureReader
 from bert4rec.feed.fork_server import fork_server
 from bert4rec.feed.negatives import NegativeSampler
@@ -77,9 +77,9 @@ class Position:
 
 START = Position()
 
-MakeExamples: TypeAlias = Callable[[Tensor, Tensor, Tensor, int, Tensor | None], Batch]
-"""Concatenated sequences [total], their lengths [B], their ids [B], the epoch, and, if the model uses timestamps, the
-seconds of the items [total] → the training batch."""
+MakeExamples: TypeAlias = Callable[[Tensor, Tensor, Tensor, int, Tensor | None, Tensor | None], Batch]
+"""Concatenated sequences [total], their lengths [B], their ids [B], the epoch, and, if known, the seconds of the items
+[total] and their kinds of events [total] → the training batch."""
 
 
 class Examples(Protocol):
@@ -107,7 +107,7 @@ class Windows:
         """Return the windows at `indices` [B], sorted by length to keep the padding of attention small."""
         indices = indices[np.argsort(self._windows.lengths(indices), kind="stable")]
         rows = self._windows.read(indices)
-        return self._make(*tensors_of(rows), torch.from_numpy(indices), epoch, seconds_of(rows))
+        return self._make(*tensors_of(rows), torch.from_numpy(indices), epoch, seconds_of(rows), events_of(rows))
 
 
 class TrainingBatches:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows
-from bert4rec.feed.batch import Batch, long, seconds_of, tensors_of
+from bert4rec.feed.batch import Batch, events_of, long, seconds_of, tensors_of
 from bert4rec.feed.masking import inference_time_deltas
 
 
@@ -22,14 +22,19 @@ def append_mask_batch(rows: Rows, max_len: int, times: str = "none") -> Batch:
     shown = torch.full((len(is_item),), NO_ITEM, dtype=torch.int64)
     shown[is_item] = items
     gaps, instants = _times(rows, kept, chosen, times, is_causal=False)
-    return Batch.from_items(shown, kept + 1, ends - 1, _targets(rows), gaps, instants)
+    batch = Batch.from_items(shown, kept + 1, ends - 1, _targets(rows), gaps, instants)
+    if (events := events_of(rows)) is None:
+        return batch
+    return batch._replace(events=torch.zeros_like(shown).masked_scatter(is_item, events[chosen]))
 
 
 def causal_batch(rows: Rows, max_len: int, times: str = "none") -> Batch:
     """Return the last `max_len` - 1 items of each history, as many as a full training window has inputs."""
     items, kept, chosen = _last_items(rows, max_len - 1)
     gaps, instants = _times(rows, kept, chosen, times, is_causal=True)
-    return Batch.from_items(items, kept, kept.cumsum(0) - 1, _targets(rows), gaps, instants)
+    events = events_of(rows)
+    batch = Batch.from_items(items, kept, kept.cumsum(0) - 1, _targets(rows), gaps, instants)
+    return batch if events is None else batch._replace(events=events[chosen])
 
 
 def _last_items(rows: Rows, n: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -4,6 +4,7 @@ Every decision is a hash of (seed, epoch, sequence index, position), not a draw 
 sequence do not depend on the rank, the batch or a restart.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,6 +86,10 @@ class Masking:
     Unless `times` is "none", the batch has the seconds since the previous item at each position, and the time of each
     prediction. With "history", a masked position has the time of the last visible item before it, since the time of the
     next item is unknown at inference.
+
+    If the items have kinds of events, so has the batch, but a position to predict has kind 0, as at inference.
+    `event_weights` are by kind: only positions of a positive weight are predicted, and where the last one is masked,
+    the sequence ends with it. A sequence without any has a position without a target.
     """
 
     seed: int
@@ -94,38 +99,55 @@ class Masking:
     mask_token_share: float
     random_token_share: float
     times: str = "none"
+    event_weights: Sequence[float] = ()
 
     def __call__(
-        self, items: Tensor, lengths: Tensor, sequence_ids: Tensor, epoch: int, seconds: Tensor | None = None
-    ) -> Batch:
+        self, items: Tensor, lengths: Tensor, sequence_ids: Tensor, epoch: int, seconds: Tensor | None = None,
+        events: Tensor | None = None,
+    ) -> Batch:  # fmt: skip
         """Return the training batch of the sequences in `epoch`.
 
         `items` [total] int64 are the concatenated sequences, `lengths` [B] their lengths, `sequence_ids` [B] their ids
-        in the whole training set, `seconds` [total] the timestamps of the items.
+        in the whole training set, `seconds` [total] the timestamps of the items, `events` [total] their kinds.
         """
-        rows = np.repeat(np.arange(len(lengths)), lengths)
-        starts = lengths.cumsum(0).numpy() - lengths.numpy()
         epoch_key = splitmix64(_words(np.array([self.seed])), _words(np.array([epoch])))
         sequence_keys = splitmix64(epoch_key, _words(sequence_ids.numpy()))
-        keys = splitmix64(sequence_keys[rows], _words(np.arange(len(items)) - starts[rows]))
         only_last = _uniform(sequence_keys, 1) < self.last_item_mask_prob
-        is_chosen = self._choose(keys, sequence_keys, only_last, rows, starts, lengths.numpy())
-        positions = torch.from_numpy(np.flatnonzero(is_chosen))
+        weights = _weights_of(events, self.event_weights)
+        if weights is not None and events is not None:
+            kept = torch.from_numpy(_until_last(weights.numpy() > 0, lengths.numpy(), only_last))
+            of_row = torch.repeat_interleave(lengths)
+            lengths = torch.bincount(of_row[kept], minlength=len(lengths))
+            items, events, weights = items[kept], events[kept], weights[kept]
+            seconds = None if seconds is None else seconds[kept]
+        rows = np.repeat(np.arange(len(lengths)), lengths)
+        starts = lengths.cumsum(0).numpy() - lengths.numpy()
+        keys = splitmix64(sequence_keys[rows], _words(np.arange(len(items)) - starts[rows]))
+        is_target = np.ones(len(items), bool) if weights is None else weights.numpy() > 0
+        is_chosen = self._choose(keys, sequence_keys, only_last, rows, is_target)
+        is_position = is_chosen | _is_last_of_empty(is_chosen, lengths.numpy())
+        positions = torch.from_numpy(np.flatnonzero(is_position))
         shown = torch.from_numpy(self._hide(items.numpy(), is_chosen, keys, only_last[rows]))
         gaps = instants = None
         if seconds is not None:
             visible_seconds = seconds if self.times == "target" else seconds[_shown_before(is_chosen, lengths)]
             gaps, instants = time_deltas(visible_seconds, lengths), visible_seconds[positions]
-        return Batch.from_items(shown, lengths, positions, items[positions], gaps, instants)
+        hidden = torch.from_numpy(is_chosen)
+        targets = torch.where(hidden, items, NO_ITEM)[positions]
+        batch = Batch.from_items(shown, lengths, positions, targets, gaps, instants)
+        return batch._replace(
+            events=None if events is None else events.masked_fill(hidden, 0),
+            weights=weights[positions] if weights is not None and _differ(self.event_weights) else None,
+        )
 
-    def _choose(
-        self, keys: Words, sequence_keys: Words, only_last: Bools, rows: Ints, starts: Ints, lengths: Ints
-    ) -> Bools:
-        """Return a mask of the positions [total] to predict."""
-        chosen: Bools = (_uniform(keys, 2) < self.mask_prob) & ~only_last[rows]
-        is_without = (np.bincount(rows[chosen], minlength=len(lengths)) == 0) & (lengths > 0)
-        anywhere = (_uniform(sequence_keys, 3) * lengths).astype(np.int64)
-        chosen[(starts + np.where(only_last, lengths - 1, anywhere))[is_without]] = True
+    def _choose(self, keys: Words, sequence_keys: Words, only_last: Bools, rows: Ints, is_target: Bools) -> Bools:
+        """Return a mask of the positions [total] to predict, all of them among those that may be a target."""
+        chosen: Bools = (_uniform(keys, 2) < self.mask_prob) & ~only_last[rows] & is_target
+        counts = np.bincount(rows[is_target], minlength=len(only_last))
+        is_without = (np.bincount(rows[chosen], minlength=len(only_last)) == 0) & (counts > 0)
+        anywhere = (_uniform(sequence_keys, 3) * counts).astype(np.int64)
+        numbers = np.cumsum(counts) - counts + np.where(only_last, counts - 1, anywhere)
+        chosen[np.flatnonzero(is_target)[numbers[is_without]]] = True
         return chosen
 
     def _hide(self, items: Ints, chosen: Bools, keys: Words, only_last: Bools) -> Ints:
@@ -135,6 +157,37 @@ class Masking:
         is_random = chosen & ~is_mask & (kind < self.mask_token_share + self.random_token_share)
         random_items = (_uniform(keys, 5) * self.n_items).astype(np.int64)
         return np.select([is_mask, is_random], [np.int64(NO_ITEM), random_items], items)
+
+
+def _weights_of(events: Tensor | None, event_weights: Sequence[float]) -> Tensor | None:
+    """Return the weights [total] float32 of positions in the loss by their `events`; None if all are 1."""
+    return None if events is None or not event_weights else torch.tensor(event_weights)[events]
+
+
+def _differ(event_weights: Sequence[float]) -> bool:
+    """Return whether the weights of positions to predict are not all 1."""
+    return any(weight not in (0, 1) for weight in event_weights)
+
+
+def _until_last(is_target: Bools, lengths: Ints, only_last: Bools) -> Bools:
+    """Return which positions [total] stay: all, but of a sequence with `only_last` [B] none after its last target.
+
+    >>> is_target = np.array([False, True, False, True, False, False])
+    >>> _until_last(is_target, np.array([3, 2, 1]), np.array([True, False, True])).tolist()
+    [True, True, False, True, True, True]
+    """
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    last = np.full(len(lengths), len(rows))
+    last[rows[is_target]] = np.flatnonzero(is_target)  # of several values, the last one stays
+    return ~only_last[rows] | (np.arange(len(rows)) <= last[rows])
+
+
+def _is_last_of_empty(is_chosen: Bools, lengths: Ints) -> Bools:
+    """Return which positions [total] are the last of a sequence in which none is chosen."""
+    is_empty = np.bincount(np.repeat(np.arange(len(lengths)), lengths)[is_chosen], minlength=len(lengths)) == 0
+    is_last = np.zeros(len(is_chosen), bool)
+    is_last[(np.cumsum(lengths) - 1)[is_empty & (lengths > 0)]] = True
+    return is_last
 
 
 def _shown_before(is_hidden: Bools, lengths: Tensor) -> Tensor:
@@ -170,17 +223,23 @@ class Shifting:
 
     With `times` "history", each position has its own time and the seconds since the previous item; with "target", the
     time of the next item and the seconds until then.
+
+    If the items have kinds of events, each position has its own. `event_weights` are by kind: only items of a positive
+    weight are predicted. A sequence without any has a position without a target.
     """
 
     times: str = "none"
+    event_weights: Sequence[float] = ()
 
     def __call__(
-        self, items: Tensor, lengths: Tensor, sequence_ids: Tensor, epoch: int, seconds: Tensor | None = None
-    ) -> Batch:
+        self, items: Tensor, lengths: Tensor, sequence_ids: Tensor, epoch: int, seconds: Tensor | None = None,
+        events: Tensor | None = None,
+    ) -> Batch:  # fmt: skip
         """Return the training batch of the sequences, the same in every `epoch`.
 
         `items` [total] int64 are the concatenated sequences, `lengths` [B] their lengths, `seconds` [total] the
-        timestamps of the items. A sequence of one item stays in the batch, without a target.
+        timestamps of the items, `events` [total] their kinds. A sequence of one item stays in the batch, without a
+        target.
         """
         ends = lengths.cumsum(0)
         is_alone = lengths == 1
@@ -188,12 +247,27 @@ class Shifting:
         is_shown[ends[~is_alone] - 1] = False
         targets = items.roll(-1)
         targets[ends[is_alone] - 1] = NO_ITEM
-        shown, n_shown = items[is_shown], torch.where(is_alone, 1, lengths - 1)
+        shown, n_shown, targets = items[is_shown], torch.where(is_alone, 1, lengths - 1), targets[is_shown]
         gaps = instants = None
         if seconds is not None:
             all_gaps, all_instants = self._times(seconds, lengths)
             gaps, instants = all_gaps[is_shown], all_instants[is_shown]
-        return Batch.from_items(shown, n_shown, torch.arange(len(shown)), targets[is_shown], gaps, instants)
+        batch = Batch.from_items(shown, n_shown, torch.arange(len(shown)), targets, gaps, instants)
+        if events is None:
+            return batch
+        batch = batch._replace(events=events[is_shown])
+        weights = _weights_of(events.roll(-1)[is_shown], self.event_weights)
+        if weights is None:
+            return batch
+        is_target = (weights > 0) & (targets != NO_ITEM)
+        is_position = is_target.numpy() | _is_last_of_empty(is_target.numpy(), n_shown.numpy())
+        positions = torch.from_numpy(np.flatnonzero(is_position))
+        return batch._replace(
+            positions=positions,
+            targets=torch.where(is_target, targets, NO_ITEM)[positions],
+            instants=None if instants is None else instants[positions],
+            weights=weights[positions] if _differ(self.event_weights) else None,
+        )
 
     def _times(self, seconds: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gaps and instants [total] of all positions."""

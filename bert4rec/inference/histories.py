@@ -4,10 +4,11 @@ import itertools
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from bert4rec.dataset.format import ITEMS, NO_ITEM, USERS, one_array
+from bert4rec.dataset.format import ITEMS, NO_EVENT, NO_ITEM, USERS, kinds_of, one_array
 from bert4rec.dataset.histories import Histories as DatasetHistories
 from bert4rec.dataset.reader import read_metadata, require_times
 from bert4rec.runtime.errors import DataError, pluralize
@@ -38,15 +39,22 @@ logger = logging.getLogger(__name__)
 class ItemIds:
     """Hold the original ids of items 0 … V - 1, and their titles ("" for an item without one), or None for no titles.
 
-    `train_counts` [V] is the number of training positions of each item, by default 0; `others` are further columns.
+    `train_counts` [V] is the number of training positions of each item, by default 0; `others` are further columns, or
+    a function that reads them when rules need them.
     """
 
     def __init__(
         self, originals: pa.Array, titles: pa.Array | None = None, train_counts: Ints | None = None,
-        others: Mapping[str, pa.Array] | None = None,
+        others: Mapping[str, pa.Array] | Callable[[], Mapping[str, pa.Array]] = MappingProxyType({}),
     ) -> None:  # fmt: skip
-        self.originals, self.titles, self.others = originals, titles, dict(others or {})
+        self.originals, self.titles, self._others = originals, titles, others
         self.train_counts = np.zeros(len(originals), np.int64) if train_counts is None else train_counts
+
+    @cached_property
+    def others(self) -> Mapping[str, pa.Array]:
+        """Return the further columns as JSON has them: dates as text, NaN as a missing value, no vectors or bytes."""
+        columns = self._others() if callable(self._others) else self._others
+        return {name: _plain(column) for name, column in columns.items() if _is_plain(column.type)}
 
     @property
     def columns(self) -> pa.Table:
@@ -57,15 +65,12 @@ class ItemIds:
     @classmethod
     def read(cls, folder: Path) -> "ItemIds":
         """Return the items of a dataset folder. Raises `DataError` if they cannot be read."""
-        try:
-            table = pq.read_table(folder / ITEMS)
-        except (OSError, pa.ArrowInvalid) as error:
-            raise DataError(f"{folder / ITEMS}: cannot be read: {error}") from None
-        columns = {name: one_array(table[name]) for name in table.column_names}
-        order = pc.sort_indices(columns["item"])
-        columns = {name: column.take(order) for name, column in columns.items()}
-        titles = columns["title"].fill_null("") if "title" in columns else None
-        others = {name: column for name, column in columns.items() if name not in COLUMNS}
+        schema, columns = _read_columns(folder / ITEMS, lambda field: field.name in COLUMNS)
+        titles = columns["title"].fill_null("") if "title" in schema.names else None
+
+        def others() -> Mapping[str, pa.Array]:
+            return _read_columns(folder / ITEMS, lambda field: field.name not in COLUMNS and _is_plain(field.type))[1]
+
         return cls(columns["original"], titles, _counts(columns[TRAIN_COUNT]), others)
 
     @classmethod
@@ -73,7 +78,7 @@ class ItemIds:
         """Return the items from JSON lines of `write_lines`. Raises `DataError` if they cannot be read."""
         id_type = pa.int64() if are_numbers else pa.string()
         schema = pa.schema([("id", id_type), ("title", pa.string()), (TRAIN_COUNT, pa.int64())])
-        options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer")
+        options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
         try:
             table = pa.json.read_json(path, parse_options=options)
         except (OSError, pa.ArrowInvalid) as error:
@@ -81,11 +86,8 @@ class ItemIds:
         titles = table["title"]
         has_titles = titles.null_count < len(titles)
         filled = one_array(titles).fill_null("") if has_titles else None
-        others = {}
-        if "columns" in table.column_names:
-            structs = table["columns"].combine_chunks()
-            others = {field.name: pc.struct_field(structs, field.name) for field in structs.type}
-        return cls(one_array(table["id"]), filled, _counts(one_array(table[TRAIN_COUNT])), others)
+        counts = _counts(one_array(table[TRAIN_COUNT]))
+        return cls(one_array(table["id"]), filled, counts, lambda: _read_line_columns(path))
 
     def write_lines(self, path: Path) -> None:
         """Write one line for each item by index: {"id": …, "title": …, "train_count": …, "columns": {…}}.
@@ -156,6 +158,46 @@ class ItemIds:
         return number if isinstance(value, str) or number == value else None  # 1.7 is not item 1
 
 
+def _read_columns(path: Path, is_wanted: Callable[[pa.Field], bool]) -> tuple[pa.Schema, dict[str, pa.Array]]:
+    """Return the schema of a table of items, and its wanted columns in the order of the items."""
+    try:
+        schema = pq.read_schema(path)
+        names = [field.name for field in schema if field.name == "item" or is_wanted(field)]
+        table = pq.read_table(path, columns=names)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from None
+    order = pc.sort_indices(one_array(table["item"]))
+    return schema, {name: one_array(table[name]).take(order) for name in names if name != "item"}
+
+
+def _read_line_columns(path: Path) -> dict[str, pa.Array]:
+    """Return the further columns in JSON lines of `ItemIds.write_lines`; text that looks like a date stays text."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            rows = [json.loads(line).get("columns", {}) for line in file]
+        names = dict.fromkeys(name for row in rows for name in row)
+        return {name: pa.array([row.get(name) for row in rows]) for name in names}
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise DataError(f"{path}: its columns cannot be read: {error}") from None
+
+
+def _is_plain(dtype: pa.DataType) -> bool:
+    """Return whether JSON has the values of a column, which is no vector."""
+    if pa.types.is_list(dtype) or pa.types.is_large_list(dtype) or pa.types.is_fixed_size_list(dtype):
+        return not pa.types.is_floating(dtype.value_type)
+    return not (pa.types.is_binary(dtype) or pa.types.is_large_binary(dtype) or pa.types.is_binary_view(dtype))
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
+    if pa.types.is_floating(column.type):
+        return pc.if_else(pc.is_nan(column), None, column)
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("s", column.type.tz), safe=False)
+    return column.cast(pa.string()) if pa.types.is_temporal(column.type) else column
+
+
 def _counts(column: pa.Array) -> Ints:
     # `to_numpy` would import pandas.
     return np.from_dlpack(column.fill_null(0).cast(pa.int64())).astype(np.int64, copy=False)
@@ -164,16 +206,18 @@ def _counts(column: pa.Array) -> Ints:
 class TimedHistory(NamedTuple):
     """Hold items by original id, the oldest first, and their `times` in seconds, ascending.
 
-    `at` is the query time in seconds; None: the time of the last item.
+    `at` is the query time in seconds; None: the time of the last item. `events` are the kinds of events of the items;
+    None or "" for an unknown one, () if all are unknown. `times` may be () for a model that does not use them.
     """
 
     items: Sequence[Any]
-    times: Sequence[float]
+    times: Sequence[float] = ()
     at: float | None = None
+    events: Sequence[Any] = ()
 
 
 History: TypeAlias = Sequence[Any] | TimedHistory
-"""Items by original id, the oldest first; for a model that uses timestamps a `TimedHistory`."""
+"""Items by original id, the oldest first; for a model that uses timestamps or kinds of events a `TimedHistory`."""
 
 
 Histories: TypeAlias = list[tuple[Any, History]]
@@ -189,22 +233,30 @@ def items_of(history: History) -> Sequence[Any]:
 
 @dataclass(frozen=True)
 class KnownHistory:
-    """Hold the known items [n] of a history by index; for a model with timestamps also `seconds` [n] and `at`."""
+    """Hold the known items [n] of a history by index; for a model with timestamps also `seconds` [n] and `at`.
+
+    For a model with kinds of events, `events` [n] are their numbers.
+    """
 
     items: Ints
     seconds: Ints | None = None
     at: int = 0
+    events: Ints | None = None
 
     @classmethod
-    def of(cls, history: History, ids: ItemIds, *, with_times: bool) -> "tuple[KnownHistory, Ints]":
+    def of(
+        cls, history: History, ids: ItemIds, *, with_times: bool, kinds: Sequence[str] = ()
+    ) -> "tuple[KnownHistory, Ints]":
         """Return the known items, and the indices of all items (`NO_ITEM` if unknown).
 
-        Raises `DataError` for bad times: `with_times` needs ascending numbers, one per item, and none after `at`.
+        Raises `DataError` for bad times: `with_times` needs ascending numbers, one per item, and none after `at`; and
+        for events that are none of the `kinds`, if there are any.
         """
         indices = ids.indices(items_of(history))
         is_known = indices != NO_ITEM
+        events = _events(history, kinds)[is_known] if kinds else None
         if not with_times:
-            return cls(indices[is_known]), indices
+            return cls(indices[is_known], events=events), indices
         if not isinstance(history, TimedHistory) and not len(history):
             history = TimedHistory([], [])
         if not isinstance(history, TimedHistory):
@@ -217,14 +269,32 @@ class KnownHistory:
         at = last if history.at is None else int(history.at)
         if at < last:
             raise DataError(f"at={at}: is before the last item of a history, {last}; it must be at least that")
-        return cls(indices[is_known], seconds[is_known], at), indices
+        return cls(indices[is_known], seconds[is_known], at, events), indices
 
     def __len__(self) -> int:
         return len(self.items)
 
     def last(self, n: int) -> "KnownHistory":
         """Return the last `n` items of the history."""
-        return KnownHistory(self.items[-n:], None if self.seconds is None else self.seconds[-n:], self.at)
+        seconds, events = (None if part is None else part[-n:] for part in (self.seconds, self.events))
+        return KnownHistory(self.items[-n:], seconds, self.at, events)
+
+
+def _events(history: History, kinds: Sequence[str]) -> Ints:
+    """Return the number of the kind of each event of a history; 0 where it is unknown."""
+    events = history.events if isinstance(history, TimedHistory) else ()
+    if not len(events):
+        return np.zeros(len(items_of(history)), np.int64)
+    if len(events) != len(items_of(history)):
+        raise DataError(f"a history has {len(items_of(history))} items and {len(events)} events; each item needs one")
+    numbers = {kind: number for number, kind in enumerate(kinds)}
+    names = [NO_EVENT if event is None else str(event).strip() for event in events]
+    if unknown := next((name for name in names if name not in numbers), ""):
+        raise DataError(
+            f"{unknown}: the model knows no such kind of event; it knows: {', '.join(kinds[1:])}; null or an empty "
+            "text is an unknown kind"
+        )
+    return np.array([numbers[name] for name in names], np.int64)
 
 
 def _seconds(history: TimedHistory) -> Ints:
@@ -245,15 +315,20 @@ class UserHistories:
     """Read the histories of the users of a dataset `folder`, with the original `ids` of the items.
 
     Histories are whole and include the held-out targets. `with_times`: histories are `TimedHistory` with the query time
-    `at` (None: the time of the last item). Raises `DataError` if the dataset has no times.
+    `at` (None: the time of the last item). Raises `DataError` if the dataset has no times. `with_events`: histories are
+    `TimedHistory` with the kinds of events.
     """
 
-    def __init__(self, folder: Path, ids: ItemIds, *, with_times: bool = False, at: float | None = None) -> None:
+    def __init__(
+        self, folder: Path, ids: ItemIds, *, with_times: bool = False, at: float | None = None,
+        with_events: bool = False,
+    ) -> None:  # fmt: skip
         metadata = read_metadata(folder)
         if with_times:
             require_times(folder, metadata)
         self._with_times, self._at = with_times, at
-        self._histories = DatasetHistories(folder, metadata["items"], with_times=with_times)
+        kinds = kinds_of(metadata) if with_events else ()
+        self._histories = DatasetHistories(folder, metadata["items"], with_times=with_times, kinds=kinds)
         users = pq.read_table(folder / USERS, columns=["user", "original"])
         order = pc.sort_indices(users["user"])
         self._users = one_array(users["original"]).take(order)
@@ -299,8 +374,11 @@ class UserHistories:
         rows = np.minimum(np.searchsorted(histories.users, users), len(histories) - 1)
         lengths = np.where(histories.users[rows] == users, histories.lengths_at(rows), 0)  # a user may have none
         interactions = histories.read(rows, np.zeros_like(lengths), lengths)
-        items, times = self._ids.of(interactions.items.tolist()), interactions.times
+        items = self._ids.of(interactions.items.tolist())
         bounds = list(itertools.pairwise(itertools.accumulate(lengths.tolist(), initial=0)))
-        if times is None:
+        if interactions.times is None and interactions.events is None:
             return [items[first:last] for first, last in bounds]
-        return [TimedHistory(items[first:last], times[first:last].tolist(), self._at) for first, last in bounds]
+        times = () if interactions.times is None else interactions.times.tolist()
+        numbers = () if interactions.events is None else interactions.events.tolist()
+        events = tuple(histories.kinds[number] for number in numbers)
+        return [TimedHistory(items[i:j], times[i:j], self._at, events[i:j]) for i, j in bounds]

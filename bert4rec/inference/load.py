@@ -19,7 +19,7 @@ from bert4rec.feed.features import FeatureReader, feature_reader_of
 from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.network import ItemVectors, Network, make_network
 from bert4rec.inference.recommender import Recommender
-from bert4rec.models.item_features import FeatureEncoder, FeatureSettings
+from bert4rec.models.item_features import SAMPLED_ITEMS, FeatureEncoder, FeatureSettings
 from bert4rec.models.names import FEATURE_VALUES, FEATURES, TABLE
 from bert4rec.report.charts import learning_curve
 from bert4rec.report.figures import contestants, read_report
@@ -44,7 +44,8 @@ def read_network(folder: Path, settings: dict[str, Any]) -> Network:
     except (OSError, SafetensorError) as error:
         raise DataError(f"{folder / WEIGHTS}: cannot be read: {in_one_line(error)[:LONGEST]}") from None
     try:
-        network = make_network(tensors, settings["config"]["model"], is_causal=settings["is_causal"])
+        kinds = settings.get("events", ())
+        network = make_network(tensors, settings["config"]["model"], is_causal=settings["is_causal"], kinds=kinds)
     except (KeyError, RuntimeError, TypeError, ValueError) as error:
         raise DataError(f"{folder}: {WEIGHTS} does not fit {SETTINGS}: {in_one_line(error)[:LONGEST]}") from None
     if len(network.rows) != settings["n_items"]:
@@ -96,6 +97,12 @@ class TensorsWithFeatures(StoredTensors):
         self._encoder = FeatureEncoder(FeatureSettings(reader.sizes), weights["values"].shape[1])
         self._encoder.load_state_dict(weights, assign=True)
         self._encoder.requires_grad_(False).eval().reader = reader
+        sample = torch.empty(0)
+        for block in super().blocks(MODEL + TABLE):
+            sample = torch.cat([sample, block[: SAMPLED_ITEMS - len(sample)]]) if len(sample) else block[:SAMPLED_ITEMS]
+            if len(sample) == SAMPLED_ITEMS:
+                break
+        self._encoder.align_cold_items(sample)
 
     def __iter__(self) -> Iterator[str]:
         left_out = self._features()
@@ -158,7 +165,8 @@ def network_of(source: Source) -> Network | ItemVectors:
         return ItemVectors(stored.read(MODEL + TABLE), source.trained.model["embed_dim"])
     tensors = {name.removeprefix(MODEL): stored.read(name) for name in stored if name.startswith(MODEL)}
     try:
-        return make_network(tensors, source.trained.model, is_causal=source.trained.kind.is_causal)
+        trained = source.trained
+        return make_network(tensors, trained.model, is_causal=trained.kind.is_causal, kinds=trained.kinds)
     except (KeyError, RuntimeError) as error:
         reason = f"is of another version of bert4rec; train it again: {in_one_line(error)}"
         raise DataError(f"{source.trained.folder}: {reason}") from None

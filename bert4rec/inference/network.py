@@ -1,6 +1,6 @@
 """Run a trained network in one process, in plain torch: histories → hidden states → scores of items."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -16,8 +16,9 @@ from bert4rec.models.transformer import Encoder, EncoderSettings, append_ones
 class Network(nn.Module):
     """Hold an encoder, the `rows` [V, D] of the item table, and the vectors [V, D] of a `head`.
 
-    `mask` [d] is the vector of the mask token, if the model has one; `times` is model.times. D is embed_dim (d), plus
-    one column if items have biases. V items, B histories, N positions in total.
+    `mask` [d] is the vector of the mask token, if the model has one; `times` is model.times; `kinds` of events are by
+    number, () if the model knows none. D is embed_dim (d), plus one column if items have biases. V items, B histories,
+    N positions in total.
     """
 
     rows: Tensor
@@ -26,10 +27,10 @@ class Network(nn.Module):
 
     def __init__(
         self, encoder: Encoder, rows: Tensor, head: Tensor | None = None, *, mask: Tensor | None = None,
-        times: str = "none",
+        times: str = "none", kinds: Sequence[str] = (),
     ) -> None:  # fmt: skip
         super().__init__()
-        self.encoder, self.times = encoder, times
+        self.encoder, self.times, self.kinds = encoder, times, kinds
         self.register_buffer("rows", rows)
         self.register_buffer("head", head)
         self.register_buffer("mask", mask)
@@ -59,21 +60,31 @@ class Network(nn.Module):
         """Return whether the model uses timestamps."""
         return self.times != "none"
 
-    def forward(self, ids: Tensor, lengths: Tensor, seconds: Tensor | None = None, at: Tensor | None = None) -> Tensor:
+    @property
+    def query(self) -> Tensor | None:
+        """Return the vector [d] of the mask token, whose kind of event is unknown; None if the model has none."""
+        if self.mask is None:
+            return None
+        return self.encoder.add_events(self.mask, torch.zeros((), dtype=torch.int64, device=self.mask.device))
+
+    def forward(
+        self, ids: Tensor, lengths: Tensor, seconds: Tensor | None = None, at: Tensor | None = None,
+        events: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         """Return the hidden states [B, D] after histories `ids` [N] int64, concatenated, of `lengths` [B].
 
         Each length is at least 1 and at most `max_len`. Scores are products with `item_vectors`. A network that uses
         timestamps needs those of the items, `seconds` [N] int64, and with model.times = "target" the query times `at`
-        [B].
+        [B]. One that uses kinds of events needs their numbers `events` [N] int64.
         """
         gaps = instants = None
         if self.knows_times:
             assert seconds is not None, "this network uses timestamps"
             query_times = at if self.times == "target" else None
             gaps, instants = inference_time_deltas(seconds, lengths, query_times, is_causal=self.mask is None)
-        vectors = self.input_vectors[ids]
-        if self.mask is not None:
-            vectors, lengths = _with_mask(vectors, lengths, self.mask)
+        vectors = self.encoder.add_events(self.input_vectors[ids], events)
+        if (query := self.query) is not None:
+            vectors, lengths = _with_mask(vectors, lengths, query)
         hidden = self.encoder(vectors, lengths, lengths.cumsum(0) - 1, gaps, instants)
         return append_ones(hidden, self.item_vectors.shape[1])
 
@@ -96,12 +107,15 @@ class ItemVectors(nn.Module):
         return self.rows
 
 
-def make_network(tensors: Mapping[str, Tensor], model: Mapping[str, Any], *, is_causal: bool) -> Network:
-    """Return the network with these `tensors`, for the settings `model` of its training.
+def make_network(
+    tensors: Mapping[str, Tensor], model: Mapping[str, Any], *, is_causal: bool, kinds: Sequence[str] = ()
+) -> Network:
+    """Return the network with these `tensors`, for the settings `model` of its training and its `kinds` of events.
 
     Raises `KeyError` or `RuntimeError` if tensors are missing or have other shapes.
     """
-    settings = EncoderSettings(**{field.name: model[field.name] for field in fields(EncoderSettings)})
+    values = {**model, "n_events": len(kinds)}
+    settings = EncoderSettings(**{field.name: values[field.name] for field in fields(EncoderSettings)})
     encoder = Encoder(settings, is_causal=is_causal)
     state = {name.removeprefix(ENCODER): value for name, value in tensors.items() if name.startswith(ENCODER)}
     encoder.load_state_dict(state, assign=True)
@@ -109,7 +123,8 @@ def make_network(tensors: Mapping[str, Tensor], model: Mapping[str, Any], *, is_
     if head is not None and bias is not None:
         head = torch.cat([head, bias[:, None]], dim=1)
     mask = tensors[MASK] if KINDS[model["kind"]].has_mask_token else None
-    return Network(encoder.requires_grad_(False), tensors[TABLE], head, mask=mask, times=model["times"]).eval()
+    encoder.requires_grad_(False)
+    return Network(encoder, tensors[TABLE], head, mask=mask, times=model["times"], kinds=kinds).eval()
 
 
 def _with_mask(vectors: Tensor, lengths: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from bert4rec.inference.rules import Rules, is_within, make_rules
 from bert4rec.runtime.errors import DataError, SettingsError, pluralize
 
 BATCH = 256  # histories per forward pass
-FACTOR = 2  # items that are looked at for each that is wanted, if a list may have only some of a kind
+FACTOR = 1.5  # items that are looked at for each that is wanted, if a list may have only some of a kind
 NO_RULES = Rules()
 NAMED = 3  # number of unknown items to list in a warning
 
@@ -73,11 +74,12 @@ class Recommender:
         )
         return recommendations
 
-    def rules(self, *, where: str = "", at_most: int = 0, per: str = "") -> Rules:
-        """Return rules for `recommend`: the items for which `where` is true, in SQL, and `at_most` items `per` value.
+    def rules(self, *, where: str | None = None, at_most: int | None = None, per: str | None = None) -> Rules:
+        """Return rules for `recommend` and `similar`: `where` is true, in SQL, and `at_most` items `per` value.
 
-        The columns are item, title, train_count and those of data.items_path: where="in_stock and price < 20",
-        at_most=2, per="category". Raises `SettingsError` for a condition or a column that cannot be used.
+        The columns are item, title, train_count and those of data.items_path but vectors, with dates as text:
+        where="in_stock and price < 20", at_most=2, per="category". Raises `SettingsError` for a condition or a column
+        that cannot be used.
         """
         return make_rules(self.ids.columns, where=where, at_most=at_most, per=per)
 
@@ -90,9 +92,7 @@ class Recommender:
         self.require_histories()
         leave_out = self.leaves_out_seen if leave_out_seen is None else leave_out_seen
         hidden_items, unknown = self._hidden(allow, deny, rules), UnknownItems()
-        indices = self._most_popular(k, hidden_items, rules)
-        counts = self.ids.train_counts[indices].astype(float).tolist()
-        popular = list(map(Recommendation, self.ids.of(indices.tolist()), self.ids.titles_of(indices.tolist()), counts))
+        popular = cache(partial(self._most_popular, k, hidden_items, rules))
         shown = _Shown.of(self.network.item_vectors, hidden_items, rules)
         n_histories = n_empty = 0
         for part in parts:
@@ -104,7 +104,7 @@ class Recommender:
                     seen = [history.items for history in queries] if leave_out else []
                     found += self._named(*shown.best(self._encode(queries), k, seen))
             results = iter(found)
-            yield [next(results) if len(history) else popular for history in known]
+            yield [next(results) if len(history) else popular() for history in known]
         unknown.warn()
         if n_empty:
             logger.warning(
@@ -112,8 +112,8 @@ class Recommender:
                 "popular items are recommended"
             )
 
-    def similar(self, items: Sequence[Any], k: int = 10) -> list[list[Recommendation]]:
-        """Return the `k` items nearest to each of `items` by cosine similarity, without the item itself.
+    def similar(self, items: Sequence[Any], k: int = 10, *, rules: Rules = NO_RULES) -> list[list[Recommendation]]:
+        """Return the `k` items nearest to each of `items` by cosine similarity, by the rules, without the item itself.
 
         Raises `DataError` for an item that the model does not know.
         """
@@ -122,9 +122,8 @@ class Recommender:
         if unknown := [item for item, index in zip(items, indices, strict=True) if index == NO_ITEM]:
             raise DataError(f"{unknown[0]}: the model knows no such item; ids are those of the interactions")
         vectors = torch.nn.functional.normalize(self._vectors, dim=1)
-        exclude = _excluder([indices[row : row + 1] for row in range(len(indices))])
-        nearest = top_k(vectors[torch.from_numpy(indices)], vectors, min(k, len(self.ids)), exclude=exclude)
-        return self._named(*nearest)
+        shown = _Shown.of(vectors, self._hidden(None, (), rules), rules)
+        return self._named(*shown.best(vectors[torch.from_numpy(indices)], k, [*indices[:, None]]))
 
     @torch.no_grad()
     def encode(self, histories: Sequence[History]) -> Tensor:
@@ -170,25 +169,27 @@ class Recommender:
         if network.knows_times:
             seconds = [history.seconds for history in recent if history.seconds is not None]
             inputs += [torch.from_numpy(np.concatenate(seconds)), torch.tensor([history.at for history in recent])]
-        hidden: Tensor = network(*inputs)
+        events = [history.events for history in recent if history.events is not None]
+        hidden: Tensor = network(*inputs, events=torch.from_numpy(np.concatenate(events)) if events else None)
         return hidden
 
     def _known(self, histories: Sequence[History], unknown: "UnknownItems") -> list[KnownHistory]:
         """Return the known items of each history, and count the other items in `unknown`."""
-        with_times, known_histories = self.require_histories().knows_times, []
+        network, known_histories = self.require_histories(), []
         for history in histories:
-            known, indices = KnownHistory.of(history, self.ids, with_times=with_times)
+            known, indices = KnownHistory.of(history, self.ids, with_times=network.knows_times, kinds=network.kinds)
             unknown.count(items_of(history), indices)
             known_histories.append(known)
         return known_histories
 
-    def _most_popular(self, k: int, hidden: Tensor | None, rules: Rules) -> Ints:
-        """Return the indices of the `k` items with most training positions that are not hidden, by the rules."""
+    def _most_popular(self, k: int, hidden: Tensor | None, rules: Rules) -> list[Recommendation]:
+        """Return the `k` items with most training positions that are not hidden, by the rules."""
         is_hidden = None if hidden is None else hidden.numpy()
-        if rules.groups is None:
-            return self.ids.most_popular(k, is_hidden)
-        indices = self.ids.most_popular(len(self.ids), is_hidden)
-        return indices[is_within(rules.groups[indices][None], rules.at_most)[0]][:k]
+        indices = self.ids.most_popular(k if rules.groups is None else len(self.ids), is_hidden)
+        if rules.groups is not None:
+            indices = indices[is_within(rules.groups[indices][None], rules.at_most)[0]][:k]
+        counts, numbers = self.ids.train_counts[indices].astype(float).tolist(), indices.tolist()
+        return list(map(Recommendation, self.ids.of(numbers), self.ids.titles_of(numbers), counts))
 
     def _hidden(self, allow: Collection[Any] | None, deny: Collection[Any], rules: Rules) -> Tensor | None:
         """Return which items [V] are never recommended; None if all items may be."""
@@ -245,7 +246,8 @@ class _Shown(NamedTuple):
     """Hold the `vectors` [n, D] of the items that may be recommended.
 
     Unless all may be, `indices` [n] are their numbers, and `places` [V] the place of each item among them, or NO_ITEM.
-    A list has `at_most` items of each of the `groups` [n], if there are any, and at most `longest` in all.
+    A list has `at_most` items of each of the `groups` [n], if there are any, and at most `longest` in all. The first
+    `n_limited` groups have more items than that.
     """
 
     vectors: Tensor
@@ -253,6 +255,7 @@ class _Shown(NamedTuple):
     places: Ints | None
     groups: Ints | None
     at_most: int
+    n_limited: int
     longest: int
 
     @classmethod
@@ -264,34 +267,68 @@ class _Shown(NamedTuple):
             indices, places = torch.nonzero(~hidden).flatten(), np.full(len(vectors), NO_ITEM, np.int64)
             places[indices.numpy()] = np.arange(len(indices))
             vectors, groups = vectors[indices], None if groups is None else groups[indices.numpy()]
-        longest = len(vectors)
+        n_limited, longest = 0, len(vectors)
         if groups is not None:
-            longest = int(np.minimum(np.unique(groups, return_counts=True)[1], rules.at_most).sum())
-        return cls(vectors, indices, places, groups, rules.at_most, longest)
+            _, groups, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+            groups = np.argsort(np.argsort(-sizes))[groups]
+            n_limited, longest = int((sizes > rules.at_most).sum()), int(np.minimum(sizes, rules.at_most).sum())
+        return cls(vectors, indices, places, groups, rules.at_most, n_limited, longest)
 
     def best(self, hidden: Tensor, k: int, seen: Sequence[Ints]) -> tuple[Tensor, Tensor]:
         """Return scores and indices [B, at most k] of the best items but the `seen` ones; missing ones score -inf."""
         if self.places is not None:
             seen = [shown[shown != NO_ITEM] for shown in (self.places[items] for items in seen)]
-        scores, indices = self._top(hidden, min(k, self.longest), _excluder(seen), FACTOR)
+        k = min(k, self.longest)
+        if self.groups is None or not k:
+            scores, indices = top_k(hidden, self.vectors, k, exclude=_excluder(seen))
+        else:
+            scores, indices = self._by_groups(hidden, k, seen)
         return scores, indices if self.indices is None else self.indices[indices]
 
-    def _top(
-        self, hidden: Tensor, k: int, exclude: Callable[[Tensor, int], None], factor: int
-    ) -> tuple[Tensor, Tensor]:
-        """Return the best `k`; if a row has fewer among its best `factor` × `k`, more are looked at."""
-        if not k:
-            return torch.empty(len(hidden), 0), torch.empty(len(hidden), 0, dtype=torch.int64)
-        if self.groups is None:
-            return top_k(hidden, self.vectors, k, exclude=exclude)
-        n = min(factor * k, len(self.vectors))
-        scores, indices = top_k(hidden, self.vectors, n, exclude=exclude)
-        within = torch.from_numpy(is_within(self.groups[indices.numpy()], self.at_most))
-        if n < len(self.vectors) and bool((within.sum(1) < k).logical_and(scores[:, -1] > -torch.inf).any()):
-            return self._top(hidden, k, exclude, factor * FACTOR)
+    def _by_groups(self, hidden: Tensor, k: int, seen: Sequence[Ints]) -> tuple[Tensor, Tensor]:
+        """Return the best `k` with at most `at_most` of each group.
+
+        A row with fewer among its best `FACTOR` × `k` is searched again without the rest of its full groups. Each
+        search fills another group, so that there are at most `k` / `at_most` more.
+        """
+        assert self.groups is not None
+        n, rows = min(int(FACTOR * k), len(self.vectors)), torch.arange(len(hidden))
+        scores, indices, within = torch.zeros(len(hidden), n), rows.new_zeros(len(hidden), n), None
+        while len(rows):
+            exclude = _excluder([seen[row] for row in rows.tolist()] if seen else [])
+            if within is not None:
+                exclude = self._without_full(exclude, indices[rows], within[rows])
+            scores[rows], indices[rows] = top_k(hidden[rows], self.vectors, n, exclude=exclude)
+            within = torch.from_numpy(is_within(self.groups[indices.numpy()], self.at_most))
+            is_short = (within.sum(1) < k) & (scores[:, -1] > -torch.inf)
+            rows = torch.nonzero(is_short).flatten() if n < len(self.vectors) else rows[:0]
+        assert within is not None
         chosen = torch.argsort((~within).int(), dim=1, stable=True)[:, :k]
         scores = scores.masked_fill(~within, -torch.inf)
         return scores.gather(1, chosen), indices.gather(1, chosen)
+
+    def _without_full(
+        self, exclude: Callable[[Tensor, int], None], indices: Tensor, within: Tensor
+    ) -> Callable[[Tensor, int], None]:
+        """Return an `exclude` that leaves of each full group only those of the `indices` [B, n] that are `within`."""
+        assert self.groups is not None
+        n = self.n_limited
+        groups = torch.from_numpy(self.groups).clamp(max=n)
+        taken = torch.zeros(len(indices), n + 1, dtype=torch.int64).scatter_add_(1, groups[indices], within.long())
+        is_full = taken >= self.at_most
+        is_full[:, n] = False
+        kept_rows, places = torch.nonzero(within, as_tuple=True)
+        kept = indices[kept_rows, places]
+
+        def exclude_more(scores: Tensor, first: int) -> None:
+            exclude(scores, first)
+            is_in_tile = (kept >= first) & (kept < first + scores.shape[1])
+            here = kept_rows[is_in_tile], kept[is_in_tile] - first
+            kept_scores = scores[here]
+            scores.masked_fill_(is_full[:, groups[first : first + scores.shape[1]]], -torch.inf)
+            scores[here] = kept_scores
+
+        return exclude_more
 
 
 def _excluder(seen: Sequence[Ints]) -> Callable[[Tensor, int], None]:

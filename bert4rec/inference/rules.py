@@ -1,16 +1,15 @@
 """Decide which items may be recommended, and how many of a kind, by the columns of the items."""
 
 import difflib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from bert4rec.runtime.errors import SettingsError
-
-if TYPE_CHECKING:
-    import polars as pl
+from bert4rec.dataset.format import one_array
+from bert4rec.runtime.errors import SettingsError, did_you_mean
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -24,52 +23,62 @@ class Rules(NamedTuple):
     at_most: int = 0
 
 
-def make_rules(columns: pa.Table, *, where: str = "", at_most: int = 0, per: str = "") -> Rules:
+def make_rules(
+    columns: pa.Table, *, where: str | None = None, at_most: int | None = None, per: str | None = None
+) -> Rules:
     """Return the rules for items with `columns`: a condition `where` in SQL, and `at_most` items `per` value of one.
 
     Of items without a value in that column, any number may be recommended. Raises `SettingsError` for a condition or a
     column that cannot be used.
     """
-    import polars as pl  # not a part of what a package needs without rules
-
-    if bool(at_most) != bool(per):
-        raise SettingsError("at_most and per: go together, as in --at-most=2 --per=category")
-    if at_most < 0:
+    if at_most is not None and at_most < 1:
         raise SettingsError(f"at_most = {at_most}: must be at least 1")
-    items = pl.DataFrame(pl.from_arrow(columns))
-    allowed = _allowed(items, where) if where else None
-    return Rules(allowed, _groups(items, per) if per else None, at_most)
+    if (at_most is None) != (per is None):
+        name, value = ("per", per) if at_most is None else ("at_most", at_most)
+        raise SettingsError(f"{name} = {value}: at_most and per go together, as in --at-most=2 --per=category")
+    allowed = None if where is None else _allowed(columns, where)
+    return Rules(allowed, None if per is None else _groups(columns, per), at_most or 0)
 
 
-def _allowed(items: "pl.DataFrame", where: str) -> Bools:
+def _allowed(columns: pa.Table, where: str) -> Bools:
     """Return whether each item fulfils the condition; one with a missing value does not."""
-    import polars as pl
+    import polars as pl  # not a part of what a package needs without a condition
 
+    items = pl.DataFrame(pl.from_arrow(columns))
+    place = f"where = {' '.join(where.split())}"
     try:
+        unknown = next((name for name in pl.sql_expr(where).meta.root_names() if name not in items.columns), None)
+        if unknown is not None:
+            raise SettingsError(f"{place}: {_no_column(unknown, items.columns)}")
         allowed = items.select(allowed=pl.sql_expr(where))["allowed"]
     except pl.exceptions.PolarsError as error:
         reason = str(error).splitlines()[0]
-        raise SettingsError(f"where = {where}: {reason}; the columns are: {', '.join(items.columns)}") from None
+        raise SettingsError(f"{place}: {reason}; the columns are: {', '.join(items.columns)}") from None
+    try:
+        pl.sql_expr(f"({where}\n)")  # in parentheses, a word after the condition is no new name for it
+    except pl.exceptions.PolarsError:
+        raise SettingsError(f"{place}: has words after the condition; join conditions by and, or") from None
     if allowed.dtype != pl.Boolean or len(allowed) != len(items):
-        raise SettingsError(f"where = {where}: must be true or false for each item, as category = 'books' is")
+        raise SettingsError(f"{place}: must be true or false for each item, as category = 'books' is")
     if not allowed.any():
-        raise SettingsError(f"where = {where}: none of the {len(items):,} items fulfils it")
+        raise SettingsError(f"{place}: none of the {len(items):,} items fulfils it")
     return allowed.fill_null(False).to_numpy()
 
 
-def _groups(items: "pl.DataFrame", per: str) -> Ints:
-    """Return a number for each value of the column; items without a value have a number of their own."""
-    if per not in items.columns:
-        nearest = difflib.get_close_matches(per, items.columns, n=1)
-        advice = f"; did you mean {nearest[0]}?" if nearest else ""
-        raise SettingsError(f"per = {per}: no column of the items; they have: {', '.join(items.columns)}{advice}")
-    import polars as pl
+def _no_column(name: str, columns: Sequence[str]) -> str:
+    nearest = did_you_mean(difflib.get_close_matches(name, columns, n=1))
+    return f"the items have no column {name}; they have: {', '.join(columns)}{nearest}"
 
-    values = items[per]
-    if values.dtype.is_nested():
+
+def _groups(columns: pa.Table, per: str) -> Ints:
+    """Return a number for each value of the column; items without a value have a number of their own."""
+    if per not in columns.column_names:
+        raise SettingsError(f"per = {per}: {_no_column(per, columns.column_names)}")
+    values = one_array(columns[per])
+    if pa.types.is_nested(values.type):
         raise SettingsError(f"per = {per}: has lists; expected: a column with one value for each item")
-    groups = values.rank("dense").cast(pl.Int64).fill_null(-1).to_numpy(writable=True)
-    groups[groups < 0] = len(items) + np.flatnonzero(groups < 0)
+    groups = np.array(values.dictionary_encode().indices.fill_null(-1).cast(pa.int64()))
+    groups[groups < 0] = len(values) + np.flatnonzero(groups < 0)
     return groups
 
 

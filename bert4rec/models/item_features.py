@@ -1,7 +1,8 @@
 """Add what an item is besides its id: the vector of its features joins its row of the item table.
 
-The vector of an item is its id vector, plus for each feature the mean of the vectors of its values, plus a linear map
-of its ready-made vectors. An item without training positions has no id vector, and with `id_dropout` a random share of
+The vector of an item is its id vector, plus for each feature the sum of the vectors of its n values divided by the
+square root of n, plus a linear map of its ready-made vectors. With n itself, items with many values would have short
+vectors, and learn slowly. An item without training positions has no id vector, and with `id_dropout` a random share of
 the items has none in each training step, so that an item is understood without its id (as words and items are dropped
 in "DropoutNet", Volkovs et al. 2017).
 """
@@ -22,6 +23,7 @@ from bert4rec.feed.batch import FeatureBags, Lookup
 from bert4rec.feed.features import FeatureReader
 
 NEVER = -30.0  # score of a cold item in training: it is no target, and would only learn to be scored low
+SAMPLED_ITEMS = 8192  # for the mean length of vectors
 ITEMS_AT_A_TIME = 65_536  # items whose features are read at once, to build the matrix of a part of the catalogue
 
 
@@ -49,13 +51,28 @@ class FeatureEncoder(nn.Module):
         self.projection = nn.Linear(sizes.width, embed_dim, bias=False, device=device) if sizes.width else None
         self.reader: FeatureReader | None = None
         self.seed = self.step = 0
+        self.cold_length = 0.0  # of the vectors of cold items in rankings; 0: as they are
         self._part: CatalogueFeatures | None = None
 
     def forward(self, rows: Tensor, items: Lookup) -> Tensor:
         """Return the vectors [n, D] of `items` with the `rows` [n, D] of the table; D is at least d."""
         bags = items.features or self._reader.read(items.ids)
-        kept = rows * self._has_id(items.ids, bags.is_warm)[:, None]
-        return kept + _padded(self.encode(bags), rows.shape[1])
+        kept, added = rows * self._has_id(items.ids, bags.is_warm)[:, None], self.encode(bags)
+        if self.cold_length and not self.training:
+            added = torch.where(bags.is_warm[:, None] > 0, added, F.normalize(added) * self.cold_length)
+        return kept + _padded(added, rows.shape[1])
+
+    @torch.no_grad()
+    def align_cold_items(self, rows: Tensor) -> None:
+        """Give cold items in rankings vectors as long as those of the others are in the mean.
+
+        Theirs lack the part of the id: they are shorter, and would hardly ever be among the first. `rows` [n, D] are
+        those of the first n items, a sample, since ids are numbered at random.
+        """
+        items = Lookup.of(torch.arange(len(rows), device=rows.device))
+        self.cold_length = 0.0
+        lengths = self.eval()(rows, items).norm(dim=1)[self._reader.read(items.ids).is_warm > 0]
+        self.cold_length = lengths.mean().item() if len(lengths) else 0.0
 
     def encode(self, bags: FeatureBags) -> Tensor:
         """Return the sums [n, d] of the features of n items."""

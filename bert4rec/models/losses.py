@@ -30,15 +30,15 @@ SOFTMAX = LossSettings()
 
 def softmax_loss(
     hidden: Tensor, vectors: Tensor, targets: Tensor, partition: Partition, *, first: int = 0, averaged: bool = False,
-    sizes: "Sizes | None" = None,
+    weights: Tensor | None = None, sizes: "Sizes | None" = None,
 ) -> Tensor:  # fmt: skip
     """Return the sum of the exact cross-entropies of `hidden` [M, d] against the whole catalogue.
 
     `vectors` [V, d] are the items `first`, `first` + 1, … in this process's part of the catalogue. `targets` [M] are
-    items; negative ones are ignored. The result is a sum: only the trainer knows the number of positions of all
-    processes for a mean. With `averaged`, the gradient of the vectors is divided by the number of processes, as the
-    gradients of replicated tables are. Without `sizes`, the processes exchange theirs, which takes a message
-    and a wait for the device.
+    items; negative ones are ignored. `weights` [M] float32, if given, multiply the losses of the positions. The result
+    is a sum: only the trainer knows the number of positions of all processes for a mean. With `averaged`, the gradient
+    of the vectors is divided by the number of processes, as the gradients of replicated tables are. Without `sizes`,
+    the processes exchange theirs, which takes a message and a wait for the device.
 
     This is the vocabulary-parallel cross-entropy of Megatron-LM (Shoeybi et al. 2019). The hidden states, a few hundred
     kilobytes, are sent to the processes with the item vectors, instead of the table. Each process scores the positions
@@ -46,7 +46,9 @@ def softmax_loss(
     Loss and gradient are computed together for some positions at a time, so that at most `SCORES_AT_ONCE` scores exist.
     """
     divisor = partition.n_processes if averaged else 1
-    return _CatalogueSoftmax.apply(hidden, vectors, targets, partition, first, divisor, sizes)  # type: ignore[no-untyped-call]
+    return _CatalogueSoftmax.apply(  # type: ignore[no-untyped-call]
+        hidden, vectors, targets, weights, partition, first, divisor, sizes
+    )
 
 
 class Sizes(NamedTuple):
@@ -116,14 +118,14 @@ class _CatalogueSoftmax(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, vectors: Tensor, targets: Tensor, partition: Partition, first: int, divisor: int,
-        sizes: Sizes | None,
+        ctx: Any, hidden: Tensor, vectors: Tensor, targets: Tensor, weights: Tensor | None, partition: Partition,
+        first: int, divisor: int, sizes: Sizes | None,
     ) -> Tensor:  # fmt: skip
         if partition.n_processes == 1:
             sizes = Sizes([len(hidden)], len(vectors))
         elif sizes is None:
             sizes = _exchange_sizes(len(hidden), len(vectors), partition, hidden.device)
-        all_hidden, columns, own = _of_all(hidden, targets, partition, sizes.n_positions)
+        all_hidden, columns, all_weights, own = _of_all(hidden, targets, weights, partition, sizes.n_positions)
         n_rows = max(1, SCORES_AT_ONCE // sizes.largest)  # the same on every process
         sums, vectors = _Sums(vectors), _as_multiplied(vectors)
         losses, of_hidden = [], []
@@ -134,7 +136,9 @@ class _CatalogueSoftmax(Function):
                 rows = slice(start, start + n_rows)
                 sums.add_last()
                 sums.last = _Tile(all_hidden[rows], vectors, columns[rows] - first, room)
-                loss, gradient = sums.last.loss_and_gradient(columns[rows] >= 0, partition)
+                is_real = columns[rows] >= 0
+                factors = is_real if all_weights is None else is_real * all_weights[rows]
+                loss, gradient = sums.last.loss_and_gradient(factors, partition)
                 losses.append(loss)
                 of_hidden.append(gradient)
         ctx.sums, ctx.divisor = sums, divisor
@@ -146,7 +150,7 @@ class _CatalogueSoftmax(Function):
         (of_hidden,) = ctx.saved_tensors
         of_vectors = ctx.sums.scaled(scale / ctx.divisor)
         del ctx.sums
-        return of_hidden * scale, of_vectors, None, None, None, None, None
+        return of_hidden * scale, of_vectors, None, None, None, None, None, None
 
 
 def _exchange_sizes(n_positions: int, n_vectors: int, partition: Partition, device: torch.device) -> Sizes:
@@ -155,17 +159,28 @@ def _exchange_sizes(n_positions: int, n_vectors: int, partition: Partition, devi
     return Sizes(counts, max(sizes))
 
 
-def _of_all(hidden: Tensor, targets: Tensor, partition: Partition, counts: list[int]) -> tuple[Tensor, Tensor, slice]:
-    """Return all processes' `hidden` [M, d] and `targets` [M], and the slice of this one; `counts` are their M.
+def _of_all(
+    hidden: Tensor, targets: Tensor, weights: Tensor | None, partition: Partition, counts: list[int]
+) -> tuple[Tensor, Tensor, Tensor | None, slice]:
+    """Return all processes' `hidden` [M, d], `targets` and `weights` [M], and the slice of this one.
 
-    Takes one message: the hidden states, each with the bits of its target viewed as floats.
+    `counts` are their M. Takes one message: the hidden states, each with the bits of its target and of its weight
+    viewed as floats.
     """
     if partition.n_processes == 1:
-        return hidden, targets, slice(0, len(hidden))
+        return hidden, targets, weights, slice(0, len(hidden))
     width = hidden.shape[1]
-    packed, own = partition.concatenate(torch.cat([hidden, targets[:, None].view(hidden.dtype)], dim=1), counts)
-    columns = packed[:, width:].contiguous().view(targets.dtype)[:, 0]
-    return packed[:, :width].contiguous(), columns, own
+    parts = [targets] if weights is None else [targets, weights]
+    packed, own = partition.concatenate(
+        torch.cat([hidden, *(part[:, None].view(hidden.dtype) for part in parts)], dim=1), counts
+    )
+    columns, *all_weights = (
+        part.contiguous().view(kind.dtype)[:, 0]
+        for part, kind in zip(
+            packed[:, width:].split([part.itemsize // hidden.itemsize for part in parts], dim=1), parts, strict=True
+        )
+    )
+    return packed[:, :width].contiguous(), columns, next(iter(all_weights), None), own
 
 
 class _Sums:
@@ -207,8 +222,11 @@ class _Tile:
         self._blocks = [slice(first, first + width) for first in range(0, len(vectors), width)]
         self._weights: list[Tensor] = []
 
-    def loss_and_gradient(self, is_real: Tensor, partition: Partition) -> tuple[Tensor, Tensor]:
-        """Return the losses [m], 0 unless `is_real` [m], and the gradient of their sum by `hidden` [m, D]."""
+    def loss_and_gradient(self, factors: Tensor, partition: Partition) -> tuple[Tensor, Tensor]:
+        """Return the losses [m] times `factors` [m], and the gradient of their sum by `hidden` [m, D].
+
+        The factors are 0 without a target; they are weights, or Booleans if all weights are 1.
+        """
         pairs = [self._score(block) for block in self._blocks]
         # An empty shard has no columns: there may be more processes than rows.
         nothing = self._hidden.new_zeros(1, len(self._hidden), dtype=torch.float32)
@@ -216,14 +234,14 @@ class _Tile:
         target_scores = torch.stack([scores for _, scores in pairs]) if pairs else nothing
         shares = partition.stack(torch.stack([local_log_sums.logsumexp(0), target_scores.sum(0)]))
         log_sums, target_scores = shares[:, 0].logsumexp(0), shares[:, 1].sum(0)
-        factors = (local_log_sums - log_sums).exp() * is_real
+        shares_of_blocks = (local_log_sums - log_sums).exp() * factors
         of_hidden = self._hidden.new_zeros(self._hidden.shape, dtype=torch.float32)
-        for block, weights, factor in zip(self._blocks, self._weights, factors, strict=False):
-            weights.mul_(factor[:, None])
+        for block, weights, share in zip(self._blocks, self._weights, shares_of_blocks, strict=False):
+            weights.mul_(share[:, None])
             place, is_inside = self._place(block)
-            weights.scatter_add_(1, place, -is_inside.float()[:, None])
+            weights.scatter_add_(1, place, -(is_inside.float() * factors)[:, None])
             _add_product(of_hidden, weights, self._vectors[block], self._vectors.dtype)
-        return (log_sums - target_scores) * is_real, of_hidden
+        return (log_sums - target_scores) * factors, of_hidden
 
     def _score(self, block: slice) -> tuple[Tensor, Tensor]:
         """Return the log-sum-exp [m] over a block of columns, and the scores [m] of the targets in it, 0 for others."""

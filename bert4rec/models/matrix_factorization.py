@@ -14,9 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bert4rec.config.kinds import KINDS
-from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows, TrainingPairs, TrainingWindows
-from bert4rec.feed.batch import Lookup, Pairs, long
+from bert4rec.feed.batch import Lookup, Pairs, long, weights_of
 from bert4rec.feed.batches import Examples
 from bert4rec.feed.pairs import TRAINING, parts_of_pairs
 from bert4rec.models.item_features import FeatureSettings, feature_encoder
@@ -120,7 +119,7 @@ class MatrixFactorization(RankingModel):
         if self.item_table.features is not None:
             self.item_table.features.step = batch.step
         assert batch.ratings is not None, "a squared error needs ratings"
-        return ((self.rate(batch) - batch.ratings).square() * (batch.targets != NO_ITEM)).sum()
+        return ((self.rate(batch) - batch.ratings).square() * weights_of(batch)).sum()
 
     def rate(self, batch: Pairs) -> Tensor:
         """Return the predicted ratings [M] float32 of the targets by the users."""

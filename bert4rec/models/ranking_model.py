@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from bert4rec.config.kinds import KINDS, Kind, needs_negatives
-from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows, TrainingWindows
-from bert4rec.feed.batch import AnyBatch, Lookup
+from bert4rec.feed.batch import AnyBatch, Lookup, weights_of
 from bert4rec.feed.batches import Examples
 from bert4rec.models.losses import SAMPLED_LOSSES, LossSettings, Sampled, Sizes, softmax_loss
 from bert4rec.models.tables import CataloguePart, IdExchange, ItemTable, Table
@@ -37,7 +36,7 @@ class RankingModel(nn.Module):
     def examples(cls, windows: TrainingWindows, **settings: Any) -> Examples:
         """Return the training examples: the `windows`, or the pairs of their histories.
 
-        `settings`: `loss`, `rating_validation`, and the keywords of `Masking`, including `times`.
+        `settings`: `loss`, `rating_validation`, and the keywords of `Masking`, including `times` and `event_weights`.
         """
         raise NotImplementedError
 
@@ -81,7 +80,7 @@ class RankingModel(nn.Module):
         return self.item_table.width
 
     def forward(self, batch: Any) -> Tensor:
-        """Return the sum of the losses of the positions, a scalar; positions with the target NO_ITEM are ignored."""
+        """Return the sum of the losses of the positions times their weights; those with target NO_ITEM are ignored."""
         if self.item_table.features is not None:
             self.item_table.features.step = batch.step
         return self._sampled_loss(batch) if self.needs_negatives else self._softmax_loss(batch)
@@ -92,7 +91,7 @@ class RankingModel(nn.Module):
         sizes = batch.counts and Sizes(partition.select(batch.counts), partition.largest(self.item_table.n_items))
         return softmax_loss(
             queries, part.vectors, batch.targets, partition, first=part.first, averaged=part.is_averaged,
-            sizes=sizes or None,
+            weights=batch.weights, sizes=sizes or None,
         )  # fmt: skip
 
     def _sampled_loss(self, batch: AnyBatch) -> Tensor:
@@ -104,7 +103,7 @@ class RankingModel(nn.Module):
         negative = self.score(queries, negatives).float()
         negative = negative.masked_fill(candidates.positives[:, None] == candidates.negatives, -torch.inf)
         scores = Sampled(positive, negative, candidates.log_expected, self.item_table.n_items, self.gbce_calibration)
-        return (SAMPLED_LOSSES[self.loss](scores) * (batch.targets != NO_ITEM)).sum()
+        return (SAMPLED_LOSSES[self.loss](scores) * weights_of(batch)).sum()
 
     def lookups(self, batch: Any) -> list[tuple[Table, dict[str, Lookup]]]:
         """Return the lookups of `forward` that depend on the batch alone, in order: each table and its ids."""

@@ -5,6 +5,7 @@ columns of the item bias.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -94,7 +95,7 @@ class SequenceModel(RankingModel):
         """Return the hidden states [M, D] for the vectors [U, d] of the distinct items."""
         if self.mask_vector is not None:  # after the items, as in `Batch.places`
             vectors = torch.cat([vectors, self.mask_vector[None]])
-        at_positions = vectors.index_select(0, batch.places)
+        at_positions = self.encoder.add_events(vectors.index_select(0, batch.places), batch.events)
         hidden = self.encoder(at_positions, batch.lengths, batch.positions, batch.gaps, batch.instants, batch.widths)
         return append_ones(hidden, self.item_table.width)
 
@@ -134,9 +135,9 @@ class SASRec(SequenceModel):
     kind = KINDS["sasrec"]
 
     @staticmethod
-    def make_examples(*, times: str = "none", **settings: Any) -> MakeExamples:
+    def make_examples(*, times: str = "none", event_weights: Sequence[float] = (), **settings: Any) -> MakeExamples:
         """Return the function that makes sequences with the next item of each position as its target."""
-        return Shifting(times)
+        return Shifting(times, event_weights)
 
     @staticmethod
     def n_targets(n_sequences: int, n_positions: int, *, mask_prob: float) -> int:

@@ -14,7 +14,7 @@ from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from bert4rec.feed.batch import ID_ROWS, Lookup
-from bert4rec.models.item_features import FeatureEncoder
+from bert4rec.models.item_features import SAMPLED_ITEMS, FeatureEncoder
 from bert4rec.runtime.collectives import Partition
 
 Kernel: TypeAlias = Callable[..., Tensor]
@@ -324,6 +324,13 @@ class ItemTable(Table):
     def candidates(self, items: Lookup) -> Tensor:
         """Return the vectors [C, D] of the `items` as candidates."""
         return self._candidates(self.look_up({"candidate": items}) if self.head is None else {}, items)
+
+    @torch.no_grad()
+    def align_cold_items(self, device: torch.device) -> None:
+        """Give cold items in rankings vectors as long as others have; every process makes the same call."""
+        if self.features is not None:
+            items = Lookup.of(torch.arange(min(self.n_items, SAMPLED_ITEMS), device=device))
+            self.features.align_cold_items(self.look_up({"candidate": items})["candidate"])
 
     def _share(self, device: torch.device) -> Lookup:
         """Return the items of this process's even part of the catalogue."""

@@ -64,6 +64,7 @@ class EncoderSettings:
     positions: str = "learned"
     input_norm: bool = False
     times: str = "none"
+    n_events: int = 0
 
 
 class Encoder(nn.Module):
@@ -75,6 +76,7 @@ class Encoder(nn.Module):
       only (RoFormer: Su et al. 2021).
     - `times`: unless "none", each position has a vector for the bucket of its time delta, and the vector of the
       prediction's date is added to each final hidden state.
+    - `n_events`: if not 0, each position has the vector of its kind of event, one of so many.
     - `input_norm`: LayerNorm on the input. Rare items have small embeddings early in training, and would be dominated
       by the residual stream.
     - `is_causal`: a position attends to itself and the positions before it, else to its whole sequence.
@@ -94,6 +96,7 @@ class Encoder(nn.Module):
         self.positions = _vectors(self.max_len, embed_dim, device) if settings.positions == "learned" else None
         self.gaps = _vectors(N_GAPS, embed_dim, device) if has_times else None
         self.dates = Dates(embed_dim, device) if has_times else None
+        self.events = _vectors(settings.n_events, embed_dim, device) if settings.n_events else None
         self.dropout = Dropout(settings.dropout)
         self.blocks = nn.ModuleList(Block(settings, device) for _ in range(settings.n_layers))
         self.norm = nn.LayerNorm(embed_dim, device=device)
@@ -120,6 +123,13 @@ class Encoder(nn.Module):
         groups = zip(x.split(sizes), lengths.split(n_rows), at_targets, before[:-1], from_end.split(sizes), strict=True)
         hidden = [self._encode(part, n, targets - first, places) for part, n, targets, first, places in groups]
         return self.add_time_embedding(torch.cat(hidden), instants)
+
+    def add_events(self, vectors: Tensor, events: Tensor | None) -> Tensor:
+        """Return `vectors` [..., d] plus those of the kinds of `events` [...], if the encoder uses them."""
+        if self.events is None:
+            return vectors
+        assert events is not None, "this encoder uses kinds of events"
+        return vectors + self.events(events)
 
     def embed_positions(self, vectors: Tensor, from_end: Tensor, gaps: Tensor | None) -> Tensor:
         """Return the first block's input for `vectors` [..., d] at positions `from_end` [...], with `gaps` [...]."""

@@ -9,14 +9,19 @@ from pathlib import Path
 
 import polars as pl
 
+from bert4rec.dataset.format import NO_EVENT
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.times import PER_SECOND, SINCE, UNTIL, Times, stripped
 from bert4rec.runtime.errors import DataError
 
 IDS = ("user", "item")
-OPTIONAL = ("title",)  # a row without it is usable
+OPTIONAL = ("event", "title")  # a row without it is usable
 FIELDS = (*IDS, "time", "rating", "is_read", *OPTIONAL)
-EXPECTED = {"rating": "must be a number", "is_read": "must be 0 or 1", "title": "must be text"}
+EXPECTED = {
+    "rating": "must be a number", "is_read": "must be 0 or 1", "event": "must be text or a number",
+    "title": "must be text",
+}  # fmt: skip
+MOST_KINDS = 100  # of events; more are rather ids or texts
 KINDS = {"time": "is not a time", "rating": "is not a number", "is_read": "is not 0 or 1"}
 EXACT = ((pl.Float64, 2**53), (pl.Float32, 2**24), (pl.Float16, 2**11))  # whole numbers below it are exact
 DECIMAL = ".0"
@@ -32,6 +37,7 @@ class Fields:
     Ids are Int64 as long as every id of the column is written as a whole number ("7", not "07") that fits, and String
     from the first other id on. Floating-point ids must be whole numbers: pandas turns integer columns with missing
     values into floats, and writes them as "7.0". In the fields `decimal_ids`, all ids are such text, and "7.0" is 7.
+    Kinds of events become their numbers in the list `kinds`, to which new ones are appended; a missing one is 0.
     """
 
     names: Mapping[str, str]
@@ -39,12 +45,15 @@ class Fields:
     times: Times = field(default_factory=Times)
     decimal_ids: Collection[str] = ()
     as_text: set[str] = field(default_factory=set)
+    kinds: list[str] = field(default_factory=lambda: [NO_EVENT])
 
     def cast(self, raw: pl.DataFrame, path: Path, bad: BadRows, *, unit: str = "line") -> pl.DataFrame:
-        """Return the usable rows of `raw` (`LINE` and the fields as read): ids, Int64 seconds, Float32 ratings, titles.
+        """Return the usable rows of `raw` (`LINE` and the fields as read).
+
+        These are ids, Int64 seconds, Float32 ratings, Int16 kinds of events and titles.
 
         Rows with a field that is missing or cannot be cast go to `bad`, with their `unit` ("line" or "row") in the file
-        `path`. Raises `DataError` for a column type that a field cannot have.
+        `path`. Raises `DataError` for a column type that a field cannot have, and for more than `MOST_KINDS` kinds.
         """
         for name in self.names:
             if expected := self._expected_type(name, raw.schema[name]):
@@ -63,12 +72,26 @@ class Fields:
             return self._id(name, column)
         if name == "time":
             return self.times.seconds(column)
+        if name == "event":
+            return self._numbers(stripped(column.cast(pl.String)).fill_null(NO_EVENT))
         if name in OPTIONAL:
             return _text(stripped(column.cast(pl.String)))
         number = stripped(column).cast(pl.Float32, strict=False)
         if name == "is_read":
             return (number == 1).set((number != 0) & (number != 1), None).alias(name)
         return number.set(~number.is_finite(), None)
+
+    def _numbers(self, events: pl.Series) -> pl.Series:
+        """Return the numbers of the kinds of `events`; new kinds are numbered in the order of their first rows."""
+        present = dict.fromkeys(self.kinds) | dict.fromkeys(events.unique(maintain_order=True).to_list())
+        self.kinds[:] = present
+        if len(present) > MOST_KINDS + 1:
+            raise DataError(
+                f"data.event_column = {self.names['event']}: has more than {MOST_KINDS} values, such as "
+                f"{', '.join(self.kinds[1:4])}; expected: a few kinds of events, such as view and purchase; name "
+                "another column, or leave it out"
+            )
+        return events.replace_strict(self.kinds, range(len(present)), return_dtype=pl.Int16)
 
     def _id(self, name: str, column: pl.Series) -> pl.Series:
         if column.dtype.is_float():
@@ -262,6 +285,9 @@ def column_advice(named: Mapping[str, str], present: Sequence[str]) -> str:
     """
     if is_row(present):
         return "; if this is a row and not a header, add --data.has_header=false"
+    if (event := named.get("event", "")) and event not in present:
+        close = difflib.get_close_matches(event, present, n=1, cutoff=CLOSE)
+        return f"; name it with {shlex.quote(f'--data.event_column={close[0]}') if close else '--data.event_column=…'}"
     left = [name for name in present if name not in named.values()]
     found: dict[str, str] = {}
     for kind in WORDS:

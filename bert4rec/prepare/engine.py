@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import datasets
 import polars as pl
 
 from bert4rec.config.recognition import is_url
-from bert4rec.config.tables import OWN_DATA, Config, Data
+from bert4rec.config.tables import OWN_DATA, Config, Data, Preprocessing
 from bert4rec.dataset.findings import findings
 from bert4rec.dataset.format import (
     CARD,
+    EVENTS,
     FOLDERS,
     ITEMS,
     ORACLE,
@@ -24,6 +26,7 @@ from bert4rec.dataset.format import (
     dataset_card,
     describe,
     lengths_of,
+    numbers_of_kinds,
 )
 from bert4rec.prepare.columns import DECIMAL
 from bert4rec.prepare.first_look import first_look, first_of_other_columns
@@ -58,6 +61,7 @@ def describe_rows(
     """Return the metadata of the rows: their origin, how many were read, dropped and kept, and their statistics."""
     n_rows, n_users, n_items = int(ordered.counts.sum()), len(survey.lengths), len(survey.train_counts)
     bad = source.bad
+    kinds = source.kinds if isinstance(source, Interactions) and "event" in source.columns else []
     return {
         "created_from": created_from(config.data.source, config.data.path) | _checksum(config.data.path),
         "source": config.data.source,
@@ -81,6 +85,7 @@ def describe_rows(
         "has_times": "time" in ordered.parts.columns,
         "has_target_times": "time" in ordered.parts.columns,
         "has_ratings": "rating" in ordered.parts.columns,
+        **({EVENTS: dict(zip_longest(kinds, survey.event_counts, fillvalue=0))} if kinds else {}),
     }
 
 
@@ -151,6 +156,7 @@ def _make_dataset(
     """
     data, settings, work = local.data, config.preprocessing, new / WORK
     source = open_source(data, settings, text_ids=_text_ids(known))
+    kinds = _kinds_of_events(data, settings, source, known)
     source.item_titles(data.titles_path, dtype=pl.String())  # fail now rather than after minutes
     if not isinstance(source, GeneratedSource):
         _look(source, progress)
@@ -188,7 +194,7 @@ def _make_dataset(
         raise DataError(f'{data.path}: all rows have one item, "{item}", so there is nothing to choose from; {advice}')
     histories = NumberedHistories(ordered, ids, known=known.users["original"] if known else None)
     n_users = write_table(new / USERS, histories.users())
-    rule, instant = choose_split(settings, ordered.parts)
+    rule, instant = choose_split(settings, ordered.parts, kinds)
     survey = history_stats(histories, rule, settings, n_users=n_users, n_items=n_items, progress=progress)
     progress.warn(*survey.warnings(is_table=data.source == "table", now=time.time()))
     items = item_table(ordered, ids, survey, titles)
@@ -210,6 +216,31 @@ def _make_dataset(
     return metadata, _finish(new, metadata, writers, progress)
 
 
+def _kinds_of_events(
+    data: Data, settings: Preprocessing, source: Interactions | GeneratedSource, known: ExistingIds | None
+) -> Sequence[str]:
+    """Return the list that gets the kinds of events while rows are read; those of the dataset to extend come first.
+
+    Raises `DataError` if the settings need kinds of events that the source or that dataset does not have.
+    """
+    column = data.event_column
+    if column and data.source != "table":
+        raise DataError(
+            f"data.event_column = {column}: only tables have such a column, not {data.source}; leave it out"
+        )
+    if column == "auto":
+        raise DataError("data.event_column = auto: it is not recognized; name the column, or leave it out")
+    if settings.target_events and not column:
+        numbers_of_kinds("preprocessing.target_events", settings.target_events, ())
+    if known and bool(known.kinds) != bool(column):
+        has, advice = ("kinds", "name their column") if known.kinds else ("no kinds", "leave out")
+        raise DataError(f"data.extends: {data.extends} has {has} of events; {advice}: --data.event_column=…")
+    if not column or isinstance(source, GeneratedSource):
+        return ()
+    source.kinds[1:] = known.kinds[1:] if known else []
+    return source.kinds
+
+
 def _items_of(
     data: Data, source: Interactions | GeneratedSource, item_type: pl.DataType, fitted: Mapping[str, Fitted]
 ) -> ItemFile:
@@ -228,7 +259,9 @@ def _items_of(
         if kinds:
             raise DataError(f"data.item_features: the kinds are those of {data.extends}; leave them out")
         kinds = {name: of["kind"] for name, of in fitted.items()}
-    return read_item_file(data.items_path, kinds, item_column=source.columns["item"], item_type=item_type)
+    separators = {name: of.get("separator", "") for name, of in fitted.items()} if data.extends else None
+    item_column = source.columns["item"]
+    return read_item_file(data.items_path, kinds, item_column=item_column, item_type=item_type, separators=separators)
 
 
 def _cold_items(file: ItemFile, raw: RawRows, path: str, progress: Progress) -> pl.Series:

@@ -17,7 +17,7 @@ from bert4rec.prepare.tables import FIRST_ROWS
 from bert4rec.prepare.times import YEAR, moment
 from bert4rec.runtime.errors import DataError
 
-SHOWN = ("user", "item", "time", "rating", "title")
+SHOWN = ("user", "item", "time", "rating", "event", "title")
 SHOWN_ROWS = 3
 WIDTH = 40  # characters of a value that are shown
 
@@ -40,7 +40,9 @@ def first_rows(interactions: Interactions) -> pl.DataFrame:
     """Return the first usable rows, with their `title` if a column has it."""
     first = interactions.again(files=interactions.files[:1], only_first=True)
     parts = [rows for rows, _ in first.usable()]
-    return pl.concat(parts, how="vertical_relaxed").head(FIRST_ROWS) if parts else pl.DataFrame()
+    rows = pl.concat(parts, how="vertical_relaxed").head(FIRST_ROWS) if parts else pl.DataFrame()
+    names = [pl.col("event").replace_strict(range(len(first.kinds)), first.kinds)] if "event" in rows.columns else []
+    return rows.with_columns(names)
 
 
 def first_of_other_columns(interactions: Interactions) -> pl.DataFrame:

@@ -1,6 +1,7 @@
 """Number and split the histories, compute their statistics, and make the table of items."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -9,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from bert4rec.config.tables import Preprocessing, instant
-from bert4rec.dataset.format import MIN_EVALUATED, NO_ITEM, NO_TARGET
+from bert4rec.dataset.format import MIN_EVALUATED, NO_ITEM, NO_TARGET, numbers_of_kinds
 from bert4rec.prepare.negatives import Ints
 from bert4rec.prepare.ordering import Parts, to_histories
 from bert4rec.prepare.progress import Progress
@@ -19,28 +20,70 @@ from bert4rec.prepare.times import DAY, moment
 from bert4rec.runtime.errors import DataError, pluralize
 
 SplitRule: TypeAlias = Mapping[str, pl.Expr]
-"""The expressions `before`, the number of interactions of a history before its test target, or of all if it has none;
-and `eligible`, whether the one before the test target may be held out for validation."""
+"""The expressions `before`, the number of interactions of a history for training and validation; `at_test`, the place
+of its test target; `at_validation`, the place of what may be held out for validation. A place is null if there is none.
+"""
 
 N_BINS = 1 << 16  # bins of the search for an instant: two or three passes over all times
 
 
 LENGTH = pl.col("items").list.len().cast(pl.Int64)
-ALL_FOR_TRAINING: SplitRule = {"before": LENGTH, "eligible": pl.lit(False)}
-LEAVE_ONE_OUT: SplitRule = {"before": LENGTH - (LENGTH >= MIN_EVALUATED), "eligible": LENGTH >= MIN_EVALUATED}
+NOWHERE = pl.lit(None, pl.Int64)
+ALL_FOR_TRAINING: SplitRule = {"before": LENGTH, "at_test": NOWHERE, "at_validation": NOWHERE}
 
 
-def by_time(instant: int) -> SplitRule:
-    """Return the rule that the first interaction from `instant` (seconds) on is the test target.
+class Targets:
+    """Count and find the interactions of a history that may be targets: those of the `kinds` of events; () = all."""
+
+    def __init__(self, kinds: Sequence[int] = ()) -> None:
+        self._is_kind = pl.element().is_in(list(kinds)) if kinds else None
+
+    def count(self, first: pl.Expr = LENGTH) -> pl.Expr:
+        """Return the number of targets among the `first` interactions, by default of all."""
+        if self._is_kind is None:
+            return first
+        return pl.col("events").list.head(first).list.eval(self._is_kind).list.sum().cast(pl.Int64)
+
+    def place(self, number: pl.Expr, least: int) -> pl.Expr:
+        """Return the place of the target with this `number`, from 0, if it is `least` or later; else null."""
+        place = number
+        if self._is_kind is not None:
+            places = pl.int_range(pl.len(), dtype=pl.Int64).filter(self._is_kind)
+            at = pl.when(number >= 0).then(number)
+            place = pl.col("events").list.eval(places).list.get(at, null_on_oob=True)
+        return pl.when((place >= least) & (place < LENGTH)).then(place)
+
+
+def leave_one_out(targets: Targets) -> SplitRule:
+    """Return the rule that the last target of a user is the test target, and the one before it that of the validation.
+
+    >>> frame = pl.DataFrame({"items": [[5, 2, 3, 4], [5, 2]], "events": [[2, 1, 2, 1], [2, 2]]})
+    >>> frame.select(**leave_one_out(Targets())).rows(), frame.select(**leave_one_out(Targets([2]))).rows()
+    ([(3, 3, 2), (2, None, None)], [(2, 2, None), (2, None, None)])
+    """
+    last = targets.count() - 1
+    test = targets.place(last, MIN_EVALUATED - 1)
+    validation = pl.when(test.is_not_null()).then(targets.place(last - 1, MIN_EVALUATED - 2))
+    return {"before": test.fill_null(LENGTH), "at_test": test, "at_validation": validation}
+
+
+LEAVE_ONE_OUT = leave_one_out(Targets())
+
+
+def by_time(instant: int, targets: Targets) -> SplitRule:
+    """Return the rule that the first target from `instant` (seconds) on is the test target.
 
     The instant is the same for all users, so no training interaction is later than a test target (see Ji et al., "A
     critical study on data leakage in recommender system offline evaluation", 2023).
 
-    >>> pl.DataFrame({"times": [[1, 3, 9], [6]]}).select(**by_time(5)).rows()
-    [(2, True), (0, False)]
+    >>> frame = pl.DataFrame({"items": [[5, 2, 3], [5]], "times": [[1, 3, 9], [6]]})
+    >>> frame.select(**by_time(5, Targets())).rows()
+    [(2, 2, 1), (0, None, None)]
     """
     before = pl.col("times").list.eval(pl.element() < instant).list.sum().cast(pl.Int64)
-    return {"before": before, "eligible": before >= 2}
+    n_targets = targets.count(before)
+    test = pl.when(before > 0).then(targets.place(n_targets, 1))
+    return {"before": before, "at_test": test, "at_validation": targets.place(n_targets - 1, 1)}
 
 
 def instant_of_share(times: Callable[[], Iterable[pl.Series]], share: float) -> int:
@@ -65,16 +108,6 @@ def instant_of_share(times: Callable[[], Iterable[pl.Series]], share: float) -> 
     return high
 
 
-def is_tested() -> pl.Expr:
-    """Return whether a history has its target, and at least one interaction before it.
-
-    >>> frame = pl.DataFrame({"items": [[5, 2], [5, 2], [5, 2]], "before": [0, 1, 2]})
-    >>> frame.select(is_tested()).to_series().to_list()
-    [False, True, False]
-    """
-    return (pl.col("before") > 0) & (pl.col("before") < pl.col("items").list.len())
-
-
 def validation_sample(users: Ints, *, n_users: int | Literal["all"], seed: int) -> Ints:
     """Return `n_users` of `users`, seeded, or all of them.
 
@@ -87,40 +120,41 @@ def validation_sample(users: Ints, *, n_users: int | Literal["all"], seed: int) 
 
 
 def with_offsets(histories: pl.DataFrame) -> pl.DataFrame:
-    """Return the histories, which have `before` and `validated` (Boolean), with the columns `OFFSETS` of a dataset.
+    """Return the histories, marked by a `SplitRule` and `validated` (Boolean), with the columns `OFFSETS` of a dataset.
 
-    The test target is the interaction at `before`. The validation target of validated users is the one before it.
-    Earlier interactions are for training.
+    Of validated users only what comes before the validation target is for training.
 
-    >>> frame = pl.DataFrame({"items": [[5, 2, 3], [5, 2]], "before": [2, 2], "validated": [True, False]})
+    >>> frame = pl.DataFrame({"items": [[5, 2, 3], [5, 2]], "validated": [True, False]}).with_columns(**LEAVE_ONE_OUT)
     >>> with_offsets(frame).select("n_train", "validation", "test").rows()
     [(1, 1, 2), (2, -1, -1)]
     """
-    before = pl.col("before")
+    validation = pl.when("validated").then("at_validation")
     offsets = {
-        "n_train": before - pl.col("validated"),
-        "validation": pl.when("validated").then(before - 1).otherwise(NO_TARGET),
-        "test": pl.when(is_tested()).then(before).otherwise(NO_TARGET),
+        "n_train": validation.fill_null(pl.col("before")),
+        "validation": validation.fill_null(NO_TARGET),
+        "test": pl.col("at_test").fill_null(NO_TARGET),
     }
     return histories.with_columns(**{name: offset.cast(pl.Int32) for name, offset in offsets.items()})
 
 
-def choose_split(settings: Preprocessing, parts: Parts) -> tuple[SplitRule, int | None]:
+def choose_split(settings: Preprocessing, parts: Parts, kinds: Sequence[str] = ()) -> tuple[SplitRule, int | None]:
     """Return the split rule and, for a split by time, the instant (seconds) at which the test begins, else None.
 
-    `parts` are all rows. Raises `DataError` for a split by time if the rows have no times.
+    `parts` are all rows, `kinds` those of their events. Raises `DataError` for a split by time if the rows have no
+    times, and for target events that are none of the kinds.
     """
+    targets = Targets(numbers_of_kinds("preprocessing.target_events", settings.target_events, kinds))
     if settings.split == "none":
         return ALL_FOR_TRAINING, None
     if settings.split == "leave_one_out":
-        return LEAVE_ONE_OUT, None
+        return leave_one_out(targets), None
     if "time" not in parts.columns:
         raise DataError('preprocessing.split = "time": the source has no times; choose "leave_one_out" or "none"')
     at = settings.split_at
     second = (
         instant(at) if isinstance(at, str) else instant_of_share(lambda: (p["time"] for p in parts.read("time")), at)
     )
-    return by_time(second), second
+    return by_time(second, targets), second
 
 
 class NumberedHistories:
@@ -184,7 +218,8 @@ class HistoryStats:
     """Hold statistics of all histories.
 
     `lengths` of each user's history; `train_counts` of each item; `validated` users; `time_span`, the first and the
-    last time, if known; whether the histories of all users `are_alike`.
+    last time, if known; whether the histories of all users `are_alike`; the number of interactions of each kind of
+    event, [] without kinds.
     """
 
     lengths: Ints
@@ -193,6 +228,7 @@ class HistoryStats:
     time_span: tuple[int, int] | None
     log: LogSurvey
     are_alike: bool = False
+    event_counts: Sequence[int] = ()
 
     def warnings(self, *, is_table: bool, now: float) -> list[str]:
         """Return a line for each probable problem of the rows; `now`: seconds since 1970."""
@@ -228,6 +264,7 @@ def history_stats(
     lengths, counts = np.zeros(n_users, np.int64), np.zeros(n_items, np.int64)
     eligible: list[pl.DataFrame] = []
     times: list[int] = []
+    events: Counter[int] = Counter()
     n_tested = 0
     are_alike, first_items = True, None
     log = LogSurvey(n_items, has_times="time" in histories.columns)
@@ -239,9 +276,12 @@ def history_stats(
             lengths[marked["user"].to_numpy()] = frame_lengths
             trained = marked.select(pl.col("items").list.head(pl.col("before")).explode(empty_as_null=False))
             counts += np.bincount(trained["items"].to_numpy(), minlength=n_items)
-            last = pl.col("items").list.get(pl.col("before") - 1, null_on_oob=True)
-            eligible.append(marked.filter("eligible").select("user", target=last))
-            n_tested += marked.filter(is_tested()).height
+            place = pl.col("at_validation")
+            held_out = pl.col("items").list.slice(place, pl.col("before") - place)
+            eligible.append(marked.filter(place.is_not_null()).select("user", held_out=held_out))
+            n_tested += marked["at_test"].count()
+            if "events" in marked.columns:
+                events.update(dict(marked["events"].explode(empty_as_null=False).value_counts().iter_rows()))
             if "times" in marked.columns:
                 times += marked.select(pl.col("times").list.min().min(), last=pl.col("times").list.max().max()).row(0)
             if are_alike and len(marked):
@@ -252,15 +292,22 @@ def history_stats(
         if settings.split == "time":
             lacks = "interactions both before and after preprocessing.split_at"
             advice = "choose another instant or share"
+        elif settings.target_events:
+            lacks = f"an interaction of {', '.join(settings.target_events)} behind {MIN_EVALUATED - 1} others"
+            advice = "name other kinds in preprocessing.target_events, or bring longer histories"
         else:
             lacks = f"{MIN_EVALUATED} interactions, as leave-one-out needs"
             advice = 'bring longer histories, relax the filters of [preprocessing], or train on all with split = "none"'
         raise DataError(f"none of the {n_users} users has {lacks}: no test could be made; {advice}")
-    users, targets = (pl.concat(eligible)[name].to_numpy() for name in ("user", "target"))
+    candidates = pl.concat(eligible)
+    users = candidates["user"].to_numpy()
     validated = np.zeros(n_users, bool)
     validated[validation_sample(users.astype(np.int64), n_users=settings.validation_users, seed=settings.seed)] = True
-    counts -= np.bincount(targets[validated[users]], minlength=n_items)
-    return HistoryStats(lengths, counts, validated, (min(times), max(times)) if times else None, log, are_alike)
+    items = candidates.filter(pl.Series(validated[users]))["held_out"].explode(empty_as_null=False)
+    counts -= np.bincount(items.to_numpy(), minlength=n_items)
+    n_events = [events[kind] for kind in range(max(events, default=-1) + 1)]
+    time_span = (min(times), max(times)) if times else None
+    return HistoryStats(lengths, counts, validated, time_span, log, are_alike, n_events)
 
 
 def item_table(

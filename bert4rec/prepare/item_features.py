@@ -5,6 +5,7 @@ or `vector` (ready-made numbers). Vocabularies and quantiles are fitted on the i
 value that is missing, or that no such item has, is the feature's value 0.
 """
 
+import difflib
 import json
 import re
 import zlib
@@ -21,9 +22,13 @@ from bert4rec.config.recognition import format_of
 from bert4rec.dataset.format import METADATA
 from bert4rec.dataset.item_features import FOLDER, VALUES, Bags, write_bags
 from bert4rec.prepare.column_inference import item_columns
-from bert4rec.runtime.errors import DataError
+from bert4rec.prepare.progress import LINE, BadRows
+from bert4rec.prepare.text_blocks import NEWLINE, Block, blocks
+from bert4rec.prepare.text_rows import LONGEST_SHOWN, NOT_UTF_8, Layout, parse, read_layout
+from bert4rec.runtime.errors import DataError, did_you_mean, pluralize
 
 VALUES_SCHEMA = {"feature": pl.String, "number": pl.Int64, "name": pl.String}
+BLOCK_BYTES = 1 << 24
 N_QUANTILES = 16
 N_WORDS = 4096  # buckets of hashed words
 FEWEST = 2  # items that must have a word
@@ -33,6 +38,9 @@ FEWEST_WORDS = 3.0  # fewest words on average in a text that is guessed to be a 
 SEPARATORS = ("|", ";", ", ")
 WORD = re.compile(r"[^\W_]+")
 MISSING = ("", "(no genres listed)")
+LIST_AS_TEXT = r"^\s*\[.*\]\s*$"
+ITEM_KEYS = ("item", "movieId")  # keys of an object of JSON lines that is an item
+MOVIES_DAT = ("movieId", "title", "genres")  # columns of movies.dat
 TAKEN = ("item", "original", "count", "train_count")  # columns of items.parquet
 
 
@@ -72,86 +80,165 @@ class ItemFile:
         return [*lines, *(f"  {column}: not used ({why})" for column, why in self.unused.items())]
 
 
-def read_item_file(path: str, kinds: Mapping[str, str], *, item_column: str, item_type: pl.DataType) -> ItemFile:
+def read_item_file(
+    path: str, kinds: Mapping[str, str], *, item_column: str, item_type: pl.DataType,
+    separators: Mapping[str, str] | None = None,
+) -> ItemFile:  # fmt: skip
     """Return the item file at `path`, with ids of `item_type`; the features are those of `kinds` or, if empty, guessed.
 
-    The ids are in the column `item_column`, or in one that is recognized. Raises `DataError`, in one line, for a file
-    that cannot be used.
+    The ids are in the column `item_column`, or in one that is recognized. `separators` are those of the features of a
+    dataset to extend. Raises `DataError`, in one line, for a file that cannot be used.
     """
-    table = _read(Path(path))
+    table = _read(Path(path), item_column, item_type)
     column = _id_column(path, table, item_column)
     if table.width == 1:
         raise DataError(f"{path}: has no column but {column}, so it says nothing of them; leave data.items_path out")
     if unknown := next((name for name in kinds if name not in table.columns), None):
-        raise DataError(f"data.item_features.{unknown}: {path} has no such column; it has: {', '.join(table.columns)}")
+        advice = did_you_mean(difflib.get_close_matches(unknown, table.columns, n=1))
+        has = ", ".join(table.columns)
+        raise DataError(f"data.item_features.{unknown}: {path} has no such column; it has: {has}{advice}")
     if column in kinds:
         raise DataError(f"data.item_features.{column}: is the id of the items; leave it out")
     if clash := next((name for name in table.columns if name in TAKEN and name != column), None):
         raise DataError(f'{path}: a column cannot be called "{clash}", as one of the dataset is; rename it')
-    rows = table.with_columns(original=pl.col(column).cast(item_type, strict=False)).drop(column)
-    if (bad := rows["original"].null_count()) and (
-        value := table.filter(rows["original"].is_null())[column][0]
-    ) is not None:
-        raise DataError(f'{path}: {column} "{value}": not an id like those of the log, which are numbers')
-    if bad:
-        raise DataError(f"{path}: {bad:,} rows have no {column}; every row needs the id of its item")
+    rows = table.with_columns(original=_ids(path, table[column], item_type)).drop(column)
     rows = rows.unique(maintain_order=True) if not _has_lists(rows) else rows
     if len(twice := rows.filter(pl.col("original").is_duplicated())):
         raise DataError(f'{path}: item "{twice["original"][0]}" has two rows; leave one row for each item')
-    features, unused = _features(path, rows, kinds)
+    features, unused = _features(path, rows, kinds, separators)
+    if not features:
+        why = ", ".join(f"{name} ({reason})" for name, reason in unused.items())
+        advice = "name a kind, as in --data.item_features.COLUMN=category, or leave data.items_path out"
+        raise DataError(f"{path}: none of its columns can be used: {why}; {advice}")
     return ItemFile(rows, features, unused)
+
+
+def _ids(path: str, column: pl.Series, item_type: pl.DataType) -> pl.Series:
+    """Return the ids of the items as `item_type`. Raises `DataError` for a row without one that is like the log's."""
+    ids = column.cast(item_type, strict=False) if not column.dtype.is_nested() else pl.Series([None] * len(column))
+    is_bad = ids.is_null()
+    if column.dtype.is_float() and item_type.is_integer():
+        is_bad |= ids.cast(column.dtype) != column
+    if missing := column.null_count():
+        raise DataError(
+            f"{path}: {pluralize(missing, 'row')} without {column.name}; every row needs the id of its item"
+        )
+    if is_bad.any():
+        value = _shown(column.filter(is_bad)[0])
+        raise DataError(f"{path}: {column.name} {value}: not an id like those of the log, which are numbers")
+    return ids
 
 
 def _has_lists(rows: pl.DataFrame) -> bool:
     return any(dtype.is_nested() for dtype in rows.dtypes)
 
 
-def _read(path: Path) -> pl.DataFrame:
+def _shown(value: Any) -> str:
+    """Return a value as JSON, cut to a length for a message."""
+    value = value.to_list() if isinstance(value, pl.Series) else value
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…"
+
+
+def _read(path: Path, item_column: str, item_type: pl.DataType) -> pl.DataFrame:
     """Return the table in the file at `path`, with typed columns."""
     try:
         kind = format_of(path)
-        if path.suffix.lower() == ".dat":
-            lines = pl.DataFrame({"line": _text(path).split("\n")}).filter(pl.col("line").str.strip_chars() != "")
-            parts = lines["line"].str.strip_chars_end("\r").str.split("::").list
-            return pl.DataFrame(
-                {"movieId": parts.get(0), "title": parts.get(1), "genres": parts.get(2, null_on_oob=True)}
-            )
         if kind == "parquet":
             table = pl.read_parquet(path, glob=False)
         elif kind in ("arrow file", "arrow stream"):
             table = (pl.read_ipc if kind == "arrow file" else pl.read_ipc_stream)(path)
         elif kind == "json lines" or path.suffix.lower() == ".json":
-            table = _read_json(path)
+            table = _read_json(path, {item_column, *ITEM_KEYS})
         else:
-            first = _text(path).partition("\n")[0]
-            separator = max(("\t", ";", ",", "|"), key=first.count)
-            table = pl.read_csv(_text(path).encode(), separator=separator, infer_schema_length=None)
-    except (pl.exceptions.PolarsError, ValueError, OSError) as error:
+            table = _read_text(path, item_column, item_type)
+    except (pl.exceptions.PolarsError, TypeError, ValueError, OSError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise DataError(f"{path}: cannot be read as a table of items: {reason}; correct data.items_path") from None
     if not len(table):
         raise DataError(f"{path}: holds no items; name another file in data.items_path")
+    if "" in table.columns:
+        number = 1 + table.columns.index("")
+        raise DataError(f"{path}: column {number} of {table.width} has no name; name it, or leave it out of the file")
+    table = table.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
     return table.with_columns(pl.col(pl.String).replace(dict.fromkeys(MISSING)))
 
 
-def _text(path: Path) -> str:
-    content = path.read_bytes()
+def _content(path: Path) -> str:
+    """Return the text of a file, unpacked. Raises `DataError` if it is empty or not UTF-8."""
+    content = b"".join(block.text for block in blocks(path, size=BLOCK_BYTES, quoted=False))
+    if not content.strip():
+        raise DataError(f"{path}: is empty; name another file in data.items_path")
     try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return content.decode("latin-1")  # the encoding of the older MovieLens files
+        return content.decode()
+    except UnicodeDecodeError as error:
+        if path.suffix.lower() == ".dat":
+            return content.decode("latin-1")  # the encoding of the older MovieLens files
+        raise DataError(f"{path}, line {1 + content.count(NEWLINE, 0, error.start)}: {NOT_UTF_8}") from None
 
 
-def _read_json(path: Path) -> pl.DataFrame:
-    """Return JSON lines, or one object {item: values}, as the attribute files of S3-Rec have."""
-    text = _text(path)
+def _read_text(path: Path, item_column: str, item_type: pl.DataType) -> pl.DataFrame:
+    """Return the rows of CSV, or of `movies.dat`. Raises `DataError` for a line with another number of fields."""
+    text = _content(path).rstrip("\r\n")
+    header, _, body = text.partition("\n")
+    if path.suffix.lower() == ".dat":
+        layout, block = Layout(MOVIES_DAT, b"::", quoted=False, header=()), Block(path, text.encode(), 1, 0)
+    else:
+        layout = read_layout(path, separator=max(("\t", ";", ",", "|"), key=header.count), has_header=True)
+        block = Block(path, body.encode(), 2, 0)
+    if twice := next((name for name in layout.header if layout.header.count(name) > 1), None):
+        raise DataError(f'{path}: two columns are called "{twice}"; rename one')
+    bad = BadRows()
+    frames = [*parse(block, layout, bad)] if block.text else []
+    if bad.total:
+        more = f" (and {pluralize(bad.total - 1, 'line')} more)" if bad.total > 1 else ""
+        raise DataError(f"{bad.shown[0]}{more}; correct the line")
+    fields = pl.concat([frame.drop(LINE) for frame in frames]) if frames else pl.DataFrame(schema=[*layout.columns])
+    typed = pl.read_csv(fields.write_csv().encode(), infer_schema_length=None)
+    if item_type != pl.String or not len(fields):
+        return typed
+    return typed.with_columns(fields[_id_column(str(path), typed, item_column)])  # "007" is not 7
+
+
+def _read_json(path: Path, id_keys: set[str]) -> pl.DataFrame:
+    """Return JSON lines, or one object {item: list of values}, as the attribute files of S3-Rec have."""
+    text = _content(path)
     try:
-        content = json.loads(text)
+        content = _json(text, f"{path}")
     except ValueError:
-        return pl.read_ndjson(text.encode(), infer_schema_length=None)
-    if not isinstance(content, dict) or not all(isinstance(values, list) for values in content.values()):
-        raise ValueError("expected one object a line, or one object with a list of values for each item")
-    return pl.DataFrame({"item": [*content], "attributes": [*content.values()]})
+        content = None
+    if isinstance(content, dict) and not any(isinstance(content.get(key), str | int) for key in id_keys):
+        for item, values in content.items():
+            if not isinstance(values, list):
+                raise DataError(
+                    f'{path}: item "{item}" has {_shown(values)}; expected: a list of values, as in {{"7": ["drama"]}},'
+                    ' or one object a line with the id of its item, as in {"item": 7, "genre": "drama"}'
+                )
+        return pl.DataFrame({"item": [*content], "attributes": [*content.values()]}, strict=False)
+    rows = []
+    for number, line in enumerate(text.rstrip().split("\n"), 1):
+        place = f"{path}, line {number}"
+        try:
+            row = _json(line, place)
+        except ValueError:
+            row = line
+        if not isinstance(row, dict):
+            raise DataError(f'{place}: {_shown(row)} is not a JSON object; expected: one a line, as in {{"item": 7}}')
+        rows.append(row)
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def _json(text: str, place: str) -> Any:
+    """Return the value of a JSON text. Raises `DataError` for a key that comes twice in an object."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            twice = next(key for key in found if [name for name, _ in pairs].count(key) > 1)
+            raise DataError(f'{place}: the key "{twice}" comes twice in an object; leave one')
+        return found
+
+    return json.loads(text, object_pairs_hook=once)
 
 
 def _id_column(path: str, table: pl.DataFrame, item_column: str) -> str:
@@ -166,7 +253,9 @@ def _id_column(path: str, table: pl.DataFrame, item_column: str) -> str:
     return likely[0]
 
 
-def _features(path: str, rows: pl.DataFrame, kinds: Mapping[str, str]) -> tuple[list[Feature], dict[str, str]]:
+def _features(
+    path: str, rows: pl.DataFrame, kinds: Mapping[str, str], separators: Mapping[str, str] | None
+) -> tuple[list[Feature], dict[str, str]]:
     """Return the features of the columns, named by `kinds` or guessed, and why other columns are not used."""
     features, unused = [], {}
     for column in rows.drop("original"):
@@ -175,12 +264,13 @@ def _features(path: str, rows: pl.DataFrame, kinds: Mapping[str, str]) -> tuple[
             named = kinds.get(column.name, "ignore")
             why = "data.item_features does not name it" if column.name not in kinds else "data.item_features"
             separator = separator or _separator(column) or "|" if named == "categories" else ""
+            separator = (separators or {}).get(column.name) or separator
             kind = named
         if kind == "ignore":
             unused[column.name] = why
             continue
-        feature = Feature(column.name, kind, separator if column.dtype == pl.String else "")
-        _check(path, column, feature)
+        feature = Feature(column.name, kind, "" if column.dtype.is_nested() or kind != "categories" else separator)
+        _check(path, rows.select("original", column).drop_nulls(), feature, extends=separators is not None)
         features.append(feature)
     return features, unused
 
@@ -188,22 +278,24 @@ def _features(path: str, rows: pl.DataFrame, kinds: Mapping[str, str]) -> tuple[
 def _guess(column: pl.Series) -> tuple[str, str, str]:
     """Return the kind of a column, the separator of its categories, and why it is ignored, if it is."""
     values = column.drop_nulls()
-    if not len(values):
+    if not len(values) or (isinstance(column.dtype, pl.List) and not values.list.len().max()):
         return "ignore", "", "empty"
-    if column.dtype.is_nested():
+    if column.dtype.is_nested() or column.dtype == pl.Binary:
         inner = getattr(column.dtype, "inner", None)
         if inner is None or inner.is_nested():
             return "ignore", "", f"{column.dtype} is no value or list of values"
         return ("vector" if inner.is_float() else "categories"), "", ""
     n_values = values.n_unique()
     if n_values == 1:
-        return "ignore", "", f"the same for all items: {values[0]}"
+        return "ignore", "", f"the same for all items: {_shown(values[0])}"
     if column.dtype == pl.Boolean:
         return "category", "", ""
     if column.dtype.is_numeric():
         return ("category" if column.dtype.is_integer() and n_values <= N_QUANTILES else "number"), "", ""
     if column.dtype.is_temporal():
         return "number", "", ""
+    if values.str.contains(LIST_AS_TEXT).all():
+        return "ignore", "", f"lists written as text, as {_shown(values[0])}; write the values as a|b"
     if separator := _separator(column):
         return "categories", separator, ""
     n_words = values.str.count_matches(WORD.pattern).mean()
@@ -228,32 +320,49 @@ def _separator(column: pl.Series) -> str:
     return ""
 
 
-def _check(path: str, column: pl.Series, feature: Feature) -> None:
-    """Raise `DataError` if the values of a column do not fit the kind of the feature."""
-    place = f"{path}: data.item_features.{column.name}"
-    values = column.drop_nulls()
+def _check(path: str, rows: pl.DataFrame, feature: Feature, *, extends: bool) -> None:
+    """Raise `DataError` if the values of a column do not fit the kind of the feature, naming the first that does not.
+
+    `rows` are those with a value, `extends` is whether the kind was chosen for other rows of the same column.
+    """
+    column, kind, _ = feature
+    place = f'{path}: data.item_features.{column} = "{kind}"'
+    values, dtype = rows[column], rows[column].dtype
     if not len(values):
         raise DataError(f"{place}: the column is empty; leave it out")
-    is_list = column.dtype.is_nested()
-    if feature.kind == "vector":
-        if not is_list:
-            raise DataError(f'{place} = "vector": must be a list of numbers, not "{values[0]}"')
-        lengths = values.cast(pl.List(pl.Float32), strict=False).list.len()
-        if lengths.n_unique() > 1 or lengths[0] == 0:
-            shown = sorted(lengths.unique().to_list())[:3]
-            raise DataError(f'{place} = "vector": the vectors have different lengths, {shown}; all must have the same')
-        each = values.cast(pl.List(pl.Float32), strict=False).explode()
-        if each.null_count() or not each.is_finite().all():
-            raise DataError(f'{place} = "vector": some numbers are missing or not finite; leave such items empty')
-    elif feature.kind == "number":
-        numbers = None if is_list else values.cast(pl.Float64, strict=False)
-        if numbers is None or numbers.null_count():
-            first = (values if numbers is None else values.filter(numbers.is_null())).to_list()[0]
-            raise DataError(f'{place} = "number": "{first}" is no number; choose another kind')
-        if not numbers.is_finite().all():
-            raise DataError(f'{place} = "number": some numbers are not finite; leave the values of such items empty')
-    elif is_list and feature.kind != "categories":
-        raise DataError(f'{place} = "{feature.kind}": has lists; choose categories')
+    inner = getattr(dtype, "inner", pl.Struct({}) if dtype.is_nested() else None)
+    no_value = pl.Binary in (dtype, inner) or (inner is not None and inner.is_nested())
+    is_bad, expected = pl.repeat(True, len(values), eager=True), ""
+    if no_value:
+        expected = "a value or a list of values, or the kind ignore"
+    elif kind == "vector":
+        expected = "a list of finite numbers, none of them missing"
+        if inner is not None and inner.is_numeric():
+            numbers = values.cast(pl.List(pl.Float32))
+            is_bad = ~numbers.list.eval(pl.element().is_finite().fill_null(value=False)).list.all()
+            lengths = numbers.list.len()
+            if not is_bad.any():
+                is_bad, expected = lengths != max(1, lengths[0]), f"all vectors of one length, such as {lengths[0]}"
+    elif inner is not None:
+        is_bad, expected = is_bad & (kind != "categories"), "one value; for lists choose categories"
+    elif kind == "number":
+        expected = "a finite number, or another kind"
+        if dtype != pl.Boolean:
+            numbers = values.cast(pl.Float64, strict=False)
+            is_bad = ~numbers.is_finite().fill_null(value=False)
+    elif dtype == pl.String:
+        is_bad = is_bad & (kind != "words" and values.str.contains(LIST_AS_TEXT).all())
+        expected = "no list written as text; write the values as a|b, or the file as JSON lines or Parquet"
+    elif kind == "category":
+        is_bad, expected = ~values.cast(pl.Float64, strict=False).is_finite(), "a finite number, or nothing"
+        is_bad = is_bad & dtype.is_float()
+    else:
+        is_bad, expected = is_bad & (not extends), "a text; for these values choose category or number"
+    if is_bad.any():
+        item, value = rows.filter(is_bad).row(0)
+        raise DataError(f'{place}: item "{item}" has {_shown(value)}; expected: {expected}')
+    if not len(_values(values, kind, feature.separator).drop_nulls()):
+        raise DataError(f"{place}: the column has no value; leave it out")
 
 
 def _values(column: pl.Series, kind: str, separator: str) -> pl.Series:

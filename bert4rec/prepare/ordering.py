@@ -1,7 +1,7 @@
 """Sort rows by user and time, out of core, and number the items."""
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +9,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bert4rec.dataset.format import ITEMS, NO_ITEM, USERS
+from bert4rec.dataset.format import ITEMS, NO_ITEM, USERS, kinds_of
+from bert4rec.dataset.reader import read_metadata
 from bert4rec.runtime.errors import DataError
 
 ROWS_PER_GROUP = 1 << 16  # rows of a row group: the least that a range of users reads from each run
@@ -162,7 +163,7 @@ def chunked(frames: Iterable[pl.DataFrame], size: int) -> Iterator[pl.DataFrame]
     yield from chunks.rest()
 
 
-LISTS = {"item": "items", "time": "times", "rating": "ratings"}
+LISTS = {"item": "items", "time": "times", "rating": "ratings", "event": "events"}
 
 
 def in_time_order(interactions: pl.DataFrame, *, newest_first: bool = False) -> pl.DataFrame:
@@ -195,7 +196,7 @@ def with_codes(interactions: pl.DataFrame, items: pl.DataFrame) -> pl.DataFrame:
 
 
 def to_histories(interactions: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per user, in the order of the rows: `user`, `items` and, if known, `times` and `ratings`.
+    """Return one row per user, in the order of the rows: `user`, `items` and, if known, other lists.
 
     >>> to_histories(pl.DataFrame({"user": [0, 0, 1], "item": [4, 2, 3]})).rows()
     [(0, [4, 2]), (1, [3])]
@@ -209,10 +210,14 @@ Ids = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class ExistingIds:
-    """Hold the ids of the dataset to extend by dense id: `users` (`original`, `user`), `items` (`original`, `item`)."""
+    """Hold the ids of the dataset to extend by dense id: `users` (`original`, `user`), `items` (`original`, `item`).
+
+    `kinds` of events are by number, () if it has none.
+    """
 
     users: pl.DataFrame
     items: pl.DataFrame
+    kinds: Sequence[str] = ()
 
 
 def read_known(folder: Path) -> ExistingIds:
@@ -222,7 +227,7 @@ def read_known(folder: Path) -> ExistingIds:
         items = pl.read_parquet(folder / ITEMS, columns=["original", "item"])
     except (OSError, pl.exceptions.PolarsError):
         raise DataError(f"{folder}: no dataset folder with {USERS} and {ITEMS}; correct data.extends") from None
-    return ExistingIds(users, items)
+    return ExistingIds(users, items, kinds_of(read_metadata(folder)))
 
 
 class Distinct:

@@ -11,6 +11,7 @@ import polars as pl
 
 from bert4rec.config.recognition import PACKED, SUFFIXES, format_of, has_sequences, matching_files, recognize
 from bert4rec.config.tables import Data, Preprocessing
+from bert4rec.dataset.format import NO_EVENT
 from bert4rec.prepare.column_inference import columns_by_position, infer_columns
 from bert4rec.prepare.columns import IDS, Fields, all_decimal, column_advice, is_row
 from bert4rec.prepare.ordering import Distinct
@@ -104,9 +105,10 @@ class Interactions:
     """Read the interactions in `files` of the `source`, whose `columns` are field → name in the file.
 
     Iterating yields a frame of usable rows (`user`, `item`: Int64 or String; `time`: Int64 seconds; `rating`: Float32;
-    `is_read`: Boolean), and how many of the `n_bytes` have been read so far. Reading fills `bad` (the unusable rows),
-    `words` (of sequences) and `titles`. Text is read `block_bytes` at a time. `newest_first`: the order of rows without
-    times. `decimal_ids`: fields whose ids are whole numbers written as "7.0". `only_first`: read only the first rows.
+    `is_read`: Boolean; `event`: Int16), and how many of the `n_bytes` have been read so far. Reading fills `bad` (the
+    unusable rows), `words` (of sequences), `titles` and `kinds` (of events, by number). Text is read `block_bytes` at a
+    time. `newest_first`: the order of rows without times. `decimal_ids`: fields whose ids are whole numbers written as
+    "7.0". `only_first`: read only the first rows.
     """
 
     source: FileSource
@@ -120,6 +122,7 @@ class Interactions:
     bad: BadRows = field(default_factory=BadRows)
     words: Words = field(default_factory=Words)
     titles: Distinct = field(default_factory=lambda: Distinct(title=pl.String))
+    kinds: list[str] = field(default_factory=lambda: [NO_EVENT])
 
     def __iter__(self) -> Iterator[Part]:
         for rows, done in self.usable():
@@ -147,6 +150,7 @@ class Interactions:
             whole_number_ids=self.source.form == "text",
             times=replace(self.times),
             decimal_ids=self.decimal_ids,
+            kinds=self.kinds,
         )
         before = 0
         for path in self.files:
@@ -174,8 +178,9 @@ class Interactions:
         return Table(path, "text", self.source.separator, self.source.has_header, tuple(self.columns.values()), types)
 
     def again(self, **changes: Any) -> "Interactions":
-        """Return a copy with `changes`, to be read separately: it has its own `bad`, `words` and `titles`."""
-        return replace(self, bad=BadRows(), words=Words(), titles=Distinct(title=pl.String), **changes)
+        """Return a copy with `changes`, to be read separately: it has its own `bad`, `words`, `titles` and `kinds`."""
+        titles = Distinct(title=pl.String)
+        return replace(self, bad=BadRows(), words=Words(), titles=titles, kinds=[*self.kinds], **changes)
 
     def check(self, n_users: int) -> None:
         """Raise `DataError` for a problem that only all rows together show; `n_users` is their number of users."""
@@ -277,7 +282,7 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, text_ids: Col
 
 
 def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_named: bool) -> Interactions:
-    """Return the rows of the file at `path` with histories to recommend for: `user`, `item` and, if known, `time`.
+    """Return the rows of the file at `path` with histories to recommend for: `user`, `item`, if known `time`, `event`.
 
     The file has the columns of `data`, or the columns user, item and optionally time, or it is one that a preparation
     recognizes. With `is_named`, only the columns of `data` are accepted. Raises `DataError`.
@@ -298,6 +303,7 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
             time = next((name for name in (columns["time"], "time") if name in present), "")
             source = replace(SOURCES["table"], separator=separator, has_header=has_header)
             found = {"user": columns["user"], "item": columns["item"]} | ({"time": time} if time else {})
+            found |= _event_column(data, present)
             time_format = data.time_format if time == data.time_column else unit_of_numbers(data.time_format)
             rows = Interactions(source, (file,), found, Times(time_format), HISTORY_BYTES, newest_first)
             return replace(rows, decimal_ids=decimal_id_fields(rows, IDS))
@@ -311,11 +317,17 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
     source = replace(SOURCES["table"], separator=data.separator, has_header=data.has_header)
     rows = Interactions(source, (file,), {}, Times(data.time_format), HISTORY_BYTES, of_data[-1])
     try:
-        columns = _columns_of_table(rows, data.model_copy(update={"rating_column": "", "title_column": ""}))
+        unused = dict.fromkeys(("rating_column", "title_column", "event_column"), "")
+        columns = _columns_of_table(rows, data.model_copy(update=unused))
     except ColumnUnknownError as error:
         raise DataError(f"{error.question}; name one with --data.{error.field}_column=COLUMN") from None
-    rows = replace(rows, columns=columns)
+    rows = replace(rows, columns=columns | _event_column(data, present))
     return replace(rows, decimal_ids=decimal_id_fields(rows, IDS))
+
+
+def _event_column(data: Data, present: Collection[str]) -> dict[str, str]:
+    """Return the column of the kinds of events in a file of histories: as in `data`, else "event"; {} without one."""
+    return next(({"event": name} for name in (data.event_column, "event") if name and name in present), {})
 
 
 def _recognized(path: str) -> str:
@@ -357,6 +369,7 @@ def named_columns(data: Data) -> dict[str, str]:
     """
     named = {
         "user": data.user_column, "item": data.item_column, "time": data.time_column, "rating": data.rating_column,
+        "event": data.event_column,
         "title": "" if data.titles_path and data.title_column == "auto" else data.title_column,
     }  # fmt: skip
     if missing := next((field for field in IDS if not named[field]), ""):

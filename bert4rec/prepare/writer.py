@@ -318,7 +318,8 @@ def write_histories(
 ) -> tuple[list[FolderWriter], HeldOutCounts]:  # fmt: skip
     """Write the histories and the negatives; return their writers and the counts of held-out users."""
     names = histories.columns
-    columns = history_columns(has_times="time" in names, has_ratings="rating" in names)
+    has = {f"has_{name}s": name in names for name in ("time", "rating", "event")}
+    columns = history_columns(**has)
     writers = [
         FolderWriter(folder / HISTORIES, columns),
         FolderWriter(folder / NEGATIVE_ITEMS, NEGATIVE_COLUMNS),

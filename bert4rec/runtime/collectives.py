@@ -161,10 +161,11 @@ class Partition:
 class Decision(NamedTuple):
     """Hold the positions to predict in the global batch; whether to report, to stop, to save; a signal or 0.
 
-    `counts` are the positions of each rank's batch, those without a target included; empty if no rank has any.
+    Positions count by their weights in the loss. `counts` are the positions of each rank's batch, those without a
+    target included; empty if no rank has any.
     """
 
-    positions: int = 0
+    positions: float = 0
     report: bool = False
     out_of_time: bool = False
     save: bool = False
@@ -194,7 +195,7 @@ class StepSync:
         self._message: Message | None = None
 
     def start(
-        self, positions: Tensor | int = 0, *, count: int = 0, report: bool = False, out_of_time: bool = False,
+        self, positions: Tensor | float = 0, *, count: int = 0, report: bool = False, out_of_time: bool = False,
         save: bool = False,
     ) -> None:  # fmt: skip
         """Send this process's requests, and what it has in the step after the current one.
@@ -203,9 +204,8 @@ class StepSync:
         """
         assert self._message is None, "the previous message is still pending"
         number = self._interruption.number
-        mine = torch.tensor(
-            [positions, count, report, out_of_time, save, *(number == signal for signal in SIGNALS)], dtype=torch.int64
-        )
+        signals = (number == signal for signal in SIGNALS)
+        mine = torch.tensor([positions, count, report, out_of_time, save, *signals], dtype=torch.float64)
         # Not an all-reduce: gloo passes it twice around a ring of all processes.
         sent = mine.repeat(dist.get_world_size())
         received = torch.empty_like(sent)
@@ -224,7 +224,7 @@ class StepSync:
         n_positions, n_counted, *votes = received.sum(0).tolist()
         report, out_of_time, save, *signals = map(bool, votes)
         interrupted = next(itertools.compress(SIGNALS, signals), 0)
-        counts = tuple(received[:, 1].tolist()) if n_counted else ()
+        counts = tuple(map(int, received[:, 1].tolist())) if n_counted else ()
         return Decision(n_positions, report, out_of_time, save, interrupted, counts)
 
     def interrupted(self) -> int:

@@ -56,6 +56,14 @@ class Interrupted(UserError):  # noqa: N818  # nothing went wrong
         self.advice = "continue with --resume=auto"
 
 
+def did_you_mean(names: Sequence[str]) -> str:
+    """Return the end of a message: `; did you mean a, b or c?`, or "" without names."""
+    if not names:
+        return ""
+    *others, last = names
+    return f"; did you mean {', '.join(others)}{' or ' * bool(others)}{last}?"
+
+
 def rounded(number: float) -> str:
     """Return `number` with three digits, or all digits before the decimal point: 3.66, 0.412, 40, 1,390."""
     return f"{number:,.0f}" if abs(number) >= 100 or number == round(number) else f"{number:.3g}"

@@ -39,7 +39,8 @@ from bert4rec.sharding.torchrec_internals import (
 
 ROWS_PER_BLOCK = 4096
 EMBEDDING_SCALE = 0.02  # standard deviation of item and position vectors, as in BERT (Devlin et al. 2019)
-POSITIONS, TIMES = "encoder.positions.weight", ("encoder.gaps.weight", "encoder.dates.weight")
+POSITIONS = "encoder.positions.weight"
+FROM_ZERO = ("encoder.gaps.weight", "encoder.dates.weight", "encoder.events.weight")
 
 
 @torch.no_grad()
@@ -75,7 +76,7 @@ def _fill_rows(part: Tensor, name: str, row: int, column: int, width: int, seed:
 def _dense_weight(name: str, value: Tensor, seed: int) -> Tensor:
     if "norm.weight" in name:
         return torch.ones_like(value, device="cpu")
-    if name.endswith("bias") or name in TIMES:
+    if name.endswith("bias") or name in FROM_ZERO:
         return torch.zeros_like(value, device="cpu")
     scale = EMBEDDING_SCALE if name in (MASK, POSITIONS, FEATURE_VALUES) else math.sqrt(2 / sum(value.shape))
     return _normal(value.shape, seed, name, 0) * scale

@@ -14,8 +14,8 @@ from bert4rec.checkpoint.run_folder import CHECKPOINTS
 from bert4rec.config.kinds import BASELINES, KINDS, needs_negatives
 from bert4rec.config.resolve import Facts, max_len, resolve
 from bert4rec.config.tables import ALL_BASELINES_UP_TO, ALL_BASELINES_UP_TO_SCORES, Config, Table
-from bert4rec.dataset.format import TEST
-from bert4rec.dataset.histories import TrainingPairs, TrainingWindows
+from bert4rec.dataset.format import TEST, numbers_of_kinds
+from bert4rec.dataset.histories import Histories, TrainingPairs, TrainingWindows
 from bert4rec.dataset.reader import Dataset, Sizes
 from bert4rec.evaluation.evaluator import BatchCallback, Evaluator
 from bert4rec.evaluation.ranker import Metrics
@@ -70,10 +70,11 @@ def training_windows(config: Config, dataset: Dataset) -> TrainingWindows:
 
 
 def sizes_of(config: Config, dataset: Dataset) -> Sizes:
-    """Return the number of items, the number of users, the mean length of a window, and the sizes of the features."""
+    """Return the numbers of items, users and kinds of events, the mean length of a window, the sizes of features."""
     features = dataset.features if config.model.item_features else None
     length = training_windows(config, dataset).mean_length
-    return Sizes(dataset.n_items, dataset.n_users, length, features.sizes if features else None)
+    n_events = len(dataset.histories.kinds)
+    return Sizes(dataset.n_items, dataset.n_users, length, features.sizes if features else None, n_events)
 
 
 def feature_reader(config: Config, dataset: Dataset) -> FeatureReader | None:
@@ -113,6 +114,8 @@ def _shape(config: Config, sizes: Sizes) -> dict[str, Any]:
     table_sizes = {"n_items": sizes.items, "n_users": sizes.users}
     shape = {name: table_sizes[name] for name in kind.size_arguments}
     shape |= {name: getattr(config.model, name) for name in kind.settings}
+    if kind.is_transformer and sizes.events:
+        shape["n_events"] = sizes.events
     if sizes.features is None:
         return shape
     return shape | {"features": FeatureSettings(sizes.features, config.model.id_dropout)}
@@ -249,7 +252,35 @@ def choose_features(config: Config, dataset: Dataset, features: FeatureReader | 
 
 def training_examples(config: Config, windows: TrainingWindows, *, n_items: int) -> Examples:
     """Return the training examples of the model."""
-    return model_class(config.model.kind).examples(windows, n_items=n_items, **_of_examples(config))
+    weights = event_weights(config, windows.histories)
+    settings = _of_examples(config) | {"event_weights": weights}
+    return model_class(config.model.kind).examples(windows, n_items=n_items, **settings)
+
+
+def event_weights(config: Config, histories: Histories) -> list[float]:
+    """Return the weight in the loss of each kind of event by number, 0 for one that is not predicted; [] if all are 1.
+
+    Raises `DataError` for unknown kinds and if no weight is positive, `SettingsError` for a loss that has no weights.
+    """
+    named, targets = config.training.event_weights, histories.target_kinds
+    if not named and not targets:
+        return []
+    numbers = numbers_of_kinds("training.event_weights", named, histories.kinds)
+    if config.training.loss == "mse":
+        raise SettingsError(
+            'training.loss = "mse": learns all ratings; expected: no training.event_weights and a dataset without '
+            "preprocessing.target_events"
+        )
+    weights = [float(not targets or number in targets) for number in range(len(histories.kinds))]
+    for number, weight in zip(numbers, named.values(), strict=True):
+        weights[number] *= weight
+    if not any(weights):
+        predicted = ", ".join(histories.kinds[number] for number in targets) or "all of them"
+        raise DataError(
+            f"training.event_weights = {json.dumps(named)}: no kind of event is left to learn from (predicted: "
+            f"{predicted}); give one of them a weight above 0"
+        )
+    return weights if set(weights) != {1.0} else []
 
 
 def _of_examples(config: Config) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from bert4rec.checkpoint.store import verify
 from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import METADATA, NO_ITEM
-from bert4rec.dataset.reader import Dataset, Sizes, open_dataset, problem_of, read_metadata
+from bert4rec.dataset.reader import Dataset, Sizes, open_dataset, problem_of, read_metadata, require_kinds
 from bert4rec.evaluation.evaluator import EVALUATED, Evaluator
 from bert4rec.evaluation.scorers import KnownItems
 from bert4rec.feed.features import FeatureReader, feature_reader_of
@@ -92,6 +92,7 @@ def _open_dataset(config: Config, trained: Trained, *, verify: bool) -> Dataset:
         advice = "name the folder behind the run, if it was moved"
         raise DataError(f"{folder}: no dataset folder (no {METADATA}); {advice}")
     dataset = open_dataset(folder, verify=verify, with_times=config.model.knows_times)
+    require_kinds(folder, dataset.metadata, trained.kinds)
     if not trained.kind.is_transformer and dataset.metadata["fingerprint"] != trained.metadata["fingerprint"]:
         raise DataError(
             f"{folder}: is not the dataset that the model was trained on, and a matrix factorisation can only score "
@@ -145,7 +146,8 @@ def _complete(
 ) -> Evaluation:
     config = resolved(config, world, dataset)
     features = _features(trained, dataset)
-    sizes = Sizes(trained.n_items, dataset.n_users, features=features.sizes if features else None)
+    feature_sizes = features.sizes if features else None
+    sizes = Sizes(trained.n_items, dataset.n_users, features=feature_sizes, events=len(trained.kinds))
     plan = plan_of_all(config, world, sizes, trains=False)
     logger.info(summary(plan))
     logger.info(f"weights: {trained.folder}; dataset: {dataset.folder}")

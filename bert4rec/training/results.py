@@ -90,6 +90,7 @@ def _about_dataset(dataset: Dataset, held_out: Mapping[str, HeldOut]) -> dict[st
         **{key: metadata[key] for key in ("source", "users", "items", "rows", "fingerprint")},
         **{key: metadata["preprocessing"][key] for key in ("split", "n_eval_negatives")},
         **{key: metadata[key] for key in FACTS if key in metadata},
+        **{key: value for key, value in metadata["preprocessing"].items() if key == "target_events"},
         "findings": [finding._asdict() for finding in findings(metadata)],
         "file": metadata.get("created_from", {}).get("name", ""),
         "file_sha256": metadata.get("created_from", {}).get("sha256", ""),

@@ -62,8 +62,9 @@ def _prepare(config: Config, store: dist.Store) -> tuple[tuple[Processes, Datase
         config.data.folder, preprocessing=config.preprocessing.recipe,
         verify=world.local_rank == 0, with_times=config.model.knows_times,
     )  # fmt: skip
-    if not dataset.histories.n_train.any():
+    if not dataset.histories.n_train_with_target.any():
         raise DataError(f"{dataset.folder}: has no training interactions; loosen the filters of [preprocessing]")
+    build.event_weights(config, dataset.histories)  # fail before the start
     if config.training.loss == "mse" and not dataset.histories.has_ratings:
         raise DataError(
             f'{dataset.folder}: has no ratings, but training.loss = "mse" needs them; prepare data with ratings (from '

@@ -81,8 +81,10 @@ class Context:
 
     def checkpoint_metadata(self) -> dict[str, Any]:
         """Return the metadata of the run that every checkpoint holds."""
+        kinds = self.dataset.histories.kinds
         return {
             "facts_version": run_folder.METADATA_VERSION,
+            **({"events": list(kinds)} if kinds else {}),
             "config": self.settings,
             "fingerprint": self.dataset.metadata["fingerprint"],
             "n_items": self.dataset.n_items,
@@ -172,9 +174,11 @@ def _origin(config: Config, dataset: Dataset) -> Path | None:
         return None
     folder, facts = resume.best_of(Path(config.run.init_from))
     saved = facts["config"]["model"] | {"n_items": facts["n_items"], "items (their ids)": facts["items"]}
+    saved["kinds of events"] = facts.get("events", [])
     shape = {"kind", *KINDS[config.model.kind].settings} - {"dropout"}
     current = config.model.model_dump(mode="json", include=shape)
     current |= {"n_items": dataset.n_items, "items (their ids)": dataset.first_ids}
+    current["kinds of events"] = list(dataset.histories.kinds)
     if dataset.n_items > facts["n_items"] and not problem_of(
         dataset, n_items=facts["n_items"], first_ids=facts["items"]
     ):

@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from bert4rec.dataset.format import NO_ITEM, RATINGS
+from bert4rec.dataset.format import RATINGS
 from bert4rec.evaluation.evaluator import BatchCallback
 from bert4rec.evaluation.ranker import Metrics
-from bert4rec.feed.batch import AnyBatch, mapped
+from bert4rec.feed.batch import AnyBatch, mapped, weights_of
 from bert4rec.feed.batches import TrainingBatches
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.report.log import MetricsLog
@@ -45,11 +45,12 @@ class Step:
         self._ranking_model: RankingModel = unwrap(model)
 
     def __call__(
-        self, batch: AnyBatch, n_positions: int, scale: float, following: AnyBatch | None = None
+        self, batch: AnyBatch, n_positions: float, scale: float, following: AnyBatch | None = None
     ) -> torch.Tensor:
         """Make one step, and return this rank's sum of the loss.
 
-        `n_positions` is the number of positions to predict on all ranks, `scale` multiplies the learning rates. The ids
+        `n_positions` is the number of positions to predict on all ranks, or the sum of their weights, if they differ;
+        `scale` multiplies the learning rates. The ids
         of the `following` batch are sent during the step: the next step must get the same object, or `discard` must be
         called. Both batches are on the device.
         """
@@ -61,7 +62,7 @@ class Step:
         self._ranking_model.send_ids()
         # Gradients are averaged over the ranks, so the world size makes them a sum. A causal model may have no position
         # to predict.
-        (loss * (self.world.world_size / max(1, n_positions))).backward()
+        (loss * (self.world.world_size / (n_positions or 1))).backward()
         self.optimizers.step()
         return loss
 
@@ -76,9 +77,9 @@ class Meter:
     def __init__(self, device: torch.device) -> None:
         self._loss = torch.zeros((), dtype=torch.float64, device=device)
         self._steps, self._sequences, self._seconds = 0, 0, 0.0
-        self.unread_positions = 0
+        self.unread_positions: float = 0
 
-    def add(self, loss: torch.Tensor, n_positions: int, n_sequences: int, seconds: float) -> None:
+    def add(self, loss: torch.Tensor, n_positions: float, n_sequences: int, seconds: float) -> None:
         """Add a step: this rank's loss sum, the positions and sequences of the global batch, the duration."""
         self._loss += loss.detach()
         self.unread_positions += n_positions
@@ -246,7 +247,7 @@ class Trainer:
         if state.sequences == self._batches.n_sequences:
             state.epochs, state.sequences = state.epochs + 1, 0
 
-    def _train_step(self, batch: AnyBatch, following: AnyBatch | None, n_positions: int, began: float) -> None:
+    def _train_step(self, batch: AnyBatch, following: AnyBatch | None, n_positions: float, began: float) -> None:
         """Make one step, and count it; `began` is the time when the previous step ended."""
         loss = self._step(batch, n_positions, self._learning_rate_scale(), following)
         self.state.step += 1
@@ -367,8 +368,11 @@ def _judged(metrics: Metrics) -> tuple[str, tuple[str, str], float]:
 
 
 def _n_positions(batch: AnyBatch | None) -> Tensor | int:
-    """Return the number of positions to predict in this rank's batch; 0 for None."""
-    return 0 if batch is None else (batch.targets != NO_ITEM).sum()
+    """Return the number of positions to predict in this rank's batch, or the sum of their weights; 0 for None."""
+    if batch is None:
+        return 0
+    weights = weights_of(batch)
+    return weights.sum() if weights.dtype == torch.bool else weights.double().sum()
 
 
 def _count(batch: AnyBatch | None) -> int:

@@ -28,6 +28,8 @@ def test_a_history_is_answered_by_a_table_and_so_is_each_item(made: Path, capsys
     assert capsys.readouterr().out == as_table(best) + "\n"
     assert main(["similar", str(made), "1", "2", "--top=3"]) == 0
     assert capsys.readouterr().out == f"1\n{as_table(first)}\n2\n{as_table(second)}\n"
+    assert main(["similar", str(made), "1", "--top=3", "--where=item in (2, 5)"]) == 0
+    assert sorted(line.split()[1] for line in capsys.readouterr().out.splitlines()[1:]) == ["2", "5"]
 
 
 def test_users_of_the_dataset_and_all_of_them(made: Path, tmp_path: Path, capsys: Capture) -> None:

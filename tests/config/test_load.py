@@ -42,6 +42,8 @@ def test_values_are_read_as_toml_or_else_as_text() -> None:
     assert config.evaluation.ks == [3, 7]
     assert config.training.compile is True
     assert (config.data.path, config.run.name) == ("my file.csv", "7")
+    numbers = parse_command_line(["--lr=.5", "--model.dropout=-1."])[1]
+    assert numbers == {"training.learning_rate": 0.5, "model.dropout": -1.0}
 
 
 def test_resolved_settings_can_be_passed_back(tmp_path: Path) -> None:

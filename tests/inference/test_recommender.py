@@ -28,6 +28,9 @@ class LastItem(nn.Module):
         super().__init__()
         self.embed_dim, self.max_len = width, 4
 
+    def add_events(self, vectors: Tensor, events: None) -> Tensor:
+        return vectors
+
     def forward(self, vectors: Tensor, lengths: Tensor, positions: Tensor, *times: Tensor | None) -> Tensor:
         return vectors[positions]
 

@@ -1,16 +1,21 @@
 """Rules over the columns of items: lists equal a walk over all scores, and what cannot be used is one line."""
 
+from datetime import UTC, datetime
+from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert4rec.evaluation.top_k import top_k
+from bert4rec.inference import recommender
 from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.network import Network
 from bert4rec.inference.recommender import Recommender
@@ -28,7 +33,7 @@ PRICE = [float(i % 20) for i in range(N)]
 
 def model() -> Recommender:
     encoder: Encoder = LastItem(4)  # type: ignore[assignment]
-    vectors = torch.from_numpy(DRAW.normal(size=(N, 4)).astype(np.float32)).round(decimals=1)  # so that scores tie
+    vectors = torch.from_numpy(np.round(4 * DRAW.normal(size=(N, 4))) / 4).float()  # scores tie, and are exact
     others = {"in_stock": pa.array(STOCK), "kind": pa.array(KIND), "price": pa.array(PRICE)}
     return Recommender(Network(encoder, vectors), ItemIds(pa.array(range(N)), None, np.arange(N) % 13, others))
 
@@ -72,7 +77,7 @@ WHERES: dict[str, Any] = {
 def test_a_list_is_that_of_a_walk_over_all_items(
     history: list[int], k: int, where: str, at_most: int, leave_out: bool, deny: set[int]
 ) -> None:
-    rules = MODEL.rules(where=where, at_most=at_most, per="kind" if at_most else "")
+    rules = MODEL.rules(where=where or None, at_most=at_most or None, per="kind" if at_most else None)
     (found,) = MODEL.recommend([history], k, rules=rules, leave_out_seen=leave_out, deny=deny)
     wanted = by_hand(history, k, where=WHERES[where], at_most=at_most, leave_out=leave_out, deny=deny)
     assert [each.item for each in found] == wanted
@@ -95,8 +100,18 @@ def test_a_history_without_a_known_item_gets_popular_items_by_the_rules() -> Non
         ({"where": "price"}, ["where = price"]),
         ({"where": "price < 0"}, ["price < 0", "90"]),
         ({"where": "max(price) > 3"}, ["max(price)"]),
-        ({"at_most": 2}, ["--per"]),
-        ({"per": "kind"}, ["--at-most"]),
+        ({"where": "in_stock price"}, ["where = in_stock price: has words after the condition"]),
+        ({"where": "in_stock as price"}, ["words after the condition"]),
+        ({"where": "in_stock) or (price < 3"}, ["in_stock) or"]),
+        ({"where": "in_stock,\nprice"}, ["in_stock, price"]),
+        ({"where": "in_stok"}, ["no column in_stok", "did you mean in_stock?"]),
+        ({"where": "kind < 3"}, ["kind < 3"]),
+        ({"where": " "}, ["where"]),
+        ({"at_most": 0}, ["at_most = 0", "at least 1"]),
+        ({"at_most": 0, "per": "kind"}, ["at_most = 0", "at least 1"]),
+        ({"at_most": 2, "per": ""}, ["per"]),
+        ({"at_most": 2}, ["at_most = 2", "--per"]),
+        ({"per": "kind"}, ["per = kind", "--at-most"]),
         ({"at_most": -1, "per": "kind"}, ["-1"]),
         ({"at_most": 1, "per": "kin"}, ["kind?"]),
         ({"at_most": 1, "per": "tags"}, ["tags"]),
@@ -108,6 +123,7 @@ def test_what_cannot_be_used_is_one_line(rules: dict[str, Any], tokens: list[str
         make_rules(table, **rules)
     assert "\n" not in str(caught.value)
     assert all(token in str(caught.value) for token in tokens)
+    assert str(caught.value).count("in_stock, kind, price") <= 1
 
 
 def test_as_many_as_there_are_values_are_recommended_without_a_search_for_more() -> None:
@@ -116,6 +132,84 @@ def test_as_many_as_there_are_values_are_recommended_without_a_search_for_more()
     wanted = by_hand([3], 50, where=lambda i: KIND[i] not in (None, "e"), at_most=1, leave_out=False, deny=set())
     assert [each.item for each in found] == wanted
     assert len(found) == 4
+
+
+@pytest.mark.parametrize("group", ["a", "abc"])
+def test_few_searches_are_enough_if_nearly_all_items_have_one_value(
+    group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = [group[i % len(group)] if i % 30 else "rest" for i in range(N)]
+    found: list[Any] = []
+
+    def counted(hidden: torch.Tensor, vectors: torch.Tensor, k: int, **options: Any) -> Any:
+        found.append(k)
+        return top_k(hidden, vectors, k, **options)
+
+    monkeypatch.setattr(recommender, "top_k", counted)
+    rules = make_rules(pa.table({"kind": kinds}), at_most=1, per="kind")
+    lists = MODEL.recommend([[3], [5, 4], [7]], 3, rules=rules)
+    assert all(len({kinds[each.item] for each in one}) == len(one) for one in lists)
+    assert len(found) <= 1 + 3
+    assert {*found} == {4 if group == "abc" else 3}
+
+
+@pytest.mark.parametrize("at_most", [1, 2])
+def test_a_value_that_is_full_stays_full_in_later_searches(at_most: int) -> None:
+    vectors = MODEL.network.item_vectors
+    scores = (vectors @ vectors[3]).tolist()
+    order = sorted(range(N), key=lambda item: (-scores[item], item))
+    kinds = [""] * N
+    for place, item in enumerate(order):
+        kinds[item] = "abcdef"[place // 15]  # the best fifteen, then the next fifteen, …
+    rules = make_rules(pa.table({"kind": kinds}), at_most=at_most, per="kind")
+    (found,) = MODEL.recommend([[3]], 6, rules=rules, leave_out_seen=False)
+    wanted = [order[place] for place in range(N) if place % 15 < at_most]
+    assert [each.item for each in found] == wanted[:6]
+
+
+@pytest.mark.parametrize("rules", [{}, {"where": "in_stock and price < 9"}, {"at_most": 1, "per": "kind"}])
+def test_similar_items_follow_the_rules(rules: dict[str, Any]) -> None:
+    ((*nearest,),) = MODEL.similar([8], N)
+    wanted, kinds = [], set[Any]()
+    for each in nearest:
+        kind = KIND[each.item]
+        is_wanted = kind is None or kind not in kinds if "per" in rules else STOCK[each.item] and PRICE[each.item] < 9
+        if not rules or is_wanted:
+            wanted.append(each)
+            kinds.add(kind)
+    assert [[each.item for each in one] for one in MODEL.similar([8], N, rules=MODEL.rules(**rules))] == [
+        [each.item for each in wanted]
+    ]
+
+
+def test_a_run_and_its_package_have_the_same_columns_without_vectors(tmp_path: Path) -> None:
+    day = datetime(2026, 1, 31, tzinfo=UTC)
+    others = {
+        "released": pa.array([day.date(), None, day.date()]),
+        "added": pa.array([day.replace(tzinfo=None), None, day.replace(tzinfo=None)]),
+        "seen": pa.array([day, day, None]),
+        "code": pa.array(["2026-01-31", "x", None]),
+        "price": pa.array([1.5, float("nan"), None]),
+        "tax": pa.array([Decimal("0.25"), None, Decimal("1.50")]),
+        "stock": pa.array([True, False, None]),
+        "tags": pa.array([["a"], [], None]),
+        "image": pa.array([[0.5], [1.5], None]),
+        "photo": pa.array([b"a", b"b", None]),
+    }
+    table = {"item": [1, 0, 2], "original": [7, 8, 9], "train_count": [3, 2, 1], **others}
+    pq.write_table(pa.table(table), tmp_path / "items.parquet")
+    run = ItemIds.read(tmp_path)
+    run.write_lines(tmp_path / "items.jsonl")
+    package = ItemIds.read_lines(tmp_path / "items.jsonl", are_numbers=True)
+    assert package.columns.to_pydict() == run.columns.to_pydict()
+    assert run.columns["item"].to_pylist() == [8, 7, 9]
+    assert run.columns.column_names == ["item", "train_count", *[*others][:-2]]
+    for columns in (run.columns, package.columns):
+        for where in ("released = '2026-01-31'", "added >= '2026-01-31'", "seen < '2026-02'", "price > 1", "tax < 1"):
+            allowed = make_rules(columns, where=where).allowed
+            assert allowed is not None
+            assert allowed[1]
+            assert allowed.sum() == (2 if columns[where.split()[0]].null_count < 2 and "tax" not in where else 1)
 
 
 def test_a_column_may_have_any_name_in_a_package(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ class InMemory:
     vector_widths: ClassVar = {"picture": VECTOR}
     bags = (BagFeature("genre", 3), BagFeature("tags", 3))
     values = ([1, 3], [2, 4, 5], [0, 3], [1, 5], [2, 3, 4, 5])
-    shares = ([1, 1], [1, 1 / 2, 1 / 2], [1, 1], [1, 1], [1, 1 / 3, 1 / 3, 1 / 3])
+    shares = ([1, 1], [1, 2**-0.5, 2**-0.5], [1, 1], [1, 1], [1, *[3**-0.5] * 3])
     vectors = np.random.default_rng(5).normal(size=(5, VECTOR)).astype(np.float32)
 
     def read(self, items: npt.NDArray[np.int64]) -> FeatureRows:
@@ -61,7 +61,7 @@ def by_hand(
     return torch.stack(total)
 
 
-def test_an_item_is_its_row_and_the_means_of_its_features(encoder: FeatureEncoder) -> None:
+def test_an_item_is_its_row_and_the_vectors_of_its_features(encoder: FeatureEncoder) -> None:
     items, rows = [3, 0, 2], torch.randn(3, WIDTH)
     vectors = encoder.eval()(rows, Lookup.of(torch.tensor(items)))
     torch.testing.assert_close(vectors, by_hand(encoder, rows, items, IS_WARM))
@@ -127,3 +127,13 @@ def test_without_a_feature_its_weights_are_zero_for_a_while(
     with pytest.raises(KeyError), encoder.without(name):
         raise KeyError
     torch.testing.assert_close([encoder.values.data, encoder.projection.weight.data], before, rtol=0, atol=0)
+
+
+def test_cold_items_are_ranked_by_vectors_as_long_as_the_others_have_in_the_mean(encoder: FeatureEncoder) -> None:
+    items, rows = list(range(5)), torch.randn(5, WIDTH)
+    encoder.eval().align_cold_items(rows)
+    expected = by_hand(encoder, rows, items, IS_WARM)
+    expected[2] *= expected[torch.from_numpy(IS_WARM)].norm(dim=1).mean() / expected[2].norm()
+    torch.testing.assert_close(encoder(rows, Lookup.of(torch.tensor(items))), expected)
+    shown = encoder.train().encode(encoder.reader.read(torch.tensor([2])))  # type: ignore[union-attr]
+    torch.testing.assert_close(encoder(rows[2:3], Lookup.of(torch.tensor([2])))[:, :D], shown)

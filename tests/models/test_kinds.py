@@ -47,7 +47,13 @@ def test_a_kind_names_its_settings(kind: str) -> None:
     accepted = {*signature(model).parameters}
     if of_kind.is_transformer:
         accepted |= {field.name for field in fields(EncoderSettings)}
-    assert {*of_kind.size_arguments, *of_kind.settings} == accepted - {"encoder", "loss", "features", "device"}
+    assert {*of_kind.size_arguments, *of_kind.settings} == accepted - {
+        "encoder",
+        "loss",
+        "features",
+        "n_events",
+        "device",
+    }
     assert of_kind.title
 
 

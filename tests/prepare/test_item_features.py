@@ -1,5 +1,6 @@
 """A file of items becomes numbers: each kind written out, what is guessed and what is refused."""
 
+import gzip
 import json
 from collections.abc import Callable
 from itertools import pairwise
@@ -61,7 +62,7 @@ def features(dataset: Dataset) -> dict[Any, dict[str, list[Any]]]:
                 at += of["width"]
                 continue
             is_own = (rows.values >= of["first"]) & (rows.values < of["first"] + of["n_values"])
-            assert rows.weights[is_own].sum() == pytest.approx(1)
+            assert np.square(rows.weights[is_own]).sum() == pytest.approx(1)
             numbers = rows.values[is_own].tolist()
             found[original][name] = [names[each] if names[each] else each - of["first"] for each in numbers]
     return found
@@ -186,67 +187,137 @@ def test_a_dataset_that_extends_another_keeps_its_numbers(prepare: Prepare, caps
     assert "--items=FILE" in capsys.readouterr().err
 
 
-ITEMS = "item,kind\n1,a\n2,b\n3,a\n"
+def test_ids_are_those_of_the_log_and_text_may_be_packed(prepare: Prepare, tmp_path: Path) -> None:
+    rows = ["user,item", *(f"{user},00{item}" for user, items in LOG.items() for item in [*items, "x"])]
+    (tmp_path / "log.csv").write_text("\n".join(rows) + "\n")
+    content = "item,price\n" + "".join(f"00{item},{item}.5\n" for item in range(1, 6))
+    assert prepare(gzip.compress(content.encode()), name="items.csv.gz") == 0
+    items = pl.read_parquet("out/items.parquet")
+    assert dict(items.select("original", "price").rows())["003"] == 3.5
+    assert items["price"].null_count() == 1  # of 00x
 
 
-@pytest.mark.parametrize(
-    ("content", "words", "tokens"),
-    [
-        ("", [], ["items.csv"]),
-        ("item,kind\n", [], ["items.csv"]),
-        ("code2,kind2\nx,y\n", [], ["code2, kind2"]),
-        ("item,kind\nx,a\n1,b\n", [], ['item "x"']),
-        ("item,kind\n100,a\n", [], ["items.csv", "5 items"]),
-        ("item,kind\n1,a\n1,b\n", [], ['"1"', "two rows"]),
-        ("item,kind\n1,a\n,b\n", [], ["item"]),
-        ("item,count\n1,2\n", [], ['"count"']),
-        ("item\n1\n2\n", [], ["items.csv", "item"]),
-        ("item,price\n1,1.5\n2,NaN\n3,2.5\n", ["--data.item_features.price=number"], ["price", "finite"]),
-        ("item,price\n1,1.5\n2,inf\n3,2.5\n", [], ["price", "finite"]),
-        ("item,original\n1,2\n", [], ['"original"']),
-        ('item,kind\n1,"a\n', [], ["items.csv"]),
-        (b"PK\x03\x04rest", [], ["items.csv"]),
-        (ITEMS, ["--data.item_features.kinds=category"], ["kinds", "item, kind"]),
-        (ITEMS, ["--data.item_features.kind=colour"], ["colour", "category"]),
-        (ITEMS, ["--data.item_features.item=category"], ["item_features.item"]),
-        (ITEMS, ["--data.item_features.kind=number"], ["kind", '"a"']),
-        (ITEMS, ["--data.item_features.kind=vector"], ["kind", "vector"]),
-        (ITEMS, ["--data.item_features=3"], ["item_features"]),
-        ("item,kind\n1,\n2,\n", ["--data.item_features.kind=category"], ["kind", "empty"]),
-        ('{"1": 3}', [], ["items.csv"]),
-        ("[1, 2]", [], ["items.csv"]),
-    ],
-)
-def test_what_cannot_be_used_is_one_line(
-    prepare: Prepare, capsys: Capture, content: str | bytes, words: list[str], tokens: list[str]
-) -> None:
-    assert prepare(content, *words) == 2
+def test_the_categories_of_an_extension_are_split_as_before(prepare: Prepare) -> None:
+    assert prepare("item,tags\n1,a;b\n2,b\n3,a;b\n4,7;b\n", name="items.tsv") == 0
+    before = features(open_dataset(Path("out")))
+    Path("out").rename("old")
+    assert prepare("item,tags\n1,a;b\n2,b\n3,a\n4,7\n", "--data.extends=old") == 0
+    after = features(open_dataset(Path("out")))
+    assert after[1] == before[1]
+    assert sorted(after[1]["tags"]) == ["a", "b"]
+    Path("out").rename("older")
+    assert prepare("item,tags\n4,7\n", "--data.extends=old") == 0
+    assert features(open_dataset(Path("out")))[4] == {"tags": ["7"]}
+
+
+ITEMS = "item,kind\n1,a\n2,b\n3,a\n4,b\n"
+NUMBERS = "item,price\n1,1.5\n2,2.5\n3,3.5\n"
+KIND = "--data.item_features.kind"
+PRICE = "--data.item_features.price"
+X = "--data.item_features.x"
+TAGS = '{"item": 1, "kind": ["a"]}\n{"item": 2, "kind": ["a", "b"]}\n'
+
+MALFORMED: dict[str, tuple[str | bytes, list[str], list[str]]] = {
+    "an empty file": ("", [], ["items.csv", "is empty", "data.items_path"]),
+    "blank lines alone": ("\n \n", [], ["items.csv", "is empty"]),
+    "a header alone": ("item,kind\n", [], ["items.csv", "no items"]),
+    "no column of ids": ("code2,kind2\nx,y\n", [], ["no column item", "code2, kind2"]),
+    "ids of another type": ("item,price\nx,1.5\n1,2.5\n", [], ['item "x"']),
+    "ids that are no whole numbers": ("item,price\n1.5,1.5\n1,2.5\n", [], ["item 1.5"]),
+    "unknown ids alone": ("item,price\n100,1.5\n101,2.5\n", [], ["items.csv", "5 items"]),
+    "an id twice": ("item,price\n1,1.5\n1,2.5\n", [], ['"1"', "two rows"]),
+    "a row without an id": ("item,price\n1,1.5\n,2.5\n", [], ["1 row without item"]),
+    "ids alone": ("item\n1\n2\n", [], ["no column but item"]),
+    "a name of the dataset": ("item,count\n1,2\n", [], ['"count"', "rename"]),
+    "another name of the dataset": ("item,original\n1,2\n", [], ['"original"', "rename"]),
+    "two columns of one name": ("item,kind,kind\n1,a,b\n", [], ['"kind"', "rename"]),
+    "a column without a name": (",item,kind\n0,1,a\n", [], ["column 1 of 3", "name"]),
+    "too few fields": ("item,kind,price\n1,a,2\n2,b\n", [], ["line 3", "2 fields", "3"]),
+    "too many fields": ("item,kind\n1,a\n2,b,c\n3,d,e\n", [], ["line 3", "3 fields", "1 line more"]),
+    "an empty line": ("item,kind\n1,a\n\n2,b\n", [], ["line 3", "empty"]),
+    "the header again": ("item,kind\n1,a\nitem,kind\n", [], ["line 3", "header"]),
+    "an unclosed quote": ('item,kind\n1,"a\n', [], ["line 2", "quote"]),
+    "Latin-1": ("item,kind\n1,a\n2,é\n".encode("latin-1"), [], ["line 3", "not UTF-8", "iconv"]),
+    "UTF-16": (ITEMS.encode("utf-16"), [], ["UTF-16", "iconv"]),
+    "a ZIP archive": (b"PK\x03\x04rest", [], ["items.csv", "ZIP"]),
+    "a damaged Parquet file": (b"PAR1rest", [], ["items.csv"]),
+    "a damaged gzip file": (b"\x1f\x8b\x08rest", [], ["items.csv"]),
+    "no feature that exists": (ITEMS, [f"{KIND}s=category"], ["kinds", "item, kind", "did you mean kind?"]),
+    "no kind that exists": (ITEMS, [f"{KIND}=colour"], ["colour", "category"]),
+    "a feature of ids": (ITEMS, ["--data.item_features.item=category"], ["item_features.item", "leave it out"]),
+    "no table of features": (ITEMS, ["--data.item_features=3"], ["item_features"]),
+    "only ignored columns": (ITEMS, [f"{KIND}=ignore"], ["none of its columns", "kind"]),
+    "a constant column alone": ("item,kind\n1,a\n2,a\n", [], ["kind", 'the same for all items: "a"']),
+    "a distinct text alone": ("item,kind\n1,a\n2,b\n3,c\n", [], ["kind", "nearly a different value"]),
+    "an empty column alone": ("item,kind\n1,\n2,\n", [], ["kind", "empty"]),
+    "an empty column by name": ("item,kind\n1,\n2,\n", [f"{KIND}=category"], ["item_features.kind", "empty"]),
+    "a text as number": (ITEMS, [f"{KIND}=number"], ["kind", 'item "1" has "a"', "number"]),
+    "a text as vector": (ITEMS, [f"{KIND}=vector"], ["kind", 'item "1" has "a"', "list"]),
+    "truth as number": ("item,kind\n1,true\n2,false\n", [f"{KIND}=number"], ["kind", 'item "1" has true']),
+    "truth as words": ("item,kind\n1,true\n2,false\n", [f"{KIND}=words"], ["kind", "true", "a text"]),
+    "numbers as words": (NUMBERS, [f"{PRICE}=words"], ["price", 'item "1" has 1.5', "a text"]),
+    "numbers as categories": (NUMBERS, [f"{PRICE}=categories"], ["price", 'item "1" has 1.5', "category"]),
+    "not a number": ("item,price\n1,1.5\n2,NaN\n3,2.5\n", [f"{PRICE}=number"], ["price", 'item "2" has NaN', "finite"]),
+    "not a category": ("item,price\n1,1.5\n2,NaN\n3,2.5\n", [f"{PRICE}=category"], ["price", 'item "2" has NaN']),
+    "an infinite number": ("item,price\n1,1.5\n2,inf\n3,2.5\n", [], ["price", 'item "2"', "finite"]),
+    "no word": ("item,kind\n1,?\n2,!\n", [f"{KIND}=words"], ["kind", "no value"]),
+    "a list as text": ('item,kind\n1,"[1, 2]"\n2,"[1]"\n', [f"{KIND}=categories"], ["kind", '"[1, 2]"', "a|b"]),
+    "a list as a category": ('item,kind\n1,"[1, 2]"\n2,"[1]"\n', [f"{KIND}=category"], ["kind", '"[1, 2]"', "a|b"]),
+    "a list as text, guessed": ('item,kind\n1,"[1, 2]"\n2,"[1]"\n', [], ["kind", '"[1, 2]"', "a|b"]),
+    "an object with no list": ('{"1": [3], "2": 3}', [], ["items.csv", 'item "2" has 3', "list of values"]),
+    "an object with another": ('{"1": {"kind": "a"}}', [], ['item "1" has {"kind": "a"}']),
+    "a header that is JSON": ("[1, 2]", [], ["items.csv", "no items"]),
+    "a line with no object": (f"{TAGS}3\n", [], ["line 3", "3", "JSON object"]),
+    "a line that is cut off": (TAGS + '{"item": 3,\n', [], ["line 3", "JSON object"]),
+    "a key twice in a line": (TAGS + '{"item": 3, "kind": [], "kind": []}\n', [], ["line 3", '"kind"', "twice"]),
+    "a key twice in one object": ('{"1": [3], "2": [4], "1": [5]}', [], ['"1"', "twice"]),
+    "a list and a text": (TAGS + '{"item": 3, "kind": "a"}\n', [], ["items.csv", '"a"']),
+    "numbers and texts in a list": ('{"1": [3, {"a": 1}]}', [], ["items.csv"]),
+    "an object as a value": ('{"item": 1, "kind": {"a": 1}}\n', [f"{KIND}=category"], ["kind", '{"a": 1}', "ignore"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_what_cannot_be_used_is_one_line(prepare: Prepare, capsys: Capture, case: str) -> None:
+    content, words, tokens = MALFORMED[case]
+    assert_refused(prepare, capsys, content, words, tokens)
+
+
+def assert_refused(
+    prepare: Prepare, capsys: Capture, content: str | bytes | pl.DataFrame, words: list[str], tokens: list[str],
+    name: str = "items.csv",
+) -> None:  # fmt: skip
+    """Assert that the preparation writes one line with all `tokens` to stderr, and nothing to the disk."""
+    assert prepare(content, *words, name=name) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert error.count("\n") == 1
     assert all(token in error for token in tokens), error
-    assert not Path("out").exists()
+    assert {path.name for path in Path.cwd().iterdir()} == {"log.csv", name}
 
 
 @pytest.mark.parametrize(
-    ("column", "kind"),
+    ("column", "kind", "tokens"),
     [
-        ([[1.0, 2.0], [1.0], None], "vector"),
-        ([[1.0, float("nan")], [1.0, 2.0], None], "vector"),
-        ([[], [1.0], None], "vector"),
-        ([["a"], ["b"], None], "category"),
-        ([["a"], ["b"], None], "number"),
-        ([["a"], ["b"], None], "words"),
+        ([[1.0, 2.0], [1.0], None], "vector", ['item "2" has [1.0]', "length"]),
+        ([[1.0, float("nan")], [1.0, 2.0], None], "vector", ['item "1" has [1.0, NaN]', "finite"]),
+        ([[1.0, 2.0], [1.0, None], None], "vector", ['item "2" has [1.0, null]', "missing"]),
+        ([[], [1.0], None], "vector", ['item "1" has []']),
+        ([["a"], ["b"], None], "vector", ['item "1" has ["a"]', "numbers"]),
+        ([["a"], ["b"], None], "category", ['item "1" has ["a"]', "choose categories"]),
+        ([["a"], ["b"], None], "number", ["choose categories"]),
+        ([["a"], ["b"], None], "words", ["choose categories"]),
+        ([[[1]], [[2]], None], "categories", ['item "1" has [[1]]', "ignore"]),
+        ([{"a": 1}, {"a": 2}, None], "categories", ['item "1" has {"a": 1}', "ignore"]),
+        ([b"a", b"b", None], "category", ['item "1"', "ignore"]),
+        ([[], [], []], "categories", ["no value"]),
     ],
 )
-def test_lists_that_do_not_fit_their_kind_are_one_line(
-    prepare: Prepare, capsys: Capture, column: list[Any], kind: str
+def test_values_that_do_not_fit_their_kind_are_one_line(
+    prepare: Prepare, capsys: Capture, column: list[Any], kind: str, tokens: list[str]
 ) -> None:
     table = pl.DataFrame({"item": [1, 2, 3], "x": column})
-    assert prepare(table, f"--data.item_features.x={kind}", name="items.parquet") == 2
-    error = capsys.readouterr().err
-    assert "data.item_features.x" in error
-    assert error.count("\n") == 1
+    assert_refused(prepare, capsys, table, [f"{X}={kind}"], ["data.item_features.x", *tokens], "items.parquet")
 
 
 def test_a_missing_file_and_generated_data_are_one_line(
@@ -287,6 +358,54 @@ def test_no_column_is_left_out_in_silence(tmp_path: Path) -> None:
     assert len(file.lines()) == len(table.columns) - 1
 
 
+VALUES: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
+    "text": (pl.String, st.sampled_from(["", " ", "a", "b|a", "one two three", "[1, 2]", "?"])),
+    "whole": (pl.Int64, st.integers(0, 40)),
+    "real": (pl.Float64, st.floats(width=32)),
+    "truth": (pl.Boolean, st.booleans()),
+    "date": (pl.Date, st.dates()),
+    "bytes": (pl.Binary, st.binary(max_size=2)),
+    "label": (pl.Categorical(), st.sampled_from("ab")),
+    "texts": (pl.List(pl.String), st.lists(st.sampled_from(["", "a", "b"]), max_size=3)),
+    "reals": (pl.List(pl.Float64), st.lists(st.floats(width=32), min_size=2, max_size=2)),
+    "lists": (pl.List(pl.List(pl.Int64)), st.lists(st.lists(st.integers(0, 2), max_size=2), max_size=2)),
+    "object": (pl.Struct({"a": pl.Int64}), st.fixed_dictionaries({"a": st.integers(0, 2)})),
+    "nothing": (pl.Null, st.none()),
+}
+KINDS = st.sampled_from(["category", "categories", "number", "words", "vector", "ignore"])
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.data())
+def test_each_column_is_a_feature_or_is_named_with_the_reason(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    place = tmp_path_factory.mktemp("property")
+    n, names = (
+        data.draw(st.integers(1, 8)),
+        data.draw(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, unique=True)),
+    )
+    columns = [
+        pl.Series(name, data.draw(st.lists(st.none() | VALUES[name][1], min_size=n, max_size=n)), VALUES[name][0])
+        for name in names
+    ]
+    pl.DataFrame([pl.Series("item", range(n)), *columns]).write_parquet(place / "items.parquet")
+    kinds = data.draw(st.dictionaries(st.sampled_from(names), KINDS))
+    try:
+        file = read_item_file(str(place / "items.parquet"), kinds, item_column="item", item_type=pl.Int64())
+    except DataError as error:
+        assert "\n" not in str(error)  # noqa: PT017  # most kinds do not fit most values
+        assert any(name in str(error) for name in names)  # noqa: PT017
+        return
+    used = {feature.column: feature.kind for feature in file.features}
+    assert sorted([*used, *file.unused]) == sorted(names)
+    assert all(file.unused.values())
+    assert {**used, **dict.fromkeys(file.unused, "ignore")}.items() >= kinds.items()
+    assert len(file.lines()) == len(names)
+    about = write_features(place, file, pl.Series("item", range(n)), np.ones(n, np.int64), {})
+    assert {name: of["kind"] for name, of in about.items()} == used
+
+
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.lists(st.sampled_from("abcdef"), max_size=4), min_size=2, max_size=12))
 def test_the_names_of_the_numbers_are_the_values_of_the_file(
@@ -314,5 +433,5 @@ def test_the_values_of_some_items_are_read_together(bags: list[list[int]]) -> No
     for item, bag in enumerate(bags):
         where = slice(made.offsets[item], made.offsets[item + 1])
         assert made.values[where].tolist() == sorted(bag)
-        assert made.weights[where].sum() == pytest.approx(1)
+        assert np.square(made.weights[where]).sum() == pytest.approx(1)
     assert FeatureRows._fields == ("values", "weights", "lengths", "vectors")

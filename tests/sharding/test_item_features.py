@@ -100,13 +100,14 @@ def test_the_loss_is_that_of_the_sums_worked_out_by_hand(
     about, values = dataset.metadata["item_features"], weights["features.values"].astype(np.float64)
     names = pl.read_parquet(folder / "item_features" / "values.parquet")
 
-    def mean_of(feature: str, wanted: list[str]) -> Any:
+    def sum_of(feature: str, wanted: list[str]) -> Any:
         numbers = names.filter((pl.col("feature") == feature) & pl.col("name").is_in(wanted))["number"].to_list()
-        return values[numbers or [about[feature]["first"]]].mean(0)
+        found = values[numbers or [about[feature]["first"]]]
+        return found.sum(0) / np.sqrt(len(found))
 
     for row, (brand, tags, price, image) in enumerate(table.select("brand", "tags", "price", "image").rows()):
         edges, first = about["price"]["edges"], about["price"]["first"]
-        vectors[row] += mean_of("brand", [brand]) + mean_of("tags", tags)
+        vectors[row] += sum_of("brand", [brand]) + sum_of("tags", tags)
         vectors[row] += values[first + (0 if price is None else 1 + np.searchsorted(edges, price, side="right"))]
         vectors[row] += weights["features.projection.weight"] @ (np.array(image) / np.linalg.norm(image))
 

@@ -135,7 +135,7 @@ def test_the_instant_is_named_or_that_of_a_share_of_the_rows(tmp_path: Path, at:
     parts = Parts(tmp_path / "parts")
     parts.add(pl.DataFrame({"time": [10, 20, 30, 40]}))
     rule, found = choose_split(Preprocessing(split="time", split_at=at), parts)
-    marked = pl.DataFrame({"times": [[10, 20, 30, 40]]}).select(**rule)
+    marked = pl.DataFrame({"items": [[1, 2, 3, 4]], "times": [[10, 20, 30, 40]]}).select(**rule)
     assert (found, marked["before"].to_list()) == (instant, [sum(time < instant for time in (10, 20, 30, 40))])
 
 
