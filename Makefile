@@ -43,7 +43,7 @@ test-cuda: setup ## trainings on a GPU beside the same ones on the CPU; skipped 
 	$(call run,python -m pytest -m cuda -rs tests/cuda)
 
 test-stand-in: setup ## the tests of test-cuda on GPUs made of host memory, also several; skipped where there is no C++ compiler
-	$(call run,python -m pytest -p tests.stand_in.plugin -m cuda -rs tests/cuda tests/stand_in)
+	$(call run,python -m pytest -p tests.stand_in.plugin -m cuda -rs --numprocesses=auto --dist=loadfile tests/cuda tests/stand_in)
 
 test-pythons: setup ## the tests left of the disk on every other Python 3.11 to 3.13 of this machine
 	$(call run,./scripts/test_pythons.sh)

@@ -28,9 +28,16 @@ class LossSettings:
 SOFTMAX = LossSettings()
 
 
+class Sizes(NamedTuple):
+    """Hold the number M of positions of each process of a partition, and the largest number V of its vectors."""
+
+    n_positions: list[int]
+    largest: int
+
+
 def softmax_loss(
     hidden: Tensor, vectors: Tensor, targets: Tensor, partition: Partition, *, first: int = 0, averaged: bool = False,
-    weights: Tensor | None = None, sizes: "Sizes | None" = None,
+    weights: Tensor | None = None, sizes: Sizes | None = None,
 ) -> Tensor:  # fmt: skip
     """Return the sum of the exact cross-entropies of `hidden` [M, d] against the whole catalogue.
 
@@ -49,13 +56,6 @@ def softmax_loss(
     return _CatalogueSoftmax.apply(  # type: ignore[no-untyped-call]
         hidden, vectors, targets, weights, partition, first, divisor, sizes
     )
-
-
-class Sizes(NamedTuple):
-    """Hold the number M of positions of each process of a partition, and the largest number V of its vectors."""
-
-    n_positions: list[int]
-    largest: int
 
 
 class Sampled(NamedTuple):
