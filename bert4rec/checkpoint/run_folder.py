@@ -17,7 +17,6 @@ from bert4rec.config.kinds import KINDS, Kind
 from bert4rec.config.load import flat
 from bert4rec.config.recognition import what_is
 from bert4rec.config.tables import Data
-from bert4rec.dataset.format import kinds_of
 from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.runtime.files import sha256, try_lock
@@ -213,7 +212,7 @@ class Trained:
     @property
     def kinds(self) -> Sequence[str]:
         """Return the kinds of events that a transformer reads, by number; () for none."""
-        return kinds_of(self.metadata) if self.kind.is_transformer else ()
+        return tuple(self.metadata.get("events", ())) if self.kind.is_transformer else ()
 
     @property
     def settings(self) -> dict[str, Any]:
