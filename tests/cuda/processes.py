@@ -12,26 +12,28 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 IS_STAND_IN = "tests.stand_in.cuda" in sys.modules
-SECONDS = 240
+SECONDS = 900  # on cores that others use too
 
 
 class GpuProcesses:
-    """`run(n, function, …)` calls `function` on `n` of these processes, which find each other as torchrun's do."""
+    """`run(n, function, …)` calls `function` on `n` processes, which find each other as torchrun's do.
 
-    def __init__(self, n: int) -> None:
-        self._n = n
-        self._start()
+    The same processes do all jobs of `n`, and no others: TorchRec sends a first message once in the life of a process.
+    """
+
+    def __init__(self) -> None:
+        self._started: dict[int, list[tuple[Any, Any]]] = {}  # n → connections and processes
 
     def run(
         self, n: int, function: Callable[..., Any], *args: Any, one_each: bool = False, **keywords: Any
     ) -> list[Any]:
         """Return the results by rank. With `one_each`, a process sees its own GPU alone. Raises `AssertionError`."""
-        if not self._processes:
-            self._start()
+        if n not in self._started:
+            self._started[n] = [_start() for _ in range(n)]
         with socket.socket() as probe:
             probe.bind(("localhost", 0))
             port = probe.getsockname()[1]
-        connections = self._connections[:n]
+        connections = [connection for connection, _ in self._started[n]]
         for rank, connection in enumerate(connections):
             places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n, "MASTER_PORT": port}
             connection.send((places, 1 if one_each else n, function, args, keywords))
@@ -44,27 +46,28 @@ class GpuProcesses:
                 has_succeeded, answers[rank] = connection.recv()
                 problem = problem if has_succeeded else f"rank {rank}:\n{answers[rank]}"
             if problem:  # the remaining ranks may wait for it
-                self.close()
+                self._end(n)
                 raise AssertionError(problem)
         return [answers[rank] for rank in range(n)]
 
     def close(self) -> None:
         """End the processes."""
-        for connection, process in zip(self._connections, self._processes, strict=True):
+        for n in list(self._started):
+            self._end(n)
+
+    def _end(self, n: int) -> None:
+        for connection, process in self._started.pop(n):
             connection.close()
             process.kill()
             process.join()
-        self._processes = []
 
-    def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        pipes = [context.Pipe() for _ in range(self._n)]
-        self._connections: list[Any] = [ours for ours, _ in pipes]
-        self._processes = [
-            context.Process(target=_serve, args=(IS_STAND_IN, theirs), daemon=True) for _, theirs in pipes
-        ]
-        for process in self._processes:
-            process.start()
+
+def _start() -> tuple[Any, Any]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(IS_STAND_IN, theirs))
+    process.start()
+    return ours, process
 
 
 def _serve(is_stand_in: bool, connection: Connection) -> None:

@@ -22,6 +22,7 @@ pytestmark = [
 
 TOLERANCE = 1e-3  # of losses of about 5
 SAMPLED = {"training.loss": "sampled_softmax", "training.n_train_negatives": 64}
+OPTIMIZER = {"parallelism.sparse_optimizer": "rowwise_adagrad"}  # "auto" is another one on a GPU
 GROUPS = {"parallelism.sharding_group_size": 2}
 
 Train = Callable[..., tuple[Path, list[dict[str, Any]]]]
@@ -29,7 +30,7 @@ Train = Callable[..., tuple[Path, list[dict[str, Any]]]]
 
 @pytest.fixture(scope="module")
 def gpus() -> Iterator[GpuProcesses]:
-    pool = GpuProcesses(4)
+    pool = GpuProcesses()
     yield pool
     pool.close()
 
@@ -45,7 +46,7 @@ def train(gpus: GpuProcesses, small_folder: Path, tmp_path: Path) -> Train:
             pytest.skip(f"needs {n} GPUs, or the stand-in")
         places = {"data.dataset_dir": str(small_folder), "run.dir": str(tmp_path / "runs")}
         usual = SMALL | TEN_STEPS | places | {"training.per_device_train_batch_size": 60 // n}
-        settings = usual | {"parallelism.device": device} | changes
+        settings = usual | OPTIMIZER | {"parallelism.device": device} | changes
         seen = gpus.run(n, processes.train, settings, one_each=one_each)
         for rank, of_rank in enumerate(seen):
             assert not of_rank["faults"], f"rank {rank}:\n" + "\n".join(of_rank["faults"])
@@ -73,7 +74,7 @@ def test_processes_with_gpus_train_as_on_the_cpu(train: Train, n: int, one_each:
     is_short = "bf16" in changes.values()
     expected = losses(on_cpu)
     assert len(expected) == 20  # two steps an epoch: during the first one, the ids of the second travel
-    assert expected[0] - expected[-1] > 10 * TOLERANCE
+    assert expected[0] - min(expected) > 10 * TOLERANCE
     np.testing.assert_allclose(losses(on_gpu), expected, rtol=0, atol=0.05 if is_short else TOLERANCE)
     for split in ("validation", "test"):
         found, wanted = (report_of(folder)[split]["full"]["NDCG@10"] for folder in (on_gpu, on_cpu))
@@ -84,7 +85,9 @@ def test_processes_with_gpus_train_as_on_the_cpu(train: Train, n: int, one_each:
 
 
 def test_items_with_features_train_as_on_the_cpu(train: Train, featured_folder: Path) -> None:
-    changes = {"data.dataset_dir": str(featured_folder), "model.embed_dim": 16} | SAMPLED
+    changes = (
+        {"data.dataset_dir": str(featured_folder), "model.embed_dim": 16} | SAMPLED | {"training.n_train_negatives": 20}
+    )
     for loss in ("softmax", "sampled_softmax"):
         changes["training.loss"] = loss
         on_cpu, on_gpu = (losses(train(2, device, **changes)[0]) for device in ("cpu", "cuda"))
@@ -99,4 +102,4 @@ def test_a_training_goes_on_with_more_gpus(train: Train) -> None:
     train(4, **changes | GROUPS | {"training.n_epochs": 7})
     train(2, one_each=True, **changes)
     np.testing.assert_allclose(losses(parts), losses(whole), rtol=0, atol=TOLERANCE)
-    assert [record["step"] for record in read_records(parts, "resume")] == [3, 7]
+    assert [record["step"] for record in read_records(parts, "resume")] == [6, 14]
