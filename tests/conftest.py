@@ -108,7 +108,7 @@ def featured_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def event_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset of 60 users with views, carts and purchases, of which the purchases are predicted."""
+    """A dataset of 60 users with views, carts and purchases; purchases are predicted."""
     place, draw = tmp_path_factory.mktemp("events"), np.random.default_rng(5)
     kinds = ["view", "cart", "purchase", None]
     rows = [

@@ -44,6 +44,12 @@ class StoredTensors:
             self._read_into(whole[first:last], name, first)
         return whole
 
+    def first_rows(self, name: str, n: int) -> Tensor:
+        """Return the first `n` rows of the tensor, or all if it has fewer."""
+        rows = torch.empty(min(n, self.shape(name)[0]), *self.shape(name)[1:], dtype=self.dtype(name))
+        self._read_into(rows, name, 0)
+        return rows
+
     def blocks(self, name: str) -> Iterator[Tensor]:
         """Yield the tensor's rows in order, in the blocks as written: some MB each if it was sharded."""
         for first, last in self._blocks(name):

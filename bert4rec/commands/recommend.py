@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from bert4rec.inference.recommender import Recommendation, Recommender
     from bert4rec.inference.rules import Rules
 
-COLUMN_SETTINGS = ("data.user_column", "data.item_column", "data.time_column", "data.event_column")
-FILE_SETTINGS = (*COLUMN_SETTINGS, "data.time_format", "data.separator", "data.has_header")
+COLUMN_SETTINGS = ("data.user_column", "data.item_column", "data.time_column")
+FILE_SETTINGS = (*COLUMN_SETTINGS, "data.event_column", "data.time_format", "data.separator", "data.has_header")
 MOST_UNKNOWN = 0.5  # largest share of unknown items in a file of --allow or --deny
 
 logger = logging.getLogger(__name__)
@@ -185,7 +185,7 @@ def _settings(arguments: argparse.Namespace) -> tuple[Data, Preprocessing, bool]
     changes = {name.removeprefix("data."): getattr(typed_data, name.removeprefix("data.")) for name in overrides}
     data = Data.from_saved(saved.get("data", {})).model_copy(update=changes)  # a package has no [data]
     backwards = saved.get("preprocessing", {}).get("reverse_file_order", "auto")
-    return data, Preprocessing(reverse_file_order=backwards), bool(overrides.keys() & {*COLUMN_SETTINGS[:3]})
+    return data, Preprocessing(reverse_file_order=backwards), bool(overrides.keys() & {*COLUMN_SETTINGS})
 
 
 def _histories(

@@ -197,11 +197,7 @@ class _Content:
         self._item_counts = {name: np.zeros(metadata["items"], kind) for name in ("train_count", "count")}
         self._counts: Counter[Any] = Counter()
         self._kinds = format.kinds_of(metadata)
-        self._targets = format.numbers_of_kinds(
-            f"{folder / format.METADATA}: target_events",
-            metadata["preprocessing"].get("target_events", []),
-            self._kinds,
-        )
+        self._targets = format.target_kinds(folder, metadata)
         self._event_counts = np.zeros(len(self._kinds), np.int64)
 
     def check_users(self) -> None:

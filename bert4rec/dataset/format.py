@@ -104,6 +104,15 @@ def numbers_of_kinds(setting: str, names: Collection[str], kinds: Sequence[str])
     return [kinds.index(name) for name in names]
 
 
+def target_kinds(folder: Path, metadata: Mapping[str, Any]) -> list[int]:
+    """Return the numbers of the kinds of events that the dataset in `folder` holds out, [] for all of them.
+
+    Raises `DataError` for a kind that is none of the dataset.
+    """
+    names = metadata["preprocessing"].get("target_events", [])
+    return numbers_of_kinds(f"{folder / METADATA}: target_events", names, kinds_of(metadata))
+
+
 WIDTH = 40  # characters of the longest bar
 
 

@@ -24,7 +24,7 @@ from bert4rec.dataset.format import (
     TEST,
     VALIDATION,
     kinds_of,
-    numbers_of_kinds,
+    target_kinds,
 )
 from bert4rec.dataset.histories import REMAKE, EvaluationSplit, Histories, Ints, TrainingWindows
 from bert4rec.dataset.item_features import FeatureSizes, ItemFeatures
@@ -163,9 +163,7 @@ def open_dataset(
     if with_times:
         require_times(folder, metadata)
     kinds = kinds_of(metadata)
-    targets = numbers_of_kinds(
-        f"{folder / METADATA}: target_events", metadata["preprocessing"].get("target_events", ()), kinds
-    )
+    targets = target_kinds(folder, metadata)
     histories = Histories(folder, metadata["items"], with_times=with_times, kinds=kinds, target_kinds=targets)
     return Dataset(folder, metadata, histories, {name: EvaluationSplit(name, histories, folder) for name in EVALUATED})
 

@@ -48,7 +48,7 @@ class Scorer(Protocol):
 class ModelScorer:
     """Score with the current weights of `model` (unwrapped, possibly sharded); `max_len` is the model's.
 
-    Every process makes one at the same time.
+    Every process creates one at the same time, because cold items need a lookup in the table.
     """
 
     def __init__(self, model: RankingModel, *, device: torch.device, max_len: int, precision: str = "fp32") -> None:

@@ -125,7 +125,8 @@ class Masking:
         keys = splitmix64(sequence_keys[rows], _words(np.arange(len(items)) - starts[rows]))
         is_target = np.ones(len(items), bool) if weights is None else weights.numpy() > 0
         is_chosen = self._choose(keys, sequence_keys, only_last, rows, is_target)
-        is_position = is_chosen | _is_last_of_empty(is_chosen, lengths.numpy())
+        # Without weights, a position of each sequence is chosen.
+        is_position = is_chosen if weights is None else is_chosen | _is_last_of_empty(is_chosen, lengths.numpy())
         positions = torch.from_numpy(np.flatnonzero(is_position))
         shown = torch.from_numpy(self._hide(items.numpy(), is_chosen, keys, only_last[rows]))
         gaps = instants = None
@@ -133,7 +134,7 @@ class Masking:
             visible_seconds = seconds if self.times == "target" else seconds[_shown_before(is_chosen, lengths)]
             gaps, instants = time_deltas(visible_seconds, lengths), visible_seconds[positions]
         hidden = torch.from_numpy(is_chosen)
-        targets = torch.where(hidden, items, NO_ITEM)[positions]
+        targets = torch.where(hidden[positions], items[positions], NO_ITEM)
         batch = Batch.from_items(shown, lengths, positions, targets, gaps, instants)
         return batch._replace(
             events=None if events is None else events.masked_fill(hidden, 0),

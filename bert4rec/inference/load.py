@@ -97,12 +97,7 @@ class TensorsWithFeatures(StoredTensors):
         self._encoder = FeatureEncoder(FeatureSettings(reader.sizes), weights["values"].shape[1])
         self._encoder.load_state_dict(weights, assign=True)
         self._encoder.requires_grad_(False).eval().reader = reader
-        sample = torch.empty(0)
-        for block in super().blocks(MODEL + TABLE):
-            sample = torch.cat([sample, block[: SAMPLED_ITEMS - len(sample)]]) if len(sample) else block[:SAMPLED_ITEMS]
-            if len(sample) == SAMPLED_ITEMS:
-                break
-        self._encoder.align_cold_items(sample)
+        self._encoder.align_cold_items(self.first_rows(MODEL + TABLE, SAMPLED_ITEMS))
 
     def __iter__(self) -> Iterator[str]:
         left_out = self._features()

@@ -293,16 +293,16 @@ class _Shown(NamedTuple):
         """
         assert self.groups is not None
         n, rows = min(int(FACTOR * k), len(self.vectors)), torch.arange(len(hidden))
-        scores, indices, within = torch.zeros(len(hidden), n), rows.new_zeros(len(hidden), n), None
+        scores, indices = torch.zeros(len(hidden), n), rows.new_zeros(len(hidden), n)
+        within = torch.zeros(len(hidden), n, dtype=torch.bool)
         while len(rows):
             exclude = _excluder([seen[row] for row in rows.tolist()] if seen else [])
-            if within is not None:
+            if within.any():  # not the first search
                 exclude = self._without_full(exclude, indices[rows], within[rows])
             scores[rows], indices[rows] = top_k(hidden[rows], self.vectors, n, exclude=exclude)
-            within = torch.from_numpy(is_within(self.groups[indices.numpy()], self.at_most))
-            is_short = (within.sum(1) < k) & (scores[:, -1] > -torch.inf)
-            rows = torch.nonzero(is_short).flatten() if n < len(self.vectors) else rows[:0]
-        assert within is not None
+            within[rows] = torch.from_numpy(is_within(self.groups[indices[rows].numpy()], self.at_most))
+            is_short = (within[rows].sum(1) < k) & (scores[rows, -1] > -torch.inf)
+            rows = rows[is_short] if n < len(self.vectors) else rows[:0]
         chosen = torch.argsort((~within).int(), dim=1, stable=True)[:, :k]
         scores = scores.masked_fill(~within, -torch.inf)
         return scores.gather(1, chosen), indices.gather(1, chosen)

@@ -64,14 +64,15 @@ class FeatureEncoder(nn.Module):
 
     @torch.no_grad()
     def align_cold_items(self, rows: Tensor) -> None:
-        """Give cold items in rankings vectors as long as those of the others are in the mean.
+        """Set the length of the vectors of cold items in rankings to the mean length of warm items' vectors.
 
-        Theirs lack the part of the id: they are shorter, and would hardly ever be among the first. `rows` [n, D] are
-        those of the first n items, a sample, since ids are numbered at random.
+        A cold item has no id vector, so its own vector is shorter, and it would hardly ever be recommended. `rows`
+        [n, D] are those of the first n items. They are a random sample, because items are numbered at random. The model
+        must be in evaluation mode.
         """
-        items = Lookup.of(torch.arange(len(rows), device=rows.device))
-        self.cold_length = 0.0
-        lengths = self.eval()(rows, items).norm(dim=1)[self._reader.read(items.ids).is_warm > 0]
+        ids = torch.arange(len(rows), device=rows.device)
+        bags = self._reader.read(ids)
+        lengths = self(rows, Lookup.of(ids)._replace(features=bags)).norm(dim=1)[bags.is_warm > 0]
         self.cold_length = lengths.mean().item() if len(lengths) else 0.0
 
     def encode(self, bags: FeatureBags) -> Tensor:

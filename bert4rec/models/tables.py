@@ -327,7 +327,7 @@ class ItemTable(Table):
 
     @torch.no_grad()
     def align_cold_items(self, device: torch.device) -> None:
-        """Give cold items in rankings vectors as long as others have; every process makes the same call."""
+        """Set the length of the vectors of cold items in rankings; every process makes the same call."""
         if self.features is not None:
             items = Lookup.of(torch.arange(min(self.n_items, SAMPLED_ITEMS), device=device))
             self.features.align_cold_items(self.look_up({"candidate": items})["candidate"])

@@ -50,9 +50,8 @@ class Step:
         """Make one step, and return this rank's sum of the loss.
 
         `n_positions` is the number of positions to predict on all ranks, or the sum of their weights, if they differ;
-        `scale` multiplies the learning rates. The ids
-        of the `following` batch are sent during the step: the next step must get the same object, or `discard` must be
-        called. Both batches are on the device.
+        `scale` multiplies the learning rates. The ids of the `following` batch are sent during the step: the next step
+        must get the same object, or `discard` must be called. Both batches are on the device.
         """
         self.optimizers.begin_step(scale)
         if following is not None:

@@ -1,40 +1,34 @@
 """Models of kinds of events: sharded = replicated = one process, and the loss is the weighted mean."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bert4rec.config.load import load_config
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import open_dataset
-from tests.conftest import SMALL
 from tests.processes import jobs
+from tests.sharding.test_item_features import EXACT, ITEM_TABLE, SAMPLED, Make
 from tests.training.loop.test_trainer import assemble
 
-ITEM_TABLE, EVENTS = "item_table.embeddings.item.weight", "encoder.events.weight"
-Make = Callable[..., Config]
+EVENTS = "encoder.events.weight"
 
 
 @pytest.fixture
-def make(event_folder: Path, tmp_path: Path) -> Make:
+def make(event_folder: Path, small_config: Make) -> Make:
     def config(n_processes: int, **changes: Any) -> Config:
         recipe = dict(open_dataset(event_folder).metadata["preprocessing"])
         usual = {f"preprocessing.{key}": value for key, value in recipe.items()} | {
-            "data.dataset_dir": str(event_folder), "run.dir": str(tmp_path / "runs"), "training.n_epochs": 3,
-            "model.dropout": 0.0, "training.average_age": 0.0,
-            "training.per_device_train_batch_size": 12 // n_processes, "training.n_train_negatives": 12,
-            "parallelism.sparse_learning_rate": 0.05,
+            "data.dataset_dir": str(event_folder), "training.n_epochs": 3, "model.dropout": 0.0,
+            "training.average_age": 0.0, "training.per_device_train_batch_size": 12 // n_processes,
+            "training.n_train_negatives": 12, "parallelism.sparse_learning_rate": 0.05,
         }  # fmt: skip
-        return load_config(None, SMALL | usual | changes)
+        return small_config(**usual | changes)
 
     return config
 
 
-EXACT = {"training.loss": "softmax", "parallelism.sparse_optimizer": "adam"}
-SAMPLED = {"training.loss": "sampled_softmax", "parallelism.sparse_optimizer": "adagrad"}
 WEIGHTS = {"training.event_weights": {"purchase": 0.3}}
 
 

@@ -9,10 +9,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from bert4rec.config.load import load_config
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import open_dataset
-from tests.conftest import SMALL, long
+from tests.conftest import long
 from tests.processes import jobs
 from tests.training.loop.test_trainer import assemble
 
@@ -23,16 +22,16 @@ Make = Callable[..., Config]
 
 
 @pytest.fixture
-def make(featured_folder: Path, tmp_path: Path) -> Make:
+def make(featured_folder: Path, small_config: Make) -> Make:
     def config(n_processes: int, **changes: Any) -> Config:
         usual = {
-            "data.dataset_dir": str(featured_folder), "run.dir": str(tmp_path / "runs"), "training.n_epochs": 5,
+            "data.dataset_dir": str(featured_folder), "training.n_epochs": 5,
             "model.dropout": 0.0, "model.id_dropout": 0.3,
             "training.average_age": 0.0, "training.per_device_train_batch_size": 60 // n_processes,
             "training.n_train_negatives": 12, "training.learning_rate": 0.003,
             "parallelism.sparse_learning_rate": 0.05,
         }  # fmt: skip
-        return load_config(None, SMALL | usual | changes)
+        return small_config(**usual | changes)
 
     return config
 

@@ -164,7 +164,7 @@ def _install_functions() -> None:
 
 
 def _install_messages() -> None:
-    """Form groups with gloo in the place of NCCL."""
+    """Create groups with gloo instead of NCCL."""
     original = dist.init_process_group
 
     def init_process_group(backend: str | None = None, *args: Any, device_id: Any = None, **keywords: Any) -> None:

@@ -76,7 +76,7 @@ def test_the_kinds_are_told_with_their_counts(tmp_path: Path, capsys: Capture) -
 
 
 def expected(mine: list[Row], kinds: list[str], split: str, instant: int) -> tuple[int, int, int]:
-    """Where training ends without a validation, and the places of the targets; -1 where there is none."""
+    """The end of the training part without validation, and the positions of the targets, -1 for no target."""
     places = [place for place, row in enumerate(mine) if not kinds or row.event in kinds]
     if split == "leave_one_out":
         if not places or places[-1] < 2:
