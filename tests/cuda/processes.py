@@ -8,6 +8,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -94,21 +95,22 @@ def _serve(is_stand_in: bool, connection: Connection) -> None:
             connection.send((False, traceback.format_exc()))
 
 
-def train(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the folder of a training with `settings`, and what the stand-in saw of streams and messages."""
+def train(settings: dict[str, Any], *, counts_waits: bool = False) -> dict[str, Any]:
+    """Return the folder of a training with `settings`, its waits, and what the stand-in saw of streams and messages."""
     from bert4rec.config.load import load_config
     from bert4rec.report import pages
     from bert4rec.runtime import console
     from bert4rec.runtime.processes import preserve_global_state
     from bert4rec.training.run import run
+    from tests.cuda.waits import waits_by_part
 
     pages.charts = lambda contents: ()  # type: ignore[assignment]  # which take a second
     console.SECONDS_BETWEEN_LINES = -1.0
-    with preserve_global_state():
+    with preserve_global_state(), waits_by_part() if counts_waits else nullcontext({}) as parts:
         folder = run(load_config(None, settings), may_exit=False)
     seen: dict[str, Any] = {"faults": [], "collectives": []}
     if "tests.stand_in.cuda" in sys.modules:
         from tests.stand_in import cuda
 
         seen = {"faults": cuda.device.take_faults(), "collectives": cuda.device.take_collectives()}
-    return {"folder": folder} | seen
+    return {"folder": folder, "waits": parts} | seen

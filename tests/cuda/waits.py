@@ -1,0 +1,129 @@
+"""Where the host waits for a GPU: places of the project, found by torch's own warnings of synchronizing operations."""
+
+import sys
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+ROOT = Path(__file__).parents[2] / "bert4rec"
+MESSAGE = "called a synchronizing CUDA operation"
+PACKAGES = ("torchrec", "fbgemm_gpu")
+
+
+@contextmanager
+def waits() -> Iterator[Counter[str]]:
+    """Count the waits of the block by place: `file:function` of the project, and what it calls of TorchRec.
+
+    Autograd's own thread has no Python where C++ runs; torch then reports the wait where `backward` was called.
+    """
+    found: Counter[str] = Counter()
+    mode = torch.cuda.get_sync_debug_mode()
+
+    def note(message: Warning | str, *_: Any, **__: Any) -> None:
+        if MESSAGE in str(message):
+            found[place()] += 1
+
+    def noted(method: Any) -> Any:
+        def synchronize(self: Any) -> None:
+            found[place()] += 1
+            with quiet():
+                method(self)
+
+        return synchronize
+
+    with (
+        warnings.catch_warnings(),
+        mock.patch.object(
+            torch.cuda.Event,
+            "synchronize",
+            noted(torch.cuda.Event.synchronize),  # which torch does not report
+        ),
+    ):
+        warnings.simplefilter("always")
+        warnings.showwarning = note
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield found
+        finally:
+            torch.cuda.set_sync_debug_mode(mode)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Count no waits in the block."""
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("default")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+
+
+def place() -> str:
+    """Return the innermost function of the project that runs, and the innermost one of TorchRec that it calls."""
+    within = ""
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):  # from the innermost on
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(ROOT):
+            return f"{path.relative_to(ROOT)}:{frame.f_code.co_qualname}" + (f" > {within}" if within else "")
+        if not within and any(package in path.parts for package in PACKAGES):
+            within = frame.f_code.co_qualname
+    return "elsewhere"
+
+
+WARM_STEPS = 2  # much is made only in the first steps
+
+
+@contextmanager
+def waits_by_part() -> Iterator[dict[str, list[Counter[str]]]]:
+    """Count the waits of the trainings in the block by part: of each step, report, evaluation and save.
+
+    A step is what happens from a batch to the next one, without the other parts.
+    """
+    from bert4rec.training.trainer import Trainer
+
+    parts: dict[str, list[Counter[str]]] = {name: [] for name in ("step", "report", "evaluation", "save")}
+    step_sync = Trainer._start_sync
+
+    with waits() as found, ExitStack() as patches:
+
+        def take(part: str) -> None:
+            if found:
+                parts[part].append(Counter(found))
+            found.clear()
+
+        def counted(method: str, part: str) -> Any:
+            original = getattr(Trainer, method)
+
+            def call(self: Trainer, *args: Any) -> Any:
+                take("step")
+                try:
+                    return original(self, *args)
+                finally:
+                    take(part)
+
+            return mock.patch.object(Trainer, method, call)
+
+        def start_sync(self: Trainer, following: Any) -> None:
+            take("step")
+            step_sync(self, following)
+
+        patches.enter_context(mock.patch.object(Trainer, "_start_sync", start_sync))
+        for method, part in {"_report": "report", "_validate": "evaluation", "_save": "save"}.items():
+            patches.enter_context(counted(method, part))
+        yield parts
+
+
+def places(parts: Sequence[Counter[str]], first: int = 0) -> dict[str, int]:
+    """Return the most waits at each place in one of the `parts` from number `first` on."""
+    most: Counter[str] = Counter()
+    for part in parts[first:]:
+        most |= part
+    return dict(sorted(most.items()))
