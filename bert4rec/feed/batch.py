@@ -149,11 +149,11 @@ class Batch(NamedTuple):
     - `candidates`: for a loss that does not score the whole catalogue.
     - `gaps` [total] and `instants` [M] int64, for a model that uses timestamps: seconds between two items, and the time
       of each prediction.
+    - `events` [total] int64: the kind of event at each position, if the dataset has kinds; 0 at a position to predict.
+    - `weights` [M] float32: of the positions in the loss, if they differ.
     - `widths`: the sizes of the padded rows.
     - `counts`: the number M of each rank, if they have exchanged it.
     - `arrived`: the CUDA event after the copy to the device.
-    - `events` [total] int64: the kind of event at each position, if the dataset has kinds; 0 at a position to predict.
-    - `weights` [M] float32: of the positions in the loss, if they differ.
     """
 
     items: Lookup
@@ -200,9 +200,9 @@ class Pairs(NamedTuple):
     - `n_sequences`: the number of pairs of the global batch, over all ranks.
     - `step`: the number of the training step, by which a model drops item ids.
     - `candidates`: for a loss that does not score the whole catalogue.
+    - `weights` [M] float32: of the pairs in the loss, if they differ.
     - `counts`: the number M of each rank, if they have exchanged it.
     - `arrived`: the CUDA event after the copy to the device.
-    - `weights` [M] float32: of the pairs in the loss, if they differ.
     """
 
     users: Lookup

@@ -72,14 +72,11 @@ class IdExchange:
     def begin(self, lookups: Mapping[str, Lookup], names: list[str], arrived: Any = None) -> None:
         """Send each process the number of ids of `lookups` for it; `names` are the table's features.
 
-        `arrived` is the CUDA event after which the device has the ids; without it, all work so far comes before them.
+        `arrived` is the event after which a GPU has the ids.
         """
         assert len(self._open) < 2, "a lookup that was begun has not come"
         if self._stream is not None:
-            if arrived is None:
-                self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
-            else:  # not for the step before, which is still in progress
-                self._stream.wait_event(arrived)
+            self._stream.wait_event(arrived)  # not for the step before, which is still in progress
             for lookup in lookups.values():  # else the next batch could reuse their memory while they are sent
                 lookup.ids.record_stream(self._stream)
                 lookup.lengths.record_stream(self._stream)

@@ -22,7 +22,6 @@ from bert4rec.sharding.torchrec_internals import (
     ShardMetadata,
     copy_of,
     kernels,
-    largest_of_each,
     lerp_each,
     local_parts,
     set_step_count,
@@ -243,14 +242,8 @@ class WeightAverage:
 
 def are_finite(tensors: Iterable[Tensor]) -> bool:
     """Return whether all values are finite, without temporary tensors as large as the inputs."""
-    # A NaN makes the bounds and the norm NaN. Stacking synchronizes with a GPU once, not once per tensor.
-    parts = [part.detach() for part in tensors if part.numel()]
-    if any(
-        part.device.type != "cpu" for part in parts
-    ):  # a few kernels in all; on CPU the norm takes five times as long
-        bounds = [largest.float() for largest in largest_of_each(parts)]
-    else:
-        bounds = [bound.float() for part in parts for bound in part.aminmax()]
+    # A NaN makes both bounds NaN. Stacking them synchronizes with a GPU once, not once per tensor.
+    bounds = [bound.float() for part in tensors if part.numel() for bound in part.detach().aminmax()]
     return not bounds or bool(torch.stack(bounds).isfinite().all())
 
 

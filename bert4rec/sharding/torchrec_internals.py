@@ -5,7 +5,6 @@ which it was checked, and fails if an installed release lacks one or the pinned 
 """
 
 import copy
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -160,11 +159,6 @@ def local_bytes(values: Iterable[Any]) -> int:
 def lerp_each(values: list[Tensor], others: list[Tensor], share: float) -> None:
     """Move each of `values` in place towards the one of `others` by the `share`; on a GPU with few kernels in all."""
     torch._foreach_lerp_(values, others, share)
-
-
-def largest_of_each(values: list[Tensor]) -> list[Tensor]:
-    """Return the largest absolute value of each tensor, NaN if it has one; on a GPU with few kernels in all."""
-    return list(torch._foreach_norm(values, math.inf))
 
 
 def copy_of(value: Any) -> Any:

@@ -51,7 +51,7 @@ class Step:
 
         `n_positions` is the number of positions to predict on all ranks, or the sum of their weights, if they differ;
         `scale` multiplies the learning rates. The ids of the `following` batch are sent during the step: the next step
-        must get the same object, or `discard` must be called. Both batches are on the device.
+        must get the same tensors, or `discard` must be called. Both batches are on the device.
         """
         self.optimizers.begin_step(scale)
         if following is not None:

@@ -73,7 +73,9 @@ def _start() -> tuple[Any, Any]:
 
 def _serve(is_stand_in: bool, connection: Connection) -> None:
     if is_stand_in:
-        import tests.stand_in.cuda  # noqa: F401
+        from tests.stand_in import cuda, lines
+
+        lines.trace()
     import torch
 
     os.environ |= {"MASTER_ADDR": "localhost", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
@@ -86,8 +88,6 @@ def _serve(is_stand_in: bool, connection: Connection) -> None:
             return
         os.environ |= {name: str(value) for name, value in places.items()}
         if is_stand_in:
-            from tests.stand_in import cuda
-
             cuda.see_gpus(n_visible, name=f"GPU-{places['RANK'] if n_visible == 1 else 'of-all'}")
         try:
             connection.send((True, function(*args, **keywords)))

@@ -40,11 +40,8 @@ def waits() -> Iterator[Counter[str]]:
 
     with (
         warnings.catch_warnings(),
-        mock.patch.object(
-            torch.cuda.Event,
-            "synchronize",
-            noted(torch.cuda.Event.synchronize),  # which torch does not report
-        ),
+        # Torch does not report it.
+        mock.patch.object(torch.cuda.Event, "synchronize", noted(torch.cuda.Event.synchronize)),
     ):
         warnings.simplefilter("always")
         warnings.showwarning = note
@@ -85,8 +82,10 @@ WARM_STEPS = 2  # much is made only in the first steps
 def waits_by_part() -> Iterator[dict[str, list[Counter[str]]]]:
     """Count the waits of the trainings in the block by part: of each step, report, evaluation and save.
 
-    A step is what happens from a batch to the next one, without the other parts.
+    A step is what happens from a batch to the next one, without the other parts. An evaluation has several tiles of
+    items and several groups of users in each.
     """
+    from bert4rec.evaluation import tiles
     from bert4rec.training.trainer import Trainer
 
     parts: dict[str, list[Counter[str]]] = {name: [] for name in ("step", "report", "evaluation", "save")}
@@ -115,15 +114,16 @@ def waits_by_part() -> Iterator[dict[str, list[Counter[str]]]]:
             take("step")
             step_sync(self, following)
 
+        patches.enter_context(mock.patch.multiple(tiles, MIN_TILE=16, MAX_TILE=16, USERS_AT_ONCE=8))
         patches.enter_context(mock.patch.object(Trainer, "_start_sync", start_sync))
         for method, part in {"_report": "report", "_validate": "evaluation", "_save": "save"}.items():
             patches.enter_context(counted(method, part))
         yield parts
 
 
-def places(parts: Sequence[Counter[str]], first: int = 0) -> dict[str, int]:
+def places(parts: Sequence[Counter[str]], first: int = 0) -> Counter[str]:
     """Return the most waits at each place in one of the `parts` from number `first` on."""
     most: Counter[str] = Counter()
     for part in parts[first:]:
         most |= part
-    return dict(sorted(most.items()))
+    return most

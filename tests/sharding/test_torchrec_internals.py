@@ -68,7 +68,7 @@ def test_torch_has_what_is_used(group_of_one: None) -> None:
     made_from = inspect.signature(ShardedTensor._init_from_local_shards_and_global_metadata).parameters
     assert "process_group" in made_from
     tensor = of_one_shard(torch.ones(2, 3))
-    require("torch", torch, "_foreach_lerp_", "_foreach_norm")
+    require("torch", torch, "_foreach_lerp_")
     require("torch", tensor, "_process_group", "local_shards", "metadata")
     copy = sharded_tensor(tensor.local_shards(), tensor.metadata(), like=tensor)
     assert copy._process_group is tensor._process_group is dist.group.WORLD

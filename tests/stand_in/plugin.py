@@ -2,9 +2,13 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
+from tests.stand_in import lines
 from tests.stand_in.build import N_GPUS, NoCompilerError, build
 
 os.environ.setdefault(N_GPUS, "1")
@@ -15,6 +19,11 @@ except NoCompilerError as error:
 
 from tests.stand_in import cuda
 
+NOTES = None if lines.FOLDER in os.environ else TemporaryDirectory()  # None in the workers of pytest-xdist
+if NOTES:
+    os.environ[lines.FOLDER] = NOTES.name
+lines.trace()
+
 
 @pytest.fixture(autouse=True)
 def streams() -> Iterator[None]:
@@ -23,3 +32,11 @@ def streams() -> Iterator[None]:
     yield
     faults = cuda.device.take_faults()
     assert not faults, "\n".join(faults)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if NOTES:
+        terminalreporter.section("statements that are entered on a GPU alone")
+        for line in lines.summary(Path(NOTES.name)):
+            terminalreporter.write_line(line)
+        NOTES.cleanup()
