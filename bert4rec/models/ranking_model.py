@@ -110,7 +110,7 @@ class RankingModel(nn.Module):
         raise NotImplementedError
 
     def begin_lookups(self, batch: Any) -> None:
-        """Begin the lookups of a later `forward` of these same tensors of a `batch`: the processes exchange id counts."""
+        """Begin the lookups of a later `forward` of the same tensors of `batch`: the processes exchange id counts."""
         for table, lookups in self.lookups(batch):
             table.begin(lookups, batch.arrived)
 
