@@ -66,6 +66,13 @@ def test_a_deterministic_training_has_the_same_bits_again_saved_beside_it_or_not
         assert all(torch.equal(beside[name], at_once[name]) for name in beside)
 
 
+def test_a_deterministic_training_goes_on_with_the_same_bits(train: Train) -> None:
+    chosen = {"training.deterministic": True, "model.dropout": 0.1}
+    whole, parts = train(**chosen), train(**chosen | {"training.n_epochs": 5})
+    train(**chosen | {"run.resume": str(parts)})
+    assert losses(parts) == losses(whole)
+
+
 def test_the_cpu_gives_the_ranks_of_the_gpu_and_recommends(train: Train, tmp_path: Path) -> None:
     folder = train()
     trained = find_trained(folder)

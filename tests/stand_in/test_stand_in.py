@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from bert4rec.commands.doctor import devices
+from bert4rec.runtime.processes import this_process
 from tests.stand_in import build
 
 pytestmark = pytest.mark.cuda
@@ -115,8 +116,23 @@ def test_tf32_rounds_products(device: Any) -> None:
         torch.set_float32_matmul_precision("highest")
 
 
-def test_the_doctor_names_the_gpus(device: Any) -> None:
-    assert devices().text == "a GPU of host memory (80 GB)"
+def test_the_doctor_names_the_gpus(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = "a GPU of host memory (80 GB)"
+    assert devices() == ("devices", one, "")
+    device.set_device_count(2)
+    try:
+        assert devices() == ("devices", f"{one}, {one}", "")
+        monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda a, b: False)
+        assert "GPUs 0 and 1 cannot reach" in devices().text
+    finally:
+        device.set_device_count(1)
+
+
+@pytest.mark.usefixtures("device")
+def test_processes_that_share_a_gpu_use_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    assert this_process("auto").device.type == "cpu"
 
 
 def test_without_a_compiler_the_tests_are_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
