@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 FOLDER = "STAND_IN_LINES"  # variable with the folder in which each process notes the lines that it has run
@@ -88,26 +88,19 @@ def trace() -> None:
     if FOLDER not in os.environ:
         return
     wanted, notes = all_statements(), Path(os.environ[FOLDER], str(os.getpid()))
-    seen: set[tuple[str, int]] = set()
-    is_wanted: dict[CodeType, bool] = {}
-
-    def has_wanted(code: CodeType) -> bool:
-        lines = wanted.get(code.co_filename, {})
-        return bool(lines) and any(line in lines for _, _, line in code.co_lines())
 
     def local(frame: FrameType, event: str, _: Any) -> Any:
         path, line = frame.f_code.co_filename, frame.f_lineno
-        if event == "line" and line in wanted[path] and (path, line) not in seen:
-            seen.add((path, line))
-            with notes.open("a") as file:  # each at once, since the processes of a test are killed
+        if event == "line" and line in wanted[path]:
+            wanted[path].pop(line, None)
+            with notes.open("a") as file:  # at once, since the processes of a test are killed
                 print(f"{path}:{line}", file=file)
         return local
 
     def of_call(frame: FrameType, *_: Any) -> Any:
         code = frame.f_code
-        if code not in is_wanted:
-            is_wanted[code] = has_wanted(code)
-        return local if is_wanted[code] else None
+        lines = wanted.get(code.co_filename)
+        return local if lines and any(line in lines for _, _, line in code.co_lines()) else None
 
     threading.settrace(of_call)
     sys.settrace(of_call)
