@@ -430,6 +430,7 @@ def write_features(
         encoded = _encode(feature, values, is_trained, before)
         bags.append((encoded.items, n_values + encoded.values))
         about[feature.column] = entry | {"first": n_values, "separator": feature.separator} | encoded.about
+        about[feature.column]["values_per_item"] = len(encoded.items) / len(originals)
         numbers = range(n_values + 1, n_values + 1 + len(encoded.names))
         names += [(feature.column, number, name) for number, name in zip(numbers, encoded.names, strict=True)]
         n_values += encoded.about["n_values"]
