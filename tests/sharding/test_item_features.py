@@ -44,6 +44,8 @@ USUAL = [
     ("bert4rec", SAMPLED | {"model.feature_tables_from": 1}, (3, "dmp", "row_wise")),
     ("sasrec", EXACT | TABLES | {"parallelism.sparse_optimizer": "adagrad"}, (2, "dmp", "auto")),
     ("sasrec", EXACT, (2, "dmp", "row_wise")),
+    ("sasrec", EXACT | TABLES | {"parallelism.sharding_group_size": 1}, (2, "dmp", "row_wise")),
+    ("matrix_factorization", SAMPLED | TABLES | {"parallelism.sharding_group_size": 1}, (2, "dmp", "row_wise")),
     ("bert4rec", SAMPLED, (3, "dmp", "column_wise")),
     ("matrix_factorization", EXACT, (3, "ddp", "row_wise")),
     ("matrix_factorization", SAMPLED, (2, "dmp", "row_wise")),
@@ -71,11 +73,11 @@ def test_every_way_trains_the_model_of_one_process(
 ) -> None:
     n_processes, mode, sharding_type = way
 
-    def train(n: int, **parallel: str) -> list[dict[str, Any]]:
+    def train(n: int, **parallel: Any) -> list[dict[str, Any]]:
         settings = {"model.kind": kind} | changes | {f"parallelism.{key}": value for key, value in parallel.items()}
         return list(pools(n).run(jobs.train, make(n, **settings), tmp_path))
 
-    alone = train(1, mode="ddp")
+    alone = train(1, mode="ddp", sharding_group_size=0)
     together = train(n_processes, mode=mode, sharding_type=sharding_type)
     np.testing.assert_allclose(together[0]["losses"], alone[0]["losses"], rtol=0, atol=1e-5)
     names = [name for name in alone[0]["final"] if name == ITEM_TABLE or name.startswith("features.")]
@@ -126,3 +128,9 @@ def test_the_loss_is_that_of_the_sums_worked_out_by_hand(
         scores = vectors @ users[user]
         losses += [np.log(np.exp(scores).sum()) - scores[item] for item in items[:n_train]]
     assert result["losses"][0] == pytest.approx(np.mean(losses), abs=1e-5)
+
+
+@pytest.mark.parametrize("changes", [EXACT | TABLES, SAMPLED | TABLES, SAMPLED | TABLES | {"parallelism.mode": "ddp"}])
+def test_a_plan_counts_the_bytes_of_every_table(pools: Any, make: Make, changes: dict[str, Any]) -> None:
+    for planned, held in pools(2).run(jobs.planned_and_held, make(2, **{"model.kind": "sasrec"} | changes)):
+        assert planned == held
