@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,7 +21,7 @@ import polars as pl
 
 from bert4rec.config.recognition import format_of
 from bert4rec.dataset.format import METADATA
-from bert4rec.dataset.item_features import FOLDER, VALUES, Bags, write_bags
+from bert4rec.dataset.item_features import ARRAYS, FOLDER, VALUES, Bags, write_bags
 from bert4rec.prepare.column_inference import item_columns
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.text_blocks import NEWLINE, Block, blocks
@@ -44,6 +45,9 @@ MOVIES_DAT = ("movieId", "title", "genres")  # columns of movies.dat
 TAKEN = ("item", "original", "count", "train_count")  # columns of items.parquet
 
 
+Fitted: TypeAlias = Mapping[str, Any]  # what `metadata.json` says of a feature, and the `names` of its values
+
+
 class Feature(NamedTuple):
     """Hold a column that is used: its `kind`, and what separates the values of `categories` in a text."""
 
@@ -54,11 +58,15 @@ class Feature(NamedTuple):
 
 @dataclass(frozen=True)
 class ItemFile:
-    """Hold the rows of an item file: `rows` (`original` and the columns), the features, and why others are not used."""
+    """Hold the rows of an item file: `rows` (`original` and the columns), the features, and why others are not used.
+
+    `fitted` are the features of the dataset that is extended, whose numbers count; {} if there is none.
+    """
 
     rows: pl.DataFrame
     features: Sequence[Feature]
     unused: Mapping[str, str] = field(default_factory=dict)
+    fitted: Mapping[str, Fitted] = field(default_factory=dict)
 
     @property
     def titles(self) -> pl.DataFrame | None:
@@ -74,6 +82,10 @@ class ItemFile:
             values = _values(self.rows[column], kind, separator)
             coverage = 1 - values.null_count() / len(values)
             distinct = "" if kind == "vector" else f"{values.explode().drop_nulls().n_unique():,} values, "
+            if column in self.fitted and kind not in ("vector", "number"):
+                shown = values.explode().drop_nulls().unique()
+                n_unknown = int((~shown.is_in(self.fitted[column]["names"])).sum())
+                distinct = f"{len(shown):,} values, {n_unknown:,} of them unknown to the dataset, "
             examples = ", ".join(str(value)[:40] for value in self.rows[column].drop_nulls().head(3).to_list())
             note = f' at "{separator}"' if separator else ""
             lines.append(f"  {column}: {kind}{note}, {coverage:.0%} of the items, {distinct}as {examples[:80]}")
@@ -82,13 +94,14 @@ class ItemFile:
 
 def read_item_file(
     path: str, kinds: Mapping[str, str], *, item_column: str, item_type: pl.DataType,
-    separators: Mapping[str, str] | None = None,
+    fitted: Mapping[str, Fitted] = MappingProxyType({}),
 ) -> ItemFile:  # fmt: skip
     """Return the item file at `path`, with ids of `item_type`; the features are those of `kinds` or, if empty, guessed.
 
-    The ids are in the column `item_column`, or in one that is recognized. `separators` are those of the features of a
-    dataset to extend. Raises `DataError`, in one line, for a file that cannot be used.
+    The ids are in the column `item_column`, or in one that is recognized. With `fitted`, the features of a dataset to
+    extend, the features are those, in their order. Raises `DataError`, in one line, for a file that cannot be used.
     """
+    kinds = {name: of["kind"] for name, of in fitted.items()} or kinds
     table = _read(Path(path), item_column, item_type)
     column = _id_column(path, table, item_column)
     if table.width == 1:
@@ -105,12 +118,12 @@ def read_item_file(
     rows = rows.unique(maintain_order=True) if not _has_lists(rows) else rows
     if len(twice := rows.filter(pl.col("original").is_duplicated())):
         raise DataError(f'{path}: item "{twice["original"][0]}" has two rows; leave one row for each item')
-    features, unused = _features(path, rows, kinds, separators)
+    features, unused = _features(path, rows, kinds, fitted)
     if not features:
         why = ", ".join(f"{name} ({reason})" for name, reason in unused.items())
         advice = "name a kind, as in --data.item_features.COLUMN=category, or leave data.items_path out"
         raise DataError(f"{path}: none of its columns can be used: {why}; {advice}")
-    return ItemFile(rows, features, unused)
+    return ItemFile(rows, features, unused, fitted)
 
 
 def _ids(path: str, column: pl.Series, item_type: pl.DataType) -> pl.Series:
@@ -254,7 +267,7 @@ def _id_column(path: str, table: pl.DataFrame, item_column: str) -> str:
 
 
 def _features(
-    path: str, rows: pl.DataFrame, kinds: Mapping[str, str], separators: Mapping[str, str] | None
+    path: str, rows: pl.DataFrame, kinds: Mapping[str, str], fitted: Mapping[str, Fitted]
 ) -> tuple[list[Feature], dict[str, str]]:
     """Return the features of the columns, named by `kinds` or guessed, and why other columns are not used."""
     features, unused = [], {}
@@ -263,16 +276,17 @@ def _features(
         if kinds:
             named = kinds.get(column.name, "ignore")
             why = "data.item_features does not name it" if column.name not in kinds else "data.item_features"
+            why = "the dataset has no such feature" if fitted else why
             separator = separator or _separator(column) or "|" if named == "categories" else ""
-            separator = (separators or {}).get(column.name) or separator
+            separator = fitted.get(column.name, {}).get("separator") or separator
             kind = named
         if kind == "ignore":
             unused[column.name] = why
             continue
         feature = Feature(column.name, kind, "" if column.dtype.is_nested() or kind != "categories" else separator)
-        _check(path, rows.select("original", column).drop_nulls(), feature, extends=separators is not None)
+        _check(path, rows.select("original", column).drop_nulls(), feature, fitted.get(column.name))
         features.append(feature)
-    return features, unused
+    return sorted(features, key=lambda feature: [*fitted].index(feature.column) if fitted else 0), unused
 
 
 def _guess(column: pl.Series) -> tuple[str, str, str]:
@@ -320,15 +334,17 @@ def _separator(column: pl.Series) -> str:
     return ""
 
 
-def _check(path: str, rows: pl.DataFrame, feature: Feature, *, extends: bool) -> None:
+def _check(path: str, rows: pl.DataFrame, feature: Feature, fitted: Fitted | None) -> None:
     """Raise `DataError` if the values of a column do not fit the kind of the feature, naming the first that does not.
 
-    `rows` are those with a value, `extends` is whether the kind was chosen for other rows of the same column.
+    `rows` are those with a value; `fitted` is the feature of the dataset to extend, where others have values.
     """
     column, kind, _ = feature
     place = f'{path}: data.item_features.{column} = "{kind}"'
     values, dtype = rows[column], rows[column].dtype
     if not len(values):
+        if fitted:
+            return
         raise DataError(f"{place}: the column is empty; leave it out")
     inner = getattr(dtype, "inner", pl.Struct({}) if dtype.is_nested() else None)
     no_value = pl.Binary in (dtype, inner) or (inner is not None and inner.is_nested())
@@ -342,7 +358,8 @@ def _check(path: str, rows: pl.DataFrame, feature: Feature, *, extends: bool) ->
             is_bad = ~numbers.list.eval(pl.element().is_finite().fill_null(value=False)).list.all()
             lengths = numbers.list.len()
             if not is_bad.any():
-                is_bad, expected = lengths != max(1, lengths[0]), f"all vectors of one length, such as {lengths[0]}"
+                width = fitted["width"] if fitted else lengths[0]
+                is_bad, expected = lengths != max(1, width), f"all vectors of one length, such as {width}"
     elif inner is not None:
         is_bad, expected = is_bad & (kind != "categories"), "one value; for lists choose categories"
     elif kind == "number":
@@ -357,18 +374,19 @@ def _check(path: str, rows: pl.DataFrame, feature: Feature, *, extends: bool) ->
         is_bad, expected = ~values.cast(pl.Float64, strict=False).is_finite(), "a finite number, or nothing"
         is_bad = is_bad & dtype.is_float()
     else:
-        is_bad, expected = is_bad & (not extends), "a text; for these values choose category or number"
+        is_bad, expected = is_bad & (not fitted), "a text; for these values choose category or number"
     if is_bad.any():
         item, value = rows.filter(is_bad).row(0)
         raise DataError(f'{place}: item "{item}" has {_shown(value)}; expected: {expected}')
-    if not len(_values(values, kind, feature.separator).drop_nulls()):
+    if not fitted and not len(_values(values, kind, feature.separator).drop_nulls()):
         raise DataError(f"{place}: the column has no value; leave it out")
 
 
 def _values(column: pl.Series, kind: str, separator: str) -> pl.Series:
     """Return the values of each item as a list, null where it has none; numbers and vectors unchanged."""
     if kind == "vector":
-        return column
+        is_empty = not column.dtype.is_nested()
+        return pl.repeat(None, len(column), dtype=pl.List(pl.Float32), eager=True) if is_empty else column
     if kind == "number":
         return column.cast(pl.Float64)
     if kind == "category":
@@ -381,9 +399,6 @@ def _values(column: pl.Series, kind: str, separator: str) -> pl.Series:
         lists = column.cast(pl.String).str.split(separator).list.eval(pl.element().str.strip_chars())
     lists = lists.list.eval(pl.element().filter(~pl.element().is_in(MISSING))).list.unique(maintain_order=True)
     return lists.set(lists.list.len() == 0, None) if lists.null_count() < len(lists) else lists
-
-
-Fitted: TypeAlias = Mapping[str, Any]  # what `metadata.json` says of a feature, and the `names` of its values
 
 
 def read_fitted(folder: Path) -> dict[str, Fitted]:
@@ -408,13 +423,9 @@ class Encoded(NamedTuple):
 
 
 def write_features(
-    folder: Path, file: ItemFile, originals: pl.Series, train_counts: npt.NDArray[np.integer[Any]],
-    fitted: Mapping[str, Fitted],
-) -> dict[str, dict[str, Any]]:  # fmt: skip
-    """Write the features of the items, in the order of `originals`; return the entries of `metadata.json` by feature.
-
-    `fitted` are the features of the dataset that this one extends, whose numbers count; {} if there is none.
-    """
+    folder: Path, file: ItemFile, originals: pl.Series, train_counts: npt.NDArray[np.integer[Any]]
+) -> dict[str, dict[str, Any]]:
+    """Write the features of the items `originals`, in their order; return the entries of `metadata.json` by feature."""
     rows = pl.DataFrame({"original": originals}).join(file.rows, on="original", how="left", maintain_order="left")
     is_trained = pl.Series(train_counts > 0)
     about: dict[str, dict[str, Any]] = {}
@@ -422,11 +433,11 @@ def write_features(
     for feature in file.features:
         values = _values(rows[feature.column], feature.kind, feature.separator)
         entry = {"kind": feature.kind, "coverage": 1 - values.null_count() / len(values)}
+        before = file.fitted.get(feature.column)
         if feature.kind == "vector":
-            vectors.append(_unit_vectors(values))
+            vectors.append(_unit_vectors(values, before))
             about[feature.column] = entry | {"width": vectors[-1].shape[1]}
             continue
-        before = fitted.get(feature.column)
         encoded = _encode(feature, values, is_trained, before)
         bags.append((encoded.items, n_values + encoded.values))
         about[feature.column] = entry | {"first": n_values, "separator": feature.separator} | encoded.about
@@ -440,10 +451,29 @@ def write_features(
     return about
 
 
-def _unit_vectors(column: pl.Series) -> npt.NDArray[np.float32]:
+def append_features(
+    folder: Path, file: ItemFile, originals: pl.Series, previous: Path, n_previous: int
+) -> dict[str, dict[str, Any]]:
+    """Write the features of the dataset `previous`, with its `n_previous` items, and after them those of new items.
+
+    `originals` are the new items; the `file` was read with the features of `previous`. Returns the entries of
+    `metadata.json` by feature.
+    """
+    about = write_features(folder, file, originals, np.zeros(len(originals), np.int64))
+    old, new = ([np.load(place / FOLDER / f"{name}.npy") for name in ARRAYS] for place in (previous, folder))
+    offsets = np.concatenate([old[0], old[0][-1] + new[0][1:]])
+    values, weights, vectors = (np.concatenate(parts) for parts in zip(old[1:], new[1:], strict=True))
+    write_bags(folder, Bags(offsets, values, weights), [vectors])
+    share = len(originals) / (n_previous + len(originals))
+    for name, entry in about.items():
+        entry["coverage"] = (1 - share) * file.fitted[name]["coverage"] + share * entry["coverage"]
+    return about
+
+
+def _unit_vectors(column: pl.Series, fitted: Fitted | None) -> npt.NDArray[np.float32]:
     """Return the vectors [n, width] scaled to length 1; zeros for an item without one."""
     values = column.cast(pl.List(pl.Float32))
-    width = int(values.list.len().max() or 0)  # type: ignore[arg-type]
+    width = fitted["width"] if fitted else int(values.list.len().max() or 0)  # type: ignore[arg-type]
     vectors = np.zeros((len(values), width), np.float32)
     is_there = values.is_not_null().to_numpy()
     vectors[is_there] = values.drop_nulls().explode().to_numpy().reshape(-1, width)

@@ -402,7 +402,7 @@ def test_each_column_is_a_feature_or_is_named_with_the_reason(
     assert all(file.unused.values())
     assert {**used, **dict.fromkeys(file.unused, "ignore")}.items() >= kinds.items()
     assert len(file.lines()) == len(names)
-    about = write_features(place, file, pl.Series("item", range(n)), np.ones(n, np.int64), {})
+    about = write_features(place, file, pl.Series("item", range(n)), np.ones(n, np.int64))
     assert {name: of["kind"] for name, of in about.items()} == used
 
 
@@ -418,7 +418,7 @@ def test_the_names_of_the_numbers_are_the_values_of_the_file(
     if not any(values):
         return
     file = read_item_file(str(place / "items.parquet"), kinds, item_column="item", item_type=pl.Int64())
-    write_features(place, file, table["item"], np.ones(len(values), np.int64), {})
+    write_features(place, file, table["item"], np.ones(len(values), np.int64))
     names = dict(pl.read_parquet(place / "item_features" / "values.parquet").select("number", "name").rows())
     offsets, numbers = (np.load(place / "item_features" / f"{name}.npy") for name in ("offsets", "values"))
     parts = [numbers[start:stop].tolist() for start, stop in pairwise(offsets)]
