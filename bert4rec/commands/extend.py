@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise DataError(
             f"{trained.folder}: a model package cannot be trained on; name the run that it was exported from"
         )
-    if not (trained.kind.is_transformer or arguments.items):
+    if not trained.kind.is_transformer:
         raise DataError(
             f"{trained.folder}: a matrix factorisation has a vector for each user too, and new rows change the users; "
             "train it anew on the grown dataset"

@@ -9,7 +9,7 @@ import difflib
 import json
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -85,7 +85,7 @@ class ItemFile:
             if column in self.fitted and kind not in ("vector", "number"):
                 shown = values.explode().drop_nulls().unique()
                 n_unknown = int((~shown.is_in(self.fitted[column]["names"])).sum())
-                distinct = f"{len(shown):,} values, {n_unknown:,} of them unknown to the dataset, "
+                distinct += f"{n_unknown:,} of them unknown to the dataset, " if n_unknown else ""
             examples = ", ".join(str(value)[:40] for value in self.rows[column].drop_nulls().head(3).to_list())
             note = f' at "{separator}"' if separator else ""
             lines.append(f"  {column}: {kind}{note}, {coverage:.0%} of the items, {distinct}as {examples[:80]}")
@@ -94,15 +94,16 @@ class ItemFile:
 
 def read_item_file(
     path: str, kinds: Mapping[str, str], *, item_column: str, item_type: pl.DataType,
-    fitted: Mapping[str, Fitted] = MappingProxyType({}),
+    fitted: Mapping[str, Fitted] = MappingProxyType({}), texts: Collection[str] = (),
 ) -> ItemFile:  # fmt: skip
     """Return the item file at `path`, with ids of `item_type`; the features are those of `kinds` or, if empty, guessed.
 
     The ids are in the column `item_column`, or in one that is recognized. With `fitted`, the features of a dataset to
-    extend, the features are those, in their order. Raises `DataError`, in one line, for a file that cannot be used.
+    extend, the features are those, in their order. Of the columns `texts` of a CSV file, "007" is not 7. Raises
+    `DataError`, in one line, for a file that cannot be used.
     """
     kinds = {name: of["kind"] for name, of in fitted.items()} or kinds
-    table = _read(Path(path), item_column, item_type)
+    table = _read(Path(path), item_column, item_type, texts)
     column = _id_column(path, table, item_column)
     if table.width == 1:
         raise DataError(f"{path}: has no column but {column}, so it says nothing of them; leave data.items_path out")
@@ -153,7 +154,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…"
 
 
-def _read(path: Path, item_column: str, item_type: pl.DataType) -> pl.DataFrame:
+def _read(path: Path, item_column: str, item_type: pl.DataType, texts: Collection[str]) -> pl.DataFrame:
     """Return the table in the file at `path`, with typed columns."""
     try:
         kind = format_of(path)
@@ -164,7 +165,7 @@ def _read(path: Path, item_column: str, item_type: pl.DataType) -> pl.DataFrame:
         elif kind == "json lines" or path.suffix.lower() == ".json":
             table = _read_json(path, {item_column, *ITEM_KEYS})
         else:
-            table = _read_text(path, item_column, item_type)
+            table = _read_text(path, item_column, item_type, texts)
     except (pl.exceptions.PolarsError, TypeError, ValueError, OSError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise DataError(f"{path}: cannot be read as a table of items: {reason}; correct data.items_path") from None
@@ -190,7 +191,7 @@ def _content(path: Path) -> str:
         raise DataError(f"{path}, line {1 + content.count(NEWLINE, 0, error.start)}: {NOT_UTF_8}") from None
 
 
-def _read_text(path: Path, item_column: str, item_type: pl.DataType) -> pl.DataFrame:
+def _read_text(path: Path, item_column: str, item_type: pl.DataType, texts: Collection[str]) -> pl.DataFrame:
     """Return the rows of CSV, or of `movies.dat`. Raises `DataError` for a line with another number of fields."""
     text = _content(path).rstrip("\r\n")
     header, _, body = text.partition("\n")
@@ -207,7 +208,8 @@ def _read_text(path: Path, item_column: str, item_type: pl.DataType) -> pl.DataF
         more = f" (and {pluralize(bad.total - 1, 'line')} more)" if bad.total > 1 else ""
         raise DataError(f"{bad.shown[0]}{more}; correct the line")
     fields = pl.concat([frame.drop(LINE) for frame in frames]) if frames else pl.DataFrame(schema=[*layout.columns])
-    typed = pl.read_csv(fields.write_csv().encode(), infer_schema_length=None)
+    types = {name: pl.String for name in fields.columns if name in texts}
+    typed = pl.read_csv(fields.write_csv().encode(), schema_overrides=types, infer_schema_length=None)
     if item_type != pl.String or not len(fields):
         return typed
     return typed.with_columns(fields[_id_column(str(path), typed, item_column)])  # "007" is not 7

@@ -47,7 +47,9 @@ def add_items(previous: Path, path: str, folder: Path) -> AddedItems:
     metadata, known, fitted = dict(dataset.metadata), read_known(previous).items, read_fitted(previous)
     columns = {"item": "item", **SOURCES[metadata["source"]].columns, **metadata.get("columns", {})}
     item_type = known["original"].dtype
-    file = read_item_file(path, {}, item_column=columns["item"], item_type=item_type, fitted=fitted)
+    items = pl.read_parquet(previous / ITEMS, glob=False)
+    texts = [name for name, dtype in items.schema.items() if dtype == pl.String]
+    file = read_item_file(path, {}, item_column=columns["item"], item_type=item_type, fitted=fitted, texts=texts)
     is_known = file.rows["original"].is_in(known["original"].implode())
     added = AddedItems(int((~is_known).sum()), int(is_known.sum()))
     if not added.new:
@@ -58,12 +60,11 @@ def add_items(previous: Path, path: str, folder: Path) -> AddedItems:
     file = replace(file, rows=file.rows.with_columns(item=ids).sort("item"))
     n_items = metadata["items"] + added.new
     with new_dataset(folder) as new:
-        write_table(new / ITEMS, [_item_table(previous, path, file.rows)])
+        write_table(new / ITEMS, [_item_table(items, file.rows, path)])
         features = append_features(new, file, file.rows["original"], previous, metadata["items"])
         metadata |= {
             "extends": True,
             "items": n_items,
-            "items_read": metadata["items_read"] + added.new,
             "density": metadata["rows"] / (metadata["users"] * n_items),
             "item_features": features,
             "negative_items": metadata.get("negative_items", metadata["items"]),
@@ -80,9 +81,8 @@ def add_items(previous: Path, path: str, folder: Path) -> AddedItems:
     return added
 
 
-def _item_table(previous: Path, path: str, rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the items of `previous` and after them those of `rows`, with the columns of `previous`."""
-    items = pl.read_parquet(previous / ITEMS, glob=False)
+def _item_table(items: pl.DataFrame, rows: pl.DataFrame, path: str) -> pl.DataFrame:
+    """Return `items` and after them the `rows` of the file at `path`, with the columns of `items`."""
     rows = rows.with_columns(item=pl.col("item").cast(items["item"].dtype), count=0, train_count=0)
     parts = []
     for name, column in items.to_dict().items():

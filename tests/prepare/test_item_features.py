@@ -187,6 +187,37 @@ def test_a_dataset_that_extends_another_keeps_its_numbers(prepare: Prepare, caps
     assert "--items=FILE" in capsys.readouterr().err
 
 
+def test_an_extension_may_have_its_columns_in_another_order_and_empty_ones(prepare: Prepare, capsys: Capture) -> None:
+    table = pl.DataFrame(
+        {
+            "item": [1, 2, 3, 4, 5],
+            "brand": ["x", "y", "x", "y", "x"],
+            "words": ["one two three", "two three four", "one two five", "three one six", "one two six"],
+            "price": [1.5, 2.5, 3.5, 4.5, None],
+            "tags": [["a"], ["b", "c"], [], ["a"], ["c"]],
+            "image": [[1.0, 0.0], [0.0, 1.0], None, [1.0, 1.0], [2.0, 1.0]],
+            "sound": [[1.0], [2.0], [3.0], [4.0], [5.0]],
+        }
+    )
+    assert prepare(table, name="items.parquet") == 0
+    Path("out").rename("old")
+    assert prepare(table[:, ::-1], "--data.extends=old", name="items.parquet") == 0
+    about = [open_dataset(Path(name)).metadata["item_features"] for name in ("old", "out")]
+    assert [*about[0].items()] == [*about[1].items()]
+    for file in Path("old/item_features").iterdir():
+        assert Path("out/item_features", file.name).read_bytes() == file.read_bytes()
+    for column in table.columns[1:]:
+        for empty in [None] if column in ("image", "sound") else [None, ""]:
+            capsys.readouterr()
+            assert (
+                prepare(table.with_columns(pl.lit(empty).alias(column)), "--data.extends=old", name="new.parquet") == 0
+            )
+            assert f"  {column}: {about[0][column]['kind']}, 0% of the items" in capsys.readouterr().out
+            assert open_dataset(Path("out")).metadata["item_features"][column]["coverage"] == 0
+    assert prepare(table.with_columns(sound=pl.lit([1.0, 2.0])), "--data.extends=old", name="items.parquet") == 2
+    assert "such as 1" in capsys.readouterr().err
+
+
 def test_ids_are_those_of_the_log_and_text_may_be_packed(prepare: Prepare, tmp_path: Path) -> None:
     rows = ["user,item", *(f"{user},00{item}" for user, items in LOG.items() for item in [*items, "x"])]
     (tmp_path / "log.csv").write_text("\n".join(rows) + "\n")
