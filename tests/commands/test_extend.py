@@ -229,7 +229,11 @@ def test_commands_take_a_run_with_new_items(place: Path, capsys: Capture) -> Non
     assert main(["recommend", "runs/run-2", "--user=1", "--where=train_count = 0", "--top=9"]) == 0
     said = capsys.readouterr().out
     assert all(re.search(rf"\b{item}\b", said) for item in (25, 26, 27, 40, 31, 35))
-    for words in (["similar", "runs/run-2", "40"], ["evaluate", "runs/run-2"], ["export", "runs/run-2", "--format=safetensors"]):
+    for words in (
+        ["similar", "runs/run-2", "40"],
+        ["evaluate", "runs/run-2"],
+        ["export", "runs/run-2", "--format=safetensors"],
+    ):
         assert main(words) == 0
     assert main(["check", "data/log-2"]) == 0
     shutil.move("data/log-2", "data/moved")
