@@ -24,7 +24,7 @@ from bert4rec.feed.batch import FeatureBags, Lookup, TableBags
 from bert4rec.feed.features import FeatureReader
 
 NEVER = -30.0  # score of a cold item in training: it is no target, and would only learn to be scored low
-SAMPLED_ITEMS = 8192  # for the mean length of vectors
+SAMPLED_ITEMS = 8192  # for the length of vectors
 ITEM, CANDIDATE = ROLES = ("item", "candidate")  # names of the lookups of items
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -76,17 +76,17 @@ class FeatureEncoder(nn.Module):
 
     @torch.no_grad()
     def align_cold_items(self, rows: Tensor) -> None:
-        """Set the length of the vectors of cold items in rankings to the mean length of warm items' vectors.
+        """Set the length of the vectors of cold items in rankings to the root mean square of warm items' vectors.
 
-        A cold item has no id vector, so its own vector is shorter, and it would hardly ever be recommended. `rows`
-        [n, D] are those of the first n items. They are a random sample, because items are numbered at random. The model
-        must be in evaluation mode.
+        A cold item has no id vector, so its own vector is shorter, and it would hardly ever be recommended: scores
+        spread in proportion to the root mean square. `rows` [n, D] are those of the first n items. They are a random
+        sample, because items are numbered at random. The model must be in evaluation mode.
         """
         items = self._reader.with_features(Lookup.of(torch.arange(len(rows), device=rows.device)))
         assert items.features is not None, "they have been read"
         vectors = self({CANDIDATE: rows}, {CANDIDATE: items})[CANDIDATE]
         lengths = vectors.norm(dim=1)[items.features.is_warm > 0]
-        self.cold_length = lengths.mean().item() if len(lengths) else 0.0
+        self.cold_length = lengths.square().mean().sqrt().item() if len(lengths) else 0.0
 
     def lookups(self, lookups: Mapping[str, Lookup]) -> list[tuple[Any, dict[str, Lookup]]]:
         """Return the lookups of values in tables for these lookups of items, which have features: table and ids."""

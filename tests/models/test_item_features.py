@@ -176,11 +176,13 @@ def test_one_call_gives_a_part_of_the_catalogue_and_the_items_of_a_batch(encoder
     torch.testing.assert_close(added["item"], by_hand(encoder, rows, [4, 1, 1], IS_WARM))
 
 
-def test_cold_items_are_ranked_by_vectors_as_long_as_the_others_have_in_the_mean(encoder: FeatureEncoder) -> None:
+def test_cold_items_are_ranked_by_vectors_as_long_as_the_root_mean_square_of_the_others(
+    encoder: FeatureEncoder,
+) -> None:
     items, rows = list(range(5)), torch.randn(5, WIDTH)
     encoder.eval().align_cold_items(rows)
     expected = by_hand(encoder, rows, items, IS_WARM)
-    expected[2] *= expected[torch.from_numpy(IS_WARM)].norm(dim=1).mean() / expected[2].norm()
+    expected[2] *= (expected[torch.from_numpy(IS_WARM)].square().sum(1).mean().sqrt() / expected[2].norm()).item()
     torch.testing.assert_close(vectors_of(encoder, rows, items), expected)
     in_training = vectors_of(encoder.train(), rows[2:3], [2])
     torch.testing.assert_close(in_training, by_hand(encoder, rows[2:3], [2], IS_WARM))
