@@ -99,7 +99,7 @@ def write_bags(folder: Path, bags: Bags, vectors: Sequence[Floats]) -> None:
     """Write the features of all items into the dataset `folder`; `vectors` are those of each feature of that kind."""
     n_items = len(bags.offsets) - 1
     side_by_side = np.concatenate([np.zeros((n_items, 0), np.float32), *vectors], axis=1)
-    arrays: list[npt.NDArray[Any]] = [bags.offsets, bags.values, bags.weights, side_by_side]
+    arrays: list[npt.NDArray[Any]] = [bags.offsets, bags.values.astype(np.int32), bags.weights, side_by_side]
     for name, array in zip(ARRAYS, arrays, strict=True):
         np.save(folder / FOLDER / f"{name}.npy", array)
 
@@ -139,7 +139,7 @@ class ItemFeatures:
         ends = np.cumsum(lengths)
         places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
         values, weights = self._array("values")[places], self._array("weights")[places]
-        return FeatureRows(values, weights, lengths, self._array("vectors")[items])
+        return FeatureRows(values.astype(np.int64), weights, lengths, self._array("vectors")[items])
 
     def categories_of(self, items: Ints) -> dict[str, list[str]]:
         """Return for each feature of the kind category the names of the values of `items` [n]; "" for none."""

@@ -507,7 +507,9 @@ def _encode(feature: Feature, values: pl.Series, is_trained: pl.Series, fitted: 
         1 + zlib.crc32(name.encode()) % N_WORDS if feature.kind == "words" else 1 + i for i, name in enumerate(names)
     ]
     known = pl.DataFrame({"value": names, "number": codes}, schema={"value": pl.String, "number": pl.Int64})
-    found = pairs.join(known, on="value", maintain_order="left").unique(["item", "number"], maintain_order=True)
+    found = pairs.join(known, on="value", maintain_order="left")
+    if feature.kind == "words":  # two words may have the same number
+        found = found.unique(["item", "number"], maintain_order=True)
     n_values = 1 + (N_WORDS if feature.kind == "words" else len(names))
     about = {"n_values": n_values} | ({"words": names} if feature.kind == "words" else {})
     names = [] if feature.kind == "words" else names
@@ -524,5 +526,5 @@ def _with_missing(
     items: npt.NDArray[np.int64], values: npt.NDArray[np.int64], n: int, about: dict[str, Any], names: list[str]
 ) -> Encoded:
     """Return the pairs, with the value 0 for each of `n` items that has none."""
-    missing = np.setdiff1d(np.arange(n), items)
+    missing = np.flatnonzero(np.bincount(items, minlength=n) == 0)
     return Encoded(np.concatenate([items, missing]), np.concatenate([values, 0 * missing]), about, names)
