@@ -1,4 +1,4 @@
-"""One contestant of large_catalogue: every process of a torchrun trains for some seconds, the first writes the figures.
+"""One training of large_catalogue or item_features, for some seconds; the first process writes the figures.
 
     torchrun --standalone --nproc_per_node=2 -m benchmarks.contestant FIGURES SECONDS --config=FILE
 
@@ -26,6 +26,7 @@ from bert4rec.sharding.plan import Plan, make_plan
 from bert4rec.training.build import (
     build,
     checkpoint_manager,
+    feature_reader,
     job,
     make_trainer,
     plan_of_all,
@@ -71,6 +72,7 @@ def measure(
         plan = plan_of_all(config, world, sizes_of(config, dataset))
     except SettingsError:
         return figures | {"needs": _needed(config, world, sizes_of(config, dataset))}
+    figures["planned_memory"] = max(sum(on_host.values()) for _, on_host in plan.needs)
     log = MetricsLog(Path(config.run.dir)) if world.is_rank_zero else None
     trainer = _trainer(config, world, dataset, plan, log)
     figures |= _train(trainer, world, seconds)
@@ -82,10 +84,11 @@ def measure(
 
 def _trainer(config: Config, world: Processes, dataset: Dataset, plan: Plan, log: MetricsLog | None) -> Trainer:
     """As a run has it, but nobody validates."""
-    model, optimizers = build(config, world, plan)
+    features = feature_reader(config, dataset)
+    model, optimizers = build(config, world, plan, features)
     drawn = sampler(config, dataset, world)
     examples = training_examples(config, training_windows(config, dataset), n_items=dataset.n_items)
-    batches = training_batches(config, examples, world, sampler=drawn)
+    batches = training_batches(config, examples, world, sampler=drawn, features=features)
     manager = checkpoint_manager(config, world, Path(config.run.dir), about={})
     step = Step(model, optimizers, world, precision=config.training.precision)
     return make_trainer(config, step, batches, manager, measure=lambda _: {}, log=log)

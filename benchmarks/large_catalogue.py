@@ -180,21 +180,24 @@ def _prepare(options: argparse.Namespace, n_items: int, folder: Path) -> Path:
     )
     settings = folder / "config.toml"
     settings.write_text(config.to_toml())
-    _quietly([sys.executable, "preprocessing.py", f"--config={settings}"])
+    quietly([sys.executable, "preprocessing.py", f"--config={settings}"])
     return settings
 
 
 def _run(contestant: Contestant, settings: Path, seconds: float) -> Figures:
-    """The figures of one training, in processes of its own: what an earlier one left behind tells on no other."""
-    figures = settings.with_name("figures.json")
-    torchrun = ["torch.distributed.run", "--standalone", f"--nproc_per_node={contestant.n_processes}"]
     how = [f"--config={settings}", f"--mode={contestant.mode}", f"--training.loss={contestant.loss}"]
-    _quietly([sys.executable, "-m", *torchrun, "-m", "benchmarks.contestant", str(figures), str(seconds), *how])
+    return train(settings.with_name("figures.json"), contestant.n_processes, seconds, how)
+
+
+def train(figures: Path, n_processes: int, seconds: float, settings: Sequence[str]) -> Figures:
+    """The figures of one training, in processes of its own: what an earlier one left behind tells on no other."""
+    torchrun = ["torch.distributed.run", "--standalone", f"--nproc_per_node={n_processes}"]
+    quietly([sys.executable, "-m", *torchrun, "-m", "benchmarks.contestant", str(figures), str(seconds), *settings])
     found: Figures = json.loads(figures.read_text())
     return found
 
 
-def _quietly(command: list[str]) -> None:
+def quietly(command: list[str]) -> None:
     """Run `command` and show what it says only where it fails."""
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode:

@@ -12,8 +12,8 @@ class InMemory:
     def __init__(self, values: list[list[int]], bags: dict[str, int], vectors: npt.NDArray[np.float32]) -> None:
         self._values, self._vectors = values, vectors
         self.bags = tuple(BagFeature(*bag) for bag in bags.items())
-        width, n_mean = vectors.shape[1], sum(map(len, values)) / len(values)
-        self.sizes = FeatureSizes(sum(bags.values()), n_mean, width)
+        width = vectors.shape[1]
+        self.sizes = FeatureSizes(self.bags, width)
         self.vector_widths = {"picture": width} if width else {}
 
     def read(self, items: npt.NDArray[np.int64]) -> FeatureRows:

@@ -1,4 +1,4 @@
-"""`bert4rec extend RUN DATASET`: add the new items of a grown dataset to a trained model."""
+"""`bert4rec extend RUN DATASET`: add the new items of a grown dataset, or of a file of items, to a trained model."""
 
 import argparse
 import logging
@@ -6,7 +6,8 @@ import math
 import shlex
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +19,13 @@ from bert4rec.checkpoint.run_folder import (
     Trained,
     find_trained,
     new_folder,
+    numbers,
     step_folder,
 )
 from bert4rec.checkpoint.run_settings import on_processes, with_dataset
 from bert4rec.config.load import Overrides, load_config, parse_command_line, take_positional
 from bert4rec.config.resolve import Facts, resolve
-from bert4rec.config.tables import Config
+from bert4rec.config.tables import Config, expand_user
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import DataError, SettingsError, pluralize
 from bert4rec.runtime.startup import importing
@@ -35,19 +37,21 @@ if TYPE_CHECKING:  # imports Arrow
 logger = logging.getLogger(__name__)
 
 FURTHER = 0.1  # default number of epochs, as a share of the epochs so far
+ALONE = "--where=train_count = 0"  # recommends items without interactions only
 KEPT = ("training.optimizer", "parallelism.sparse_optimizer", "run.resume", "run.init_from")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the run and the help for the settings."""
-    parser.usage = "%(prog)s RUN DATASET [--table.key=value …]"
+    parser.usage = "%(prog)s RUN (DATASET | --items=FILE) [--table.key=value …]"
     parser.description = (
         "Makes a new run for DATASET, which `bert4rec prepare` has made with --data.extends: the items of RUN keep "
         "their ids, and new items are numbered after them. All weights, the state of the optimizers and the number of "
         "their updates are kept exactly. A new item starts near the mean of its known neighbours in the training "
         "histories. Epochs, steps, minutes, schedule and early stopping start at 0. The new run can recommend at once, "
         "and `bert4rec train --resume` continues its training. RUN is not changed. Needs memory for one copy of the "
-        "weights and of the optimizers' state, with the new rows."
+        "weights and of the optimizers' state, with the new rows. With --items=FILE no interactions are needed: new "
+        "items are ranked by their features."
     )
     parser.epilog = (
         "--table.key=value: any setting, as `bert4rec train` takes it, except the model and the optimizers; "
@@ -55,6 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.set_defaults(settings=[])
     parser.add_argument("run_folder", metavar="RUN", type=Path, help="run folder (its best weights) or a checkpoint")
+    parser.add_argument(
+        "--items", metavar="FILE", default="",
+        help="file of new items, with their ids and the features that the dataset has; items that the dataset has are "
+        "left as they are. Makes a new dataset, in --data.dataset_dir=FOLDER (default: beside that of the run), whose "
+        "histories are links. DATASET: the dataset of the run if it was moved",
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -70,7 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"{trained.folder}: a matrix factorisation has a vector for each user too, and new rows change the users; "
             "train it anew on the grown dataset"
         )
-    overrides, checkpoint, saved = _overrides(arguments.settings), trained.folder, trained.metadata
+    given, overrides = _parse(arguments.settings, has_items=bool(arguments.items))
+    checkpoint, saved = trained.folder, trained.metadata
     warnings.simplefilter("ignore")
     with importing():
         from bert4rec.checkpoint.store import verify
@@ -78,39 +89,93 @@ def run(arguments: argparse.Namespace) -> int:
 
     with group_of_one():
         verify(checkpoint)
-        config = _config(trained, overrides, checkpoint)
-        dataset = _open(config, trained, arguments.run_folder)
-        config = _resolved(config, saved, dataset)
-        folder = new_folder(Path(config.run.dir), config.run_name)
-        try:
-            n_alone = _fill(folder, checkpoint, saved, config, dataset)
-        except BaseException:
-            shutil.rmtree(folder)
-            raise
+        with _with_items(trained, arguments.run_folder, given, arguments.items, overrides) as (grown, about_items):
+            config = _config(trained, with_dataset(grown, overrides), checkpoint)
+            dataset = _open(config, trained, arguments.run_folder)
+            config = _resolved(config, saved, dataset)
+            folder = new_folder(Path(config.run.dir), config.run_name)
+            try:
+                n_alone = _fill(folder, checkpoint, saved, config, dataset)
+            except BaseException:
+                shutil.rmtree(folder)
+                raise
     n_new, n_epochs = dataset.n_items - saved["n_items"], config.training.n_epochs
     again = on_processes(saved["world_size"], f"--resume={folder}", f"--training.n_epochs={n_epochs}")
-    print(
-        f"{checkpoint}: {pluralize(saved['n_items'], 'item')}, {pluralize(saved['state']['epochs'], 'epoch')}\n"
+    recommend = ["bert4rec", "recommend", str(folder), "--all"]
+    about_items = about_items or (
         f"{dataset.folder}: {pluralize(n_new, 'new item')}; {n_new - n_alone:,} start near the known items "
         f"around them in histories, {n_alone:,} without any at the mean of all\n"
-        f"new run: {folder}, with all that was learnt; its epochs, steps and early stopping start at 0\n\n"
-        f"It recommends at once:\n  {shlex.join(['bert4rec', 'recommend', str(folder), '--all'])}\n"
-        f"To train it on, for {pluralize(n_epochs, 'epoch')} of the new dataset:\n  {again}"
+    )
+    then = f"To train it on, for {pluralize(n_epochs, 'epoch')} of the new dataset:\n  {again}"
+    if arguments.items:
+        then = f"Only items without interactions, as the new ones:\n  {shlex.join([*recommend, ALONE])}"
+    print(
+        f"{checkpoint}: {pluralize(saved['n_items'], 'item')}, {pluralize(saved['state']['epochs'], 'epoch')}\n"
+        f"{about_items}new run: {folder}, with all that was learnt; its epochs, steps and early stopping start at 0\n\n"
+        f"It recommends at once:\n  {shlex.join(recommend)}\n{then}"
     )
     return 0
 
 
-def _overrides(settings: list[str]) -> Overrides:
+def _parse(settings: list[str], *, has_items: bool) -> tuple[str, Overrides]:
+    """Return the dataset that is given, or "", and the other settings."""
     dataset, options = take_positional(settings)
     file, overrides = parse_command_line(options)
     if file is not None:
         raise SettingsError("--config: an extended run has the run's settings; override them by --table.key=value")
-    if not dataset:
-        raise SettingsError("DATASET is missing: name the folder that was made with --data.extends, behind the run")
+    if not dataset and not has_items:
+        raise SettingsError(
+            "DATASET is missing: name the folder that was made with --data.extends, behind the run, or a file of new "
+            "items: --items=FILE"
+        )
     for name, typed in overrides.typed.items():
         if name.startswith("model.") or name in KEPT:
             raise SettingsError(f"{typed}: an extended run keeps the model and the optimizers of the run; leave it out")
-    return with_dataset(dataset, overrides)
+    return dataset, overrides
+
+
+@contextmanager
+def _with_items(
+    trained: Trained, run: Path, dataset: str, path: str, overrides: Overrides
+) -> Iterator[tuple[str, str]]:
+    """Yield the folder of a new dataset, with the items of the file at `path`, and lines about it.
+
+    They are added to `dataset`, or if it is "" to that of the run. The folder is removed if the block fails. If `path`
+    is "", only `dataset` is yielded.
+    """
+    if not path:
+        yield dataset, ""
+        return
+    from bert4rec.dataset.reader import read_metadata  # imports Arrow
+    from bert4rec.prepare.new_items import add_items  # imports Polars
+
+    previous = Path(dataset) if dataset else trained.dataset
+    metadata = read_metadata(previous)
+    if not trained.model.get("item_features", True) or "item_features" not in metadata:
+        raise DataError(
+            f"{run}: its model has no item features, so nothing is known of an item without interactions; prepare the "
+            "log with a file of all items (bert4rec prepare LOG --items=FILE) and train a new model"
+        )
+    if not dataset and metadata["fingerprint"] != trained.metadata["fingerprint"]:
+        raise DataError(
+            f"{previous}: is not the dataset that {run} was trained on; name that one: "
+            "bert4rec extend RUN DATASET --items=FILE"
+        )
+    free = next(f"{previous}{number}" for number in numbers() if not Path(f"{previous}{number}").exists())
+    folder = Path(expand_user(overrides.pop("data.dataset_dir", free)))
+    if folder.exists():
+        raise SettingsError(f"--data.dataset_dir={folder}: is there already; name a new folder")
+    added = add_items(previous, path, folder)
+    known = f"; {pluralize(added.known, 'known item')}, left as in the dataset" if added.known else ""
+    try:
+        yield (
+            str(folder),
+            f"{path}: {pluralize(added.new, 'new item')} without interactions, ranked by features{known}\n"
+            f"new dataset: {folder}, which is {previous} with the new items\n",
+        )
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
 
 
 def _config(trained: Trained, overrides: Overrides, checkpoint: Path) -> Config:

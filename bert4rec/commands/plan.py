@@ -38,10 +38,11 @@ USUAL_FILES = 1024  # the lowest usual limit of open files
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for the cluster and the catalogue; any setting is an option, too."""
     parser.usage = (
-        "%(prog)s [DATASET] [--world-size=N] [--device=cpu|cuda] [--items=N] [--users=N] [--table.key=value …]"
+        "%(prog)s [DATASET] [--world-size=N] [--device=cpu|cuda] [--items=N] [--users=N] [--features=N,N,…]\n"
+        "       [--table.key=value …]"
     )
     parser.description = (
-        "Prints the bytes on each process and the time of a step for the item table, by the formulas that plan a run "
+        "Prints the bytes on each process and the time of a step for the tables, by the formulas that plan a run "
         "and by TorchRec's planner and estimator. Nothing is allocated, no GPU is needed. Exit status 1: it does not "
         "fit."
     )
@@ -60,6 +61,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--device", choices=("cpu", "cuda"), default="cpu", help="of the processes (default: %(default)s)")
     add_number("--items", int, "items in the catalogue (default: those of the dataset folder of the settings)")
     add_number("--users", int, "users, for a model with a table of them (default: those of the dataset folder)")
+    features = (
+        "numbers of values of item features with one value an item (default: those of the dataset folder, or none)"
+    )
+    add("--features", type=_numbers, metavar="N,N,…", help=features)
     processes = f"processes per host (default: {DEFAULT_PROCESSES_PER_HOST}, or --world-size if that is less)"
     add_number("--local-world-size", int, processes)
     add_number("--memory-gb", float, f"GB (10^9 bytes) of memory of a GPU (default: {DEFAULT_GPU_GB:g})")
@@ -71,10 +76,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the plan; return the exit status: 0 it fits, 1 it does not. Raises `UserError`."""
     _check_cluster(arguments)
-    dataset, options = take_positional(arguments.settings)
+    arguments.dataset, options = take_positional(arguments.settings)
     overrides = parse_command_line([*options, f"--parallelism.device={arguments.device}"])[1]
     file = settings_file(arguments.config)
-    config = load_config(file, with_dataset(dataset, overrides) if dataset else overrides)
+    config = load_config(file, with_dataset(arguments.dataset, overrides) if arguments.dataset else overrides)
     if not KINDS[config.model.kind].is_trained:
         raise SettingsError(f'model.kind = "{config.model.kind}" is not trained: it has no plan; choose a trained kind')
     if file is None:
@@ -117,16 +122,21 @@ def _plan(config: Config, arguments: argparse.Namespace) -> "Plan":
 def _facts_and_sizes(config: Config, arguments: argparse.Namespace) -> "tuple[Facts, Sizes]":
     """Return the facts that "auto" settings depend on, and the sizes of the tables, from the arguments or the dataset.
 
-    With `--items`, all windows are assumed to be full; otherwise the dataset gives their mean length.
+    With `--items`, all windows are assumed to be full; otherwise the dataset gives their mean length. A dataset that is
+    named gives all sizes that have no argument, also with `--items`.
     """
     from bert4rec.config.resolve import Facts
+    from bert4rec.dataset.item_features import BagFeature, FeatureSizes
     from bert4rec.dataset.reader import Sizes, open_dataset
     from bert4rec.training.build import facts_of_dataset, sizes_of
 
-    n_items, n_users = arguments.items or 0, arguments.users or 0
+    n_items, n_users, features = arguments.items or 0, arguments.users or 0, None
+    if arguments.features:
+        bags = [BagFeature(str(n_values), n_values) for n_values in arguments.features]
+        features = FeatureSizes(tuple(bags), tables_from=config.model.feature_tables_from)
     has_users = "n_users" in KINDS[config.model.kind].size_arguments
-    if n_items and (n_users or not has_users):
-        return Facts(n_items), Sizes(n_items, n_users)
+    if n_items and (n_users or not has_users) and not arguments.dataset:
+        return Facts(n_items), Sizes(n_items, n_users, features=features)
     try:
         dataset = open_dataset(config.data.folder, verify=False)
     except DataError as error:
@@ -135,7 +145,10 @@ def _facts_and_sizes(config: Config, arguments: argparse.Namespace) -> "tuple[Fa
         raise UserError(f"{problem}; run `bert4rec prepare` with these settings first, or set {option}") from None
     sizes = sizes_of(config, dataset)
     if n_items or n_users:
-        sizes = Sizes(n_items or dataset.n_items, n_users or dataset.n_users)
+        sizes = sizes._replace(items=n_items or dataset.n_items, users=n_users or dataset.n_users)
+        sizes = sizes._replace(window_length=0.0)
+    if features:
+        sizes = sizes._replace(features=features)
     return Facts(n_items) if n_items else facts_of_dataset(config, dataset), sizes
 
 
@@ -161,6 +174,10 @@ def _positive(option: str, kind: type[int] | type[float], text: str) -> float:
         what = "whole number" if kind is int else "number of GB"
         raise SettingsError(f"{option}={text}: must be a {what} above 0")
     return value
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(_positive("--features", int, part)) for part in text.split(",")]
 
 
 def _memory(arguments: argparse.Namespace) -> "Memory":

@@ -278,6 +278,9 @@ class Model(Table):
     id_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """share of the items whose id is hidden in a training step; an item is then understood by its features, as a new
     one must be; only with item features"""
+    feature_tables_from: Count = 1_000_000
+    """values of an item feature from which it has its own table; it is sharded like that of the items (dmp); the
+    vectors of the values of other features are copied to every process"""
 
     @property
     def knows_times(self) -> bool:

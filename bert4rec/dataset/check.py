@@ -304,7 +304,9 @@ class _Content:
         n, size = self._metadata["preprocessing"]["n_eval_negatives"], self._item_ids.stop
         taken = np.sort(histories.rows("items") * size + histories.values["items"])  # np.unique is 70 times slower
         is_new = np.diff(taken, prepend=-1) > 0
-        n_unseen = len(self._item_ids) - np.bincount(taken[is_new] // size, minlength=len(histories.ids))
+        n_unseen = self._metadata.get("negative_items", size) - np.bincount(
+            taken[is_new] // size, minlength=len(histories.ids)
+        )
         users = np.searchsorted(histories.ids, part.ids)
         n_drawn = np.where(n_unseen >= n, n, 0)[users]
         for name in format.NEGATIVES:

@@ -1,5 +1,6 @@
 """The features of items in a dataset folder: memory-mapped bags of values and ready-made vectors."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,25 +13,47 @@ from bert4rec.runtime.errors import DataError
 
 FOLDER = "item_features"
 VALUES = "values.parquet"  # the names of the values of categories
+NO_LETTER = re.compile(r"\W+")
 ARRAYS = ("offsets", "values", "weights", "vectors")
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
 
-class FeatureSizes(NamedTuple):
-    """Hold the sizes of all item features: distinct values, mean values of an item, width of its ready-made vectors."""
-
-    n_values: int
-    values_per_item: float
-    width: int
-
-
 class BagFeature(NamedTuple):
-    """Hold the name of a feature and the number of its values, counted from 0; 0 = missing or unseen."""
+    """Hold the name of a feature, the number of its values, 0 of them missing or unseen, and an item's mean number."""
 
     name: str
     n_values: int
+    per_item: float = 1.0
+
+
+class FeatureSizes(NamedTuple):
+    """Hold the sizes of all item features: their values, and the `width` of an item's ready-made vectors.
+
+    A feature with at least `tables_from` values has a table of its own, which can be sharded; the vectors of all other
+    values are replicated.
+    """
+
+    bags: tuple[BagFeature, ...]
+    width: int = 0
+    tables_from: int = 1_000_000
+
+    @property
+    def tables(self) -> dict[str, BagFeature]:
+        """Return the features with a table of their own, by the name of the table."""
+        names = [f"feature_{number}_{re.sub(NO_LETTER, '_', bag.name)}" for number, bag in enumerate(self.bags)]
+        return {name: bag for name, bag in zip(names, self.bags, strict=True) if bag.n_values >= self.tables_from}
+
+    @property
+    def n_values(self) -> int:
+        """Return the number of all values."""
+        return sum(bag.n_values for bag in self.bags)
+
+    @property
+    def n_replicated(self) -> int:
+        """Return the number of values whose vectors are replicated."""
+        return self.n_values - sum(bag.n_values for bag in self.tables.values())
 
 
 class FeatureRows(NamedTuple):
@@ -76,7 +99,7 @@ def write_bags(folder: Path, bags: Bags, vectors: Sequence[Floats]) -> None:
     """Write the features of all items into the dataset `folder`; `vectors` are those of each feature of that kind."""
     n_items = len(bags.offsets) - 1
     side_by_side = np.concatenate([np.zeros((n_items, 0), np.float32), *vectors], axis=1)
-    arrays: list[npt.NDArray[Any]] = [bags.offsets, bags.values, bags.weights, side_by_side]
+    arrays: list[npt.NDArray[Any]] = [bags.offsets, bags.values.astype(np.int32), bags.weights, side_by_side]
     for name, array in zip(ARRAYS, arrays, strict=True):
         np.save(folder / FOLDER / f"{name}.npy", array)
 
@@ -93,9 +116,10 @@ class ItemFeatures:
         return {**vars(self), "_arrays": {}}  # another process maps the files itself
 
     @property
-    def bags(self) -> list[BagFeature]:
+    def bags(self) -> tuple[BagFeature, ...]:
         """Return the features with values, in the order of their numbers."""
-        return [BagFeature(name, of["n_values"]) for name, of in self.about.items() if of["kind"] != "vector"]
+        bags = {name: of for name, of in self.about.items() if of["kind"] != "vector"}
+        return tuple(BagFeature(name, of["n_values"], of["values_per_item"]) for name, of in bags.items())
 
     @property
     def vector_widths(self) -> dict[str, int]:
@@ -104,10 +128,8 @@ class ItemFeatures:
 
     @property
     def sizes(self) -> FeatureSizes:
-        """Return the sizes of all features together."""
-        n_values = sum(bag.n_values for bag in self.bags)
-        n_items = len(self._array("offsets")) - 1
-        return FeatureSizes(n_values, len(self._array("values")) / n_items, self._array("vectors").shape[1])
+        """Return the sizes of all features."""
+        return FeatureSizes(self.bags, sum(self.vector_widths.values()))
 
     def read(self, items: Ints) -> FeatureRows:
         """Return the features of `items` [n]."""
@@ -117,7 +139,7 @@ class ItemFeatures:
         ends = np.cumsum(lengths)
         places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
         values, weights = self._array("values")[places], self._array("weights")[places]
-        return FeatureRows(values, weights, lengths, self._array("vectors")[items])
+        return FeatureRows(values.astype(np.int64), weights, lengths, self._array("vectors")[items])
 
     def categories_of(self, items: Ints) -> dict[str, list[str]]:
         """Return for each feature of the kind category the names of the values of `items` [n]; "" for none."""

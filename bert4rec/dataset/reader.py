@@ -198,6 +198,12 @@ def require_times(folder: Path, metadata: Mapping[str, Any]) -> None:
 def require_kinds(folder: Path, metadata: Mapping[str, Any], kinds: Sequence[str]) -> None:
     """Raise `DataError` if a model that was trained with these `kinds` of events cannot read those of the dataset."""
     present = kinds_of(metadata)
+    if kinds and present != tuple(kinds) == present[: len(kinds)]:
+        new, known = ", ".join(present[len(kinds) :]), ", ".join(kinds[1:])
+        raise DataError(
+            f"{folder}: has kinds of events that the model was not trained with: {new}; give these rows one of its "
+            f"kinds ({known}) or leave them out, and prepare again, or train a new model: bert4rec train {folder}"
+        )
     if kinds and present != tuple(kinds):
         has = f"has the kinds of events {', '.join(present[1:])}" if present else "has no kinds of events"
         raise DataError(

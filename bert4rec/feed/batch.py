@@ -23,13 +23,28 @@ ID_ROWS = 64  # rows of a KeyedJaggedTensor over which ids are spread evenly
 LARGEST_COUNTED = 64
 
 
+class TableBags(NamedTuple):
+    """Hold the values of n items in a feature with a table of its own.
+
+    - `distinct`: the distinct values, which are rows of the table.
+    - `places` [N] int64: the index into `distinct` of each value, those of an item from its `offsets` [n] on.
+    - `weights` [N] float32: one over the square root of the number of values that the item has.
+    """
+
+    distinct: "Lookup"
+    places: Tensor
+    offsets: Tensor
+    weights: Tensor
+
+
 class FeatureBags(NamedTuple):
     """Hold the features of n items.
 
-    - `values` [N] int64: the numbers of all values, those of an item from its `offsets` [n] on.
+    - `values` [N] int64: the numbers of all values with replicated vectors, those of an item from its `offsets` [n] on.
     - `weights` [N] float32: one over the square root of the number of values that the item has of that feature.
     - `vectors` [n · W] float32: the ready-made vectors, one after the other.
     - `is_warm` [n] float32: 1 for an item with training positions, else 0.
+    - `tables`: the values of each feature with a table of its own.
     """
 
     values: Tensor
@@ -37,6 +52,7 @@ class FeatureBags(NamedTuple):
     weights: Tensor
     vectors: Tensor
     is_warm: Tensor
+    tables: tuple[TableBags, ...] = ()
 
     def to(self, device: torch.device) -> "FeatureBags":
         """Return the features on `device`, copied asynchronously from pinned memory."""
@@ -307,9 +323,10 @@ def _on_device(value: T, device: torch.device) -> T:
 
 
 def mapped(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
-    """Return `value` with `function` applied to each instance of `kind`, also inside nested named tuples."""
+    """Return `value` with `function` applied to each instance of `kind`, also inside nested tuples."""
     if isinstance(value, kind):
         return function(value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(mapped(part, kind, function) for part in value))
+    if isinstance(value, tuple):
+        parts = [mapped(part, kind, function) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     return value

@@ -1,68 +1,119 @@
 """The features of the items of a lookup: values of bags, ready-made vectors, and which items have been trained on."""
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bert4rec.dataset.item_features import ItemFeatures
+from bert4rec.dataset.item_features import FeatureRows, ItemFeatures
 from bert4rec.dataset.reader import Dataset
-from bert4rec.feed.batch import AnyBatch, Batch, FeatureBags, Lookup
-
-
-class FeaturePlace(NamedTuple):
-    """Hold the `values` of a feature among all values, and its `columns` of the ready-made vectors; one is empty."""
-
-    values: slice
-    columns: slice
+from bert4rec.feed.batch import AnyBatch, Batch, FeatureBags, Lookup, TableBags, unique_with_inverse
 
 
 class FeatureReader:
     """Read the features of items for a model, from memory-mapped `features`.
 
-    `is_warm` [n_items]: whether an item has training positions; a cold item has no id vector.
+    `is_warm` [n_items]: whether an item has training positions; a cold item has no id vector. A feature with at least
+    `tables_from` values has a table of its own.
     """
 
-    def __init__(self, features: ItemFeatures, is_warm: npt.NDArray[np.bool_]) -> None:
+    def __init__(self, features: ItemFeatures, is_warm: npt.NDArray[np.bool_], tables_from: int) -> None:
         self._features, self._is_warm = features, is_warm
-        self.sizes = features.sizes
+        self.sizes = features.sizes._replace(tables_from=tables_from)
+        ends = list(accumulate(bag.n_values for bag in self.sizes.bags))
+        self._values = {
+            bag.name: range(end - bag.n_values, end) for bag, end in zip(self.sizes.bags, ends, strict=True)
+        }
+        self._of_tables = [self._values[bag.name] for bag in self.sizes.tables.values()]
+        self._left_out = ""
 
-    def places(self) -> dict[str, FeaturePlace]:
-        """Return the name of each feature, and its place."""
-        places, first = {}, 0
-        for bag in self._features.bags:
-            places[bag.name] = FeaturePlace(slice(first, first + bag.n_values), slice(0, 0))
-            first += bag.n_values
-        first = 0
-        for name, width in self._features.vector_widths.items():
-            places[name] = FeaturePlace(slice(0, 0), slice(first, first + width))
-            first += width
-        return places
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the features."""
+        return [*self._values, *self._features.vector_widths]
+
+    @contextmanager
+    def without(self, name: str) -> Iterator[None]:
+        """Leave out the feature `name` in this context: its values have the weight 0, its vectors are 0."""
+        self._left_out = name
+        try:
+            yield
+        finally:
+            self._left_out = ""
 
     def read(self, ids: Tensor) -> FeatureBags:
         """Return the features of the items `ids` [n] int64, on the device of `ids`."""
         items = ids.cpu().numpy()
         rows = self._features.read(items)
-        ends = np.cumsum(rows.lengths)
+        if self._left_out:
+            self._leave_out(rows)
+        tables = tuple(_bags_of_table(rows, own) for own in self._of_tables)
+        for own in reversed(self._of_tables):
+            rows = _without_values(rows, own)
         is_warm = self._is_warm[items].astype(np.float32)
-        arrays = (rows.values, ends - rows.lengths, rows.weights, rows.vectors.reshape(-1), is_warm)
-        return FeatureBags(*map(torch.from_numpy, arrays)).to(ids.device)
+        arrays = (rows.values, _offsets(rows.lengths), rows.weights, rows.vectors.reshape(-1), is_warm)
+        values, offsets, weights, vectors, warm = map(torch.from_numpy, arrays)
+        return FeatureBags(values, offsets, weights, vectors, warm, tables).to(ids.device)
 
     def read_batch(self, batch: AnyBatch) -> AnyBatch:
         """Return the `batch` with the features of its input items and of its candidates."""
         if isinstance(batch, Batch):
-            batch = batch._replace(items=self._with_features(batch.items))
+            batch = batch._replace(items=self.with_features(batch.items))
         if batch.candidates is None:
             return batch
-        items = self._with_features(batch.candidates.items)
+        items = self.with_features(batch.candidates.items)
         return batch._replace(candidates=batch.candidates._replace(items=items))
 
-    def _with_features(self, lookup: Lookup) -> Lookup:
-        return lookup._replace(features=self.read(lookup.ids))
+    def with_features(self, lookup: Lookup) -> Lookup:
+        """Return the `lookup` with the features of its items."""
+        return lookup if lookup.features else lookup._replace(features=self.read(lookup.ids))
+
+    def _leave_out(self, rows: FeatureRows) -> None:
+        values = self._values.get(self._left_out, range(0))
+        rows.weights[_is_in(rows.values, values)] = 0
+        first = 0
+        for name, width in self._features.vector_widths.items():
+            if name == self._left_out:
+                rows.vectors[:, first : first + width] = 0
+            first += width
 
 
-def feature_reader_of(dataset: Dataset) -> FeatureReader | None:
-    """Return the reader of the item features of `dataset`, if it has any."""
-    return None if dataset.features is None else FeatureReader(dataset.features, dataset.popularity > 0)
+def _is_in(numbers: npt.NDArray[np.int64], values: range) -> npt.NDArray[np.bool_]:
+    return (numbers >= values.start) & (numbers < values.stop)
+
+
+def _offsets(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return np.cumsum(lengths) - lengths
+
+
+def _lengths(rows: FeatureRows, is_counted: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """Return the number of values [n] of each item that are counted."""
+    items = np.repeat(np.arange(len(rows.lengths)), rows.lengths)
+    return np.bincount(items[is_counted], minlength=len(rows.lengths))
+
+
+def _bags_of_table(rows: FeatureRows, values: range) -> TableBags:
+    """Return the `values` of the items as rows of their table."""
+    is_own = _is_in(rows.values, values)
+    distinct, places = unique_with_inverse(torch.from_numpy(rows.values[is_own] - values.start))
+    offsets = torch.from_numpy(_offsets(_lengths(rows, is_own)))
+    return TableBags(distinct, places, offsets, torch.from_numpy(rows.weights[is_own]))
+
+
+def _without_values(rows: FeatureRows, values: range) -> FeatureRows:
+    """Return the rows without `values`; the values after these are counted on from the one before them."""
+    is_kept = ~_is_in(rows.values, values)
+    numbers = rows.values[is_kept]
+    numbers = np.where(numbers >= values.stop, numbers - len(values), numbers)
+    return FeatureRows(numbers, rows.weights[is_kept], _lengths(rows, is_kept), rows.vectors)
+
+
+def feature_reader_of(dataset: Dataset, tables_from: int) -> FeatureReader | None:
+    """Return the reader of the item features of `dataset`, if it has any; `tables_from` as in `FeatureSizes`."""
+    if dataset.features is None:
+        return None
+    return FeatureReader(dataset.features, dataset.popularity > 0, tables_from)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from bert4rec.checkpoint.run_folder import ITEMS, SETTINGS, WEIGHTS, Trained, find_trained, is_package, read_settings
 from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
@@ -19,8 +19,8 @@ from bert4rec.feed.features import FeatureReader, feature_reader_of
 from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.network import ItemVectors, Network, make_network
 from bert4rec.inference.recommender import Recommender
-from bert4rec.models.item_features import SAMPLED_ITEMS, FeatureEncoder, FeatureSettings
-from bert4rec.models.names import FEATURE_VALUES, FEATURES, TABLE
+from bert4rec.models.item_features import CANDIDATE, SAMPLED_ITEMS, FeatureEncoder, FeatureSettings
+from bert4rec.models.names import FEATURE_TABLE, FEATURE_VALUES, FEATURES, TABLE
 from bert4rec.report.charts import learning_curve
 from bert4rec.report.figures import contestants, read_report
 from bert4rec.report.log import read_records
@@ -83,7 +83,8 @@ class Source:
         stored = StoredTensors(self.trained.folder)
         if MODEL + FEATURE_VALUES not in stored:
             return stored
-        reader = feature_reader_of(open_dataset(self.dataset, verify=False))
+        tables_from = self.trained.model["feature_tables_from"]
+        reader = feature_reader_of(open_dataset(self.dataset, verify=False), tables_from)
         assert reader is not None, "the fingerprint is that of the dataset with the features"
         return TensorsWithFeatures(self.trained.folder, reader)
 
@@ -95,7 +96,9 @@ class TensorsWithFeatures(StoredTensors):
         super().__init__(folder)
         weights = {name.removeprefix(MODEL + FEATURES): super(type(self), self).read(name) for name in self._features()}
         self._encoder = FeatureEncoder(FeatureSettings(reader.sizes), weights["values"].shape[1])
+        tables = {name: weights.pop(FEATURE_TABLE.format(name)) for name in reader.sizes.tables}
         self._encoder.load_state_dict(weights, assign=True)
+        self._encoder.tables.update({name: _WholeTable(vectors) for name, vectors in tables.items()})
         self._encoder.requires_grad_(False).eval().reader = reader
         self._encoder.align_cold_items(self.first_rows(MODEL + TABLE, SAMPLED_ITEMS))
 
@@ -111,11 +114,24 @@ class TensorsWithFeatures(StoredTensors):
         """Yield the tensor's rows in order; those of the item table are whole vectors of items."""
         first = 0
         for block in super().blocks(name):
-            ids = torch.arange(first, first := first + len(block))
-            yield self._encoder(block, Lookup.of(ids)) if name == MODEL + TABLE else block
+            items = Lookup.of(torch.arange(first, first := first + len(block)))
+            is_of_items = name == MODEL + TABLE
+            yield self._encoder({CANDIDATE: block}, {CANDIDATE: items})[CANDIDATE] if is_of_items else block
 
     def _features(self) -> list[str]:
         return [name for name in super().__iter__() if name.startswith(MODEL + FEATURES)]
+
+
+class _WholeTable(nn.Module):
+    """The vectors of all values of a feature."""
+
+    def __init__(self, vectors: Tensor) -> None:
+        super().__init__()
+        self.vectors = vectors
+
+    def look_up(self, lookups: Mapping[str, Lookup]) -> dict[str, Tensor]:
+        """Return the vectors [U, d] of each lookup's ids."""
+        return {name: self.vectors[lookup.ids] for name, lookup in lookups.items()}
 
 
 def find_source(path: Path, dataset: Path | None = None) -> Source:

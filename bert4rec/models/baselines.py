@@ -65,7 +65,7 @@ def in_order(*counts: npt.NDArray[np.integer]) -> Indices:
 
 
 def recent_counts(histories: TrainingHistories, share: float) -> Indices:
-    """Return the number of interactions with each item [n_items] in the newest `share` of the training interactions.
+    """Return how often each item [n_items] is a target in the newest `share` of the training interactions.
 
     With times, the newest are all interactions since the latest instant that yields at least this share. Without times,
     they are the last ones of every user, rounded up, since only the order within a history is known.
@@ -78,7 +78,15 @@ def recent_counts(histories: TrainingHistories, share: float) -> Indices:
     counts = np.zeros(histories.n_items, np.int64)
     for part in histories.parts():
         is_recent = part.left < np.ceil(share * part.lengths) if part.times is None else part.times >= instant
-        counts += np.bincount(part.items[is_recent], minlength=histories.n_items)
+        counts += np.bincount(part.items[is_recent & part.is_target], minlength=histories.n_items)
+    return counts
+
+
+def target_counts(histories: TrainingHistories) -> Indices:
+    """Return the number of training positions of each item [n_items] with a kind of event that is predicted."""
+    counts = np.zeros(histories.n_items, np.int64)
+    for part in histories.parts():
+        counts += np.bincount(part.items[part.is_target], minlength=histories.n_items)
     return counts
 
 
@@ -116,19 +124,21 @@ class BaselineFactory:
             return n_parts(self.dataset.n_items)
         histories = TrainingHistories(self.dataset)
         n_passes = {POPULARITY: 0, "recent_popularity": 1 + len(DIGITS) * histories.has_times}.get(kind, 1)
-        return n_passes * histories.n_parts
+        return (n_passes + bool(histories.target_kinds)) * histories.n_parts
 
     def scorer(self, kind: str, between: Callable[[], None]) -> UntrainedScorer:
         """Return the scorer of `kind` after counting; `between` is called before each part of the data."""
         popularity, histories = self.dataset.popularity, TrainingHistories(self.dataset, between)
-        if kind == POPULARITY:
-            return PopularityScorer(popularity, self.partition)
-        if kind == "recent_popularity":  # ties are broken by overall popularity
-            return PopularityScorer(in_order(recent_counts(histories, RECENT_SHARE), popularity), self.partition)
         if KINDS[kind].needs_features:
             assert self.dataset.features is not None, "refused before"
             return ContentScorer(self.dataset.features, self.dataset.n_items, self.partition, between)
+        targets = target_counts(histories) if histories.target_kinds else popularity
+        if kind == POPULARITY:
+            scores = in_order(targets, popularity) if histories.target_kinds else popularity
+            return PopularityScorer(scores, self.partition)
+        if kind == "recent_popularity":  # ties are broken by overall popularity
+            return PopularityScorer(in_order(recent_counts(histories, RECENT_SHARE), targets), self.partition)
         transitions = Transitions.count(histories, reach=N_LAST_ITEMS[kind], decay=DECAY)
         return TransitionScorer(
-            transitions, popularity, self.partition, n_last_items=N_LAST_ITEMS[kind], decay=DECAY, smoothing=SMOOTHING
+            transitions, targets, self.partition, n_last_items=N_LAST_ITEMS[kind], decay=DECAY, smoothing=SMOOTHING
         )

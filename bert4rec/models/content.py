@@ -11,10 +11,11 @@ from torch import Tensor
 
 from bert4rec.dataset.histories import Indices, Rows
 from bert4rec.dataset.item_features import ItemFeatures
-from bert4rec.models.item_features import ITEMS_AT_A_TIME, csr
+from bert4rec.models.item_features import csr
 from bert4rec.runtime.collectives import Partition
 
 MAX_COLUMNS = 8192  # of the vectors of users; more values than these share columns
+ITEMS_AT_A_TIME = 65_536  # items whose features are read at once
 SEED = 1  # of the columns and signs of the values
 GRID = 2.0**24
 

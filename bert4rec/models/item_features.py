@@ -8,10 +8,11 @@ in "DropoutNet", Volkovs et al. 2017).
 """
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -19,12 +20,13 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from bert4rec.dataset.item_features import FeatureSizes
-from bert4rec.feed.batch import FeatureBags, Lookup
+from bert4rec.feed.batch import FeatureBags, Lookup, TableBags
 from bert4rec.feed.features import FeatureReader
 
 NEVER = -30.0  # score of a cold item in training: it is no target, and would only learn to be scored low
-SAMPLED_ITEMS = 8192  # for the mean length of vectors
-ITEMS_AT_A_TIME = 65_536  # items whose features are read at once, to build the matrix of a part of the catalogue
+SAMPLED_ITEMS = 8192  # for the length of vectors
+ITEM, CANDIDATE = ROLES = ("item", "candidate")  # names of the lookups of items
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -35,90 +37,126 @@ class FeatureSettings:
     id_dropout: float = 0.0
 
 
+class TableOfValues(Protocol):
+    """A table of the vectors of a feature's values."""
+
+    def look_up(self, lookups: Mapping[str, Lookup]) -> dict[str, Tensor]:
+        """Return the vectors [U, d] of each lookup's distinct ids, by name."""
+        ...
+
+
 class FeatureEncoder(nn.Module):
     """Add the features of items to their rows of the item table.
 
-    The vectors of the values [n_values, d] and the linear map of ready-made vectors are replicated. `reader` reads the
-    features of items; it is set from outside, as is `step`, the number of the training step that determines, with
-    `seed`, which ids are dropped.
+    The vectors of the values [n_replicated, d] and the linear map of ready-made vectors are replicated; a feature with
+    many values has a table of its own in `tables`, which are set from outside, as are `reader`, which reads the
+    features of items, and `step`, the number of the training step that determines, with `seed`, which ids are dropped.
     """
 
     def __init__(self, settings: FeatureSettings, embed_dim: int, device: torch.device | str = "meta") -> None:
         super().__init__()
-        sizes = settings.sizes
-        self.embed_dim, self.width, self.id_dropout = embed_dim, sizes.width, settings.id_dropout
-        self.values = nn.Parameter(torch.empty(sizes.n_values, embed_dim, device=device))
-        self.projection = nn.Linear(sizes.width, embed_dim, bias=False, device=device) if sizes.width else None
+        self.sizes, self.embed_dim, self.id_dropout = settings.sizes, embed_dim, settings.id_dropout
+        width = self.sizes.width
+        self.values = nn.Parameter(torch.empty(self.sizes.n_replicated, embed_dim, device=device))
+        self.projection = nn.Linear(width, embed_dim, bias=False, device=device) if width else None
+        self.tables = nn.ModuleDict()
         self.reader: FeatureReader | None = None
         self.seed = self.step = 0
         self.cold_length = 0.0  # of the vectors of cold items in rankings; 0: as they are
         self._part: CatalogueFeatures | None = None
 
-    def forward(self, rows: Tensor, items: Lookup) -> Tensor:
-        """Return the vectors [n, D] of `items` with the `rows` [n, D] of the table; D is at least d."""
-        bags = items.features or self._reader.read(items.ids)
-        kept, added = rows * self._has_id(items.ids, bags.is_warm)[:, None], self.encode(bags)
-        if self.cold_length and not self.training:
-            added = torch.where(bags.is_warm[:, None] > 0, added, F.normalize(added) * self.cold_length)
-        return kept + _padded(added, rows.shape[1])
+    def forward(self, rows: Mapping[str, Tensor], lookups: Mapping[str, Lookup]) -> dict[str, Tensor]:
+        """Return the vectors [n, D] of the items of each lookup with their `rows` [n, D] of the table; D is at least d.
+
+        The names of the lookups are among `ROLES`.
+        """
+        bags = self._bags(lookups)
+        of_tables = self._look_up({role: of.tables for role, of in bags.items()})
+        return {role: self._add(rows[role], lookups[role].ids, bags[role], of_tables[role]) for role in lookups}
 
     @torch.no_grad()
     def align_cold_items(self, rows: Tensor) -> None:
-        """Set the length of the vectors of cold items in rankings to the mean length of warm items' vectors.
+        """Set the length of the vectors of cold items in rankings to the root mean square of warm items' vectors.
 
-        A cold item has no id vector, so its own vector is shorter, and it would hardly ever be recommended. `rows`
-        [n, D] are those of the first n items. They are a random sample, because items are numbered at random. The model
-        must be in evaluation mode.
+        A cold item has no id vector, so its own vector is shorter, and it would hardly ever be recommended: scores
+        spread in proportion to the root mean square. `rows` [n, D] are those of the first n items. They are a random
+        sample, because items are numbered at random. The model must be in evaluation mode.
         """
-        ids = torch.arange(len(rows), device=rows.device)
-        bags = self._reader.read(ids)
-        lengths = self(rows, Lookup.of(ids)._replace(features=bags)).norm(dim=1)[bags.is_warm > 0]
-        self.cold_length = lengths.mean().item() if len(lengths) else 0.0
+        items = self._reader.with_features(Lookup.of(torch.arange(len(rows), device=rows.device)))
+        assert items.features is not None, "they have been read"
+        vectors = self({CANDIDATE: rows}, {CANDIDATE: items})[CANDIDATE]
+        lengths = vectors.norm(dim=1)[items.features.is_warm > 0]
+        self.cold_length = lengths.square().mean().sqrt().item() if len(lengths) else 0.0
 
-    def encode(self, bags: FeatureBags) -> Tensor:
-        """Return the sums [n, d] of the features of n items."""
-        with torch.autocast(self.values.device.type, enabled=False):
-            total = F.embedding_bag(bags.values, self.values, bags.offsets, mode="sum", per_sample_weights=bags.weights)
-            return total if self.projection is None else total + self.projection(bags.vectors.view(-1, self.width))
+    def lookups(self, lookups: Mapping[str, Lookup]) -> list[tuple[Any, dict[str, Lookup]]]:
+        """Return the lookups of values in tables for these lookups of items, which have features: table and ids."""
+        return self._lookups({role: of.tables for role, of in self._bags(lookups).items()})
 
-    def catalogue(self, rows: Tensor, first: int, divisor: int = 1) -> Tensor:
-        """Return the vectors [V, D] of the items from `first` on, with their `rows` [V, D] of the table.
+    def catalogue(
+        self, part: Tensor, first: int, divisor: int = 1, *, rows: Mapping[str, Tensor] = NOTHING,
+        lookups: Mapping[str, Lookup] = NOTHING,
+    ) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
+        """Return the vectors [V, D] of the items from `first` on with their rows `part` [V, D], and those of `lookups`.
 
-        The gradient of the rows is divided by `divisor`, that of the features is not. In training, the bias of cold
-        items, if there are biases, leaves them out of the softmax.
+        The gradient of `part` is divided by `divisor`, that of the features is not. In training, the bias of cold
+        items, if there are biases, leaves them out of the softmax. All values in tables are looked up at once.
         """
-        part = self._part
-        if part is None or (part.first, len(part.is_warm)) != (first, len(rows)):
-            part = self._part = CatalogueFeatures.read(self._reader, first, len(rows), len(self.values), rows.device)
-        has_id = self._has_id(torch.arange(first, first + len(rows), device=rows.device), part.is_warm)
-        with torch.autocast(rows.device.type, enabled=False):
-            vectors: Tensor = _AddValues.apply(rows, self.values, has_id, part, divisor)  # type: ignore[no-untyped-call]
+        known = self._part
+        if known is None or (known.first, len(known.is_warm)) != (first, len(part)):
+            known = self._part = CatalogueFeatures.read(self._reader, first, len(part), part.device)
+        bags = self._bags(lookups)
+        of_tables = self._look_up({CANDIDATE: known.tables} | {role: of.tables for role, of in bags.items()})
+        has_id = self._has_id(torch.arange(first, first + len(part), device=part.device), known.is_warm)
+        values = (self.values, *of_tables[CANDIDATE])
+        with torch.autocast(part.device.type, enabled=False):
+            vectors: Tensor = _AddValues.apply(part, has_id, known, divisor, *values)  # type: ignore[no-untyped-call]
             if self.projection is not None:
-                vectors = vectors + _padded(self.projection(part.vectors.view(-1, self.width)), rows.shape[1])
-            if self.training and rows.shape[1] > self.embed_dim:
-                vectors[:, self.embed_dim] += NEVER * (1 - part.is_warm)
-            return vectors
+                vectors = vectors + _padded(self.projection(self._unpacked(known.vectors)), part.shape[1])
+            if self.training and part.shape[1] > self.embed_dim:
+                vectors[:, self.embed_dim] += NEVER * (1 - known.is_warm)
+        added = {role: self._add(rows[role], lookups[role].ids, of, of_tables[role]) for role, of in bags.items()}
+        return vectors, added
 
-    @contextmanager
-    def without(self, name: str) -> Iterator[None]:
-        """Leave out the feature `name`: its weights are 0 in this context, and the same as before after it."""
-        place = self._reader.places()[name]
-        weights = [self.values.detach()[place.values]]
-        if self.projection is not None:
-            weights.append(self.projection.weight.detach()[:, place.columns])
-        originals = [part.clone() for part in weights]
-        try:
-            for part in weights:
-                part.zero_()
-            yield
-        finally:
-            for part, original in zip(weights, originals, strict=True):
-                part.copy_(original)
+    def without(self, name: str) -> AbstractContextManager[None]:
+        """Leave out the feature `name` in this context."""
+        return self._reader.without(name)
 
     @property
     def _reader(self) -> FeatureReader:
         assert self.reader is not None, "a model with item features needs their reader"
         return self.reader
+
+    def _bags(self, lookups: Mapping[str, Lookup]) -> dict[str, FeatureBags]:
+        return {role: items.features or self._reader.read(items.ids) for role, items in lookups.items()}
+
+    def _lookups(self, bags: Mapping[str, Sequence[TableBags]]) -> list[tuple[Any, dict[str, Lookup]]]:
+        return [
+            (table, {f"{name}_{role}": of[number].distinct for role, of in bags.items()})
+            for number, (name, table) in enumerate(self.tables.items())
+        ]
+
+    def _look_up(self, bags: Mapping[str, Sequence[TableBags]]) -> dict[str, list[Tensor]]:
+        """Return for each role the vectors [U, d] of the distinct values of each table, in one message a table."""
+        found = [table.look_up(lookups) for table, lookups in self._lookups(bags)]
+        return {role: [of[f"{name}_{role}"] for name, of in zip(self.tables, found, strict=True)] for role in bags}
+
+    def _add(self, rows: Tensor, ids: Tensor, bags: FeatureBags, of_tables: Sequence[Tensor]) -> Tensor:
+        """Return the vectors [n, D] of the items `ids`, whose values in tables have the vectors `of_tables`."""
+        kept, added = rows * self._has_id(ids, bags.is_warm)[:, None], self._sum(bags, of_tables)
+        if self.cold_length and not self.training:
+            added = torch.where(bags.is_warm[:, None] > 0, added, F.normalize(added) * self.cold_length)
+        return kept + _padded(added, rows.shape[1])
+
+    def _sum(self, bags: FeatureBags, of_tables: Sequence[Tensor]) -> Tensor:
+        """Return the sums [n, d] of the features of n items."""
+        with torch.autocast(self.values.device.type, enabled=False):
+            total = weighted_sum(self.values, bags.values, bags.offsets, bags.weights)
+            for of, vectors in zip(bags.tables, of_tables, strict=True):
+                total = total + weighted_sum(vectors, of.places, of.offsets, of.weights)
+            return total if self.projection is None else total + self.projection(self._unpacked(bags.vectors))
+
+    def _unpacked(self, vectors: Tensor) -> Tensor:
+        return vectors.view(-1, self.sizes.width)
 
     def _has_id(self, ids: Tensor, is_warm: Tensor) -> Tensor:
         """Return 1 for each of `ids` [n] whose id vector counts in this step, else 0, as float32."""
@@ -128,59 +166,55 @@ class FeatureEncoder(nn.Module):
 
 
 class CatalogueFeatures(NamedTuple):
-    """Hold the features of the items from `first` on: `product` [V, n_values] CSR, its transpose, vectors, is_warm."""
+    """Hold the features of the items from `first` on.
+
+    `products` are sparse matrices [V, n] of the replicated values and of the distinct values of each of the `tables`,
+    with their transposes; `vectors` [V · W] and `is_warm` [V] are those of `FeatureBags`.
+    """
 
     first: int
-    product: Tensor
-    transposed: Tensor
+    products: tuple[Tensor, ...]
+    transposed: tuple[Tensor, ...]
+    tables: tuple[TableBags, ...]
     vectors: Tensor
     is_warm: Tensor
 
     @classmethod
-    def read(
-        cls, reader: FeatureReader, first: int, n: int, n_values: int, device: torch.device
-    ) -> "CatalogueFeatures":
+    def read(cls, reader: FeatureReader, first: int, n: int, device: torch.device) -> "CatalogueFeatures":
         """Return the features of the items `first` to `first + n`, on `device`."""
-        starts = range(first, first + n, ITEMS_AT_A_TIME)
-        ids = [torch.arange(start, min(start + ITEMS_AT_A_TIME, first + n)) for start in starts]
-        bags = [reader.read(part) for part in ids] or [reader.read(torch.arange(0))]
-        values, weights, vectors, is_warm = (
-            torch.cat([getattr(part, name) for part in bags]) for name in ("values", "weights", "vectors", "is_warm")
-        )
-        counts = torch.cat([F.pad(part.offsets, (0, 1), value=len(part.values)).diff() for part in bags])
-        rows = torch.repeat_interleave(torch.arange(n), counts)
-        product = csr(rows, values, weights, (n, n_values))
-        order = torch.argsort(values, stable=True)
-        transposed = csr(values[order], rows[order], weights[order], (n_values, n))
-        tensors = (tensor.to(device) for tensor in (product, transposed, vectors, is_warm))
-        return cls(first, *tensors)
+        bags = reader.read(torch.arange(first, first + n))
+        pairs = [csr_pair(bags.values, bags.offsets, bags.weights, reader.sizes.n_replicated)]
+        pairs += [csr_pair(of.places, of.offsets, of.weights, len(of.distinct.ids)) for of in bags.tables]
+        products, transposed = zip(*((one.to(device), other.to(device)) for one, other in pairs), strict=True)
+        bags = bags.to(device)
+        return cls(first, products, transposed, bags.tables, bags.vectors, bags.is_warm)
 
 
 class _AddValues(Function):
-    """Rows with an id, plus a sparse product with the vectors of all values; backward multiplies by its transpose."""
+    """Rows with an id, plus sparse products with the vectors of all values; backward multiplies by the transposes."""
 
     @staticmethod
     def forward(
-        ctx: Any, rows: Tensor, values: Tensor, has_id: Tensor, part: CatalogueFeatures, divisor: int
+        ctx: Any, rows: Tensor, has_id: Tensor, part: CatalogueFeatures, divisor: int, *values: Tensor
     ) -> Tensor:
-        ctx.part, ctx.divisor, ctx.embed_dim = part, divisor, values.shape[1]
+        ctx.part, ctx.divisor, ctx.embed_dim = part, divisor, values[0].shape[1]
         ctx.save_for_backward(has_id)
         vectors = rows * has_id[:, None]
-        vectors[:, : ctx.embed_dim] += torch.sparse.mm(part.product, values)
+        for product, of_values in zip(part.products, values, strict=True):
+            vectors[:, : ctx.embed_dim] += torch.sparse.mm(product, of_values)
         return vectors
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (has_id,) = ctx.saved_tensors
-        of_values = torch.sparse.mm(ctx.part.transposed, gradient[:, : ctx.embed_dim].contiguous())
-        return gradient * (has_id / ctx.divisor)[:, None], of_values, None, None, None
+        of_vectors = gradient[:, : ctx.embed_dim].contiguous()
+        of_values = [torch.sparse.mm(transposed, of_vectors) for transposed in ctx.part.transposed]
+        return gradient * (has_id / ctx.divisor)[:, None], None, None, None, *of_values
 
 
-def feature_encoder(
-    settings: FeatureSettings | None, embed_dim: int, device: torch.device | str
-) -> FeatureEncoder | None:
-    """Return the encoder of the features, if the items have any."""
-    return None if settings is None else FeatureEncoder(settings, embed_dim, device)
+def weighted_sum(vectors: Tensor, places: Tensor, offsets: Tensor, weights: Tensor) -> Tensor:
+    """Return the sums [n, d] of bags of `vectors` [U, d] at `places` [N], those of a row from its `offsets` [n] on."""
+    return F.embedding_bag(places, vectors, offsets, mode="sum", per_sample_weights=weights)
 
 
 def uniform(ids: Tensor, seed: int, step: int) -> Tensor:
@@ -193,6 +227,17 @@ def uniform(ids: Tensor, seed: int, step: int) -> Tensor:
     for factor in (0x3F58476D1CE4E5B9, 0x14D049BB133111EB):  # as splitmix64 mixes, in signed integers
         bits = (bits ^ ((bits >> 30) & 0x3_FFFF_FFFF)) * factor
     return ((bits ^ ((bits >> 31) & 0x1_FFFF_FFFF)) & 0xFF_FFFF).float() / 2**24
+
+
+def csr_pair(columns: Tensor, offsets: Tensor, weights: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Return the sparse matrix [n, width] of bags, those of a row from its `offsets` [n] on, and its transpose."""
+    n = len(offsets)
+    rows = torch.repeat_interleave(torch.arange(n), F.pad(offsets, (0, 1), value=len(columns)).diff())
+    order = torch.argsort(columns, stable=True)
+    return (
+        csr(rows, columns, weights, (n, width)),
+        csr(columns[order], rows[order], weights[order], (width, n)),
+    )
 
 
 def csr(rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:

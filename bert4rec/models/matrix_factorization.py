@@ -18,7 +18,7 @@ from bert4rec.dataset.histories import Rows, TrainingPairs, TrainingWindows
 from bert4rec.feed.batch import Lookup, Pairs, long, weights_of
 from bert4rec.feed.batches import Examples
 from bert4rec.feed.pairs import TRAINING, parts_of_pairs
-from bert4rec.models.item_features import FeatureSettings, feature_encoder
+from bert4rec.models.item_features import FeatureSettings
 from bert4rec.models.losses import SOFTMAX, LossSettings
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables import CataloguePart, ItemTable, Table
@@ -41,9 +41,8 @@ class MatrixFactorization(RankingModel):
         self, *, n_items: int, n_users: int, embed_dim: int, form: str, dropout: float,
         loss: LossSettings = SOFTMAX, features: FeatureSettings | None = None, device: torch.device | str = "meta",
     ) -> None:  # fmt: skip
-        encoder = feature_encoder(features, embed_dim, device)
         item_table = ItemTable(
-            n_items, embed_dim, head="tied", output_bias=form == "bias", features=encoder, device=device
+            n_items, embed_dim, head="tied", output_bias=form == "bias", features=features, device=device
         )
         super().__init__(item_table, loss)
         self.form, self.rating_range = form, tuple(loss.rating_range)
@@ -87,7 +86,7 @@ class MatrixFactorization(RankingModel):
         """Return the lookups of users, and of candidates if the batch has any."""
         users = [(self.user_table, {"user": batch.users})]
         candidates = batch.candidates
-        return users if candidates is None else [*users, (self.item_table, {"candidate": candidates.items})]
+        return users if candidates is None else [*users, *self.item_table.all_lookups(None, candidates.items)]
 
     def encode_items(self, items: Lookup) -> Tensor:
         """Return the vectors [C, D] of the `items`: table rows or, with "neural", outputs of the first layer."""

@@ -5,3 +5,4 @@ TABLE, HEAD, HEAD_BIAS = "item_table.embeddings.item.weight", "head.weight", "he
 MASK = "mask_vector"
 FEATURES = "features."  # prefix of the weights of item features
 FEATURE_VALUES = "features.values"
+FEATURE_TABLE = "tables.{0}.embeddings.{0}.weight"  # of a feature with a table of its own, after the prefix

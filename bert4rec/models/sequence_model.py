@@ -18,7 +18,7 @@ from bert4rec.feed.batch import Batch, Lookup
 from bert4rec.feed.batches import Examples, MakeExamples, Windows
 from bert4rec.feed.inference import append_mask_batch, causal_batch
 from bert4rec.feed.masking import Masking, Shifting
-from bert4rec.models.item_features import FeatureSettings, feature_encoder
+from bert4rec.models.item_features import FeatureSettings
 from bert4rec.models.losses import SOFTMAX, LossSettings
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables import CataloguePart, ItemTable, Table
@@ -45,10 +45,7 @@ class SequenceModel(RankingModel):
     ) -> None:  # fmt: skip
         settings = EncoderSettings(**encoder)
         embed_dim = settings.embed_dim
-        encoder_of_features = feature_encoder(features, embed_dim, device)
-        item_table = ItemTable(
-            n_items, embed_dim, head=head, output_bias=True, features=encoder_of_features, device=device
-        )
+        item_table = ItemTable(n_items, embed_dim, head=head, output_bias=True, features=features, device=device)
         super().__init__(item_table, loss)
         # Replicated: as a row of the table, the mask token was a fifth of all lookups, all served by one process.
         self.mask_vector = nn.Parameter(torch.empty(embed_dim, device=device)) if self.kind.has_mask_token else None
@@ -89,7 +86,7 @@ class SequenceModel(RankingModel):
         candidates = batch.candidates and batch.candidates.items
         if candidates is None and self.item_table.head is None and self.item_table.dense_shard is None:
             return []  # `look_up_catalogue` combines them with the rows of its part, which the batch does not list
-        return [(self.item_table, self.item_table.lookups(batch.items, candidates))]
+        return self.item_table.all_lookups(batch.items, candidates)
 
     def _encode(self, vectors: Tensor, batch: Batch) -> Tensor:
         """Return the hidden states [M, D] for the vectors [U, d] of the distinct items."""

@@ -14,7 +14,7 @@ from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from bert4rec.feed.batch import ID_ROWS, Lookup
-from bert4rec.models.item_features import SAMPLED_ITEMS, FeatureEncoder
+from bert4rec.models.item_features import CANDIDATE, ITEM, ROLES, SAMPLED_ITEMS, FeatureEncoder, FeatureSettings
 from bert4rec.runtime.collectives import Partition
 
 Kernel: TypeAlias = Callable[..., Tensor]
@@ -188,7 +188,7 @@ class Table(nn.Module):
     """A table of `n_rows` vectors [width], looked up by `features`.
 
     Initialization draws the first `n_initialized` columns; the rest are zero. The model holds the table `name` as its
-    attribute `<name>_table`, which determines its name in checkpoints.
+    attribute `<name>_table`, or the item table as that of a feature, which determines its name in checkpoints.
     """
 
     def __init__(
@@ -270,85 +270,102 @@ class ItemTable(Table):
 
     With `head` "tied", the candidates are rows of the same table; with "linear", those of a separate layer. D is d,
     plus the columns of the bias with `output_bias`. The id of an item is its row. `features` add what else is known of
-    an item to all of its vectors.
+    an item to all of its vectors; those with many values have tables of their own.
     """
 
     def __init__(
-        self, n_items: int, embed_dim: int, *, head: str, output_bias: bool, features: FeatureEncoder | None = None,
+        self, n_items: int, embed_dim: int, *, head: str, output_bias: bool, features: FeatureSettings | None = None,
         device: torch.device | str = "meta",
     ) -> None:  # fmt: skip
         tied = head == "tied"
         width = embed_dim + (BIAS_COLUMNS if tied else 1) * output_bias
         super().__init__(
             "item", n_rows=n_items, width=width if tied else embed_dim,
-            features=["item", "candidate"] if tied else ["item"], n_initialized=embed_dim, device=device,
+            features=[ITEM, CANDIDATE] if tied else [ITEM], n_initialized=embed_dim, device=device,
         )  # fmt: skip
         self.n_items, self.embed_dim, self.width = n_items, embed_dim, width
         self.head = None if tied else nn.Linear(embed_dim, n_items, output_bias, device)
-        self.features = features
+        self.features: FeatureEncoder | None = None
+        if features is not None:
+            self.features = FeatureEncoder(features, embed_dim, device)
+            for name, bag in features.sizes.tables.items():
+                names = [f"{name}_{role}" for role in ROLES]
+                self.features.tables[name] = Table(
+                    name, n_rows=bag.n_values, width=embed_dim, features=names, device=device
+                )
 
-    def lookups(self, items: Lookup, candidates: Lookup | None = None) -> dict[str, Lookup]:
-        """Return the ids of `look_up_items`; without `candidates` those of `look_up_catalogue` for a dense shard."""
-        return {"item": items} | ({"candidate": candidates} if candidates is not None and self.head is None else {})
+    def lookups(self, items: Lookup | None = None, candidates: Lookup | None = None) -> dict[str, Lookup]:
+        """Return the lookups of `items` and, unless they are scored by a separate layer, of `candidates`."""
+        lookups = {} if items is None else {ITEM: items}
+        return lookups | ({CANDIDATE: candidates} if candidates is not None and self.head is None else {})
+
+    def all_lookups(self, items: Lookup | None, candidates: Lookup | None) -> list[tuple[Table, dict[str, Lookup]]]:
+        """Return the same lookups with their table, and those of the values of features in tables.
+
+        Without `candidates` the latter are left out: they are combined with those of a part of the catalogue.
+        """
+        lookups = self.lookups(items, candidates)
+        of_values = [] if self.features is None or candidates is None else self.features.lookups(lookups)
+        return [(self, lookups), *of_values]
 
     def look_up_items(self, items: Lookup, candidates: Lookup) -> tuple[Tensor, Tensor]:
         """Return the vectors [U, d] of the `items` of sequences, and [C, D] of the `candidates`.
 
         Both share one lookup, since a lookup in a sharded table is a round of messages.
         """
-        by_feature = self.look_up(self.lookups(items, candidates))
-        return self._inputs(by_feature, items), self._candidates(by_feature, candidates)
+        vectors = self._with_features(self.lookups(items, candidates))
+        return vectors[ITEM], vectors[CANDIDATE] if self.head is None else self._of_head(candidates.ids)
 
     def look_up_catalogue(self, items: Lookup) -> tuple[Tensor, CataloguePart]:
         """Return the vectors [U, d] of `items`, and this process's part of the catalogue: its shard or an even part."""
-        if self.dense_shard is not None and self.head is None:
-            return self._inputs(self.look_up(self.lookups(items)), items), self.catalogue(items.ids.device)
-        ids = self._share(items.ids.device)
-        by_feature = self.look_up(self.lookups(items, ids))
-        return self._inputs(by_feature, items), self._part(by_feature, ids)
+        vectors, part = self._find_catalogue(self.lookups(items), items.ids.device)
+        return vectors[ITEM], part
 
     def catalogue(self, device: torch.device) -> CataloguePart:
         """Return this process's part of the catalogue: its shard or an even part."""
-        if self.dense_shard is not None and self.head is None:
-            weight, first = self.dense_shard.weight, self.dense_shard.first
-            if self.features is None:
-                return CataloguePart(weight, first, is_averaged=True)
-            vectors = self.features.catalogue(weight, first, divisor=self.partition.n_processes)
-            return CataloguePart(vectors, first, is_averaged=False)
-        ids = self._share(device)
-        return self._part(self.look_up({"candidate": ids}) if self.head is None else {}, ids)
+        return self._find_catalogue({}, device)[1]
 
     def candidates(self, items: Lookup) -> Tensor:
         """Return the vectors [C, D] of the `items` as candidates."""
-        return self._candidates(self.look_up({"candidate": items}) if self.head is None else {}, items)
+        if self.head is not None:
+            return self._of_head(items.ids)
+        return self._with_features({CANDIDATE: items})[CANDIDATE]
 
     @torch.no_grad()
     def align_cold_items(self, device: torch.device) -> None:
         """Set the length of the vectors of cold items in rankings; every process makes the same call."""
         if self.features is not None:
             items = Lookup.of(torch.arange(min(self.n_items, SAMPLED_ITEMS), device=device))
-            self.features.align_cold_items(self.look_up({"candidate": items})["candidate"])
+            self.features.align_cold_items(self.look_up({CANDIDATE: items})[CANDIDATE])
 
-    def _share(self, device: torch.device) -> Lookup:
-        """Return the items of this process's even part of the catalogue."""
-        share = self.partition.of(self.n_items)
-        return Lookup.of(torch.arange(share.start, share.stop, device=device))
+    def _with_features(self, lookups: Mapping[str, Lookup]) -> dict[str, Tensor]:
+        """Return the vectors of each lookup."""
+        rows = self._rows(lookups)
+        return rows if self.features is None else self.features(rows, lookups)
 
-    def _part(self, by_feature: Mapping[str, Tensor], share: Lookup) -> CataloguePart:
-        first = self.partition.of(self.n_items).start
+    def _find_catalogue(
+        self, lookups: dict[str, Lookup], device: torch.device
+    ) -> tuple[dict[str, Tensor], CataloguePart]:
+        """Return the vectors of the `lookups` of inputs, and this process's part of the catalogue."""
+        shard = self.dense_shard if self.head is None else None
+        part: Tensor
+        if shard is not None:
+            part, first, divisor = shard.weight, shard.first, self.partition.n_processes
+            rows = self._rows(lookups)
+        else:
+            share = self.partition.of(self.n_items)
+            ids, first, divisor = torch.arange(share.start, share.stop, device=device), share.start, 1
+            rows = self._rows(lookups | self.lookups(candidates=Lookup.of(ids)))
+            part = rows.pop(CANDIDATE) if self.head is None else self._of_head(ids)
         if self.features is None:
-            return CataloguePart(self._candidates(by_feature, share), first, is_averaged=False)
-        return CataloguePart(self.features.catalogue(by_feature["candidate"], first), first, is_averaged=False)
+            return rows, CataloguePart(part, first, is_averaged=shard is not None)
+        part, vectors = self.features.catalogue(part, first, divisor, rows=rows, lookups=lookups)
+        return vectors, CataloguePart(part, first, is_averaged=False)
 
-    def _inputs(self, by_feature: Mapping[str, Tensor], items: Lookup) -> Tensor:
-        vectors = by_feature["item"][:, : self.embed_dim]
-        return vectors if self.features is None else self.features(vectors, items)
-
-    def _candidates(self, by_feature: Mapping[str, Tensor], items: Lookup) -> Tensor:
-        if self.head is not None:
-            return self._of_head(items.ids)
-        vectors = by_feature["candidate"]
-        return vectors if self.features is None else self.features(vectors, items)
+    def _rows(self, lookups: Mapping[str, Lookup]) -> dict[str, Tensor]:
+        """Return the rows of each lookup: inputs without the columns of the bias."""
+        rows = self.look_up(lookups) if lookups else {}
+        return {name: of[:, : self.embed_dim] if name == ITEM else of for name, of in rows.items()}
 
     def _of_head(self, ids: Tensor) -> Tensor:
         assert self.head is not None
@@ -371,7 +388,7 @@ def is_of_table(name: str) -> bool:
     >>> is_of_table("item_table.collection.embeddings.item.weight"), is_of_table("item_table.head.weight")
     (True, False)
     """
-    return "_table.collection." in name
+    return ".collection." in name
 
 
 def saved_name(name: str) -> str:
@@ -380,5 +397,5 @@ def saved_name(name: str) -> str:
     >>> saved_name("item_table.collection.embeddings.item.weight"), saved_name("item_table.head.bias")
     ('item_table.embeddings.item.weight', 'head.bias')
     """
-    name = name.replace("_table.collection.", "_table.")
+    name = name.replace(".collection.", ".")
     return name.replace("item_table.head.", "head.").replace("item_table.features.", "features.")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.dataset.histories import Indices, Ints, Rows
+from bert4rec.dataset.histories import Indices, Rows
 from bert4rec.dataset.reader import Dataset
 from bert4rec.runtime.collectives import Partition
 
@@ -27,7 +27,8 @@ class Part:
     """Hold consecutive positions [P] of training histories, user by user, oldest first.
 
     `users` and `items` are ids from 0; `lengths` are those of the users' whole histories; `left` is the number of later
-    positions of the same user; `times` are in seconds, None if the dataset has none.
+    positions of the same user; `times` are in seconds, None if the dataset has none. `is_target`: whether the kind of
+    event is among those that are predicted, or all are.
     """
 
     users: Indices
@@ -35,6 +36,7 @@ class Part:
     lengths: Indices
     left: Indices
     times: Indices | None
+    is_target: npt.NDArray[np.bool_]
 
 
 class TrainingHistories:
@@ -43,6 +45,7 @@ class TrainingHistories:
     def __init__(self, dataset: Dataset, between: Callable[[], None] = lambda: None) -> None:
         self._histories, self._between = dataset.histories, between
         self.n_items, self.has_times = dataset.n_items, self._histories.has_times
+        self.target_kinds = self._histories.target_kinds
 
     @property
     def n_parts(self) -> int:
@@ -62,11 +65,16 @@ class TrainingHistories:
 
     def _read(self, rows: Indices) -> Part:
         n_train = self._histories.n_train_at(rows)
-        items = self._histories.read(rows, np.zeros_like(rows), n_train).items.astype(np.int64)
+        read = self._histories.read(rows, np.zeros_like(rows), n_train)
+        items = read.items.astype(np.int64)
+        is_target = np.ones(len(items), bool)
+        if self.target_kinds:
+            assert read.events is not None, "target kinds are kinds of events"
+            is_target = np.isin(read.events, self.target_kinds)
         users, lengths = (np.repeat(v, n_train) for v in (self._histories.users_at(rows).astype(np.int64), n_train))
         left = np.repeat(n_train.cumsum(), n_train) - 1 - np.arange(len(items))
         times = self._histories.times(rows, np.zeros_like(rows), n_train) if self.has_times else None
-        return Part(users, items, lengths, left, times)
+        return Part(users, items, lengths, left, times, is_target)
 
     @cached_property
     def _bounds(self) -> Indices:
@@ -91,9 +99,10 @@ class Pairs(NamedTuple):
 class Transitions:
     """Hold the transition graph: `pairs` of items, and the sum of weights of each item as a source, `totals` [n_items].
 
-    For each d from 1 to `reach`, a position adds `decay` ** (d - 1) to the weight of the pair (item d positions before
-    it, its item); with `reach` 1, only direct successors count. Takes 12 bytes per distinct pair, twice that while
-    counting, and a few hundred MB for a part. Every process counts all histories, so all graphs are the same.
+    For each d from 1 to `reach`, a position with a target adds `decay` ** (d - 1) to the weight of the pair (item d
+    positions before it, its item); with `reach` 1, only direct successors count. Takes 12 bytes per distinct pair,
+    twice that while counting, and a few hundred MB for a part. Every process counts all histories, so all graphs are
+    the same.
     """
 
     n_items: int
@@ -109,8 +118,9 @@ class Transitions:
         for part in histories.parts():
             n_before = len(users)  # positions kept from the previous part: sources for the first positions of this one
             users, items = np.concatenate([users, part.users]), np.concatenate([items, part.items])
+            is_target = np.concatenate([np.zeros(n_before, bool), part.is_target])
             keys = [
-                _at_distance(users, items, distance, n_before, n_items) * reach + distance - 1
+                _at_distance(users, items, distance, is_target, n_items) * reach + distance - 1
                 for distance in range(1, reach + 1)
             ]
             counted.append(_distinct(np.concatenate(keys), reach=reach, decay=decay))
@@ -155,12 +165,13 @@ class Transitions:
         return np.bincount(columns, added, len(last) * n).astype(np.float64).reshape(len(last), n)
 
 
-def _at_distance(users: Indices, items: Indices, distance: int, n_before: int, n_items: int) -> Indices:
-    """Return the keys of pairs `distance` positions apart in a history, the later one not in the first `n_before`."""
-    first = max(0, n_before - distance)
-    sources, targets = slice(first, max(first, len(users) - distance)), slice(first + distance, None)
-    is_same_user = users[sources] == users[targets]
-    return items[sources][is_same_user] * n_items + items[targets][is_same_user]
+def _at_distance(
+    users: Indices, items: Indices, distance: int, is_target: npt.NDArray[np.bool_], n_items: int
+) -> Indices:
+    """Return the keys of pairs `distance` positions apart in a history, the later one a target."""
+    sources, targets = slice(max(0, len(users) - distance)), slice(distance, None)
+    is_counted = (users[sources] == users[targets]) & is_target[targets]
+    return items[sources][is_counted] * n_items + items[targets][is_counted]
 
 
 def _distinct(keys: Indices, *, reach: int, decay: float) -> Pairs:
@@ -203,8 +214,8 @@ class TransitionScorer:
     dtype = torch.float64  # float32 would round different sums to ties
 
     def __init__(
-        self, transitions: Transitions, popularity: Ints, partition: Partition, *, n_last_items: int, decay: float,
-        smoothing: float,
+        self, transitions: Transitions, popularity: npt.NDArray[np.integer], partition: Partition, *,
+        n_last_items: int, decay: float, smoothing: float,
     ) -> None:  # fmt: skip
         matrix = transitions.matrix()
         self._graph = transitions if matrix is None else _Dense(torch.from_numpy(matrix))

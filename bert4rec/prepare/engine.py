@@ -200,7 +200,7 @@ def _make_dataset(
     items = item_table(ordered, ids, survey, titles)
     features = {}
     if file:
-        features = {"item_features": write_features(new, file, items["original"], survey.train_counts, fitted)}
+        features = {"item_features": write_features(new, file, items["original"], survey.train_counts)}
         columns = file.rows.drop("title", strict=False)
         items = items.join(columns, on="original", how="left", maintain_order="left")
     write_table(new / ITEMS, [items])
@@ -249,19 +249,17 @@ def _items_of(
         raise DataError(
             f"data.items_path = {data.items_path}: the items of {data.source} data are invented; leave it out"
         )
-    kinds: Mapping[str, str] = data.item_features
     if data.extends:
         if not (fitted and data.items_path):
             has, advice = (
                 ("features", "name their file: --items=FILE") if fitted else ("no features", "leave --items out")
             )
             raise DataError(f"data.extends: the items of {data.extends} have {has}; {advice}")
-        if kinds:
+        if data.item_features:
             raise DataError(f"data.item_features: the kinds are those of {data.extends}; leave them out")
-        kinds = {name: of["kind"] for name, of in fitted.items()}
-    separators = {name: of.get("separator", "") for name, of in fitted.items()} if data.extends else None
-    item_column = source.columns["item"]
-    return read_item_file(data.items_path, kinds, item_column=item_column, item_type=item_type, separators=separators)
+    return read_item_file(
+        data.items_path, data.item_features, item_column=source.columns["item"], item_type=item_type, fitted=fitted
+    )
 
 
 def _cold_items(file: ItemFile, raw: RawRows, path: str, progress: Progress) -> pl.Series:

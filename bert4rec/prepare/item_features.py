@@ -9,9 +9,10 @@ import difflib
 import json
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,7 +21,7 @@ import polars as pl
 
 from bert4rec.config.recognition import format_of
 from bert4rec.dataset.format import METADATA
-from bert4rec.dataset.item_features import FOLDER, VALUES, Bags, write_bags
+from bert4rec.dataset.item_features import ARRAYS, FOLDER, VALUES, Bags, write_bags
 from bert4rec.prepare.column_inference import item_columns
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.text_blocks import NEWLINE, Block, blocks
@@ -44,6 +45,9 @@ MOVIES_DAT = ("movieId", "title", "genres")  # columns of movies.dat
 TAKEN = ("item", "original", "count", "train_count")  # columns of items.parquet
 
 
+Fitted: TypeAlias = Mapping[str, Any]  # what `metadata.json` says of a feature, and the `names` of its values
+
+
 class Feature(NamedTuple):
     """Hold a column that is used: its `kind`, and what separates the values of `categories` in a text."""
 
@@ -54,11 +58,15 @@ class Feature(NamedTuple):
 
 @dataclass(frozen=True)
 class ItemFile:
-    """Hold the rows of an item file: `rows` (`original` and the columns), the features, and why others are not used."""
+    """Hold the rows of an item file: `rows` (`original` and the columns), the features, and why others are not used.
+
+    `fitted` are the features of the dataset that is extended, whose numbers count; {} if there is none.
+    """
 
     rows: pl.DataFrame
     features: Sequence[Feature]
     unused: Mapping[str, str] = field(default_factory=dict)
+    fitted: Mapping[str, Fitted] = field(default_factory=dict)
 
     @property
     def titles(self) -> pl.DataFrame | None:
@@ -74,6 +82,10 @@ class ItemFile:
             values = _values(self.rows[column], kind, separator)
             coverage = 1 - values.null_count() / len(values)
             distinct = "" if kind == "vector" else f"{values.explode().drop_nulls().n_unique():,} values, "
+            if column in self.fitted and kind not in ("vector", "number"):
+                shown = values.explode().drop_nulls().unique()
+                n_unknown = int((~shown.is_in(self.fitted[column]["names"])).sum())
+                distinct += f"{n_unknown:,} of them unknown to the dataset, " if n_unknown else ""
             examples = ", ".join(str(value)[:40] for value in self.rows[column].drop_nulls().head(3).to_list())
             note = f' at "{separator}"' if separator else ""
             lines.append(f"  {column}: {kind}{note}, {coverage:.0%} of the items, {distinct}as {examples[:80]}")
@@ -82,14 +94,16 @@ class ItemFile:
 
 def read_item_file(
     path: str, kinds: Mapping[str, str], *, item_column: str, item_type: pl.DataType,
-    separators: Mapping[str, str] | None = None,
+    fitted: Mapping[str, Fitted] = MappingProxyType({}), texts: Collection[str] = (),
 ) -> ItemFile:  # fmt: skip
     """Return the item file at `path`, with ids of `item_type`; the features are those of `kinds` or, if empty, guessed.
 
-    The ids are in the column `item_column`, or in one that is recognized. `separators` are those of the features of a
-    dataset to extend. Raises `DataError`, in one line, for a file that cannot be used.
+    The ids are in the column `item_column`, or in one that is recognized. With `fitted`, the features of a dataset to
+    extend, the features are those, in their order. Of the columns `texts` of a CSV file, "007" is not 7. Raises
+    `DataError`, in one line, for a file that cannot be used.
     """
-    table = _read(Path(path), item_column, item_type)
+    kinds = {name: of["kind"] for name, of in fitted.items()} or kinds
+    table = _read(Path(path), item_column, item_type, texts)
     column = _id_column(path, table, item_column)
     if table.width == 1:
         raise DataError(f"{path}: has no column but {column}, so it says nothing of them; leave data.items_path out")
@@ -105,12 +119,12 @@ def read_item_file(
     rows = rows.unique(maintain_order=True) if not _has_lists(rows) else rows
     if len(twice := rows.filter(pl.col("original").is_duplicated())):
         raise DataError(f'{path}: item "{twice["original"][0]}" has two rows; leave one row for each item')
-    features, unused = _features(path, rows, kinds, separators)
+    features, unused = _features(path, rows, kinds, fitted)
     if not features:
         why = ", ".join(f"{name} ({reason})" for name, reason in unused.items())
         advice = "name a kind, as in --data.item_features.COLUMN=category, or leave data.items_path out"
         raise DataError(f"{path}: none of its columns can be used: {why}; {advice}")
-    return ItemFile(rows, features, unused)
+    return ItemFile(rows, features, unused, fitted)
 
 
 def _ids(path: str, column: pl.Series, item_type: pl.DataType) -> pl.Series:
@@ -140,7 +154,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…"
 
 
-def _read(path: Path, item_column: str, item_type: pl.DataType) -> pl.DataFrame:
+def _read(path: Path, item_column: str, item_type: pl.DataType, texts: Collection[str]) -> pl.DataFrame:
     """Return the table in the file at `path`, with typed columns."""
     try:
         kind = format_of(path)
@@ -151,7 +165,7 @@ def _read(path: Path, item_column: str, item_type: pl.DataType) -> pl.DataFrame:
         elif kind == "json lines" or path.suffix.lower() == ".json":
             table = _read_json(path, {item_column, *ITEM_KEYS})
         else:
-            table = _read_text(path, item_column, item_type)
+            table = _read_text(path, item_column, item_type, texts)
     except (pl.exceptions.PolarsError, TypeError, ValueError, OSError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise DataError(f"{path}: cannot be read as a table of items: {reason}; correct data.items_path") from None
@@ -177,7 +191,7 @@ def _content(path: Path) -> str:
         raise DataError(f"{path}, line {1 + content.count(NEWLINE, 0, error.start)}: {NOT_UTF_8}") from None
 
 
-def _read_text(path: Path, item_column: str, item_type: pl.DataType) -> pl.DataFrame:
+def _read_text(path: Path, item_column: str, item_type: pl.DataType, texts: Collection[str]) -> pl.DataFrame:
     """Return the rows of CSV, or of `movies.dat`. Raises `DataError` for a line with another number of fields."""
     text = _content(path).rstrip("\r\n")
     header, _, body = text.partition("\n")
@@ -194,7 +208,8 @@ def _read_text(path: Path, item_column: str, item_type: pl.DataType) -> pl.DataF
         more = f" (and {pluralize(bad.total - 1, 'line')} more)" if bad.total > 1 else ""
         raise DataError(f"{bad.shown[0]}{more}; correct the line")
     fields = pl.concat([frame.drop(LINE) for frame in frames]) if frames else pl.DataFrame(schema=[*layout.columns])
-    typed = pl.read_csv(fields.write_csv().encode(), infer_schema_length=None)
+    types = {name: pl.String for name in fields.columns if name in texts}
+    typed = pl.read_csv(fields.write_csv().encode(), schema_overrides=types, infer_schema_length=None)
     if item_type != pl.String or not len(fields):
         return typed
     return typed.with_columns(fields[_id_column(str(path), typed, item_column)])  # "007" is not 7
@@ -254,7 +269,7 @@ def _id_column(path: str, table: pl.DataFrame, item_column: str) -> str:
 
 
 def _features(
-    path: str, rows: pl.DataFrame, kinds: Mapping[str, str], separators: Mapping[str, str] | None
+    path: str, rows: pl.DataFrame, kinds: Mapping[str, str], fitted: Mapping[str, Fitted]
 ) -> tuple[list[Feature], dict[str, str]]:
     """Return the features of the columns, named by `kinds` or guessed, and why other columns are not used."""
     features, unused = [], {}
@@ -263,16 +278,17 @@ def _features(
         if kinds:
             named = kinds.get(column.name, "ignore")
             why = "data.item_features does not name it" if column.name not in kinds else "data.item_features"
+            why = "the dataset has no such feature" if fitted else why
             separator = separator or _separator(column) or "|" if named == "categories" else ""
-            separator = (separators or {}).get(column.name) or separator
+            separator = fitted.get(column.name, {}).get("separator") or separator
             kind = named
         if kind == "ignore":
             unused[column.name] = why
             continue
         feature = Feature(column.name, kind, "" if column.dtype.is_nested() or kind != "categories" else separator)
-        _check(path, rows.select("original", column).drop_nulls(), feature, extends=separators is not None)
+        _check(path, rows.select("original", column).drop_nulls(), feature, fitted.get(column.name))
         features.append(feature)
-    return features, unused
+    return sorted(features, key=lambda feature: [*fitted].index(feature.column) if fitted else 0), unused
 
 
 def _guess(column: pl.Series) -> tuple[str, str, str]:
@@ -320,15 +336,17 @@ def _separator(column: pl.Series) -> str:
     return ""
 
 
-def _check(path: str, rows: pl.DataFrame, feature: Feature, *, extends: bool) -> None:
+def _check(path: str, rows: pl.DataFrame, feature: Feature, fitted: Fitted | None) -> None:
     """Raise `DataError` if the values of a column do not fit the kind of the feature, naming the first that does not.
 
-    `rows` are those with a value, `extends` is whether the kind was chosen for other rows of the same column.
+    `rows` are those with a value; `fitted` is the feature of the dataset to extend, where others have values.
     """
     column, kind, _ = feature
     place = f'{path}: data.item_features.{column} = "{kind}"'
     values, dtype = rows[column], rows[column].dtype
     if not len(values):
+        if fitted:
+            return
         raise DataError(f"{place}: the column is empty; leave it out")
     inner = getattr(dtype, "inner", pl.Struct({}) if dtype.is_nested() else None)
     no_value = pl.Binary in (dtype, inner) or (inner is not None and inner.is_nested())
@@ -342,7 +360,8 @@ def _check(path: str, rows: pl.DataFrame, feature: Feature, *, extends: bool) ->
             is_bad = ~numbers.list.eval(pl.element().is_finite().fill_null(value=False)).list.all()
             lengths = numbers.list.len()
             if not is_bad.any():
-                is_bad, expected = lengths != max(1, lengths[0]), f"all vectors of one length, such as {lengths[0]}"
+                width = fitted["width"] if fitted else lengths[0]
+                is_bad, expected = lengths != max(1, width), f"all vectors of one length, such as {width}"
     elif inner is not None:
         is_bad, expected = is_bad & (kind != "categories"), "one value; for lists choose categories"
     elif kind == "number":
@@ -357,18 +376,19 @@ def _check(path: str, rows: pl.DataFrame, feature: Feature, *, extends: bool) ->
         is_bad, expected = ~values.cast(pl.Float64, strict=False).is_finite(), "a finite number, or nothing"
         is_bad = is_bad & dtype.is_float()
     else:
-        is_bad, expected = is_bad & (not extends), "a text; for these values choose category or number"
+        is_bad, expected = is_bad & (not fitted), "a text; for these values choose category or number"
     if is_bad.any():
         item, value = rows.filter(is_bad).row(0)
         raise DataError(f'{place}: item "{item}" has {_shown(value)}; expected: {expected}')
-    if not len(_values(values, kind, feature.separator).drop_nulls()):
+    if not fitted and not len(_values(values, kind, feature.separator).drop_nulls()):
         raise DataError(f"{place}: the column has no value; leave it out")
 
 
 def _values(column: pl.Series, kind: str, separator: str) -> pl.Series:
     """Return the values of each item as a list, null where it has none; numbers and vectors unchanged."""
     if kind == "vector":
-        return column
+        is_empty = not column.dtype.is_nested()
+        return pl.repeat(None, len(column), dtype=pl.List(pl.Float32), eager=True) if is_empty else column
     if kind == "number":
         return column.cast(pl.Float64)
     if kind == "category":
@@ -381,9 +401,6 @@ def _values(column: pl.Series, kind: str, separator: str) -> pl.Series:
         lists = column.cast(pl.String).str.split(separator).list.eval(pl.element().str.strip_chars())
     lists = lists.list.eval(pl.element().filter(~pl.element().is_in(MISSING))).list.unique(maintain_order=True)
     return lists.set(lists.list.len() == 0, None) if lists.null_count() < len(lists) else lists
-
-
-Fitted: TypeAlias = Mapping[str, Any]  # what `metadata.json` says of a feature, and the `names` of its values
 
 
 def read_fitted(folder: Path) -> dict[str, Fitted]:
@@ -408,13 +425,9 @@ class Encoded(NamedTuple):
 
 
 def write_features(
-    folder: Path, file: ItemFile, originals: pl.Series, train_counts: npt.NDArray[np.integer[Any]],
-    fitted: Mapping[str, Fitted],
-) -> dict[str, dict[str, Any]]:  # fmt: skip
-    """Write the features of the items, in the order of `originals`; return the entries of `metadata.json` by feature.
-
-    `fitted` are the features of the dataset that this one extends, whose numbers count; {} if there is none.
-    """
+    folder: Path, file: ItemFile, originals: pl.Series, train_counts: npt.NDArray[np.integer[Any]]
+) -> dict[str, dict[str, Any]]:
+    """Write the features of the items `originals`, in their order; return the entries of `metadata.json` by feature."""
     rows = pl.DataFrame({"original": originals}).join(file.rows, on="original", how="left", maintain_order="left")
     is_trained = pl.Series(train_counts > 0)
     about: dict[str, dict[str, Any]] = {}
@@ -422,14 +435,15 @@ def write_features(
     for feature in file.features:
         values = _values(rows[feature.column], feature.kind, feature.separator)
         entry = {"kind": feature.kind, "coverage": 1 - values.null_count() / len(values)}
+        before = file.fitted.get(feature.column)
         if feature.kind == "vector":
-            vectors.append(_unit_vectors(values))
+            vectors.append(_unit_vectors(values, before))
             about[feature.column] = entry | {"width": vectors[-1].shape[1]}
             continue
-        before = fitted.get(feature.column)
         encoded = _encode(feature, values, is_trained, before)
         bags.append((encoded.items, n_values + encoded.values))
         about[feature.column] = entry | {"first": n_values, "separator": feature.separator} | encoded.about
+        about[feature.column]["values_per_item"] = len(encoded.items) / len(originals)
         numbers = range(n_values + 1, n_values + 1 + len(encoded.names))
         names += [(feature.column, number, name) for number, name in zip(numbers, encoded.names, strict=True)]
         n_values += encoded.about["n_values"]
@@ -440,10 +454,30 @@ def write_features(
     return about
 
 
-def _unit_vectors(column: pl.Series) -> npt.NDArray[np.float32]:
+def append_features(
+    folder: Path, file: ItemFile, originals: pl.Series, previous: Path, n_previous: int
+) -> dict[str, dict[str, Any]]:
+    """Write the features of the dataset `previous`, with its `n_previous` items, and after them those of new items.
+
+    `originals` are the new items; the `file` was read with the features of `previous`. Returns the entries of
+    `metadata.json` by feature.
+    """
+    about = write_features(folder, file, originals, np.zeros(len(originals), np.int64))
+    old, new = ([np.load(place / FOLDER / f"{name}.npy") for name in ARRAYS] for place in (previous, folder))
+    offsets = np.concatenate([old[0], old[0][-1] + new[0][1:]])
+    values, weights, vectors = (np.concatenate(parts) for parts in zip(old[1:], new[1:], strict=True))
+    write_bags(folder, Bags(offsets, values, weights), [vectors])
+    share = len(originals) / (n_previous + len(originals))
+    for name, entry in about.items():
+        for mean in {"coverage", "values_per_item"} & entry.keys():
+            entry[mean] = (1 - share) * file.fitted[name][mean] + share * entry[mean]
+    return about
+
+
+def _unit_vectors(column: pl.Series, fitted: Fitted | None) -> npt.NDArray[np.float32]:
     """Return the vectors [n, width] scaled to length 1; zeros for an item without one."""
     values = column.cast(pl.List(pl.Float32))
-    width = int(values.list.len().max() or 0)  # type: ignore[arg-type]
+    width = fitted["width"] if fitted else int(values.list.len().max() or 0)  # type: ignore[arg-type]
     vectors = np.zeros((len(values), width), np.float32)
     is_there = values.is_not_null().to_numpy()
     vectors[is_there] = values.drop_nulls().explode().to_numpy().reshape(-1, width)
@@ -473,7 +507,9 @@ def _encode(feature: Feature, values: pl.Series, is_trained: pl.Series, fitted: 
         1 + zlib.crc32(name.encode()) % N_WORDS if feature.kind == "words" else 1 + i for i, name in enumerate(names)
     ]
     known = pl.DataFrame({"value": names, "number": codes}, schema={"value": pl.String, "number": pl.Int64})
-    found = pairs.join(known, on="value", maintain_order="left").unique(["item", "number"], maintain_order=True)
+    found = pairs.join(known, on="value", maintain_order="left")
+    if feature.kind == "words":  # two words may have the same number
+        found = found.unique(["item", "number"], maintain_order=True)
     n_values = 1 + (N_WORDS if feature.kind == "words" else len(names))
     about = {"n_values": n_values} | ({"words": names} if feature.kind == "words" else {})
     names = [] if feature.kind == "words" else names
@@ -490,5 +526,5 @@ def _with_missing(
     items: npt.NDArray[np.int64], values: npt.NDArray[np.int64], n: int, about: dict[str, Any], names: list[str]
 ) -> Encoded:
     """Return the pairs, with the value 0 for each of `n` items that has none."""
-    missing = np.setdiff1d(np.arange(n), items)
+    missing = np.flatnonzero(np.bincount(items, minlength=n) == 0)
     return Encoded(np.concatenate([items, missing]), np.concatenate([values, 0 * missing]), about, names)

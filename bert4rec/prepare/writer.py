@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import datasets
@@ -222,17 +223,18 @@ def _batch(frame: pl.DataFrame, schema: pa.Schema) -> pa.RecordBatch:
     return table.take(pa.array(np.arange(len(frame)))).combine_chunks().to_batches()[0]
 
 
-def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> int:
-    """Write `metadata.json` with the checksums of every other file; return the size of the folder in bytes."""
+def write_metadata(
+    folder: Path, metadata: Mapping[str, Any], *, known: Mapping[str, Any] = MappingProxyType({})
+) -> int:
+    """Write `metadata.json` with the checksums of every other file; return the size of the folder in bytes.
+
+    `known` are the checksums of files that came from another dataset.
+    """
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != LOCK)
     sizes = {path: path.stat().st_size for path in paths}
     files = {
-        path.relative_to(folder).as_posix(): {
-            "bytes": size,
-            "sha256": sha256(path),
-            "sample_sha256": sample_sha256(path),
-        }
-        for path, size in sizes.items()
+        name: known.get(name) or {"bytes": size, "sha256": sha256(path), "sample_sha256": sample_sha256(path)}
+        for name, path, size in ((path.relative_to(folder).as_posix(), path, size) for path, size in sizes.items())
     }
     content = {
         "format_version": DATASET_FORMAT,

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from torchrec.modules.embedding_configs import EmbeddingConfig
 
 from bert4rec.config.kinds import Updates, needs_negatives, table_updates
+from bert4rec.models.item_features import CANDIDATE, ROLES
 from bert4rec.models.losses import SCORES_AT_ONCE, LossSettings
 from bert4rec.models.ranking_model import RankingModel, model_class
 from bert4rec.models.tables import is_of_table, set_precision
@@ -149,7 +150,7 @@ class Job:
     @property
     def has_tied_scores(self) -> bool:
         """Return whether items are scored through the item table itself."""
-        return "candidate" in self.tables["item"].feature_names
+        return CANDIDATE in self.tables["item"].feature_names
 
     @cached_property
     def updates(self) -> dict[str, Updates]:
@@ -157,7 +158,8 @@ class Job:
         return {
             name: table_updates(
                 mode=self.mode, device_type=self.device_type, loss=self.loss,
-                is_scored="candidate" in table.feature_names, sharding_type=self.sharding_type,
+                is_scored=any(feature.endswith(CANDIDATE) for feature in table.feature_names),
+                sharding_type=self.sharding_type,
                 compute_kernel=self.compute_kernel, optimizer=self.sparse_optimizer,
                 weight_decay=self.sparse_weight_decay,
             )
@@ -178,7 +180,20 @@ class Job:
         """Return feature → maximum number of distinct ids that a process looks up per step."""
         n_rows = {name: table.num_embeddings for table in self.tables.values() for name in table.feature_names}
         n_ids = self.built.lookups_per_step(n_positions=self.n_positions, n_candidates=self.n_candidates)
+        n_items = {role: min(n_ids.get(role, 0), self.n_items) for role in ROLES}
+        if self.trains and self.scores_whole_catalogue:
+            n_items[CANDIDATE] = math.ceil(self.n_items / self.group_size)
+        n_ids |= self.values_of(n_items)
         return {name: min(n, n_rows[name]) for name, n in n_ids.items() if name in n_rows}
+
+    def values_of(self, n_items: Mapping[str, int]) -> dict[str, int]:
+        """Return lookup → number of values in feature tables, for `n_items` by lookup of items; at most all of them."""
+        features = self.model.get("features")
+        tables = {} if features is None else features.sizes.tables
+        return {
+            f"{name}_{role}": min(bag.n_values, math.ceil(n * bag.per_item))
+            for name, bag in tables.items() for role, n in n_items.items()
+        }  # fmt: skip
 
 
 class Shard(NamedTuple):
@@ -298,7 +313,7 @@ def message_bytes(job: Job) -> int:
     """
     if job.mode == "ddp" or job.world_size == 1:
         return 0
-    left_out = "candidate" if job.scores_whole_catalogue and job.sharding_type == "row_wise" else ""
+    left_out = CANDIDATE if job.scores_whole_catalogue and job.sharding_type == "row_wise" else ""
     values = (
         n * table.embedding_dim
         for table in job.tables.values()
@@ -370,7 +385,7 @@ def _feature_bytes(job: Job, n_items: int) -> int:
     features = job.model.get("features")
     if features is None:
         return 0
-    matrices = 2 * (ID + FLOAT) * features.sizes.values_per_item + 2 * ID
+    matrices = 2 * (ID + FLOAT) * sum(bag.per_item for bag in features.sizes.bags) + 2 * ID
     width = job.built.item_table.width
     return math.ceil(n_items * (matrices + FLOAT * (features.sizes.width + FEATURE_COPIES * width)))
 
@@ -393,7 +408,7 @@ def _streaming(job: Job, shards: Sequence[Shard]) -> int:
     n_rows = min(ROWS_PER_LOOKUP, job.n_items)
     if not job.has_tied_scores:
         return LOOKUP_COPIES * FLOAT * n_rows * job.built.item_table.width
-    return _lookup_bytes(job, {"candidate": n_rows}, LOOKUP_COPIES, shards)
+    return _lookup_bytes(job, {CANDIDATE: n_rows} | job.values_of({CANDIDATE: n_rows}), LOOKUP_COPIES, shards)
 
 
 def _dense_sizes(job: Job) -> list[int]:

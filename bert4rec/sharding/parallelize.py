@@ -48,7 +48,7 @@ def initialize(model: RankingModel, seed: int) -> None:
     """Fill every weight of an allocated, possibly sharded `model`, as a pure function of `seed`."""
     for name, value in model.state_dict().items():
         if is_of_table(name):
-            table = model.get_submodule(name.partition(".")[0])
+            table = model.get_submodule(name.partition(".collection.")[0])
             assert isinstance(table, Table)
             for part, row, column in placed_parts(value):
                 _fill_rows(part, saved_name(name), row, column, table.n_initialized, seed)

@@ -74,12 +74,13 @@ def sizes_of(config: Config, dataset: Dataset) -> Sizes:
     features = dataset.features if config.model.item_features else None
     length = training_windows(config, dataset).mean_length
     n_events = len(dataset.histories.kinds)
-    return Sizes(dataset.n_items, dataset.n_users, length, features.sizes if features else None, n_events)
+    sizes = features.sizes._replace(tables_from=config.model.feature_tables_from) if features else None
+    return Sizes(dataset.n_items, dataset.n_users, length, sizes, n_events)
 
 
 def feature_reader(config: Config, dataset: Dataset) -> FeatureReader | None:
     """Return the reader of the item features of `dataset`; None if it has none, or if the settings leave them out."""
-    return feature_reader_of(dataset) if config.model.item_features else None
+    return feature_reader_of(dataset, config.model.feature_tables_from) if config.model.item_features else None
 
 
 def _shared(table: Table, settings: type[Any]) -> dict[str, Any]:
@@ -238,7 +239,7 @@ def choose_baselines(config: Config, dataset: Dataset) -> tuple[list[str], str]:
 
 def choose_features(config: Config, dataset: Dataset, features: FeatureReader | None) -> tuple[list[str], str]:
     """Return the item features without which the test is repeated, and why it is not ("" if it is or has none)."""
-    names = [] if features is None else [*features.places()]
+    names = [] if features is None else features.names
     chosen, n_users = config.evaluation.feature_ablation, len(dataset.splits[TEST])
     if not names or not n_users or chosen is False:
         return [], ""

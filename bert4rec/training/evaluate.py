@@ -176,9 +176,10 @@ def _features(trained: Trained, dataset: Dataset) -> FeatureReader | None:
     """
     if trained.is_package or MODEL + FEATURE_VALUES not in StoredTensors(trained.folder):
         return None
+    tables_from = trained.model["feature_tables_from"]
     if dataset.metadata["fingerprint"] == trained.metadata["fingerprint"]:
-        return feature_reader_of(dataset)
-    return feature_reader_of(open_dataset(trained.dataset, verify=False))
+        return feature_reader_of(dataset, tables_from)
+    return feature_reader_of(open_dataset(trained.dataset, verify=False), tables_from)
 
 
 class RankingProgress(ProgressBar):

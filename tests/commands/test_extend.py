@@ -6,15 +6,19 @@ import shutil
 from pathlib import Path
 from unittest.mock import Mock
 
+import polars as pl
 import pytest
 import torch
 
-from bert4rec import load
+from bert4rec import load, train
 from bert4rec.__main__ import main
 from bert4rec.checkpoint.run_folder import METADATA_VERSION
 from bert4rec.checkpoint.run_settings import load_run_settings
+from bert4rec.checkpoint.stored_tensors import MODEL
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Config
+from bert4rec.inference.load import find_source
+from bert4rec.models.names import TABLE
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.training.run import run
 from tests.conftest import BY_HAND, SMALL, leave_group, prepare_log
@@ -169,3 +173,118 @@ def test_what_cannot_be_read_or_written_leaves_nothing(
     flip(next(best.glob("*.distcp")), 1000)
     assert re.search(f"error: {best.resolve()}: .*checksum", refusal(old))
     assert [path.name for path in old.parent.iterdir()] == ["run"]
+
+
+@pytest.fixture(scope="module")
+def featured(featured_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of 2 epochs in runs/, its dataset with item features in data/, and files of items."""
+    place = tmp_path_factory.mktemp("featured")
+    shutil.copytree(featured_folder, place / "data" / "log")
+    small = {key: value for key, value in SMALL.items() if not key.startswith(("data.", "preprocessing."))}
+    settings = small | {"model.kind": "sasrec", "run.name": "run", "parallelism.device": "cpu"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        train(settings, dataset="data/log")
+    old = pl.read_parquet(featured_folder.parent / "items.parquet")
+    new = old[:4].with_columns(item=pl.Series([3, 40, 31, 35]), brand=pl.Series(["b", "unseen", "a", None]))
+    new.write_parquet(place / "new.parquet")
+    pl.concat([old, new[1:]]).write_parquet(place / "all.parquet")
+    return place
+
+
+@pytest.fixture
+def place(featured: Path, tmp_path: Path, monkeypatch: Patch) -> Path:
+    """A copy of it, which is the current folder."""
+    monkeypatch.chdir(shutil.copytree(featured, tmp_path / "place", symlinks=True))
+    return Path()
+
+
+def test_a_file_of_new_items_is_enough(place: Path, featured_folder: Path, capsys: Capture) -> None:
+    """All is that of a run which is extended by a preparation with these items."""
+    before = files_of(place)
+    capsys.readouterr()
+    assert main(["extend", "runs/run", "--items=new.parquet"]) == 0
+    said = capsys.readouterr()
+    assert "  brand: category, 67% of the items, 2 values, 1 of them unknown to the dataset, as a, unseen\n" in said.err
+    assert "new.parquet: 3 new items without interactions, ranked by features; 1 known item, left as in" in said.out
+    assert "new dataset: data/log-2, which is data/log with the new items\nnew run: runs/run-2, " in said.out
+    assert "  bert4rec recommend runs/run-2 --all '--where=train_count = 0'\n" in said.out
+    assert before.items() <= files_of(place).items()
+    log = featured_folder.parent / "log.csv"
+    options = ["--preprocessing.n_eval_negatives=10", "--preprocessing.validation_users=20", "--data.extends=data/log"]
+    assert main(["prepare", str(log), "--items=all.parquet", "--out=data/same", *options]) == 0
+    assert main(["extend", "runs/run", "data/same", "--run.name=same"]) == 0
+    old, new, same = (find_source(Path("runs", name)).tensors() for name in ("run", "run-2", "same"))
+    assert [*new] == [*same]
+    assert all(torch.equal(new.read(name), same.read(name)) for name in new)
+    assert torch.equal(new.read(MODEL + TABLE)[:28], old.read(MODEL + TABLE))
+    lists = [load(Path("runs", name)).recommend([[1, 2, 3], [7]], 31) for name in ("run-2", "same")]
+    assert lists[0] == lists[1]
+    assert {40, 31, 35} <= {each.item for each in lists[0][0]}
+
+
+def test_commands_take_a_run_with_new_items(place: Path, capsys: Capture) -> None:
+    assert main(["extend", "runs/run", "--items=new.parquet"]) == 0
+    capsys.readouterr()
+    assert main(["recommend", "runs/run-2", "--user=1", "--where=train_count = 0", "--top=9"]) == 0
+    said = capsys.readouterr().out
+    assert all(re.search(rf"\b{item}\b", said) for item in (25, 26, 27, 40, 31, 35))
+    for words in (
+        ["similar", "runs/run-2", "40"],
+        ["evaluate", "runs/run-2"],
+        ["export", "runs/run-2", "--format=safetensors"],
+    ):
+        assert main(words) == 0
+    assert main(["check", "data/log-2"]) == 0
+    shutil.move("data/log-2", "data/moved")
+    shutil.copy("new.parquet", "more.parquet")
+    pl.read_parquet("new.parquet")[:1].with_columns(item=pl.lit(50)).write_parquet("more.parquet")
+    assert main(["extend", "runs/run-2", "data/moved", "--items=more.parquet", "--name=again"]) == 0
+    assert load(Path("runs/again")).recommend([[40, 50]], 1)
+    assert json.loads(Path("data/moved-2/metadata.json").read_text())["items"] == 32
+    assert run(settings_of("--resume=runs/again", "--training.n_epochs=1")) == Path("runs/again")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--items=none.csv"], "none.csv: cannot be read"),
+        (["--items=bad.csv"], "bad.csv, line 3: has 2 fields"),
+        (["--items=known.parquet"], "known.parquet: has no new items: data/log has all 2 items of the file"),
+        (["--items=new.parquet", "--training.n_epoch=3"], "training.n_epoch"),
+        (["--items=new.parquet", "--data.path=x.csv"], "--data.path=x.csv: "),
+        (["--items=new.parquet", "--data.dataset_dir=runs"], "--data.dataset_dir=runs: is there already"),
+        (["data/none", "--items=new.parquet"], "data/none: expected a dataset"),
+        (["{other}", "--items=new.parquet"], "no item features.*bert4rec prepare LOG --items=FILE"),
+    ],
+)
+def test_new_items_that_cannot_be_added_leave_nothing(
+    place: Path, log_folder: Path, capsys: Capture, words: list[str], problem: str
+) -> None:
+    Path("bad.csv").write_text("item,brand,tags,price\n31,a,t1,2\n32,b\n")
+    pl.read_parquet("all.parquet")[:2].write_parquet("known.parquet")
+    before = files_of(place)
+    capsys.readouterr()
+    assert main(["extend", "runs/run", *(word.format(other=log_folder) for word in words)]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert re.match(f"error: .*{problem}", error), error
+    assert files_of(place) == before
+
+
+def test_a_run_that_cannot_be_written_or_knows_no_features_leaves_no_dataset(
+    place: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
+    before = files_of(place)
+    with monkeypatch.context() as patch:
+        error = OSError(28, "No space left on device", "checkpoint")
+        patch.setattr("bert4rec.checkpoint.store._describe", Mock(side_effect=error))
+        assert main(["extend", "runs/run", "--items=new.parquet"]) == 2
+    assert files_of(place) == before
+    assert sorted(path.name for path in Path("data").iterdir()) == ["log"]
+    metadata = Path("data/log/metadata.json")
+    metadata.write_text(metadata.read_text().replace('"fingerprint": "', '"fingerprint": "0'))
+    assert main(["extend", "runs/run", "--items=new.parquet"]) == 2
+    assert "data/log: is not the dataset that runs/run was trained on" in capsys.readouterr().err
+    edit_facts(Path("runs/run/checkpoints/best"), lambda facts: facts["config"]["model"].update(item_features=False))
+    assert main(["extend", "runs/run", "--items=new.parquet"]) == 2
+    assert "no item features" in capsys.readouterr().err

@@ -118,6 +118,26 @@ def test_the_catalogue_is_that_of_the_dataset_folder(log_folder: Path, capsys: C
     assert "item: 8 x 68" in capsys.readouterr().out
 
 
+def test_features_with_many_values_have_tables_of_their_own(featured_folder: Path, capsys: Capture) -> None:
+    asked = ["--world-size=64", "--device=cuda", "--items=10000000", "--model.feature_tables_from=5000"]
+    assert plan(*asked, "--features=100000,50000,1000,5000,20000") == 0
+    tables = re.findall(r"^  (\w+): ([\d,]+) x (\d+)", capsys.readouterr().out, re.MULTILINE)
+    of_features = [(f"feature_{i}_{n}", f"{n:,}", "64") for i, n in enumerate([100_000, 50_000, 1000, 5000, 20_000])]
+    assert tables == [("item", "10,000,000", "68"), *(table for table in of_features if table[1] != "1,000")]
+
+    of_dataset = [("feature_1_tags", "6", "64"), ("feature_2_price", "17", "64")]
+    for options, n_items in ([], "28"), (["--items=900"], "900"):  # the dataset gives what is not given here
+        assert plan(str(featured_folder), "--model.feature_tables_from=4", "--host-memory-gb=9", *options) == 0
+        tables = re.findall(r"^  (\w+): ([\d,]+) x (\d+)", capsys.readouterr().out, re.MULTILINE)
+        assert tables == [("item", n_items, "68"), *of_dataset]
+
+
+@pytest.mark.parametrize("features", ["", "5,", "5,-1", "many"])
+def test_a_number_of_values_that_is_none_is_refused(features: str, capsys: Capture) -> None:
+    assert plan("--items=10", f"--features={features}") == 2
+    assert f"--features={features.split(',')[-1]}: must be a whole number above 0" in capsys.readouterr().err
+
+
 def test_popular_items_make_a_step_longer(small_folder: Path, capsys: Capture) -> None:
     """Where the dataset is known; the time is that of even items, times the busiest process's share of the mean."""
     batches = "--training.per_device_train_batch_size=64"

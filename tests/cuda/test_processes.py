@@ -88,8 +88,8 @@ def test_items_with_features_train_as_on_the_cpu(train: Train, featured_folder: 
     changes = (
         {"data.dataset_dir": str(featured_folder), "model.embed_dim": 16} | SAMPLED | {"training.n_train_negatives": 20}
     )
-    for loss in ("softmax", "sampled_softmax"):
-        changes["training.loss"] = loss
+    for loss, tables_from in (("softmax", 4), ("sampled_softmax", 4), ("sampled_softmax", 1_000_000)):
+        changes |= {"training.loss": loss, "model.feature_tables_from": tables_from}
         on_cpu, on_gpu = (losses(train(2, device, **changes)[0]) for device in ("cpu", "cuda"))
         np.testing.assert_allclose(on_gpu, on_cpu, rtol=0, atol=TOLERANCE)
 

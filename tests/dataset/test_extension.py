@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from bert4rec.dataset.histories import Histories
-from bert4rec.dataset.reader import Dataset, checksum, problem_of, read_metadata
+from bert4rec.dataset.reader import Dataset, checksum, problem_of, read_metadata, require_kinds
+from bert4rec.runtime.errors import DataError
 
 
 def opened(folder: Path, *, items: int = 10) -> Dataset:
@@ -53,3 +55,15 @@ def test_numbers_that_became_text_are_the_same_ids(log_folder: Path, grown_folde
     rename(folder, pq.read_table(folder / "items.parquet")["original"].cast(pa.string()))
     first_ids = opened(log_folder, items=8).first_ids
     assert problem_of(opened(folder), n_items=8, first_ids=first_ids, previous=log_folder) == ""
+
+
+def test_new_kinds_of_events_are_refused_with_what_to_do(event_folder: Path) -> None:
+    metadata = read_metadata(event_folder)
+    kinds = [*metadata["events"]]
+    require_kinds(event_folder, metadata, kinds)
+    grown = metadata | {"events": metadata["events"] | {"refund": 3}}
+    known = ", ".join(kinds[1:])
+    with pytest.raises(DataError, match=rf"not trained with: refund; .*\({known}\).* bert4rec train {event_folder}$"):
+        require_kinds(event_folder, grown, kinds)
+    with pytest.raises(DataError, match=f"the model was trained with {known}, .*--data.extends"):
+        require_kinds(event_folder, {"events": {"": 0, "refund": 3}}, kinds)

@@ -14,11 +14,13 @@ from bert4rec.inference.load import find_source
 from tests.conftest import SMALL
 
 
-@pytest.fixture(scope="module", params=["sasrec", "bert4rec"])
+@pytest.fixture(scope="module", params=[("sasrec", 1_000_000), ("bert4rec", 1_000_000), ("sasrec", 4), ("sasrec", 1)])
 def run(request: Any, featured_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("runs")
     small = {key: value for key, value in SMALL.items() if not key.startswith(("data.", "preprocessing."))}
-    settings = small | {"model.kind": request.param, "run.dir": str(place), "training.n_epochs": 2}
+    kind, tables_from = request.param
+    settings = small | {"model.kind": kind, "model.feature_tables_from": tables_from, "run.dir": str(place)}
+    settings["training.n_epochs"] = 2
     return train({**settings, "evaluation.seen_items": "leave_out"}, dataset=featured_folder).folder
 
 

@@ -12,16 +12,16 @@ from bert4rec.feed.batch import Lookup
 from bert4rec.feed.features import FeatureReader
 from bert4rec.models.item_features import NEVER, FeatureEncoder, FeatureSettings, uniform
 
-D, WIDTH, N_VALUES, VECTOR = 4, 8, 6, 3
+D, WIDTH, VECTOR = 4, 8, 3
 
 
 class InMemory:
-    """Features of five items: a category with values 0 to 2, and a bag with values 3 to 5."""
+    """Features of five items: a category with values 0 to 2, and a bag with values 3 to 6."""
 
-    sizes = FeatureSizes(N_VALUES, 2.6, VECTOR)
     vector_widths: ClassVar = {"picture": VECTOR}
-    bags = (BagFeature("genre", 3), BagFeature("tags", 3))
-    values = ([1, 3], [2, 4, 5], [0, 3], [1, 5], [2, 3, 4, 5])
+    bags = (BagFeature("genre", 3), BagFeature("tags", 4, 1.6))
+    sizes = FeatureSizes(bags, VECTOR)
+    values = ([1, 3], [2, 4, 6], [0, 3], [1, 5], [2, 3, 4, 5])
     shares = ([1, 1], [1, 2**-0.5, 2**-0.5], [1, 1], [1, 1], [1, *[3**-0.5] * 3])
     vectors = np.random.default_rng(5).normal(size=(5, VECTOR)).astype(np.float32)
 
@@ -38,13 +38,42 @@ class InMemory:
 IS_WARM = np.array([True, True, False, True, True])
 
 
-@pytest.fixture
-def encoder() -> FeatureEncoder:
+# Values from which a feature has a table of its own: none, tags, both.
+ALL_REPLICATED, TAGS_IN_A_TABLE, ALL_IN_TABLES = 5, 4, 3
+
+
+class Whole(torch.nn.Module):
+    """The vectors of all values of a feature."""
+
+    def __init__(self, n_values: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(n_values, D))
+
+    def look_up(self, lookups: dict[str, Lookup]) -> dict[str, torch.Tensor]:
+        for lookup in lookups.values():
+            assert lookup.ids.tolist() == sorted(set(lookup.ids.tolist()))
+        return {name: self.weight[lookup.ids] for name, lookup in lookups.items()}
+
+
+@pytest.fixture(params=[ALL_REPLICATED, TAGS_IN_A_TABLE, ALL_IN_TABLES])
+def encoder(request: pytest.FixtureRequest) -> FeatureEncoder:
     torch.manual_seed(1)
-    encoder = FeatureEncoder(FeatureSettings(InMemory.sizes, id_dropout=0.5), D, "cpu")
+    sizes = InMemory.sizes._replace(tables_from=request.param)
+    encoder = FeatureEncoder(FeatureSettings(sizes, id_dropout=0.5), D, "cpu")
+    encoder.tables.update({name: Whole(bag.n_values) for name, bag in sizes.tables.items()})
     torch.nn.init.normal_(encoder.values)
-    encoder.reader, encoder.seed = FeatureReader(InMemory(), IS_WARM), 3
+    encoder.reader, encoder.seed = FeatureReader(InMemory(), IS_WARM, request.param), 3
     return encoder
+
+
+def all_values(encoder: FeatureEncoder) -> torch.Tensor:
+    """Return the vectors of all values: the tables are those of the last features."""
+    return torch.cat([encoder.values, *(table.weight for table in encoder.tables.values())])
+
+
+def vectors_of(encoder: FeatureEncoder, rows: torch.Tensor, items: list[int]) -> torch.Tensor:
+    found: torch.Tensor = encoder({"item": rows}, {"item": Lookup.of(torch.tensor(items, dtype=torch.long))})["item"]
+    return found
 
 
 def by_hand(
@@ -56,14 +85,14 @@ def by_hand(
         vector = row * float(has_id[item])
         features = torch.from_numpy(InMemory.vectors[item]) @ encoder.projection.weight.T
         for value, share in zip(InMemory.values[item], InMemory.shares[item], strict=True):
-            features = features + share * encoder.values[value]
+            features = features + share * all_values(encoder)[value]
         total.append(torch.cat([vector[:D] + features, vector[D:]]))
     return torch.stack(total)
 
 
 def test_an_item_is_its_row_and_the_vectors_of_its_features(encoder: FeatureEncoder) -> None:
     items, rows = [3, 0, 2], torch.randn(3, WIDTH)
-    vectors = encoder.eval()(rows, Lookup.of(torch.tensor(items)))
+    vectors = vectors_of(encoder.eval(), rows, items)
     torch.testing.assert_close(vectors, by_hand(encoder, rows, items, IS_WARM))
     assert vectors[2, D:].eq(0).all()  # a cold item has no bias either
 
@@ -72,10 +101,10 @@ def test_ids_that_are_dropped_depend_on_seed_and_step(encoder: FeatureEncoder) -
     items, rows = list(range(5)), torch.randn(5, WIDTH)
     encoder.step = 9
     has_id = IS_WARM & (uniform(torch.arange(5), 3, 9) >= 0.5).numpy()
-    torch.testing.assert_close(encoder(rows, Lookup.of(torch.tensor(items))), by_hand(encoder, rows, items, has_id))
+    torch.testing.assert_close(vectors_of(encoder, rows, items), by_hand(encoder, rows, items, has_id))
     expected = by_hand(encoder, rows, items, has_id)
     expected[2, D] = NEVER  # the bias of the cold item, which is no target
-    torch.testing.assert_close(encoder.catalogue(rows, 0), expected)
+    torch.testing.assert_close(encoder.catalogue(rows, 0)[0], expected)
     assert has_id.any()
     assert not has_id[IS_WARM].all()
 
@@ -96,7 +125,7 @@ def test_a_part_of_the_catalogue_has_the_same_vectors_and_gradients(
     rows, ids = torch.randn(n, WIDTH, requires_grad=True), torch.arange(first, first + n)
     weights = torch.randn(n, WIDTH)
     found = []
-    for vectors in (encoder(rows, Lookup.of(ids)), encoder.catalogue(rows, first, divisor=4)):
+    for vectors in (vectors_of(encoder, rows, ids.tolist()), encoder.catalogue(rows, first, divisor=4)[0]):
         (vectors * weights).sum().backward()
         found.append([vectors.detach(), rows.grad, *(parameter.grad for parameter in encoder.parameters())])
         rows.grad = None
@@ -107,33 +136,53 @@ def test_a_part_of_the_catalogue_has_the_same_vectors_and_gradients(
 
 def test_an_item_without_training_is_never_learnt_by_its_id(encoder: FeatureEncoder) -> None:
     rows = torch.randn(5, WIDTH, requires_grad=True)
-    encoder.catalogue(rows, 0).sum().backward()
+    encoder.catalogue(rows, 0)[0].sum().backward()
     assert rows.grad is not None
     assert rows.grad[2].eq(0).all()
 
 
 @pytest.mark.parametrize(
-    ("name", "values", "columns"), [("genre", [0, 1, 2], []), ("tags", [3, 4, 5], []), ("picture", [], [0, 1, 2])]
+    ("name", "values", "columns"), [("genre", [0, 1, 2], []), ("tags", [3, 4, 5, 6], []), ("picture", [], [0, 1, 2])]
 )
-def test_without_a_feature_its_weights_are_zero_for_a_while(
+def test_without_a_feature_items_are_those_of_zero_weights_for_a_while(
     encoder: FeatureEncoder, name: str, values: list[int], columns: list[int]
 ) -> None:
-    assert encoder.projection is not None
-    before = [encoder.values.detach().clone(), encoder.projection.weight.detach().clone()]
-    expected = [weights.clone() for weights in before]
-    expected[0][values], expected[1][:, columns] = 0, 0
+    rows, items = torch.randn(3, WIDTH), [3, 0, 2]
+    before = vectors_of(encoder.eval(), rows, items)
     with encoder.without(name):
-        torch.testing.assert_close([encoder.values.data, encoder.projection.weight.data], expected, rtol=0, atol=0)
+        found = vectors_of(encoder, rows, items)
     with pytest.raises(KeyError), encoder.without(name):
         raise KeyError
-    torch.testing.assert_close([encoder.values.data, encoder.projection.weight.data], before, rtol=0, atol=0)
+    assert vectors_of(encoder, rows, items).equal(before)
+    with torch.no_grad():
+        assert encoder.projection is not None
+        encoder.projection.weight[:, columns] = 0
+        n_replicated = len(encoder.values)
+        encoder.values[[value for value in values if value < n_replicated]] = 0
+        for table in encoder.tables.values():
+            weight = table.weight
+            assert isinstance(weight, torch.nn.Parameter)
+            first = 3 if len(weight) == 4 else 0
+            weight[[value - first for value in values if first <= value < first + len(weight)]] = 0
+    torch.testing.assert_close(found, vectors_of(encoder, rows, items), rtol=0, atol=0)
 
 
-def test_cold_items_are_ranked_by_vectors_as_long_as_the_others_have_in_the_mean(encoder: FeatureEncoder) -> None:
+def test_one_call_gives_a_part_of_the_catalogue_and_the_items_of_a_batch(encoder: FeatureEncoder) -> None:
+    encoder.eval()
+    part, rows = torch.randn(2, WIDTH), torch.randn(3, D)
+    items = Lookup.of(torch.tensor([4, 1, 1]))
+    vectors, added = encoder.catalogue(part, 3, rows={"item": rows}, lookups={"item": items})
+    torch.testing.assert_close(vectors, by_hand(encoder, part, [3, 4], IS_WARM))
+    torch.testing.assert_close(added["item"], by_hand(encoder, rows, [4, 1, 1], IS_WARM))
+
+
+def test_cold_items_are_ranked_by_vectors_as_long_as_the_root_mean_square_of_the_others(
+    encoder: FeatureEncoder,
+) -> None:
     items, rows = list(range(5)), torch.randn(5, WIDTH)
     encoder.eval().align_cold_items(rows)
     expected = by_hand(encoder, rows, items, IS_WARM)
-    expected[2] *= expected[torch.from_numpy(IS_WARM)].norm(dim=1).mean() / expected[2].norm()
-    torch.testing.assert_close(encoder(rows, Lookup.of(torch.tensor(items))), expected)
-    shown = encoder.train().encode(encoder.reader.read(torch.tensor([2])))  # type: ignore[union-attr]
-    torch.testing.assert_close(encoder(rows[2:3], Lookup.of(torch.tensor([2])))[:, :D], shown)
+    expected[2] *= (expected[torch.from_numpy(IS_WARM)].square().sum(1).mean().sqrt() / expected[2].norm()).item()
+    torch.testing.assert_close(vectors_of(encoder, rows, items), expected)
+    in_training = vectors_of(encoder.train(), rows[2:3], [2])
+    torch.testing.assert_close(in_training, by_hand(encoder, rows[2:3], [2], IS_WARM))

@@ -3,12 +3,13 @@
 import itertools
 import random
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
+import polars as pl
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -26,6 +27,7 @@ from bert4rec.models.baselines import (
     TrainingHistories,
     newest_from,
     recent_counts,
+    target_counts,
 )
 from bert4rec.models.transitions import Transitions, TransitionScorer
 from bert4rec.runtime.collectives import Partition
@@ -259,3 +261,33 @@ def test_pairs_are_looked_up_one_by_one_and_added_up_row_by_row() -> None:
     last, factors = np.array([[3, 0], [5, NO_ITEM]]), np.array([[2.0, 1.0], [1.0, 0.0]])
     sums = [2 * expected.get((3, target), 0.0) + expected.get((0, target), 0.0) for target in range(1, 4)]
     assert graph.added(last, factors, 1, 3).tolist() == [sums, [0.0] * 3]
+
+
+def test_with_target_events_baselines_count_what_is_predicted(event_folder: Path) -> None:
+    dataset = open_dataset(event_folder)
+    (purchase,) = dataset.histories.target_kinds
+    rows = [
+        (row["items"][: row["n_train"]], row["events"][: row["n_train"]])
+        for file in (event_folder / "histories").glob("*.arrow")
+        for row in pl.read_ipc_stream(file).iter_rows(named=True)
+    ]
+    purchases = Counter(item for items, events in rows for item, event in zip(items, events, strict=True)
+                        if event == purchase)  # fmt: skip
+    counting = BaselineFactory(dataset=dataset, partition=Partition())
+    ids = torch.arange(dataset.n_items)
+    calls: list[None] = []
+    scores = counting.scorer("popularity", lambda: calls.append(None)).items(ids).tolist()
+    assert len(calls) == counting.n_parts("popularity") == 1
+    expected = sorted(range(dataset.n_items), key=lambda item: (purchases[item], dataset.popularity[item]))
+    assert sorted(range(dataset.n_items), key=lambda item: (scores[item], item)) == sorted(
+        expected, key=lambda item: (purchases[item], dataset.popularity[item], item)
+    )
+    assert target_counts(TrainingHistories(dataset)).tolist() == [purchases[item] for item in range(dataset.n_items)]
+    assert recent_counts(TrainingHistories(dataset), 1.0).sum() == purchases.total()
+    found = as_dict(Transitions.count(TrainingHistories(dataset), reach=2, decay=0.5))
+    by_kind: dict[tuple[int, int], float] = defaultdict(float)
+    for items, events in rows:
+        for later, earlier in itertools.product(range(len(items)), range(len(items))):
+            if 0 < later - earlier <= 2 and events[later] == purchase:
+                by_kind[items[earlier], items[later]] += 0.5 ** (later - earlier - 1)
+    assert found == by_kind

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -185,6 +186,37 @@ def test_a_dataset_that_extends_another_keeps_its_numbers(prepare: Prepare, caps
         assert "item_features" in capsys.readouterr().err
     assert preprocessing.main(["log.csv", "--data.extends=old", "--data.dataset_dir=other"]) == 2
     assert "--items=FILE" in capsys.readouterr().err
+
+
+def test_an_extension_may_have_its_columns_in_another_order_and_empty_ones(prepare: Prepare, capsys: Capture) -> None:
+    table = pl.DataFrame(
+        {
+            "item": [1, 2, 3, 4, 5],
+            "brand": ["x", "y", "x", "y", "x"],
+            "words": ["one two three", "two three four", "one two five", "three one six", "one two six"],
+            "price": [1.5, 2.5, 3.5, 4.5, None],
+            "tags": [["a"], ["b", "c"], [], ["a"], ["c"]],
+            "image": [[1.0, 0.0], [0.0, 1.0], None, [1.0, 1.0], [2.0, 1.0]],
+            "sound": [[1.0], [2.0], [3.0], [4.0], [5.0]],
+        }
+    )
+    assert prepare(table, name="items.parquet") == 0
+    Path("out").rename("old")
+    assert prepare(table[:, ::-1], "--data.extends=old", name="items.parquet") == 0
+    about = [open_dataset(Path(name)).metadata["item_features"] for name in ("old", "out")]
+    assert [*about[0].items()] == [*about[1].items()]
+    for file in Path("old/item_features").iterdir():
+        assert Path("out/item_features", file.name).read_bytes() == file.read_bytes()
+    for column in table.columns[1:]:
+        for empty in [None] if column in ("image", "sound") else [None, ""]:
+            capsys.readouterr()
+            assert (
+                prepare(table.with_columns(pl.lit(empty).alias(column)), "--data.extends=old", name="new.parquet") == 0
+            )
+            assert re.search(rf"  {column}: {about[0][column]['kind']}[^,]*, 0% of the items", capsys.readouterr().out)
+            assert open_dataset(Path("out")).metadata["item_features"][column]["coverage"] == 0
+    assert prepare(table.with_columns(sound=pl.lit([1.0, 2.0])), "--data.extends=old", name="items.parquet") == 2
+    assert "such as 1" in capsys.readouterr().err
 
 
 def test_ids_are_those_of_the_log_and_text_may_be_packed(prepare: Prepare, tmp_path: Path) -> None:
@@ -402,7 +434,7 @@ def test_each_column_is_a_feature_or_is_named_with_the_reason(
     assert all(file.unused.values())
     assert {**used, **dict.fromkeys(file.unused, "ignore")}.items() >= kinds.items()
     assert len(file.lines()) == len(names)
-    about = write_features(place, file, pl.Series("item", range(n)), np.ones(n, np.int64), {})
+    about = write_features(place, file, pl.Series("item", range(n)), np.ones(n, np.int64))
     assert {name: of["kind"] for name, of in about.items()} == used
 
 
@@ -418,7 +450,7 @@ def test_the_names_of_the_numbers_are_the_values_of_the_file(
     if not any(values):
         return
     file = read_item_file(str(place / "items.parquet"), kinds, item_column="item", item_type=pl.Int64())
-    write_features(place, file, table["item"], np.ones(len(values), np.int64), {})
+    write_features(place, file, table["item"], np.ones(len(values), np.int64))
     names = dict(pl.read_parquet(place / "item_features" / "values.parquet").select("number", "name").rows())
     offsets, numbers = (np.load(place / "item_features" / f"{name}.npy") for name in ("offsets", "values"))
     parts = [numbers[start:stop].tolist() for start, stop in pairwise(offsets)]

@@ -362,10 +362,11 @@ def plan_and_build(config: Config) -> tuple[Plan, Any, Optimizers, TrainingBatch
     dataset = open_folder(config)
     config = resolved(config, here(), dataset)
     plan = plan_of_all(config, here(), sizes_of(config, dataset))
-    model, optimizers = build(config, here(), plan)
+    features = feature_reader(config, dataset)
+    model, optimizers = build(config, here(), plan, features)
     examples = training_examples(config, training_windows(config, dataset), n_items=dataset.n_items)
-    batches = training_batches(config, examples, here(), sampler=sampler(config, dataset, here()))
-    return plan, model, optimizers, batches
+    draw = sampler(config, dataset, here())
+    return plan, model, optimizers, training_batches(config, examples, here(), sampler=draw, features=features)
 
 
 def planned_and_held(config: Config) -> tuple[dict[str, int], dict[str, int]]:

@@ -38,8 +38,14 @@ def make(featured_folder: Path, small_config: Make) -> Make:
 
 EXACT = {"training.loss": "softmax", "parallelism.sparse_optimizer": "adam"}
 SAMPLED = {"training.loss": "sampled_softmax", "parallelism.sparse_optimizer": "adagrad"}
+TABLES = {"model.feature_tables_from": 4}  # those of brand and of tags
 USUAL = [
+    ("sasrec", EXACT | TABLES, (2, "dmp", "row_wise")),
+    ("bert4rec", SAMPLED | {"model.feature_tables_from": 1}, (3, "dmp", "row_wise")),
+    ("sasrec", EXACT | TABLES | {"parallelism.sparse_optimizer": "adagrad"}, (2, "dmp", "auto")),
     ("sasrec", EXACT, (2, "dmp", "row_wise")),
+    ("sasrec", EXACT | TABLES | {"parallelism.sharding_group_size": 1}, (2, "dmp", "row_wise")),
+    ("matrix_factorization", SAMPLED | TABLES | {"parallelism.sharding_group_size": 1}, (2, "dmp", "row_wise")),
     ("bert4rec", SAMPLED, (3, "dmp", "column_wise")),
     ("matrix_factorization", EXACT, (3, "ddp", "row_wise")),
     ("matrix_factorization", SAMPLED, (2, "dmp", "row_wise")),
@@ -67,19 +73,23 @@ def test_every_way_trains_the_model_of_one_process(
 ) -> None:
     n_processes, mode, sharding_type = way
 
-    def train(n: int, **parallel: str) -> list[dict[str, Any]]:
+    def train(n: int, **parallel: Any) -> list[dict[str, Any]]:
         settings = {"model.kind": kind} | changes | {f"parallelism.{key}": value for key, value in parallel.items()}
         return list(pools(n).run(jobs.train, make(n, **settings), tmp_path))
 
-    alone = train(1, mode="ddp")
+    alone = train(1, mode="ddp", sharding_group_size=0)
     together = train(n_processes, mode=mode, sharding_type=sharding_type)
     np.testing.assert_allclose(together[0]["losses"], alone[0]["losses"], rtol=0, atol=1e-5)
-    for name in (ITEM_TABLE, "features.values", "features.projection.weight"):
-        is_sharded = mode == "dmp" and name == ITEM_TABLE
+    names = [name for name in alone[0]["final"] if name == ITEM_TABLE or name.startswith("features.")]
+    n_tables = {None: 0, 4: 2, 1: 3}[changes.get("model.feature_tables_from")]  # type: ignore[index]
+    assert len(names) == 3 + n_tables
+    for name in names:
+        is_sharded = mode == "dmp" and ".embeddings." in name
         found = assemble([rank["final"][name] for rank in (together if is_sharded else together[:1])])
         expected = assemble([alone[0]["final"][name]])
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
-        assert np.abs(expected - assemble([alone[0]["initial"][name]])).max() > 0.01
+        initial = assemble([alone[0]["initial"][name]])
+        assert not expected.size or np.abs(expected - initial).max() > 0.01
 
 
 def test_the_loss_is_that_of_the_sums_worked_out_by_hand(
@@ -118,3 +128,9 @@ def test_the_loss_is_that_of_the_sums_worked_out_by_hand(
         scores = vectors @ users[user]
         losses += [np.log(np.exp(scores).sum()) - scores[item] for item in items[:n_train]]
     assert result["losses"][0] == pytest.approx(np.mean(losses), abs=1e-5)
+
+
+@pytest.mark.parametrize("changes", [EXACT | TABLES, SAMPLED | TABLES, SAMPLED | TABLES | {"parallelism.mode": "ddp"}])
+def test_a_plan_counts_the_bytes_of_every_table(pools: Any, make: Make, changes: dict[str, Any]) -> None:
+    for planned, held in pools(2).run(jobs.planned_and_held, make(2, **{"model.kind": "sasrec"} | changes)):
+        assert planned == held

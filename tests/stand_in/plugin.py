@@ -4,6 +4,7 @@ With the variable `STAND_IN_LINES=1`, which takes half as long again, it prints 
 """
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +19,8 @@ os.environ.setdefault(N_GPUS, "1")
 try:
     build()
 except NoCompilerError as error:
-    pytest.exit(f"skipped: {error}", returncode=0)
+    print(f"skipped: {error}")  # pytest would call it an error in a plugin
+    sys.exit(0)
 
 from tests.stand_in import cuda
 

@@ -14,15 +14,18 @@ from tests.runs import FORWARD, assert_same_results, in_step, interrupted
 pytestmark = [pytest.mark.usefixtures("alone"), pytest.mark.filterwarnings("ignore::FutureWarning")]
 
 
-@pytest.mark.parametrize("loss", ["softmax", "sampled_softmax"])
+@pytest.mark.parametrize(
+    ("loss", "tables_from"),
+    [("softmax", 1_000_000), ("sampled_softmax", 1_000_000), ("softmax", 4), ("sampled_softmax", 4)],
+)
 def test_an_interrupted_training_ends_as_one_without_a_break(
-    featured_folder: Path, tmp_path: Path, monkeypatch: Patch, loss: str
+    featured_folder: Path, tmp_path: Path, monkeypatch: Patch, loss: str, tables_from: int
 ) -> None:
     def make(name: str, resume: str = "") -> Config:
         settings = SMALL | SHORT | {
             "data.dataset_dir": str(featured_folder), "run.dir": str(tmp_path / "runs"), "run.name": name,
-            "run.resume": resume, "model.id_dropout": 0.4, "training.loss": loss,
-            "training.n_train_negatives": 9, "training.per_device_train_batch_size": 16,
+            "run.resume": resume, "model.id_dropout": 0.4, "model.feature_tables_from": tables_from,
+            "training.loss": loss, "training.n_train_negatives": 9, "training.per_device_train_batch_size": 16,
         }  # fmt: skip
         return load_config(None, settings)
 

@@ -1,0 +1,157 @@
+"""New items of a file join a dataset folder: it is the one that a preparation with these items makes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import preprocessing
+from bert4rec.dataset.check import check_dataset
+from bert4rec.dataset.reader import open_dataset
+from bert4rec.prepare.new_items import AddedItems, add_items
+from bert4rec.runtime.errors import DataError
+from tests.fixture_types import Capture, Patch
+from tests.folders import files_of
+
+NEW = pl.DataFrame(
+    {
+        "item": [40, 3, 31, 35, 27],
+        "image": [[1.0, 2.0, 2.0], [9.0, 9.0, 9.0], None, [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]],  # in another order
+        "brand": ["c", "b", "a", None, "b"],
+        "price": [9e9, 1.0, None, -1.0, 2.0],
+        "tags": [["t1", "unseen"], ["t2"], [], ["t0"], ["t3"]],
+    }
+)
+N_NEW = 3  # 40, 31 and 35: the dataset has 3 and 27
+
+
+def prepared(featured_folder: Path, place: Path, *options: str) -> Path:
+    """The log of the folder again, with the new items in the file."""
+    old = pl.read_parquet(featured_folder.parent / "items.parquet")
+    new = NEW.filter(~pl.col("item").is_in(old["item"].implode())).select(old.columns).cast(dict(old.schema))
+    pl.concat([old, new]).write_parquet(place / "all.parquet")
+    settings = {
+        "data.path": featured_folder.parent / "log.csv", "data.source": "table",
+        "data.items_path": place / "all.parquet",
+        "data.dataset_dir": place / "prepared", "preprocessing.n_eval_negatives": 10,
+        "preprocessing.validation_users": 20,
+    }  # fmt: skip
+    assert preprocessing.main([*(f"--{key}={value}" for key, value in settings.items()), *options]) == 0
+    return place / "prepared"
+
+
+def features_of(folder: Path) -> dict[Any, list[Any]]:
+    """Original id → the numbers of the values, their weights and the vector."""
+    dataset = open_dataset(folder)
+    assert dataset.features is not None
+    rows = [dataset.features.read(np.array([item])) for item in range(dataset.n_items)]
+    return dict(
+        zip(dataset.originals(dataset.n_items), [[part.tolist() for part in each] for each in rows], strict=True)
+    )
+
+
+@pytest.fixture
+def added(featured_folder: Path, tmp_path: Path) -> Path:
+    NEW.write_parquet(tmp_path / "new.parquet")
+    counts = add_items(featured_folder, str(tmp_path / "new.parquet"), tmp_path / "added")
+    assert counts == AddedItems(new=N_NEW, known=2)
+    return tmp_path / "added"
+
+
+def test_it_is_what_a_preparation_with_these_items_makes(featured_folder: Path, added: Path, tmp_path: Path) -> None:
+    same = prepared(featured_folder, tmp_path, f"--data.extends={featured_folder}")
+    for name in ("items.parquet", "users.parquet"):
+        assert pl.read_parquet(added / name).equals(pl.read_parquet(same / name)), name
+    for name in ("histories", "item_features"):
+        contents = [{file.name: file.read_bytes() for file in (folder / name).iterdir()} for folder in (added, same)]
+        assert contents[0] == contents[1], name
+    own = {"created_at", "created_from", "fingerprint", "files"}
+    ours, theirs = (
+        {name: value for name, value in json.loads((folder / "metadata.json").read_text()).items() if name not in own}
+        for folder in (added, same)
+    )
+    assert ours.pop("negative_items") == ours["items"] - N_NEW
+    for name, of in ours["item_features"].items():
+        assert of.pop("coverage") == pytest.approx(theirs["item_features"][name].pop("coverage"))
+    assert ours == theirs
+
+
+def test_it_has_the_features_of_a_catalogue_that_had_the_items_from_the_start(
+    featured_folder: Path, added: Path, tmp_path: Path
+) -> None:
+    assert features_of(added) == features_of(prepared(featured_folder, tmp_path))
+
+
+def test_histories_are_the_same_files_and_all_is_checked(featured_folder: Path, added: Path, tmp_path: Path) -> None:
+    for folder in ("histories", "negatives"):
+        for file in (featured_folder / folder).iterdir():
+            assert file.samefile(added / folder / file.name)
+    assert check_dataset(added)["items"] == 28 + N_NEW
+    pl.DataFrame({"item": [50], "brand": "a", "tags": [["t1"]], "price": 1.0, "image": [[1.0, 0.0, 0.0]]}).write_ndjson(
+        tmp_path / "more.jsonl"
+    )
+    assert add_items(added, str(tmp_path / "more.jsonl"), tmp_path / "twice") == AddedItems(new=1, known=0)
+    metadata = check_dataset(tmp_path / "twice")
+    assert (metadata["items"], metadata["negative_items"]) == (29 + N_NEW, 28)
+
+
+def test_users_without_negatives_stay_without(tmp_path: Path, monkeypatch: Patch) -> None:
+    """Of four items three users leave one unseen: with more items there would be enough for two negatives."""
+    monkeypatch.chdir(tmp_path)
+    Path("log.csv").write_text("user,item\n" + "".join(f"{user},{item}\n" for user in "abc" for item in range(3)))
+    Path("items.csv").write_text("item,kind\n0,x\n1,y\n2,x\n3,y\n")
+    Path("new.csv").write_text("item,kind\n4,x\n5,y\n")
+    options = ["--items=items.csv", "--data.dataset_dir=old", "--preprocessing.n_eval_negatives=2"]
+    assert preprocessing.main(["log.csv", *options]) == 0
+    assert add_items(Path("old"), "new.csv", Path("new")) == AddedItems(new=2, known=0)
+    assert check_dataset(Path("new"))["left_out"]["test"] == {"users": 3, "of": 3}
+
+
+def test_texts_that_look_like_numbers_stay_texts(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    """Of brands 007 and x, a file with 007 alone does not name the brand 7; what no item has is counted."""
+    monkeypatch.chdir(tmp_path)
+    Path("log.csv").write_text("user,item\n" + "".join(f"{user},{item}\n" for user in "abc" for item in range(4)))
+    Path("items.csv").write_text("item,brand,size\n0,007,1\n1,x,2\n2,007,3\n3,x,\n")
+    Path("new.csv").write_text("item,brand,size,colour\n4,007,,red\n5,7,,red\n")
+    assert preprocessing.main(["log.csv", "--items=items.csv", "--data.dataset_dir=old"]) == 0
+    capsys.readouterr()
+    add_items(Path("old"), "new.csv", Path("new"))
+    assert capsys.readouterr().out.splitlines() == [
+        "the new items of new.csv:",
+        "  brand: category, 100% of the items, 2 values, 1 of them unknown to the dataset, as 007, 7",
+        "  size: category, 0% of the items, 0 values, as ",
+        "  colour: not used (the dataset has no such feature)",
+    ]
+    features, old = features_of(Path("new")), features_of(Path("old"))
+    assert {item: features[item] for item in old} == old
+    first, missing = open_dataset(Path("old")).metadata["item_features"]["size"]["first"], 0
+    assert features[4][0] == [features[0][0][0], first]
+    assert features[5][0] == [missing, first]
+    assert pl.read_parquet("new/items.parquet")["brand"].to_list()[-2:] in (["007", "7"], ["7", "007"])
+
+
+@pytest.mark.parametrize(
+    ("content", "tokens"),
+    [
+        ("item,brand,tags,price\n31,a,t1,2\n", ["item_features.image", "no such column"]),
+        ('{"item": 31, "brand": "a", "tags": "t1", "price": 1.0, "image": [1.0]}', ["image", "such as 3"]),
+        ('{"item": "x", "brand": "a", "tags": "t1", "price": 1.0, "image": null}', ['item "x"', "numbers"]),
+        ('{"item": 31, "brand": "a", "tags": "t1", "price": 1.0, "image": null}', ["tags has texts", "lists"]),
+        ('{"item": 3, "brand": "a", "tags": ["t1"], "price": 1.0, "image": null}', ["no new items", "all 1 item"]),
+        ("", ["is empty"]),
+    ],
+)
+def test_what_cannot_be_used_is_one_line_and_leaves_nothing(
+    featured_folder: Path, tmp_path: Path, content: str, tokens: list[str]
+) -> None:
+    file, before = tmp_path / ("new.csv" if content.startswith("item") else "new.jsonl"), files_of(featured_folder)
+    file.write_text(content)
+    with pytest.raises(DataError) as refusal:
+        add_items(featured_folder, str(file), tmp_path / "added")
+    assert all(token in str(refusal.value) for token in tokens), refusal.value
+    assert "\n" not in str(refusal.value)
+    assert [*tmp_path.iterdir()] == [file]
+    assert files_of(featured_folder) == before
