@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import polars as pl
 import pytest
 import torch
@@ -83,13 +84,18 @@ def test_files_and_exports_have_the_kinds(
     assert found == [expected] * 3
 
     package = tmp_path / "package"
-    assert main(["export", str(folder), f"--output={package}", "--format=safetensors,pt2"]) == 0
+    formats = "safetensors,pt2,onnx" if kind == "sasrec" else "safetensors,pt2"
+    assert main(["export", str(folder), f"--output={package}", f"--format={formats}"]) == 0
     assert [one.item for one in load(package).recommend([TimedHistory(items, events=events)], 5)[0]] == expected
     kinds = json.loads((package / "settings.json").read_text())["events"]
     program = torch.export.load(package / "program.pt2").module()
     indices = torch.from_numpy(model.ids.indices(items))[None]
     numbers = torch.tensor([[kinds.index(event) for event in events]])
     assert model.ids.of(program(indices, torch.tensor(5), numbers)[0][0].tolist()) == expected
+    if "onnx" in formats:
+        session = onnxruntime.InferenceSession(package / "model.onnx")
+        inputs = {"items": indices.numpy(), "k": np.array(5), "events": numbers.numpy()}
+        assert model.ids.of(session.run(None, inputs)[0][0].tolist()) == expected
     assert "purchase" in (package / "README.md").read_text()
 
 
