@@ -13,6 +13,7 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,8 @@ from bert4rec.training.trainer import Step
 
 class RandomWindows:
     """`n` training windows of `max_len` random items."""
+
+    histories = SimpleNamespace(kinds=(), target_kinds=())
 
     def __init__(self, n: int, max_len: int, n_items: int) -> None:
         self._n, self._max_len, self._n_items = n, max_len, n_items

@@ -8,6 +8,7 @@ negatives. In turn a checkpoint is written while they wait (`checkpoint.async = 
 steps is with one; how much longer all steps took in sum until the checkpoint was whole, and when it was.
 """
 
+import itertools
 import statistics
 import sys
 import tempfile
@@ -83,8 +84,8 @@ def measure(config: Config, world: Processes, n_items: int, n_rounds: int) -> di
 
         def step() -> float:
             began = time.perf_counter()
-            batch = next(batches)
-            trainer._train_step(batch, trainer._decide(batch).positions, began)
+            with trainer._progress:
+                trainer._train_epoch(itertools.islice(batches, 1))
             return time.perf_counter() - began
 
         if world.is_rank_zero:

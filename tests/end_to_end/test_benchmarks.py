@@ -30,6 +30,22 @@ def test_both_modes_stand_in_the_table() -> None:
         assert sent > 0.01
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("torch.distributed.run --standalone --nproc_per_node=2 -m benchmarks.save_pause --items=2000 --rounds=1",
+         "from a copy  step "),
+        ("benchmarks.item_features --items=2000 --features=50,9 --rounds=1 --seconds=0.1 --model.max_len=50",
+         "a step with features takes "),
+    ],
+)  # fmt: skip
+def test_it_measures(command: str, line: str) -> None:
+    done = start([sys.executable, "-m", *command.split()])
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert line in done.stdout
+
+
 def test_rounds_become_medians_of_figures_and_of_ratios() -> None:
     ddp, dmp = (Contestant(500_000, 2, "gbce", mode) for mode in ("ddp", "dmp"))
     slow, fast, faster = (TIMED | {"sequences_per_second": rate} for rate in (100.0, 1000.0, 1200.0))
