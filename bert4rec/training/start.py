@@ -13,7 +13,7 @@ from bert4rec.checkpoint import resume, run_folder
 from bert4rec.checkpoint.store import verify
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import with_changes
-from bert4rec.config.resolve import choices, resolve
+from bert4rec.config.resolve import choices, resolve, slow_settings
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import TEST, VALIDATION
 from bert4rec.dataset.reader import Dataset, problem_of
@@ -146,6 +146,8 @@ def write_run_header(context: Context, evaluator: Evaluator) -> None:
     logger.info(summary(context.plan))
     unit = KINDS[config.model.kind].sample_name
     if warning := few_steps(len(context.examples), config.training.per_device, world.world_size, unit=unit):
+        logger.warning(warning)
+    for warning in slow_settings(config):
         logger.warning(warning)
     if config.training.loss == "mse":
         logger.info(_held_out_pairs(evaluator.pairs))
