@@ -87,12 +87,14 @@ def run(arguments: argparse.Namespace) -> int:
     warnings.simplefilter("ignore")
     logging.getLogger("torchrec").setLevel(logging.ERROR)
     plan = _plan(config, arguments)
-    from bert4rec.sharding.memory_check import refuse_unless_it_fits
+    from bert4rec.sharding.memory_check import few_negatives, refuse_unless_it_fits
     from bert4rec.sharding.plan import summary
 
     uneven, imbalance_lines = _load_imbalance(config, arguments, plan)
     assumed = _assumptions(config, arguments, plan)
     print("\n".join([summary(plan), *assumed, *_times(plan, uneven), *imbalance_lines]), flush=True)
+    if warning := few_negatives(plan.job):
+        print(f"warning: {warning}")
     try:
         refuse_unless_it_fits(plan, min_len=config.shortest_window)
     except SettingsError as refusal:

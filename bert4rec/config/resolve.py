@@ -140,6 +140,14 @@ def choices(config: Config, facts: Facts, world_size: int) -> Iterator[str]:
         yield f"training.per_device_train_batch_size = {n}: {windows} to train on, {steps} an epoch"
 
 
+def slow_settings(config: Config) -> Iterator[str]:
+    """Yield a warning for each resolved setting that makes a training slower on its device."""
+    if config.training.precision == "bf16" and config.parallelism.device == "cpu":  # measured: docs/performance.md
+        yield (
+            'training.precision = "bf16": slower than "fp32" on CPU (MovieLens 1M: 1.5 times); faster: --precision=fp32'
+        )
+
+
 def _seen_items(facts: Facts) -> str:
     return "keep" if facts.repeats > MANY_REPEATS else "leave_out"
 

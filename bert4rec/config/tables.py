@@ -220,6 +220,9 @@ class Preprocessing(Table):
     needs data.event_column"""
     validation_users: Count | Literal["all"] = 1024
     """number of users in the validation split, or "all" """
+    test_users: Count | Literal["all"] = "all"
+    """number of users in the test split, or "all"; with leave_one_out all items of the others are for training, and
+    they are not validated"""
     n_eval_negatives: Count = 100
     """negatives per user for the sampled protocols; users with fewer unseen items are left out of these protocols"""
     max_bad_rows: Share = 0.001
@@ -228,12 +231,13 @@ class Preprocessing(Table):
     memory_gb: float = Field(4.0, ge=1)
     """GB of memory that preparation may use; larger data is sorted on disk, with the same result"""
     seed: Seed = 1
-    """seed of item ids, validation users, negatives and synthetic data"""
+    """seed of item ids, samples of users, negatives and synthetic data"""
 
     @property
     def recipe(self) -> dict[str, Any]:
         """Return the settings that the dataset depends on: a folder made with others is another dataset."""
         unused = {"max_bad_rows", "memory_gb", *([] if self.target_events else ["target_events"])}
+        unused |= {"test_users"} if self.test_users == "all" else set()
         return self.model_dump(mode="json", exclude=unused)
 
 

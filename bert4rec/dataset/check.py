@@ -90,8 +90,9 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
     _check_keys(path, metadata, has_times=bool, has_ratings=bool, extends=bool, preprocessing=dict, files=dict)
     settings, files = metadata["preprocessing"], metadata["files"]
     _check_keys(path, settings, split=("leave_one_out", "time", "none"), n_eval_negatives=IDS)
-    if settings.get("validation_users") != "all":
-        _check_keys(path, settings, validation_users=COUNT)
+    for name in ("validation_users", *({"test_users"} & settings.keys())):
+        if settings.get(name) != "all":
+            _check_keys(path, settings, **{name: COUNT})
     if settings["split"] == "time":
         _check_keys(path, metadata, split_instant=int, has_times=(True,))
     for name, entry in files.items():
@@ -198,6 +199,7 @@ class _Content:
         self._counts: Counter[Any] = Counter()
         self._kinds = format.kinds_of(metadata)
         self._targets = format.target_kinds(folder, metadata)
+        self._n_tested = metadata["preprocessing"].get("test_users", "all")
         self._event_counts = np.zeros(len(self._kinds), np.int64)
 
     def check_users(self) -> None:
@@ -257,7 +259,11 @@ class _Content:
             is_before = part.values["times"] < self._metadata["split_instant"]
             n_before = np.bincount(part.rows("times")[is_before], minlength=len(n_items))
         test, validation = self._places_of_targets(part, n_before)
+        self._counts["eligible_test"] += int((test >= 0).sum())
+        if self._n_tested != "all":
+            test = np.where(part.values["test"] == format.NO_TARGET, format.NO_TARGET, test)
         if self._split == "leave_one_out":
+            validation = np.where(test >= 0, validation, format.NO_TARGET)
             n_before = np.where(test >= 0, test, n_items)
         is_eligible = validation >= 0
         places = {
@@ -294,7 +300,7 @@ class _Content:
         test = place(numbers, 1 if is_by_time else format.MIN_EVALUATED - 1)
         test = np.where(n_before > 0, test, format.NO_TARGET)
         validation = place(numbers - 1, 1)
-        return test, validation if is_by_time else np.where(test >= 0, validation, format.NO_TARGET)
+        return test, validation
 
     def _check_negatives(self, part: _Rows, histories: _Rows) -> Array:
         """Return which of `histories` leave enough unseen items for negatives.
@@ -352,11 +358,14 @@ class _Content:
 
     def check_counts(self) -> None:
         """Raise `DataError` if a count in `metadata.json` differs from that of the histories."""
-        counts, wanted = self._counts, self._metadata["preprocessing"]["validation_users"]
-        expected = counts["eligible"] if wanted == "all" else min(counts["eligible"], wanted)
-        if (n := counts["validation_users"]) != expected:
-            problem = f"{n} users have a validation target, must be {expected} with validation_users = {wanted}"
-            raise DataError(f"{self._folder / format.HISTORIES}: {problem}; {REMAKE}")
+        counts, n_validated = self._counts, self._metadata["preprocessing"]["validation_users"]
+        for split, eligible, wanted in (
+            ("validation", counts["eligible"], n_validated), ("test", counts["eligible_test"], self._n_tested)
+        ):  # fmt: skip
+            expected = eligible if wanted == "all" else min(eligible, wanted)
+            if (n := counts[f"{split}_users"]) != expected:
+                problem = f"{n} users have a {split} target, must be {expected} with {split}_users = {wanted}"
+                raise DataError(f"{self._folder / format.HISTORIES}: {problem}; {REMAKE}")
         values: dict[str, Any] = {name: counts[name] for name in COUNTS}
         for name in ("repeated_targets", "left_out"):
             of = {split: counts[f"{split}_users"] for split in format.EVALUATED}

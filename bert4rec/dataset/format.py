@@ -44,6 +44,8 @@ OFFSETS = ("n_train", *EVALUATED)
 """Columns of a history: its number of training interactions, and the positions of its targets, or `NO_TARGET`."""
 NO_TARGET = -1
 
+OPTIONAL = {"target_events": [], "test_users": "all"}  # settings that a dataset has only if they differ from these
+
 
 def history_columns(*, has_times: bool, has_ratings: bool, has_events: bool = False) -> dict[str, pa.DataType]:
     """Return the columns of `histories/` with their types, in order; `histories/` has one row per user.

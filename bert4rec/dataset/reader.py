@@ -20,6 +20,7 @@ from bert4rec.dataset.format import (
     ITEMS,
     LEFT_OUT,
     METADATA,
+    OPTIONAL,
     ORACLE,
     TEST,
     VALIDATION,
@@ -213,7 +214,7 @@ def require_kinds(folder: Path, metadata: Mapping[str, Any], kinds: Sequence[str
 
 
 def _check_settings(folder: Path, saved: Mapping[str, Any], preprocessing: Mapping[str, Any]) -> None:
-    optional: dict[str, Any] = {"target_events": []} if preprocessing else {}  # saved only if it is set
+    optional: Mapping[str, Any] = OPTIONAL if preprocessing else {}
     for key, value in {**optional, **preprocessing}.items():
         if (saved_value := saved["preprocessing"].get(key, optional.get(key))) != value:
             raise DataError(

@@ -24,6 +24,7 @@ SplitRule: TypeAlias = Mapping[str, pl.Expr]
 of its test target; `at_validation`, the place of what may be held out for validation. A place is null if there is none.
 """
 
+VALIDATION_STREAM, TEST_STREAM = 2, 5  # of random numbers; negatives are drawn from 3 and 4
 N_BINS = 1 << 16  # bins of the search for an instant: two or three passes over all times
 
 
@@ -86,6 +87,11 @@ def by_time(instant: int, targets: Targets) -> SplitRule:
     return {"before": before, "at_test": test, "at_validation": targets.place(n_targets - 1, 1)}
 
 
+def only_tested(rule: SplitRule, untested: SplitRule) -> SplitRule:
+    """Return the rule for histories with the column `tested`, Boolean: `rule` where it is true, else `untested`."""
+    return {name: pl.when("tested").then(rule[name]).otherwise(untested[name]) for name in rule}
+
+
 def instant_of_share(times: Callable[[], Iterable[pl.Series]], share: float) -> int:
     """Return the first instant (seconds) at or after which lie at most `share` of all rows; `times` reads all times.
 
@@ -108,15 +114,22 @@ def instant_of_share(times: Callable[[], Iterable[pl.Series]], share: float) -> 
     return high
 
 
-def validation_sample(users: Ints, *, n_users: int | Literal["all"], seed: int) -> Ints:
-    """Return `n_users` of `users`, seeded, or all of them.
+def sample_users(users: Ints, *, n_users: int | Literal["all"], seed: int, stream: int = VALIDATION_STREAM) -> Ints:
+    """Return `n_users` of `users`, or all of them; the choice depends on `seed` and `stream`.
 
-    >>> validation_sample(np.array([4, 7]), n_users=5, seed=1).tolist()
+    >>> sample_users(np.array([4, 7]), n_users=5, seed=1).tolist()
     [4, 7]
     """
     if n_users == "all" or n_users >= len(users):
         return users
-    return np.random.default_rng([seed, 2]).choice(users, n_users, replace=False)
+    return np.random.default_rng([seed, stream]).choice(users, n_users, replace=False)
+
+
+def mark(histories: pl.DataFrame, rule: SplitRule, tested: NDArray[np.bool_] | None) -> pl.DataFrame:
+    """Return the histories with the columns of `rule`, and of which users are `tested` (None = all)."""
+    if tested is not None:
+        histories = histories.with_columns(pl.Series("tested", tested[histories["user"].to_numpy()]))
+    return histories.with_columns(**rule)
 
 
 def with_offsets(histories: pl.DataFrame) -> pl.DataFrame:
@@ -146,15 +159,18 @@ def choose_split(settings: Preprocessing, parts: Parts, kinds: Sequence[str] = (
     targets = Targets(numbers_of_kinds("preprocessing.target_events", settings.target_events, kinds))
     if settings.split == "none":
         return ALL_FOR_TRAINING, None
+    is_sampled = settings.test_users != "all"
     if settings.split == "leave_one_out":
-        return leave_one_out(targets), None
+        rule = leave_one_out(targets)
+        return only_tested(rule, ALL_FOR_TRAINING) if is_sampled else rule, None
     if "time" not in parts.columns:
         raise DataError('preprocessing.split = "time": the source has no times; choose "leave_one_out" or "none"')
     at = settings.split_at
     second = (
         instant(at) if isinstance(at, str) else instant_of_share(lambda: (p["time"] for p in parts.read("time")), at)
     )
-    return by_time(second, targets), second
+    rule = by_time(second, targets)
+    return only_tested(rule, {**rule, "at_test": NOWHERE}) if is_sampled else rule, second
 
 
 class NumberedHistories:
@@ -219,7 +235,7 @@ class HistoryStats:
 
     `lengths` of each user's history; `train_counts` of each item; `validated` users; `time_span`, the first and the
     last time, if known; whether the histories of all users `are_alike`; the number of interactions of each kind of
-    event, [] without kinds.
+    event, [] without kinds; `tested` users, None for all that have a test target.
     """
 
     lengths: Ints
@@ -229,6 +245,7 @@ class HistoryStats:
     log: LogSurvey
     are_alike: bool = False
     event_counts: Sequence[int] = ()
+    tested: NDArray[np.bool_] | None = None
 
     def warnings(self, *, is_table: bool, now: float) -> list[str]:
         """Return a line for each probable problem of the rows; `now`: seconds since 1970."""
@@ -257,7 +274,7 @@ def history_stats(
     histories: NumberedHistories, rule: SplitRule, settings: Preprocessing, *, n_users: int, n_items: int,
     progress: Progress,
 ) -> HistoryStats:  # fmt: skip
-    """Return the statistics of all histories, split by `rule`, and draw the validated users.
+    """Return the statistics of all histories, split by `rule`, and draw the validated and the tested users.
 
     Raises `DataError` if the split needs test users and there are none.
     """
@@ -269,9 +286,10 @@ def history_stats(
     are_alike, first_items = True, None
     log = LogSurvey(n_items, has_times="time" in histories.columns)
     with progress.stage("split", histories.n_rows) as stage:
+        tested = _sample_tested(histories, rule, settings, n_users=n_users)
         for frame in histories:
             log.add(frame)
-            marked = frame.with_columns(**rule)
+            marked = mark(frame, rule, tested)
             frame_lengths = marked["items"].list.len().to_numpy()
             lengths[marked["user"].to_numpy()] = frame_lengths
             trained = marked.select(pl.col("items").list.head(pl.col("before")).explode(empty_as_null=False))
@@ -302,12 +320,27 @@ def history_stats(
     candidates = pl.concat(eligible)
     users = candidates["user"].to_numpy()
     validated = np.zeros(n_users, bool)
-    validated[validation_sample(users.astype(np.int64), n_users=settings.validation_users, seed=settings.seed)] = True
+    validated[sample_users(users.astype(np.int64), n_users=settings.validation_users, seed=settings.seed)] = True
     items = candidates.filter(pl.Series(validated[users]))["held_out"].explode(empty_as_null=False)
     counts -= np.bincount(items.to_numpy(), minlength=n_items)
     n_events = [events[kind] for kind in range(max(events, default=-1) + 1)]
     time_span = (min(times), max(times)) if times else None
-    return HistoryStats(lengths, counts, validated, time_span, log, are_alike, n_events)
+    return HistoryStats(lengths, counts, validated, time_span, log, are_alike, n_events, tested)
+
+
+def _sample_tested(
+    histories: NumberedHistories, rule: SplitRule, settings: Preprocessing, *, n_users: int
+) -> NDArray[np.bool_] | None:
+    """Return which users are tested, None for all that have a test target; a sample takes a pass over all histories."""
+    if settings.test_users == "all" or settings.split == "none":
+        return None
+    all_users = np.ones(n_users, bool)
+    marked = (mark(frame, rule, all_users) for frame in histories)
+    users = np.concatenate([frame.filter(pl.col("at_test").is_not_null())["user"].to_numpy() for frame in marked])
+    tested = np.zeros(n_users, bool)
+    sample = sample_users(users.astype(np.int64), n_users=settings.test_users, seed=settings.seed, stream=TEST_STREAM)
+    tested[sample] = True
+    return tested
 
 
 def item_table(

@@ -39,7 +39,7 @@ from bert4rec.dataset.format import (
     STATE,
     history_columns,
 )
-from bert4rec.prepare.histories import HistoryStats, NumberedHistories, SplitRule, with_offsets
+from bert4rec.prepare.histories import HistoryStats, NumberedHistories, SplitRule, mark, with_offsets
 from bert4rec.prepare.negatives import (
     USERS_PER_BLOCK,
     HeldOutCounts,
@@ -297,7 +297,7 @@ def split_block(
     block, histories = numbered
     popularity = survey.train_counts
     validated = pl.Series("validated", survey.validated[histories["user"].to_numpy()])
-    split = with_offsets(histories.with_columns(validated, **rule))
+    split = with_offsets(mark(histories.with_columns(validated), rule, survey.tested))
     evaluated = split.filter(pl.max_horizontal(EVALUATED) >= 0)
     unseen = count_unseen(evaluated, n_items=len(popularity))
     whole = evaluated.filter(pl.Series(unseen >= n_negatives))

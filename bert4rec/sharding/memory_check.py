@@ -1,4 +1,4 @@
-"""Refuse a job that does not fit into memory, and warn of too few steps, with changes that help."""
+"""Refuse a job that does not fit into memory; warn of too few steps or negatives. Each with changes that help."""
 
 import itertools
 import math
@@ -33,6 +33,9 @@ KERNELS = ("fused_uvm_caching", "fused_uvm")
 MOST_ADVICE = 4
 SPARE = 0.95  # share of the memory that a suggested change may take, since free memory varies
 FEW_STEPS = 5  # steps per epoch below which a warning is given
+# Positions that share a negative, above which a warning is given: with 4 the validations are worse, with 8 a model
+# learns several times more slowly (docs/results.md). The defaults on one process have 2.75.
+MOST_SHARING = 4
 
 
 def refuse_unless_it_fits(plan: Plan, *, min_len: int = 2) -> None:
@@ -72,6 +75,24 @@ def few_steps(n_windows: int, batch_size: int, world_size: int, *, unit: str = "
     return (
         f"an epoch has only {pluralize(n_steps, 'step')}: {pluralize(n_windows, unit)} in batches of "
         f"{batch_size * world_size:,} ({pluralize(world_size, 'process')} x {batch_size:,}){advice}"
+    )
+
+
+def few_negatives(job: Job) -> str:
+    """Return a warning, with advice, if many positions share each negative of a sampled loss; else ""."""
+    n_processes = job.world_size if job.negatives_shared_by == "all" else min(job.negatives_shared_by, job.world_size)
+    n_positions = n_processes * job.n_targets
+    if not needs_negatives(job.loss) or n_positions <= MOST_SHARING * job.n_train_negatives:
+        return ""
+    most = job.n_items - 1
+    better = [f"--training.n_train_negatives={min(n_positions, most)}"]
+    if n_processes > 1:
+        n = max(job.n_train_negatives, min(job.n_targets, most))
+        better.insert(0, f"--training.negatives_shared_by=1 --training.n_train_negatives={n}")
+    return (
+        f"{pluralize(job.n_train_negatives, 'negative')} for up to {n_positions:,} positions to predict "
+        f"({pluralize(n_processes, 'process')} x {job.n_targets:,}) can take several times as many steps to learn; "
+        f"better: {' or '.join(better)}"
     )
 
 

@@ -227,7 +227,7 @@ def choose_baselines(config: Config, dataset: Dataset) -> tuple[list[str], str]:
     if config.evaluation.baselines != "auto":
         return [kind for kind in BASELINES if kind in config.evaluation.baselines], ""
     possible = [kind for kind in BASELINES if dataset.features is not None or not KINDS[kind].needs_features]
-    n_positions, n_users = int(dataset.popularity.sum()), len(dataset.splits[TEST])
+    n_positions, n_users = dataset.metadata["train_positions"], len(dataset.splits[TEST])
     if n_positions <= ALL_BASELINES_UP_TO and n_users * dataset.n_items <= ALL_BASELINES_UP_TO_SCORES:
         return possible, ""
     return [], (

@@ -15,7 +15,7 @@ from bert4rec.checkpoint.run_folder import EXAMPLES, HTML_PAGE, PAGE, REPORT, re
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.tables import Config, Model
 from bert4rec.dataset.findings import findings
-from bert4rec.dataset.format import RATINGS, USERS
+from bert4rec.dataset.format import OPTIONAL, RATINGS, USERS
 from bert4rec.dataset.histories import Bools
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.evaluator import BatchCallback, Evaluator, Example
@@ -90,7 +90,7 @@ def _about_dataset(dataset: Dataset, held_out: Mapping[str, HeldOut]) -> dict[st
         **{key: metadata[key] for key in ("source", "users", "items", "rows", "fingerprint")},
         **{key: metadata["preprocessing"][key] for key in ("split", "n_eval_negatives")},
         **{key: metadata[key] for key in FACTS if key in metadata},
-        **{key: value for key, value in metadata["preprocessing"].items() if key == "target_events"},
+        **{key: value for key, value in metadata["preprocessing"].items() if key in OPTIONAL},
         "findings": [finding._asdict() for finding in findings(metadata)],
         "file": metadata.get("created_from", {}).get("name", ""),
         "file_sha256": metadata.get("created_from", {}).get("sha256", ""),

@@ -140,9 +140,8 @@ def _count_and_report(
         if world.is_rank_zero:
             resources.enter_context(lock(folder))
             report = results.make_report(evaluator, result, config.model, mode=config.parallelism.mode)
-            n_positions = int(dataset.popularity.sum())
             report["training"] = results.about_training(state, epochs=0.0, peak_memory=peaks) | {
-                "positions": n_positions
+                "positions": dataset.metadata["train_positions"]
             }
             with interruption.busy():
                 begin_folder(folder, config, world)

@@ -13,7 +13,7 @@ from bert4rec.checkpoint import resume, run_folder
 from bert4rec.checkpoint.store import verify
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import with_changes
-from bert4rec.config.resolve import choices, resolve
+from bert4rec.config.resolve import choices, resolve, slow_settings
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import TEST, VALIDATION
 from bert4rec.dataset.reader import Dataset, problem_of
@@ -27,7 +27,7 @@ from bert4rec.runtime.collectives import on_rank_zero
 from bert4rec.runtime.console import emit_event
 from bert4rec.runtime.errors import DataError, SettingsError, pluralize, rounded
 from bert4rec.runtime.processes import Processes
-from bert4rec.sharding.memory_check import few_steps
+from bert4rec.sharding.memory_check import few_negatives, few_steps
 from bert4rec.sharding.plan import Plan, summary, to_text
 from bert4rec.training import build
 from bert4rec.training.state import State
@@ -145,7 +145,8 @@ def write_run_header(context: Context, evaluator: Evaluator) -> None:
         logger.info(choice)
     logger.info(summary(context.plan))
     unit = KINDS[config.model.kind].sample_name
-    if warning := few_steps(len(context.examples), config.training.per_device, world.world_size, unit=unit):
+    too_few_steps = few_steps(len(context.examples), config.training.per_device, world.world_size, unit=unit)
+    for warning in filter(None, [too_few_steps, few_negatives(context.plan.job), *slow_settings(config)]):
         logger.warning(warning)
     if config.training.loss == "mse":
         logger.info(_held_out_pairs(evaluator.pairs))

@@ -66,6 +66,17 @@ def test_the_loss_is_that_of_a_run(capsys: Capture) -> None:
         assert (", table gradients " in capsys.readouterr().out) is has_gradients
 
 
+def test_few_negatives_for_the_positions_that_share_them_are_warned_of(capsys: Capture) -> None:
+    asked = ["--world-size=512", "--device=cuda", "--items=10000000"]
+    assert plan(*asked) == 0
+    *_, warning, verdict = capsys.readouterr().out.splitlines()
+    assert warning.startswith("warning: 256 negatives for up to 360,448 positions")
+    assert verdict == "it fits"
+    first, _ = warning.partition("better: ")[2].split(" or ")
+    assert plan(*asked, *first.split()) == 0
+    assert "warning" not in capsys.readouterr().out
+
+
 REFUSED = {
     "a batch": "--items=2000 --training.per_device_train_batch_size=100000",
     "copies with adam": "--items=20000000 --mode=ddp --parallelism.sparse_optimizer=adam",

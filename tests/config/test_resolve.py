@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bert4rec.config.load import load_config, with_changes
-from bert4rec.config.resolve import Facts, choices, resolve
+from bert4rec.config.resolve import Facts, choices, resolve, slow_settings
 from bert4rec.runtime.errors import SettingsError
 from tests.checks import one_line
 
@@ -48,6 +48,14 @@ def test_auto_is_adam_unless_fbgemm_updates_the_table_on_cpu(
 def test_weights_are_averaged_at_a_constant_rate(changes: dict[str, Any], age: float) -> None:
     config = load_config(None, {"training.average_age": "auto", "training.n_train_negatives": 9, **changes})
     assert resolve(config, "cpu", Facts(100)).training.average_age == age
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "n_warnings"), [("bf16", "cpu", 1), ("bf16", "cuda", 0), ("fp32", "cpu", 0)]
+)
+def test_a_precision_that_is_slower_on_a_device_is_warned_of(precision: str, device: str, n_warnings: int) -> None:
+    config = load_config(None, {"training.precision": precision})
+    assert len([*slow_settings(resolve(config, device, Facts(100)))]) == n_warnings
 
 
 @pytest.mark.parametrize(("kind", "chosen"), [("sasrec", True), ("bert4rec", False)])

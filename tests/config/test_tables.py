@@ -19,6 +19,7 @@ from bert4rec.config.tables import (
     Preprocessing,
     instant,
 )
+from bert4rec.dataset.format import OPTIONAL
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,6 +51,13 @@ def test_how_many_bad_rows_may_be_is_not_what_a_dataset_is_made_of() -> None:
         for name, value in (("seed", 1), ("max_bad_rows", 0.5), ("memory_gb", 1.0))
     ]
     assert all(recipe == recipes[0] for recipe in recipes)
+
+
+@pytest.mark.parametrize(("name", "value"), [("target_events", ["purchase"]), ("test_users", 7)])
+def test_a_dataset_has_some_settings_only_if_they_are_set(name: str, value: Any) -> None:
+    default, changed = Preprocessing(), Preprocessing(**{name: value})
+    assert getattr(default, name) == OPTIONAL[name]
+    assert changed.recipe == {**default.recipe, name: value}
 
 
 def test_saved_settings_that_are_gone_are_left_out() -> None:

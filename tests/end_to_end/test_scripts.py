@@ -105,6 +105,16 @@ def test_only_the_first_process_speaks(runs: Callable[..., dict[str, Any]]) -> N
     assert runs(TORCHX, "dmp")["output"].count("validation, full catalogue  HR@10") == 2
 
 
+def test_settings_that_cost_are_warned_of_once(small_config: Settings, tmp_path: Path) -> None:
+    few = {"training.loss": "gbce", "training.n_train_negatives": 2}
+    config = small_config(**{"training.precision": "bf16", "training.max_minutes": 1e-9, **few})
+    done = start([*TORCHRUN, settings_file(config, tmp_path)])
+    assert done.returncode == 0, done.stderr[-3000:]
+    printed = done.stdout + done.stderr
+    for warning in ("warning: 2 negatives for up to ", 'warning: training.precision = "bf16": '):
+        assert printed.count(warning) == 1, printed
+
+
 def test_sharding_is_reported_in_bytes(runs: Callable[..., dict[str, Any]]) -> None:
     alone, sharded = (runs(launcher, "dmp")["sharding"] for launcher in (ALONE, TORCHX))
     rows = runs(ALONE, "dmp")["dataset"]["items"]

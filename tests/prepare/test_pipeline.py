@@ -95,14 +95,15 @@ def places(mine: list[Row], s: dict[str, Any]) -> tuple[int, bool]:
     return (len(mine) - 1, True) if len(mine) >= 3 else (len(mine), False)
 
 
-def expected(rows: Sequence[Row], s: dict[str, Any], validated: set[str]) -> list[dict[str, Any]]:
+def expected(rows: Sequence[Row], s: dict[str, Any], tested: set[str], validated: set[str]) -> list[dict[str, Any]]:
+    """Of users who are not tested all is for training, but for what comes after the instant of a split by time."""
     found = []
     for user, mine in histories(rows, s).items():
-        before, _ = places(mine, s)
+        before, _ = places(mine, s) if user in tested or s["split"] == "time" else (len(mine), False)
         offsets = {
             "n_train": before - (user in validated),
             "validation": before - 1 if user in validated else -1,
-            "test": before if 0 < before < len(mine) else -1,
+            "test": before if user in tested else -1,
         }
         found.append({"user": user, **lists(mine), **offsets})
     return found
@@ -110,7 +111,7 @@ def expected(rows: Sequence[Row], s: dict[str, Any], validated: set[str]) -> lis
 
 SETTINGS = st.fixed_dictionaries(
     {
-        "n_validated": st.integers(1, 4),
+        "n_validated": st.integers(1, 4), "n_tested": st.sampled_from(["all", 1, 2]),
         "min_rating": st.sampled_from([0.0, 2.0]), "time_from": st.sampled_from([0, 3]),
         "time_until": st.sampled_from([9, 10**6]),
         "repeats": st.sampled_from(["keep", "first", "last", "first_in_a_row"]),
@@ -134,7 +135,8 @@ def instant(seconds: int) -> str:
 @given(ROWS, SETTINGS)
 def test_the_splits_are_those_of_the_reference(rows: list[Row], s: dict[str, Any]) -> None:
     chosen = {
-        "preprocessing.validation_users": s["n_validated"], "preprocessing.min_rating": s["min_rating"],
+        "preprocessing.validation_users": s["n_validated"], "preprocessing.test_users": s["n_tested"],
+        "preprocessing.min_rating": s["min_rating"],
         "preprocessing.time_from": instant(s["time_from"]) if s["time_from"] else "",
         "preprocessing.time_until": instant(s["time_until"]) if s["time_until"] < 60 else "",
         "preprocessing.repeats": s["repeats"],
@@ -150,11 +152,16 @@ def test_the_splits_are_those_of_the_reference(rows: list[Row], s: dict[str, Any
         if not folder.exists():
             reject()
         found = stored(folder)
-    able = {user for user, mine in histories(rows, s).items() if places(mine, s)[1]}
+    of_users = histories(rows, s)
+    testable = {user for user, mine in of_users.items() if 0 < places(mine, s)[0] < len(mine)}
+    tested = {row["user"] for row in found if row["test"] >= 0}
+    assert tested <= testable
+    assert len(tested) == (len(testable) if s["n_tested"] == "all" else min(s["n_tested"], len(testable)))
+    able = {user for user, mine in of_users.items() if places(mine, s)[1] and (user in tested or s["split"] == "time")}
     validated = {row["user"] for row in found if row["validation"] >= 0}
     assert validated <= able
     assert len(validated) == min(s["n_validated"], len(able))
-    assert found == expected(rows, s, validated)
+    assert found == expected(rows, s, tested, validated)
 
 
 @pytest.fixture

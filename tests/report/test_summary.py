@@ -72,6 +72,8 @@ def test_repeated_targets_and_users_left_out_are_in_the_headings() -> None:
     }  # fmt: skip
     assert protocols(report)["test"]["full"] == f"{heading(report, 'test', 'full')}. {rules(report)}"
     assert rules({"dataset": dataset | {"split": "none"}}) == ""
+    assert rules({"dataset": dataset}).startswith("Test: the last item of each user; ")
+    assert rules({"dataset": dataset | {"test_users": 9}}).startswith("Test: the last item of a sample of the users; ")
 
 
 TRAINING = {"epochs": 40, "steps": 400, "stopped_by": "n_epochs", "best_epoch": 40}

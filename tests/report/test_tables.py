@@ -57,6 +57,7 @@ def test_a_file_is_known_by_its_counts_and_perhaps_its_checksum() -> None:
         assert (file["sha256"], "counts alone" not in reason) == (SHA256, is_same)
     assert known_file(ML_1M | {"rows": 999_610}) is None
     assert known_file(ML_1M | {"split": "time"}) is None
+    assert known_file(ML_1M | {"test_users": 1000}) is None
 
 
 def test_published_results_the_lowest_first_each_with_its_source() -> None:

@@ -11,7 +11,13 @@ import pytest
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.memory import Memory
 from bert4rec.sharding.footprint import Job
-from bert4rec.sharding.memory_check import few_steps, fitting_changes, load_imbalance, refuse_unless_it_fits
+from bert4rec.sharding.memory_check import (
+    few_negatives,
+    few_steps,
+    fitting_changes,
+    load_imbalance,
+    refuse_unless_it_fits,
+)
 from bert4rec.sharding.plan import make_plan
 from tests.sharding.make_job import make_job
 
@@ -130,6 +136,39 @@ def test_what_is_better_than_few_steps_is_enough() -> None:
             processes, size = re.search(r"(\d+) process", advice), re.search(r"batch_size=(\d+)", advice)
             changed = int(size[1]) if size else batch_size, int(processes[1]) if processes else world_size
             assert not few_steps(n_windows, *changed)
+
+
+@pytest.mark.parametrize(
+    ("changes", "world_size", "n", "better"),
+    [
+        ({}, 1, 256, None),  # the defaults
+        ({"kind": "sasrec"}, 1, 256, [(3200, None)]),
+        ({}, 512, 256, [(704, 1), (360_448, None)]),
+        ({}, 512, 90_112, None),  # a quarter of the positions
+        ({}, 512, 90_111, [(90_111, 1), (360_448, None)]),  # a process keeps as many as it has
+        ({"negatives_shared_by": 1}, 512, 256, None),
+        ({"negatives_shared_by": 8}, 512, 256, [(704, 1), (5632, None)]),
+        ({"n_items": 600}, 512, 256, [(599, 1), (599, None)]),  # all but the target
+        ({"loss": "softmax"}, 512, 256, None),
+    ],
+)
+def test_too_few_negatives_for_the_positions_that_share_them(
+    changes: dict[str, Any], world_size: int, n: int, better: list[tuple[int, int | None]] | None
+) -> None:
+    fields = {"n_items": 10**6, "loss": "gbce", "batch_size": 64, "max_len": 50, "n_train_negatives": n} | changes
+    job = make_job(world_size=world_size, **fields)
+    advice = few_negatives(job).partition("better: ")[2]
+    typed = [
+        (int(negatives), int(shared_by) if shared_by else None)
+        for shared_by, negatives in re.findall(r"(?:shared_by=(\d+) --training\.)?n_train_negatives=(\d+)", advice)
+    ]
+    assert typed == (better or [])
+    if "n_items" not in changes:
+        for negatives, shared_by in typed:
+            changed = replace(
+                job, n_train_negatives=negatives, negatives_shared_by=shared_by or job.negatives_shared_by
+            )
+            assert not few_negatives(changed)
 
 
 FEW = {"batch_size": 1, "max_len": 2}

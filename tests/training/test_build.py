@@ -8,7 +8,7 @@ import torch
 
 from bert4rec.config.load import load_config
 from bert4rec.config.resolve import Facts, resolve
-from bert4rec.dataset.reader import Dataset, Sizes
+from bert4rec.dataset.reader import Dataset, Sizes, open_dataset
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.footprint import Job
 from bert4rec.training import build
@@ -91,6 +91,14 @@ def test_all_baselines_unless_they_were_chosen_or_would_take_long(
         assert (none, "evaluation.baselines" in why) == ([], True)
         assert choose_baselines(small_config(**chosen), small_dataset)[0] == ["markov", "transition_graph"]
         monkeypatch.undo()
+
+
+def test_the_counts_of_all_items_are_not_read_before_a_training(small_config: Settings, small_folder: Path) -> None:
+    """Each process would hold them for the whole training: 4 bytes an item."""
+    dataset = open_dataset(small_folder)
+    choose_baselines(small_config(), dataset)
+    assert "popularity" not in vars(dataset)
+    assert dataset.metadata["train_positions"] == dataset.popularity.sum()
 
 
 def test_checkpoints_go_into_the_folder_of_the_run_when_the_settings_say(group_of_one: None, tmp_path: Path) -> None:

@@ -161,6 +161,7 @@ LEAVE_ONE_OUT: Cases = {
     "key missing": (lambda f: f.metadata.pop("train_positions"), "metadata.json: train_positions ="),
     "neither true nor false": (metadata(extends=None), "metadata.json: extends ="),
     "setting missing": (lambda f: f.metadata["preprocessing"].pop("split"), "metadata.json: split ="),
+    "test_users, neither number nor all": (setting(test_users="some"), "metadata.json: test_users ="),
     "validation_users, neither number nor all": (setting(validation_users="some"), "metadata.json: validation_users ="),
     "no negatives wanted": (setting(n_eval_negatives=0), "metadata.json: n_eval_negatives ="),
     "too many users for ids": (metadata(users=2**31), "metadata.json: users ="),
@@ -223,6 +224,7 @@ LEAVE_ONE_OUT: Cases = {
     "validation is the test": (shift(CHECKED, validation=1), "histories: row 3 (user 3): validation"),
     "offset below -1": (change("histories", LONG, validation=-2), "histories: row 2 (user 2): validation"),
     "user not validated": (not_validated, "histories: 7 users"),
+    "test_users, the setting": (setting(test_users=3), "users have a test target, must be 3 with test_users = 3"),
     "validation_users, the setting": (setting(validation_users="all"), "histories: 8 users"),
     # Negatives.
     "negatives of one kind only": (

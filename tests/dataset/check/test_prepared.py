@@ -39,6 +39,7 @@ def prepared(place: Path, rows: list[tuple[int, int, int, int]], columns: list[s
     st.fixed_dictionaries(
         {
             "preprocessing.validation_users": st.one_of(st.integers(1, 14), st.just("all")),
+            "preprocessing.test_users": st.one_of(st.integers(1, 14), st.just("all")),
             "preprocessing.n_eval_negatives": st.integers(1, 16),
             "preprocessing.min_user_interactions": st.integers(1, 3),
             "preprocessing.min_item_interactions": st.integers(1, 2),

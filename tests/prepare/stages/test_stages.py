@@ -26,7 +26,7 @@ from bert4rec.prepare.histories import (
     history_stats,
     instant_of_share,
     item_table,
-    validation_sample,
+    sample_users,
 )
 from bert4rec.prepare.ordering import Parts, SortedRuns
 from bert4rec.prepare.progress import BadRows, Progress
@@ -229,7 +229,7 @@ def test_the_validation_sample_is_seeded() -> None:
     users = np.arange(1, 40, 2)
 
     def sample(n_users: int | Literal["all"], seed: int) -> list[int]:
-        return validation_sample(users, n_users=n_users, seed=seed).tolist()
+        return sample_users(users, n_users=n_users, seed=seed).tolist()
 
     assert sample("all", 1) == sample(100, 1) == users.tolist()
     assert len(set(sample(5, 1))) == 5
