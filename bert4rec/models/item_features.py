@@ -7,8 +7,9 @@ the items has none in each training step, so that an item is understood without 
 in "DropoutNet", Volkovs et al. 2017).
 """
 
+import itertools
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -64,6 +65,8 @@ class FeatureEncoder(nn.Module):
         self.seed = self.step = 0
         self.cold_length = 0.0  # of the vectors of cold items in rankings; 0: as they are
         self._part: CatalogueFeatures | None = None
+        self._gradient: Tensor | None = None
+        self._zeroed_in = -1
 
     def forward(self, rows: Mapping[str, Tensor], lookups: Mapping[str, Lookup]) -> dict[str, Tensor]:
         """Return the vectors [n, D] of the items of each lookup with their `rows` [n, D] of the table; D is at least d.
@@ -71,8 +74,7 @@ class FeatureEncoder(nn.Module):
         The names of the lookups are among `ROLES`.
         """
         bags = self._bags(lookups)
-        of_tables = self._look_up({role: of.tables for role, of in bags.items()})
-        return {role: self._add(rows[role], lookups[role].ids, bags[role], of_tables[role]) for role in lookups}
+        return self._add(rows, lookups, bags, self._look_up({role: of.tables for role, of in bags.items()}))
 
     @torch.no_grad()
     def align_cold_items(self, rows: Tensor) -> None:
@@ -114,8 +116,7 @@ class FeatureEncoder(nn.Module):
                 vectors = vectors + _padded(self.projection(self._unpacked(known.vectors)), part.shape[1])
             if self.training and part.shape[1] > self.embed_dim:
                 vectors[:, self.embed_dim] += NEVER * (1 - known.is_warm)
-        added = {role: self._add(rows[role], lookups[role].ids, of, of_tables[role]) for role, of in bags.items()}
-        return vectors, added
+        return vectors, self._add(rows, lookups, bags, of_tables)
 
     def without(self, name: str) -> AbstractContextManager[None]:
         """Leave out the feature `name` in this context."""
@@ -140,20 +141,47 @@ class FeatureEncoder(nn.Module):
         found = [table.look_up(lookups) for table, lookups in self._lookups(bags)]
         return {role: [of[f"{name}_{role}"] for name, of in zip(self.tables, found, strict=True)] for role in bags}
 
-    def _add(self, rows: Tensor, ids: Tensor, bags: FeatureBags, of_tables: Sequence[Tensor]) -> Tensor:
-        """Return the vectors [n, D] of the items `ids`, whose values in tables have the vectors `of_tables`."""
-        kept, added = rows * self._has_id(ids, bags.is_warm)[:, None], self._sum(bags, of_tables)
-        if self.cold_length and not self.training:
-            added = torch.where(bags.is_warm[:, None] > 0, added, F.normalize(added) * self.cold_length)
-        return kept + _padded(added, rows.shape[1])
+    def _add(
+        self, rows: Mapping[str, Tensor], lookups: Mapping[str, Lookup], bags: Mapping[str, FeatureBags],
+        of_tables: Mapping[str, Sequence[Tensor]],
+    ) -> dict[str, Tensor]:  # fmt: skip
+        """Return the vectors [n, D] of the items of each lookup; `of_tables` are those of their values in tables."""
+        found, sums = {}, self._sums(bags, of_tables)
+        for role, added in sums.items():
+            is_warm, of_rows = bags[role].is_warm, rows[role]
+            if self.cold_length and not self.training:
+                added = torch.where(is_warm[:, None] > 0, added, F.normalize(added) * self.cold_length)
+            found[role] = of_rows * self._has_id(lookups[role].ids, is_warm)[:, None] + _padded(added, of_rows.shape[1])
+        return found
 
-    def _sum(self, bags: FeatureBags, of_tables: Sequence[Tensor]) -> Tensor:
-        """Return the sums [n, d] of the features of n items."""
+    def _sums(self, bags: Mapping[str, FeatureBags], of_tables: Mapping[str, Sequence[Tensor]]) -> dict[str, Tensor]:
+        """Return the sums [n, d] of the features of the n items of each lookup."""
+        if not bags:
+            return {}
+        parts = bags.values()
+        ends = [0, *itertools.accumulate(len(part.values) for part in parts)]
+        offsets = torch.cat([part.offsets + first for part, first in zip(parts, ends, strict=False)])
+        values, weights, vectors = (
+            torch.cat([getattr(part, name) for part in parts]) for name in ("values", "weights", "vectors")
+        )
         with torch.autocast(self.values.device.type, enabled=False):
-            total = weighted_sum(self.values, bags.values, bags.offsets, bags.weights)
-            for of, vectors in zip(bags.tables, of_tables, strict=True):
-                total = total + weighted_sum(vectors, of.places, of.offsets, of.weights)
-            return total if self.projection is None else total + self.projection(self._unpacked(bags.vectors))
+            # All at once: each sum has a gradient as large as all values.
+            arguments = (self.values, values, offsets, weights, self._zeros)
+            total: Tensor = _WeightedSum.apply(*arguments)  # type: ignore[no-untyped-call]
+            if self.projection is not None:
+                total = total + self.projection(self._unpacked(vectors))
+            sums = dict(zip(bags, total.split([len(part.offsets) for part in parts]), strict=True))
+            for role, part in bags.items():
+                for of, of_values in zip(part.tables, of_tables[role], strict=True):
+                    sums[role] = sums[role] + weighted_sum(of_values, of.places, of.offsets, of.weights)
+            return sums
+
+    def _zeros(self) -> Tensor:
+        """Return zeros for a gradient of all values, in the same memory at each step: new memory is slow to clear."""
+        if self._gradient is None or self._zeroed_in == self.step:  # a second gradient of a step needs its own
+            self._gradient = torch.zeros_like(self.values)
+        self._zeroed_in = self.step
+        return self._gradient.zero_()[:]  # with a reference of its own, so that no copy is kept as the gradient
 
     def _unpacked(self, vectors: Tensor) -> Tensor:
         return vectors.view(-1, self.sizes.width)
@@ -210,6 +238,26 @@ class _AddValues(Function):
         of_vectors = gradient[:, : ctx.embed_dim].contiguous()
         of_values = [torch.sparse.mm(transposed, of_vectors) for transposed in ctx.part.transposed]
         return gradient * (has_id / ctx.divisor)[:, None], None, None, None, *of_values
+
+
+class _WeightedSum(Function):
+    """`weighted_sum`; backward takes memory for the gradient of all vectors from `zeros`, and sorts nothing."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, vectors: Tensor, places: Tensor, offsets: Tensor, weights: Tensor, zeros: Callable[[], Tensor]
+    ) -> Tensor:
+        ctx.save_for_backward(places, offsets, weights)
+        ctx.zeros = zeros
+        return weighted_sum(vectors, places, offsets, weights)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        places, offsets, weights = ctx.saved_tensors
+        counts = F.pad(offsets, (0, 1), value=len(places)).diff()
+        rows = torch.repeat_interleave(counts, output_size=len(places))
+        total = ctx.zeros().index_add_(0, places, gradient.index_select(0, rows).mul_(weights[:, None]))
+        return total, None, None, None, None
 
 
 def weighted_sum(vectors: Tensor, places: Tensor, offsets: Tensor, weights: Tensor) -> Tensor:
