@@ -1,4 +1,4 @@
-"""What features of items cost in a training: the time of a step and the memory, with and without them, in turns.
+"""Measure the cost of item features in training: step time and memory, with and without features, in turns.
 
     python -m benchmarks.item_features [--items=500000] [--features=100000,50000,…] [--table.key=value …]
     python -m benchmarks.item_features --dataset=data/ml-1m [--table.key=value …]

@@ -147,8 +147,7 @@ def _facts_and_sizes(config: Config, arguments: argparse.Namespace) -> "tuple[Fa
         raise UserError(f"{problem}; run `bert4rec prepare` with these settings first, or set {option}") from None
     sizes = sizes_of(config, dataset)
     if n_items or n_users:
-        sizes = sizes._replace(items=n_items or dataset.n_items, users=n_users or dataset.n_users)
-        sizes = sizes._replace(window_length=0.0)
+        sizes = sizes._replace(items=n_items or sizes.items, users=n_users or sizes.users, window_length=0.0)
     if features:
         sizes = sizes._replace(features=features)
     return Facts(n_items) if n_items else facts_of_dataset(config, dataset), sizes

@@ -23,7 +23,7 @@ from bert4rec.feed.pairs import TEST as TEST_PAIRS
 from bert4rec.feed.pairs import TRAINING as TRAINING_PAIRS
 from bert4rec.feed.pairs import VALIDATION as VALIDATION_PAIRS
 from bert4rec.feed.pairs import PairExamples
-from bert4rec.models.baselines import BaselineFactory
+from bert4rec.models.baselines import BaselineFactory, PopularityScorer
 from bert4rec.runtime.collectives import Partition, gather_or_raise, on_rank_zero
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.parallelize import unwrap
@@ -155,7 +155,8 @@ class Evaluator:
 
     def n_batches(self, held_out: Mapping[str, HeldOut]) -> int:
         """Return the number of calls of `between` in `ranks`, `feature_differences` and `ratings`."""
-        ranker = self._ranker(self.counting.scorer(POPULARITY, lambda: None))  # all scorers have as many batches
+        # All scorers have as many batches; this one counts nothing.
+        ranker = self._ranker(PopularityScorer(self.dataset.popularity, self.counting.partition))
         kinds = list(self._names) if TEST in held_out else []
         ranked = [*held_out, *(TEST for _ in kinds)]
         n_ranked = sum(ranker.n_batches(len(self.dataset.splits[split]), self.protocols) for split in ranked)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -36,14 +36,6 @@ class FeatureSettings:
 
     sizes: FeatureSizes
     id_dropout: float = 0.0
-
-
-class TableOfValues(Protocol):
-    """A table of the vectors of a feature's values."""
-
-    def look_up(self, lookups: Mapping[str, Lookup]) -> dict[str, Tensor]:
-        """Return the vectors [U, d] of each lookup's distinct ids, by name."""
-        ...
 
 
 class FeatureEncoder(nn.Module):
@@ -179,7 +171,7 @@ class FeatureEncoder(nn.Module):
     def _zeros(self) -> Tensor:
         """Return zeros for a gradient of all values, in the same memory at each step: new memory is slow to clear."""
         if self._gradient is None or self._zeroed_in == self.step:  # a second gradient of a step needs its own
-            self._gradient = torch.zeros_like(self.values)
+            self._gradient = torch.empty_like(self.values)
         self._zeroed_in = self.step
         return self._gradient.zero_()[:]  # with a reference of its own, so that no copy is kept as the gradient
 
@@ -254,8 +246,7 @@ class _WeightedSum(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         places, offsets, weights = ctx.saved_tensors
-        counts = F.pad(offsets, (0, 1), value=len(places)).diff()
-        rows = torch.repeat_interleave(counts, output_size=len(places))
+        rows = rows_of_bags(offsets, len(places))
         total = ctx.zeros().index_add_(0, places, gradient.index_select(0, rows).mul_(weights[:, None]))
         return total, None, None, None, None
 
@@ -263,6 +254,15 @@ class _WeightedSum(Function):
 def weighted_sum(vectors: Tensor, places: Tensor, offsets: Tensor, weights: Tensor) -> Tensor:
     """Return the sums [n, d] of bags of `vectors` [U, d] at `places` [N], those of a row from its `offsets` [n] on."""
     return F.embedding_bag(places, vectors, offsets, mode="sum", per_sample_weights=weights)
+
+
+def rows_of_bags(offsets: Tensor, n_values: int) -> Tensor:
+    """Return the row [N] of each of `n_values` values in bags, those of a row from its `offsets` [n] on.
+
+    >>> rows_of_bags(torch.tensor([0, 2, 2]), 5).tolist()
+    [0, 0, 2, 2, 2]
+    """
+    return torch.repeat_interleave(F.pad(offsets, (0, 1), value=n_values).diff(), output_size=n_values)
 
 
 def uniform(ids: Tensor, seed: int, step: int) -> Tensor:
@@ -279,8 +279,7 @@ def uniform(ids: Tensor, seed: int, step: int) -> Tensor:
 
 def csr_pair(columns: Tensor, offsets: Tensor, weights: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """Return the sparse matrix [n, width] of bags, those of a row from its `offsets` [n] on, and its transpose."""
-    n = len(offsets)
-    rows = torch.repeat_interleave(torch.arange(n), F.pad(offsets, (0, 1), value=len(columns)).diff())
+    n, rows = len(offsets), rows_of_bags(offsets, len(columns))
     order = torch.argsort(columns, stable=True)
     return (
         csr(rows, columns, weights, (n, width)),

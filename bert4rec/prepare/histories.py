@@ -126,7 +126,7 @@ def sample_users(users: Ints, *, n_users: int | Literal["all"], seed: int, strea
 
 
 def mark(histories: pl.DataFrame, rule: SplitRule, tested: NDArray[np.bool_] | None) -> pl.DataFrame:
-    """Return the histories with the columns of `rule`, and of which users are `tested` (None = all)."""
+    """Return the histories with the columns of `rule`; `tested` marks the users in the test sample, None for all."""
     if tested is not None:
         histories = histories.with_columns(pl.Series("tested", tested[histories["user"].to_numpy()]))
     return histories.with_columns(**rule)

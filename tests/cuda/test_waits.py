@@ -35,7 +35,7 @@ EXCHANGE = {
 GROUPS = {"runtime/collectives.py:Partition.counts": 2}  # of the gradients between the groups: one there, one back
 REPORT = {"training/trainer.py:Meter.read_loss": 1}
 SAVE = {"checkpoint/store.py:Copies.of": 1, "sharding/optimizer.py:are_finite": 1}
-# Of each pass over the users, of which there is one here: not of a batch, of a tile or of a group of users.
+# For each pass over all users, here a single one; no wait for a batch, a tile or a group of users.
 EVALUATION = {
     "evaluation/ranker.py:Ranker._encode": 1,
     "evaluation/ranker.py:Ranker._targets": 1,

@@ -99,7 +99,7 @@ def test_histories_are_the_same_files_and_all_is_checked(featured_folder: Path, 
 
 
 def test_users_without_negatives_stay_without(tmp_path: Path, monkeypatch: Patch) -> None:
-    """Of four items three users leave one unseen: with more items there would be enough for two negatives."""
+    """Each of three users has seen three of four items: two negatives are possible only after items are added."""
     monkeypatch.chdir(tmp_path)
     Path("log.csv").write_text("user,item\n" + "".join(f"{user},{item}\n" for user in "abc" for item in range(3)))
     Path("items.csv").write_text("item,kind\n0,x\n1,y\n2,x\n3,y\n")
@@ -111,7 +111,7 @@ def test_users_without_negatives_stay_without(tmp_path: Path, monkeypatch: Patch
 
 
 def test_texts_that_look_like_numbers_stay_texts(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
-    """Of brands 007 and x, a file with 007 alone does not name the brand 7; what no item has is counted."""
+    """A file whose only brand is 007 means the known brand 007, not 7; unknown values are counted."""
     monkeypatch.chdir(tmp_path)
     Path("log.csv").write_text("user,item\n" + "".join(f"{user},{item}\n" for user in "abc" for item in range(4)))
     Path("items.csv").write_text("item,brand,size\n0,007,1\n1,x,2\n2,007,3\n3,x,\n")

@@ -96,7 +96,7 @@ def places(mine: list[Row], s: dict[str, Any]) -> tuple[int, bool]:
 
 
 def expected(rows: Sequence[Row], s: dict[str, Any], tested: set[str], validated: set[str]) -> list[dict[str, Any]]:
-    """Of users who are not tested all is for training, but for what comes after the instant of a split by time."""
+    """Users outside the sample train on everything, or in a split by time on everything before the instant."""
     found = []
     for user, mine in histories(rows, s).items():
         before, _ = places(mine, s) if user in tested or s["split"] == "time" else (len(mine), False)
