@@ -32,7 +32,7 @@ REPORTS = (PICTURE, EXAMPLES, HTML_PAGE, PAGE, REPORT)  # the last one marks the
 PICTURES = "pictures"  # folder of the page's pictures
 CHECKPOINTS = "checkpoints"
 METADATA = "facts.json"  # file in a checkpoint for everything but tensors
-METADATA_VERSION = 4  # format version of that file
+METADATA_VERSION = 5  # format version of that file
 BEST = "best"  # link in `CHECKPOINTS` to the best checkpoint
 STEP = "step-"  # prefix of a checkpoint's name; the number of the step follows
 UNFINISHED = ".tmp"  # suffix of a checkpoint that is being written
@@ -165,7 +165,7 @@ def lock(folder: Path) -> Iterator[None]:
 
 
 FORMATS = ("safetensors", "vectors", "pt2", "onnx")  # export formats; the first one makes a model package
-FORMAT, VERSION = "bert4rec model package", 4
+FORMAT, VERSION = "bert4rec model package", 5
 SETTINGS, WEIGHTS, ITEMS, CARD = "settings.json", "model.safetensors", "items.jsonl", "README.md"
 
 

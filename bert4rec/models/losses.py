@@ -10,10 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
+from bert4rec.models.transformer import append_ones
 from bert4rec.runtime.collectives import Partition
 
 SCORES_AT_ONCE = 2**24  # scores in memory in the softmax over the catalogue: 64 MiB in float32
+SCORES_IN_CACHE = 2**22  # the same on CPU, where all passes over a tile then stay in its cache
+LEAST_ROWS = 512  # positions of a tile on CPU, if `SCORES_AT_ONCE` allows: each passes over the gradient of all vectors
 COLUMNS_AT_A_TIME = 4096  # items per block on CPU: the scores of a block stay in cache
+LEAST_SHARE = 1e-32  # of an exponential in a softmax; smaller ones count as so much, far below float32's precision
+SMALL_SCORES = 50.0  # exponentials of smaller scores neither overflow nor vanish: no need to find the largest of a row
 
 
 @dataclass(frozen=True)
@@ -41,11 +46,12 @@ def softmax_loss(
 ) -> Tensor:  # fmt: skip
     """Return the sum of the exact cross-entropies of `hidden` [M, d] against the whole catalogue.
 
-    `vectors` [V, d] are the items `first`, `first` + 1, … in this process's part of the catalogue. `targets` [M] are
-    items; negative ones are ignored. `weights` [M] float32, if given, multiply the losses of the positions. The result
-    is a sum: only the trainer knows the number of positions of all processes for a mean. With `averaged`, the gradient
-    of the vectors is divided by the number of processes, as the gradients of replicated tables are. Without `sizes`,
-    the processes exchange theirs, which takes a message and a wait for the device.
+    `vectors` [V, D] are the items `first`, `first` + 1, … in this process's part of the catalogue; `append_ones` says
+    what multiplies their columns beyond d. `targets` [M] are items; negative ones are ignored. `weights` [M] float32,
+    if given, multiply the losses of the positions. The result is a sum: only the trainer knows the number of positions
+    of all processes for a mean. With `averaged`, the gradient of the vectors is divided by the number of processes, as
+    the gradients of replicated tables are. Without `sizes`, the processes exchange theirs, which takes a message and a
+    wait for the device.
 
     This is the vocabulary-parallel cross-entropy of Megatron-LM (Shoeybi et al. 2019). The hidden states, a few hundred
     kilobytes, are sent to the processes with the item vectors, instead of the table. Each process scores the positions
@@ -112,8 +118,8 @@ SAMPLED_LOSSES: dict[str, Callable[[Sampled], Tensor]] = {
 class _CatalogueSoftmax(Function):
     """The softmax over the catalogue; backward can run only once.
 
-    The last tile, usually the only one, adds its gradient of the vectors in backward, where the scale is known: scaling
-    a finished gradient would take another pass over memory as large as the shard.
+    The gradient of the vectors is summed over the tiles in forward. A single tile computes it in backward, where the
+    scale is known: scaling it afterwards would take another pass over memory as large as the shard.
     """
 
     @staticmethod
@@ -125,32 +131,51 @@ class _CatalogueSoftmax(Function):
             sizes = Sizes([len(hidden)], len(vectors))
         elif sizes is None:
             sizes = _exchange_sizes(len(hidden), len(vectors), partition, hidden.device)
-        all_hidden, columns, all_weights, own = _of_all(hidden, targets, weights, partition, sizes.n_positions)
-        n_rows = max(1, SCORES_AT_ONCE // sizes.largest)  # the same on every process
-        sums, vectors = _Sums(vectors), _as_multiplied(vectors)
-        losses, of_hidden = [], []
+        all_hidden, all_targets, all_weights, own = _of_all(hidden, targets, weights, partition, sizes.n_positions)
+        is_real = (all_targets >= 0).float()
+        factors = is_real if all_weights is None else is_real * all_weights
+        vectors, n_rows = _as_multiplied(vectors), rows_of_tile(sizes.largest, hidden.device.type)
+        all_hidden, width = append_ones(all_hidden, vectors.shape[1]), hidden.shape[1]
+        is_small = hidden.device.type == "cpu" and _largest_possible(all_hidden, vectors) < SMALL_SCORES
         # Reused for the scores of each tile: the system would have to clear new memory first.
         room = all_hidden.new_empty(min(n_rows, len(all_hidden)) * len(vectors), dtype=torch.float32)
+        losses, of_hidden = [], []
+        ctx.tile, ctx.of_vectors, ctx.divisor = None, None, divisor
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, max(1, len(all_hidden)), n_rows):
                 rows = slice(start, start + n_rows)
-                sums.add_last()
-                sums.last = _Tile(all_hidden[rows], vectors, columns[rows] - first, room)
-                is_real = columns[rows] >= 0
-                factors = is_real if all_weights is None else is_real * all_weights[rows]
-                loss, gradient = sums.last.loss_and_gradient(factors, partition)
+                tile = _Tile(all_hidden[rows], vectors, all_targets[rows] - first, factors[rows], room)
+                loss, gradient = tile.loss_and_gradient(partition, width, is_small=is_small)
                 losses.append(loss)
                 of_hidden.append(gradient)
-        ctx.sums, ctx.divisor = sums, divisor
+                if len(all_hidden) <= n_rows:
+                    ctx.tile = tile
+                else:
+                    ctx.of_vectors = tile.add_to(ctx.of_vectors)
         ctx.save_for_backward(partition.sum(torch.cat(of_hidden))[own])
         return torch.cat(losses)[own].sum()
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
         (of_hidden,) = ctx.saved_tensors
-        of_vectors = ctx.sums.scaled(scale / ctx.divisor)
-        del ctx.sums
+        of_loss = scale / ctx.divisor
+        of_vectors = ctx.tile.of_vectors(of_loss) if ctx.tile else ctx.of_vectors.mul_(of_loss).T
+        del ctx.tile, ctx.of_vectors
         return of_hidden * scale, of_vectors, None, None, None, None, None, None
+
+
+def rows_of_tile(n_vectors: int, device_type: str) -> int:
+    """Return the number of positions that are scored at once against at most `n_vectors` on each process."""
+    n_rows = SCORES_AT_ONCE // max(1, n_vectors)
+    if device_type == "cpu":
+        n_rows = min(n_rows, max(LEAST_ROWS, SCORES_IN_CACHE // max(1, n_vectors)))
+    return max(1, n_rows)
+
+
+def _largest_possible(hidden: Tensor, vectors: Tensor) -> float:
+    """Return a limit of the absolute scores, by the inequality of Cauchy and Schwarz; waits for the device."""
+    norms = [F.pad(values.float().norm(dim=1), (1, 0)).amax() for values in (hidden, vectors)]
+    return float(norms[0] * norms[1])
 
 
 def _exchange_sizes(n_positions: int, n_vectors: int, partition: Partition, device: torch.device) -> Sizes:
@@ -183,91 +208,90 @@ def _of_all(
     return packed[:, :width].contiguous(), columns, next(iter(all_weights), None), own
 
 
-class _Sums:
-    """The gradient of `vectors`, summed over tiles; the gradient of the tile `last` is not added yet."""
-
-    def __init__(self, vectors: Tensor) -> None:
-        self._like = vectors
-        self._sum: Tensor | None = None
-        self.last: _Tile | None = None
-
-    def add_last(self, scale: Tensor | float = 1.0) -> None:
-        if self.last is None:
-            return
-        is_first = self._sum is None
-        if self._sum is None:  # not zeroed: that would take another pass over memory as large as the shard
-            self._sum = torch.empty_like(self._like, dtype=torch.float32)
-        self.last.add_to(self._sum, scale, is_first=is_first)
-
-    def scaled(self, scale: Tensor) -> Tensor:
-        """Return the whole gradient, multiplied by `scale`."""
-        if self._sum is not None:
-            self._sum.mul_(scale)
-        self.add_last(scale)
-        assert self._sum is not None
-        return self._sum
-
-
 class _Tile:
     """Scores of some positions, `hidden` [m, D], against all `vectors` [V, D], their softmax and its gradient.
 
     Columns are processed in blocks that stay in cache. `columns` [m] are the columns of the targets, outside 0 … V - 1
-    if another process holds the target. Products are computed in the dtype of `vectors`, sums in float32. The scores
-    are written to `room` [at least m · V] float32.
+    if another process holds the target. `factors` [m] multiply the losses, 0 without a target. Products are computed in
+    the dtype of `vectors`, sums in float32. The scores are written to `room` [at least m · V] float32.
+
+    Scores become their exponentials. What a row of a block lacks to its part of the gradient, its share, multiplies
+    hidden states and products [m, D], not the block: a pass over all scores less.
     """
 
-    def __init__(self, hidden: Tensor, vectors: Tensor, columns: Tensor, room: Tensor) -> None:
-        self._hidden, self._vectors, self._columns, self._room = hidden, vectors, columns, room
-        width = COLUMNS_AT_A_TIME if hidden.device.type == "cpu" else max(1, len(vectors))
-        self._blocks = [slice(first, first + width) for first in range(0, len(vectors), width)]
-        self._weights: list[Tensor] = []
+    def __init__(self, hidden: Tensor, vectors: Tensor, columns: Tensor, factors: Tensor, room: Tensor) -> None:
+        self._hidden, self._vectors, self._columns, self._factors = hidden, vectors, columns, factors
+        n_rows, width = len(hidden), COLUMNS_AT_A_TIME if hidden.device.type == "cpu" else max(1, len(vectors))
+        self._blocks = [slice(first, min(first + width, len(vectors))) for first in range(0, len(vectors), width)]
+        self._scores = [
+            room[n_rows * block.start : n_rows * block.stop].view(n_rows, block.stop - block.start)
+            for block in self._blocks
+        ]
+        self._shares = factors[None]  # later of each block [blocks, m]
 
-    def loss_and_gradient(self, factors: Tensor, partition: Partition) -> tuple[Tensor, Tensor]:
-        """Return the losses [m] times `factors` [m], and the gradient of their sum by `hidden` [m, D].
+    def loss_and_gradient(self, partition: Partition, width: int, *, is_small: bool) -> tuple[Tensor, Tensor]:
+        """Return the losses [m] times the factors, and the gradient of their sum by the first `width` hidden values.
 
-        The factors are 0 without a target; they are weights, or Booleans if all weights are 1.
+        `is_small` tells that no score is beyond ± `SMALL_SCORES`.
         """
-        pairs = [self._score(block) for block in self._blocks]
-        # An empty shard has no columns: there may be more processes than rows.
         nothing = self._hidden.new_zeros(1, len(self._hidden), dtype=torch.float32)
-        local_log_sums = torch.stack([log_sums for log_sums, _ in pairs]) if pairs else nothing - torch.inf
-        target_scores = torch.stack([scores for _, scores in pairs]) if pairs else nothing
-        shares = partition.stack(torch.stack([local_log_sums.logsumexp(0), target_scores.sum(0)]))
-        log_sums, target_scores = shares[:, 0].logsumexp(0), shares[:, 1].sum(0)
-        shares_of_blocks = (local_log_sums - log_sums).exp() * factors
-        of_hidden = self._hidden.new_zeros(self._hidden.shape, dtype=torch.float32)
-        for block, weights, share in zip(self._blocks, self._weights, shares_of_blocks, strict=False):
-            weights.mul_(share[:, None])
+        # An empty shard has no columns: there may be more processes than rows.
+        found = [self._score(*each, is_small=is_small) for each in zip(self._blocks, self._scores, strict=True)]
+        peaks, log_sums, target_scores = map(torch.stack, zip(*found, strict=True)) if found else (
+            nothing, nothing - torch.inf, nothing
+        )  # fmt: skip
+        of_all = partition.stack(torch.stack([log_sums.logsumexp(0), target_scores.sum(0)]))
+        log_sum, target_score = of_all[:, 0].logsumexp(0), of_all[:, 1].sum(0)
+        shares = (peaks - log_sum).exp().clamp(min=LEAST_SHARE)
+        self._shares = shares * self._factors
+        of_hidden = self._hidden.new_zeros(len(self._hidden), width, dtype=torch.float32)
+        for block, scores, share, factor in zip(self._blocks, self._scores, shares, self._shares, strict=False):
             place, is_inside = self._place(block)
-            weights.scatter_add_(1, place, -(is_inside.float() * factors)[:, None])
-            _add_product(of_hidden, weights, self._vectors[block], self._vectors.dtype)
-        return (log_sums - target_scores) * factors, of_hidden
+            scores.scatter_add_(1, place, -(is_inside / share)[:, None])
+            vectors = self._vectors[block, :width]
+            of_hidden.addcmul_(scores.to(vectors.dtype) @ vectors, factor[:, None])
+        return (log_sum - target_score) * self._factors, of_hidden
 
-    def _score(self, block: slice) -> tuple[Tensor, Tensor]:
-        """Return the log-sum-exp [m] over a block of columns, and the scores [m] of the targets in it, 0 for others."""
+    def _score(self, block: slice, scores: Tensor, *, is_small: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the peaks and log-sum-exps [m] of a block, and the scores [m] of targets in it, 0 for others.
+
+        The `scores` become their exponentials, relative to the peak: the largest of a row, or 0 if all are small.
+        """
         vectors = self._vectors[block]
-        n_rows = len(self._hidden)
-        scores = self._room[n_rows * block.start : n_rows * (block.start + len(vectors))].view(n_rows, len(vectors))
         _add_product(scores, self._hidden, vectors.T, vectors.dtype, is_first=True)
         place, is_inside = self._place(block)
         target_scores = scores.gather(1, place)[:, 0] * is_inside
-        peaks = scores.amax(1)
-        self._weights.append(torch.softmax(scores, 1, out=scores))
-        return peaks - scores.amax(1).log(), target_scores
+        peaks = torch.zeros_like(target_scores) if is_small else scores.amax(1)
+        if not is_small:
+            scores.sub_(peaks[:, None])
+        return peaks, peaks + scores.exp_().sum(1).log(), target_scores
 
     def _place(self, block: slice) -> tuple[Tensor, Tensor]:
         """Return the targets' columns in the `block` [m, 1], arbitrary if outside, and whether they are inside [m]."""
-        inside, width = self._columns - block.start, len(self._vectors[block])
+        inside, width = self._columns - block.start, block.stop - block.start
         return inside.clamp(0, width - 1)[:, None], (inside >= 0) & (inside < width)
 
-    def add_to(self, of_vectors: Tensor, scale: Tensor | float, *, is_first: bool) -> None:
-        """Add `scale` × the gradient of the vectors to `of_vectors` [V, D], or with `is_first` write it there."""
-        scaled = self._hidden * scale
-        for block, weights in zip(self._blocks, self._weights, strict=True):
-            _add_product(of_vectors[block], weights.T, scaled, self._vectors.dtype, is_first=is_first)
+    def of_vectors(self, scale: Tensor) -> Tensor:
+        """Return `scale` × the gradient [V, D] of the vectors."""
+        result = self._vectors.new_empty(self._vectors.shape, dtype=torch.float32)
+        for block, scores, share in zip(self._blocks, self._scores, self._shares, strict=False):
+            hidden = self._hidden * (share * scale)[:, None]
+            _add_product(result[block], scores.T, hidden, self._vectors.dtype, is_first=True)
+        return result
+
+    def add_to(self, total: Tensor | None) -> Tensor:
+        """Return the gradient of the vectors, transposed [D, V], added to `total`, if given, in place.
+
+        Products whose rows are long are a quarter faster on CPU.
+        """
+        result = self._vectors.new_empty(self._vectors.T.shape, dtype=torch.float32) if total is None else total
+        for block, scores, share in zip(self._blocks, self._scores, self._shares, strict=False):
+            hidden = self._hidden * share[:, None]
+            _add_product(result[:, block], hidden.T, scores, self._vectors.dtype, is_first=total is None)
+        return result
 
 
-def _add_product(total: Tensor, left: Tensor, right: Tensor, dtype: torch.dtype, *, is_first: bool = False) -> None:
+def _add_product(total: Tensor, left: Tensor, right: Tensor, dtype: torch.dtype, *, is_first: bool) -> None:
     """Add `left` @ `right`, multiplied in `dtype`, to `total`; with `is_first` write it there."""
     if dtype == total.dtype:
         total.addmm_(left, right, beta=0 if is_first else 1)

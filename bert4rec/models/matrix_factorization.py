@@ -79,8 +79,8 @@ class MatrixFactorization(RankingModel):
         return self._represent_users(self._users(batch)), self.encode_items(candidates)
 
     def encode_for_catalogue(self, batch: Pairs) -> tuple[Tensor, CataloguePart]:
-        """Return the queries [M, D] of the users, and this process's part of the catalogue."""
-        return self._represent_users(self._users(batch)), self.item_table.catalogue(batch.targets.device)
+        """Return the queries [M, d] of the users, and this process's part of the catalogue."""
+        return self._users(batch)[:, : self.item_table.embed_dim], self.item_table.catalogue(batch.targets.device)
 
     def lookups(self, batch: Pairs) -> list[tuple[Table, dict[str, Lookup]]]:
         """Return the lookups of users, and of candidates if the batch has any."""

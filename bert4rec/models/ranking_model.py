@@ -59,7 +59,7 @@ class RankingModel(nn.Module):
         raise NotImplementedError
 
     def encode_for_catalogue(self, batch: Any) -> tuple[Tensor, CataloguePart]:
-        """Return the queries [M, D], and this process's part of the catalogue."""
+        """Return the queries [M, d], without columns for the item bias, and this process's part of the catalogue."""
         raise NotImplementedError
 
     def encode_items(self, items: Lookup) -> Tensor:

@@ -74,10 +74,10 @@ class SequenceModel(RankingModel):
     def encode_queries(self, batch: Batch, candidates: Lookup) -> tuple[Tensor, Tensor]:
         """Return the hidden states [M, D] at the batch's positions and the vectors [C, D] of the `candidates`."""
         vectors, candidate_vectors = self.item_table.look_up_items(batch.items, candidates)
-        return self._encode(vectors, batch), candidate_vectors
+        return append_ones(self._encode(vectors, batch), self.item_table.width), candidate_vectors
 
     def encode_for_catalogue(self, batch: Batch) -> tuple[Tensor, CataloguePart]:
-        """Return the hidden states [M, D], and this process's part of the catalogue."""
+        """Return the hidden states [M, d], and this process's part of the catalogue."""
         vectors, part = self.item_table.look_up_catalogue(batch.items)
         return self._encode(vectors, batch), part
 
@@ -89,12 +89,11 @@ class SequenceModel(RankingModel):
         return self.item_table.all_lookups(batch.items, candidates)
 
     def _encode(self, vectors: Tensor, batch: Batch) -> Tensor:
-        """Return the hidden states [M, D] for the vectors [U, d] of the distinct items."""
+        """Return the hidden states [M, d] for the vectors [U, d] of the distinct items."""
         if self.mask_vector is not None:  # after the items, as in `Batch.places`
             vectors = torch.cat([vectors, self.mask_vector[None]])
         at_positions = self.encoder.add_events(vectors.index_select(0, batch.places), batch.events)
-        hidden = self.encoder(at_positions, batch.lengths, batch.positions, batch.gaps, batch.instants, batch.widths)
-        return append_ones(hidden, self.item_table.width)
+        return self.encoder(at_positions, batch.lengths, batch.positions, batch.gaps, batch.instants, batch.widths)
 
     def lookups_per_step(self, *, n_positions: int, n_candidates: int) -> dict[str, int]:
         """Return feature → number of ids that a process looks up per step."""

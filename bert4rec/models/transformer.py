@@ -92,7 +92,7 @@ class Encoder(nn.Module):
         embed_dim, has_times = settings.embed_dim, settings.times != "none"
         self.is_causal, self.embed_dim, self.ffn_dim = is_causal, embed_dim, settings.ffn_dim
         self.max_len, self.input_norm = settings.max_len, settings.input_norm
-        self.head_dim = embed_dim // settings.n_heads
+        self.n_heads, self.head_dim = settings.n_heads, embed_dim // settings.n_heads
         self.positions = _vectors(self.max_len, embed_dim, device) if settings.positions == "learned" else None
         self.gaps = _vectors(N_GAPS, embed_dim, device) if has_times else None
         self.dates = Dates(embed_dim, device) if has_times else None
@@ -143,7 +143,10 @@ class Encoder(nn.Module):
 
     def rotation(self, from_end: Tensor) -> "Rotation | None":
         """Return the rotation of queries and keys at positions `from_end` [...]; None if positions are learned."""
-        return Rotation.of(-from_end, self.head_dim) if self.positions is None else None
+        if self.positions is not None:
+            return None
+        places = torch.arange(self.max_len, device=from_end.device)
+        return Rotation.of(-places, self.n_heads, self.head_dim).at(from_end)
 
     def _encode(
         self, x: Tensor, lengths: Tensor, positions: Tensor, from_end: Tensor, widths: tuple[int, int] | None = None
@@ -193,12 +196,12 @@ class Block(nn.Module):
     def queries(self, h: Tensor, rotation: "Rotation | None") -> Tensor:
         """Return the queries [..., d] of normalised inputs."""
         queries: Tensor = self.query(h)
-        return queries if rotation is None else rotation.rotate(queries, self.n_heads)
+        return queries if rotation is None else rotation.rotate(queries)
 
     def keys_and_values(self, h: Tensor, rotation: "Rotation | None") -> tuple[Tensor, Tensor]:
         """Return the keys and values [..., d] of normalised inputs."""
         keys, values = self.key_value(h).chunk(2, dim=-1)
-        return keys if rotation is None else rotation.rotate(keys, self.n_heads), values
+        return keys if rotation is None else rotation.rotate(keys), values
 
     def feed_forward(self, x: Tensor, attended: Tensor) -> Tensor:
         """Return the residual stream [M, d] after attention and feed-forward."""
@@ -207,32 +210,34 @@ class Block(nn.Module):
 
 
 class Rotation(NamedTuple):
-    """Hold the cosines and sines of rotation angles [..., half of a head's width].
+    """Hold the rotation of each pair of a vector: `turns` [..., d / 2, 2], the cosines and sines of its angles.
 
     The product of a query and a key, each rotated by its position, depends only on the difference of the positions
-    (RoFormer: Su et al. 2021, section 3.4.2, with its frequencies).
+    (RoFormer: Su et al. 2021, section 3.4.2, with its pairs and frequencies).
     """
 
-    cosines: Tensor
-    sines: Tensor
+    turns: Tensor
 
     @classmethod
-    def of(cls, places: Tensor, head_dim: int) -> "Rotation":
-        """Return the rotation at positions `places` [...] for heads of width `head_dim`."""
+    def of(cls, places: Tensor, n_heads: int, head_dim: int) -> "Rotation":
+        """Return the rotation at positions `places` [...]; all heads are rotated alike."""
         exponents = torch.arange(0, head_dim, 2, device=places.device) / head_dim
-        angles = places[..., None] * SLOWEST**-exponents
-        return cls(angles.cos(), angles.sin())
+        angles = (places[..., None] * SLOWEST**-exponents).repeat(*[1] * places.dim(), n_heads)
+        return cls(torch.stack([angles.cos(), angles.sin()], -1))
 
     def at(self, positions: Tensor) -> "Rotation":
-        """Return the rotation of some `positions` [M]."""
-        return Rotation(self.cosines.index_select(0, positions), self.sines.index_select(0, positions))
+        """Return the rotation at `positions` [...] of these [n]."""
+        return Rotation(F.embedding(positions, self.turns.flatten(1)).unflatten(-1, (-1, 2)))
 
-    def rotate(self, vectors: Tensor, n_heads: int) -> Tensor:
-        """Return the rotated `vectors` [..., d]; a rotated pair has one value from each half of a head."""
-        first, second = vectors.unflatten(-1, (n_heads, 2, -1)).unbind(-2)
-        cosines, sines = self.cosines[..., None, :], self.sines[..., None, :]
-        rotated = torch.stack([first * cosines - second * sines, first * sines + second * cosines], -2)
-        return rotated.flatten(-3).to(vectors.dtype)
+    def rotate(self, vectors: Tensor) -> Tensor:
+        """Return the rotated `vectors` [..., d]; consecutive values are a pair."""
+        pairs = vectors.unflatten(-1, (-1, 2)).to(self.turns.dtype)
+        if torch.compiler.is_compiling():  # ONNX has no complex numbers, and torch.compile no code for them
+            (first, second), (cosines, sines) = pairs.unbind(-1), self.turns.unbind(-1)
+            rotated = torch.stack([first * cosines - second * sines, first * sines + second * cosines], -1)
+        else:  # one pass over memory instead of seven
+            rotated = torch.view_as_real(torch.view_as_complex(pairs) * torch.view_as_complex(self.turns))
+        return rotated.flatten(-2).to(vectors.dtype)
 
 
 class Dropout(nn.Module):
@@ -282,11 +287,13 @@ class Padding:
 
     def pad(self, values: Tensor) -> Tensor:
         """Return `values` [n, …] padded to [R, width, …]; padding has arbitrary values."""
+        if self.is_full:
+            return values.unflatten(0, (self.n_rows, self.width))
         return _Pad.apply(values, self)  # type: ignore[no-untyped-call]
 
     def unpad(self, padded: Tensor) -> Tensor:
         """Return the values [n, …] of `padded` [R, width, …] without the padding."""
-        return _Unpad.apply(padded, self)  # type: ignore[no-untyped-call]
+        return padded.flatten(0, 1) if self.is_full else _Unpad.apply(padded, self)  # type: ignore[no-untyped-call]
 
 
 class _Pad(Function):

@@ -15,7 +15,7 @@ from torchrec.modules.embedding_configs import EmbeddingConfig
 
 from bert4rec.config.kinds import Updates, needs_negatives, table_updates
 from bert4rec.models.item_features import CANDIDATE, ROLES
-from bert4rec.models.losses import SCORES_AT_ONCE, LossSettings
+from bert4rec.models.losses import LossSettings, rows_of_tile
 from bert4rec.models.ranking_model import RankingModel, model_class
 from bert4rec.models.tables import is_of_table, set_precision
 
@@ -370,7 +370,7 @@ def _score_bytes(job: Job, shards: Sequence[Shard]) -> int:
     vectors = share * job.built.item_table.width * FLOAT
     if job.has_tied_scores and job.updates["item"] == "dense_shards":
         vectors = sum(part.weight_bytes for part in shards if part.table == "item")
-    tile = FLOAT * share * min(gathered, max(1, SCORES_AT_ONCE // share))
+    tile = FLOAT * share * min(gathered, rows_of_tile(share, job.device_type))
     vectors += _feature_bytes(job, share)
     # Vectors of tables and their gradients are counted elsewhere, those of a layer of scores are not.
     of_layer = 0 if job.has_tied_scores else VECTOR_COPIES * vectors

@@ -25,18 +25,32 @@ TARGETS = torch.tensor([3, 0, 12, -1, 5, -2, 3])
 
 @pytest.mark.parametrize("columns_at_a_time", [1, 5, 10_000])
 @pytest.mark.parametrize("scores_at_once", [1, 2 * V, 10_000])
+@pytest.mark.parametrize("scale", [1.0, 150.0], ids=["small scores", "scores whose exponentials overflow and vanish"])
 def test_softmax_is_cross_entropy_with_its_gradients(
-    inputs: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch, scores_at_once: int, columns_at_a_time: int
-) -> None:
+    inputs: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch, scores_at_once: int, columns_at_a_time: int,
+    scale: float,
+) -> None:  # fmt: skip
     monkeypatch.setattr(losses, "SCORES_AT_ONCE", scores_at_once)
     monkeypatch.setattr(losses, "COLUMNS_AT_A_TIME", columns_at_a_time)
-    hidden, vectors = inputs
+    hidden, vectors = inputs = [(inputs[0].detach() * scale).requires_grad_(), inputs[1]]
     expected = F.cross_entropy(hidden @ vectors.T, TARGETS.clamp(min=-1), reduction="sum", ignore_index=-1)
     loss = softmax_loss(hidden, vectors, TARGETS, Partition())
     torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
     for ours, plain in zip(
         torch.autograd.grad(3 * loss, inputs), torch.autograd.grad(3 * expected, inputs), strict=True
     ):
+        torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_hidden_states_meet_a_bias_with_a_one(inputs: list[torch.Tensor]) -> None:
+    hidden, vectors = inputs
+    expected = F.cross_entropy(
+        hidden[:, : D - 2] @ vectors[:, : D - 2].T + vectors[:, D - 2], TARGETS.clamp(min=-1), reduction="sum",
+        ignore_index=-1,
+    )  # fmt: skip
+    loss = softmax_loss(hidden[:, : D - 2], vectors, TARGETS, Partition())
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
+    for ours, plain in zip(torch.autograd.grad(loss, inputs), torch.autograd.grad(expected, inputs), strict=True):
         torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
 
 
