@@ -136,7 +136,8 @@ class _CatalogueSoftmax(Function):
         factors = is_real if all_weights is None else is_real * all_weights
         vectors, n_rows = _as_multiplied(vectors), rows_of_tile(sizes.largest, hidden.device.type)
         all_hidden, width = append_ones(all_hidden, vectors.shape[1]), hidden.shape[1]
-        is_small = hidden.device.type == "cpu" and _largest_possible(all_hidden, vectors) < SMALL_SCORES
+        is_long = hidden.device.type == "cpu" and len(all_hidden) > vectors.shape[1]  # else the norms take longer
+        is_small = is_long and _largest_possible(all_hidden, vectors) < SMALL_SCORES
         # Reused for the scores of each tile: the system would have to clear new memory first.
         room = all_hidden.new_empty(min(n_rows, len(all_hidden)) * len(vectors), dtype=torch.float32)
         losses, of_hidden = [], []
