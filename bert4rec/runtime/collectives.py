@@ -1,6 +1,7 @@
 """Collectives between the processes of a run; all processes make the same calls, in the same order."""
 
 import itertools
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -18,6 +19,8 @@ Group: TypeAlias = dist.ProcessGroup | None
 """A process group; None for all processes."""
 
 T = TypeVar("T")
+
+FEW = 16  # processes of which each sends its decisions to each other one: up to so many, that takes less CPU time
 
 # torch 2.13 renamed this function, and warns of the old name.
 _gather_into = dist.all_gather_single if hasattr(dist, "all_gather_single") else dist.all_gather_into_tensor
@@ -176,18 +179,54 @@ class Decision(NamedTuple):
 class Message(NamedTuple):
     """Hold a pending message: `received` is valid after `work`; whether this process has sent a signal number."""
 
-    work: dist.Work
+    work: "dist.Work | GatheringInRounds"
     sent: Tensor  # must not be freed before `work` is done
-    received: Tensor
+    received: Tensor  # a row of each process
     tells_of_signal: bool
+
+
+class GatheringInRounds(threading.Thread):
+    """Gather a row of each of N processes in ⌈log2 N⌉ rounds of one message (Bruck et al. 1997), in the background.
+
+    gloo's own collectives send N - 1 messages, some of them in turn, or tell one process alone.
+    """
+
+    def __init__(self, row: Tensor, received: Tensor, group: Group) -> None:
+        super().__init__(name="decisions", daemon=True)
+        self._row, self._received, self._group = row, received, group
+        self._error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Gather the rows; after a round, a process knows its own and those of twice as many ranks after it."""
+        try:
+            rank, n = dist.get_rank(self._group), len(self._received)
+            rows = torch.empty_like(self._received)
+            rows[0], n_known = self._row, 1
+            while n_known < n:
+                n_new = min(n_known, n - n_known)
+                sent = dist.isend(rows[:n_new], (rank - n_known) % n, group=self._group)
+                dist.recv(rows[n_known : n_known + n_new], (rank + n_known) % n, group=self._group)
+                assert sent is not None, "this process is in the group"
+                sent.wait()
+                n_known += n_new
+            self._received.copy_(rows.roll(rank, 0))
+        except Exception as error:
+            self._error = error
+
+    def wait(self) -> None:
+        """Wait for the rows of all processes. Raises the error of a lost process."""
+        self.join()
+        if self._error is not None:
+            raise self._error
 
 
 class StepSync:
     """Lets any process decide for all: call `start` before a step, and `wait` after it.
 
-    During the step, each process sends a small message to each other one, between the CPUs of the hosts and in a
-    separate group, so that neither a process nor a GPU waits for it. Every process makes the same calls, and so acts on
-    a decision at the same step.
+    During the step, processes exchange small messages, between the CPUs of the hosts and in a separate group, so that
+    neither a process nor a GPU waits for them. Every process makes the same calls, and so acts on a decision at the
+    same step.
     """
 
     def __init__(self, interruption: Interruption, minutes: float = 30.0) -> None:
@@ -206,10 +245,14 @@ class StepSync:
         number = self._interruption.number
         signals = (number == signal for signal in SIGNALS)
         mine = torch.tensor([positions, count, report, out_of_time, save, *signals], dtype=torch.float64)
-        # Not an all-reduce: gloo passes it twice around a ring of all processes.
-        sent = mine.repeat(dist.get_world_size())
+        n = dist.get_world_size()
+        sent = mine.repeat(n, 1)
         received = torch.empty_like(sent)
-        work = dist.all_to_all_single(received, sent, group=self._group, async_op=True)
+        work: dist.Work | GatheringInRounds
+        if n > FEW:
+            work = GatheringInRounds(mine, received, self._group)
+        else:  # not an all-reduce: gloo passes it twice around a ring of all processes
+            work = dist.all_to_all_single(received, sent, group=self._group, async_op=True)
         self._message = Message(work, sent, received, bool(number))
         if number:  # wait at once: other processes may have ended
             self._wait(self._message)
@@ -220,11 +263,10 @@ class StepSync:
         if message is None:
             return Decision()
         self._wait(message)
-        received = message.received.view(-1, len(SIGNALS) + 5)
-        n_positions, n_counted, *votes = received.sum(0).tolist()
+        n_positions, n_counted, *votes = message.received.sum(0).tolist()
         report, out_of_time, save, *signals = map(bool, votes)
         interrupted = next(itertools.compress(SIGNALS, signals), 0)
-        counts = tuple(map(int, received[:, 1].tolist())) if n_counted else ()
+        counts = tuple(map(int, message.received[:, 1].tolist())) if n_counted else ()
         return Decision(n_positions, report, out_of_time, save, interrupted, counts)
 
     def interrupted(self) -> int:

@@ -7,6 +7,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from bert4rec.feed.batch import Batch, Candidates
 from bert4rec.feed.negatives import Negatives
 from bert4rec.models.sequence_model import Bert4Rec
 from bert4rec.report.log import read_records
-from bert4rec.runtime import console
+from bert4rec.runtime import collectives, console
 from bert4rec.runtime.collectives import Decision, StepSync
 from bert4rec.runtime.errors import DivergenceError
 from bert4rec.runtime.signals import Interruption
@@ -31,14 +32,15 @@ from tests.fixture_types import Capture, Patch
 from tests.runs import Make
 
 
-def decided() -> Decision:
-    """Return the decision after the ranks have started it one after another."""
-    rank, consensus = dist.get_rank(), StepSync(Interruption())
-    for turn in range(dist.get_world_size()):
-        if turn == rank:
-            consensus.start(rank, count=5 - rank, report=rank == 0, out_of_time=rank == 1)
-        dist.barrier()  # a rank that waited for the other ranks would not get here
-    return consensus.wait()
+def decided(few: int) -> Decision:
+    """Return the decision after the ranks have started it one after another; more than `few` gather in rounds."""
+    with patch.object(collectives, "FEW", few):
+        rank, consensus = dist.get_rank(), StepSync(Interruption())
+        for turn in range(dist.get_world_size()):
+            if turn == rank:
+                consensus.start(rank, count=5 - rank, report=rank == 0, out_of_time=rank == 1)
+            dist.barrier()  # a rank that waited for the other ranks would not get here
+        return consensus.wait()
 
 
 def signalled_in_an_evaluation() -> tuple[list[int], Decision]:
@@ -79,9 +81,12 @@ def test_a_signal_is_answered_when_it_was_told_of() -> None:
     assert consensus.wait() == Decision(out_of_time=True, interrupted=signal.SIGTERM)
 
 
-def test_what_one_process_says_holds_for_all_and_none_waits_to_say_it(pools: Any) -> None:
-    decision = Decision(positions=0 + 1 + 2, report=True, out_of_time=True, counts=(5, 4, 3))
-    assert pools(3).run(decided) == [decision] * 3
+@pytest.mark.parametrize("few", [16, 1], ids=["each to each", "in rounds"])
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_what_one_process_says_holds_for_all_and_none_waits_to_say_it(pools: Any, n: int, few: int) -> None:
+    counts = tuple(5 - rank for rank in range(n))
+    decision = Decision(positions=sum(range(n)), report=True, out_of_time=True, counts=counts)
+    assert pools(n).run(decided, few) == [decision] * n
 
 
 def test_in_an_evaluation_signals_come_with_the_next_batch_and_the_first_of_several_counts(pools: Any) -> None:
