@@ -61,10 +61,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--loss", choices=("softmax", "sampled_softmax"), default="softmax")
     options = parser.parse_args()
-    settings = {"training.loss": options.loss, "training.num_workers": 0, "training.per_device_train_batch_size": 64}
+    settings = {
+        "training.loss": options.loss, "training.num_workers": 0, "training.per_device_train_batch_size": 64,
+        "training.n_train_negatives": 256,
+    }  # fmt: skip
     config = load_config("config.toml", settings)
     batches, n_items = _batches(config, options.folder, options.zipf)
-    n_negatives = config.training.n_train_negatives
+    n_negatives = config.training.n_negatives
     sampler = None if options.loss == "softmax" else NegativeSampler(n_items=n_items, n=n_negatives, power=0.0, seed=1)
     print("| processes | mask token in the table | as it is | popular items alone | rows a process: before, now |")
     print("|---:|---:|---:|---:|---:|")

@@ -87,7 +87,7 @@ def _measure(config: Config, world: Processes, n_items: int, n_steps: int) -> li
     with tempfile.TemporaryDirectory() as folder:
         folders = gather_objects(folder)
         windows: Any = RandomWindows(n_windows, config.max_len, n_items)
-        drawn = None if settings.loss == "softmax" else _uniform(n_items, settings.n_train_negatives)
+        drawn = None if settings.loss == "softmax" else _uniform(n_items, settings.n_negatives)
         batches = training_batches(config, training_examples(config, windows, n_items=n_items), world, sampler=drawn)
         manager = checkpoint_manager(config, world, Path(folders[0]), about={})
         step = Step(model, optimizers, world, precision=settings.precision)

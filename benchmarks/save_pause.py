@@ -76,7 +76,7 @@ def measure(config: Config, world: Processes, n_items: int, n_rounds: int) -> di
         place = Path(gather_objects(folder)[0])
         writer = checkpoint_manager(config, world, place, about={})
         windows: Any = RandomWindows(10**6, config.max_len, n_items)
-        drawn = NegativeSampler(n_items=n_items, n=config.training.n_train_negatives, power=0.0, seed=1)
+        drawn = NegativeSampler(n_items=n_items, n=config.training.n_negatives, power=0.0, seed=1)
         source = training_batches(config, training_examples(config, windows, n_items=n_items), world, sampler=drawn)
         one_step = Step(model, optimizers, world, precision=config.training.precision)
         trainer = make_trainer(config, one_step, source, writer, measure=lambda _: {}, log=None)

@@ -110,7 +110,7 @@ def _train(config: Config, world: Processes, clock: Clock) -> None:
     model, optimizers = build(config, world, plan_of_all(config, world, Sizes(N_ITEMS)))
     n_windows = STEPS * config.training.per_device * world.world_size
     windows: Any = RandomWindows(n_windows, config.max_len, N_ITEMS)
-    negatives = NegativeSampler(n_items=N_ITEMS, n=config.training.n_train_negatives, power=0.0, seed=1)
+    negatives = NegativeSampler(n_items=N_ITEMS, n=config.training.n_negatives, power=0.0, seed=1)
     drawn = None if config.training.loss == "softmax" else negatives
     with tempfile.TemporaryDirectory() as folder:
         folders = gather_objects(folder)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bert4rec.checkpoint.run_settings import with_dataset
-from bert4rec.config.kinds import KINDS
+from bert4rec.config.kinds import KINDS, needs_negatives
 from bert4rec.config.load import (
     NO_FILE,
     USUAL_FILE,
@@ -196,10 +196,14 @@ def _assumptions(config: Config, arguments: argparse.Namespace, plan: "Plan") ->
     """Yield a line for each default, and one for the open files that many processes need."""
     from bert4rec.runtime.processes import open_files_needed
 
+    training = config.training
     if arguments.device == "cuda" and arguments.memory_gb is None:
         yield f"  assumed: {DEFAULT_GPU_GB:.0f} GB a GPU (--memory-gb)"
     if arguments.items and config.model.max_len == "auto" and KINDS[config.model.kind].is_transformer:
         yield f"  assumed: windows of at most {plan.job.model['max_len']} items (--model.max_len)"
+    if needs_negatives(plan.job.loss) and "auto" in (training.n_train_negatives, training.negatives_shared_by):
+        who = "all processes share" if plan.job.negatives_shared_by == "all" else "each process draws"
+        yield f"  assumed: {who} {plan.job.n_train_negatives:,} negatives (--training.n_train_negatives)"
     if arguments.host_memory_gb is None:
         host = "this host's available memory" if arguments.device == "cpu" else "no limit of host memory"
         yield f"  assumed: {host} (--host-memory-gb)"

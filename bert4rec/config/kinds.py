@@ -3,6 +3,7 @@
 `Kind` holds the properties of a kind, so that no other code depends on its name. Imports no torch.
 """
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -44,6 +45,12 @@ class Kind:
     def examples(self) -> str:
         """Return the unit of the training throughput: "sequences" or "pairs"."""
         return "sequences" if self.is_transformer else "pairs"
+
+    def n_targets(self, batch_size: int, n_positions: int, *, mask_prob: float) -> int:
+        """Return how many of `n_positions` of `batch_size` examples are predicted; of masked ones the mean."""
+        if not self.has_mask_token:
+            return n_positions
+        return min(n_positions, math.ceil(n_positions * mask_prob) + batch_size)
 
     def has_products(self, form: str) -> bool:
         """Return whether its scores are products of two vectors, as the exact softmax needs; `form` is model.form."""

@@ -14,6 +14,10 @@ from bert4rec.runtime.errors import SettingsError, pluralize
 AVERAGE_AGE = 0.1
 STEPS, FEWEST_STEPS = 64, 16  # steps per epoch: with fewer windows, batches are smaller (docs/results.md)
 LARGEST_PER_DEVICE = 64
+FEWEST_NEGATIVES = 256  # of a draw
+# Positions that share a negative: with 4 the validations are worse than with 2, and with 8 a model learns several times
+# more slowly (docs/results.md).
+MOST_SHARING = 4
 MANY_REPEATS = 0.05  # share of held-out targets that their users have seen, above which seen items are recommended
 
 
@@ -37,8 +41,7 @@ def resolve(config: Config, device_type: str, facts: Facts, world_size: int = 1)
 
     Raises `SettingsError` for settings that the device or the dataset does not support.
     """
-    config = resolve_model(_resolve_loss(resolve_seen_items(config, facts), facts.n_items), facts)
-    config = _decide(config, "training", per_device_train_batch_size=_per_device(config, facts, world_size))
+    config = _resolve_sizes(resolve_seen_items(config, facts), facts, world_size)
     parallelism = config.parallelism
     optimizer = parallelism.sparse_optimizer
     updates_with = partial(
@@ -74,6 +77,13 @@ def resolve(config: Config, device_type: str, facts: Facts, world_size: int = 1)
     return with_changes(config, "parallelism", changed)
 
 
+def _resolve_sizes(config: Config, facts: Facts, world_size: int) -> Config:
+    """Return the settings with [model], the loss, the batch size and the negatives resolved."""
+    config = resolve_model(_resolve_loss(config, facts.n_items), facts)
+    config = _decide(config, "training", per_device_train_batch_size=_per_device(config, facts, world_size))
+    return _decide(config, "training", **_negatives(config, facts.n_items, world_size))
+
+
 def _resolve_loss(config: Config, n_items: int) -> Config:
     training = config.training
     loss = training.loss
@@ -85,7 +95,7 @@ def _resolve_loss(config: Config, n_items: int) -> Config:
             f'training.loss = "{loss}": the catalogue has a single item, which leaves no negatives; set training.loss '
             '= "softmax"'
         )
-    if needs_negatives(loss) and training.n_train_negatives >= n_items:
+    if needs_negatives(loss) and training.n_train_negatives != "auto" and training.n_train_negatives >= n_items:
         raise SettingsError(
             f"training.n_train_negatives = {training.n_train_negatives}: the catalogue has {n_items} items; "
             f'draw {n_items - 1} at most, or set training.loss = "softmax"'
@@ -126,6 +136,9 @@ def choices(config: Config, facts: Facts, world_size: int) -> Iterator[str]:
     if config.evaluation.seen_items == "auto" and facts.repeats:
         share = f"{100 * facts.repeats:.1f} % of held-out targets are items that the user has seen before"
         yield f'evaluation.seen_items = "{_seen_items(facts)}": {share}'
+    training = _resolve_sizes(config, facts, world_size).training
+    if needs_negatives(training.loss) and config.training.n_train_negatives == "auto":
+        yield f"training.n_train_negatives = {training.n_negatives}: at most {MOST_SHARING} positions share a negative"
     if not KINDS[config.model.kind].is_transformer:
         return
     if config.model.max_len == "auto" and facts.typical_length:
@@ -161,6 +174,19 @@ def _per_device(config: Config, facts: Facts, world_size: int) -> int:
     global_batch = max(n_examples // STEPS, min(kind.smallest_batch, n_examples // FEWEST_STEPS))
     most = max(1, global_batch // world_size)
     return min(LARGEST_PER_DEVICE, 2 ** (most.bit_length() - 1))
+
+
+def _negatives(config: Config, n_items: int, world_size: int) -> dict[str, Any]:
+    """Return the number of negatives of a draw and the processes that share it: enough for the positions of a step."""
+    training, kind = config.training, KINDS[config.model.kind]
+    n_positions = training.per_device * (config.max_len if kind.is_transformer else 1)
+    n_targets = kind.n_targets(training.per_device, n_positions, mask_prob=training.mask_prob)
+    shared_by = training.negatives_shared_by
+    n_sharing = {"auto": 1, "all": world_size}.get(str(shared_by)) or min(int(shared_by), world_size)
+    enough = max(FEWEST_NEGATIVES, 2 ** (-(-n_sharing * n_targets // MOST_SHARING) - 1).bit_length())
+    n = min(enough, max(1, n_items - 1)) if training.n_train_negatives == "auto" else training.n_train_negatives
+    is_enough = world_size * n_targets <= MOST_SHARING * n or n >= n_items - 1
+    return {"n_train_negatives": n, "negatives_shared_by": "all" if is_enough else 1}
 
 
 def _dropout(config: Config, facts: Facts) -> float:

@@ -340,11 +340,12 @@ class Training(Table):
     event_weights: dict[str, Annotated[float, Field(ge=0)]] = {}
     """kind of event → weight of its positions in the loss, {} = all 1; the loss is the weighted mean of the global
     batch; a kind that is not named has weight 1; needs data.event_column"""
-    n_train_negatives: Count = 256
-    """negatives per step for the sampled losses, shared by all positions"""
-    negatives_shared_by: Count | Literal["all"] = "all"
+    n_train_negatives: Count | Literal["auto"] = "auto"
+    """negatives per draw for the sampled losses; auto = a quarter of the positions to predict in the largest batch of a
+    process, rounded up to a power of two, at least 256"""
+    negatives_shared_by: Count | Literal["auto", "all"] = "auto"
     """number of processes that share a draw of negatives, or "all"; 1 = each process draws its own; 8 = each eight
-    consecutive processes share a draw"""
+    consecutive processes share a draw; auto = all, but 1 if more than four positions would share a negative"""
     negatives_power: Share = 0.0
     """exponent of popularity for drawing negatives; 0 = uniform, 1 = by popularity"""
     gbce_calibration: Share = 0.75
@@ -370,6 +371,12 @@ class Training(Table):
         """Return per_device_train_batch_size, when it is decided."""
         assert self.per_device_train_batch_size != "auto", "the settings are resolved"
         return self.per_device_train_batch_size
+
+    @property
+    def n_negatives(self) -> int:
+        """Return n_train_negatives, when it is decided."""
+        assert self.n_train_negatives != "auto", "the settings are resolved"
+        return self.n_train_negatives
 
 
 class Parallelism(Table):

@@ -63,11 +63,6 @@ class MatrixFactorization(RankingModel):
         return batch_size
 
     @staticmethod
-    def n_targets(batch_size: int, n_positions: int, *, mask_prob: float) -> int:
-        """Return `batch_size`: each pair has one target."""
-        return batch_size
-
-    @staticmethod
     def inference_batch(rows: Rows, max_len: int, times: str = "none") -> Pairs:
         """Return pairs of the users and targets of the rows; the user vectors represent the histories."""
         assert rows.users is not None, "an evaluation split has users"

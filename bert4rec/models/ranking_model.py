@@ -45,11 +45,6 @@ class RankingModel(nn.Module):
         raise NotImplementedError
 
     @staticmethod
-    def n_targets(batch_size: int, n_positions: int, *, mask_prob: float) -> int:
-        """Return the approximate number of positions to predict among `n_positions` of `batch_size` examples."""
-        raise NotImplementedError
-
-    @staticmethod
     def inference_batch(rows: Rows, max_len: int, times: str = "none") -> AnyBatch:
         """Return the inference batch of rows of an evaluation split; `times` is the model's setting."""
         raise NotImplementedError

@@ -4,7 +4,6 @@ Shapes: N positions in total, U distinct items, M positions to predict, C candid
 columns of the item bias.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
@@ -114,11 +113,6 @@ class Bert4Rec(SequenceModel):
         """Return the function that masks sequences."""
         return Masking(**{field.name: settings[field.name] for field in fields(Masking) if field.name in settings})
 
-    @staticmethod
-    def n_targets(n_sequences: int, n_positions: int, *, mask_prob: float) -> int:
-        """Return the mean number of masked positions plus one per sequence, at most `n_positions`."""
-        return min(n_positions, math.ceil(n_positions * mask_prob) + n_sequences)
-
 
 class SASRec(SequenceModel):
     """A causal transformer that predicts the next item at each position.
@@ -134,8 +128,3 @@ class SASRec(SequenceModel):
     def make_examples(*, times: str = "none", event_weights: Sequence[float] = (), **settings: Any) -> MakeExamples:
         """Return the function that makes sequences with the next item of each position as its target."""
         return Shifting(times, event_weights)
-
-    @staticmethod
-    def n_targets(n_sequences: int, n_positions: int, *, mask_prob: float) -> int:
-        """Return `n_positions`: each position is predicted."""
-        return n_positions

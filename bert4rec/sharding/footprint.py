@@ -135,7 +135,7 @@ class Job:
     @property
     def n_targets(self) -> int:
         """Return the number of positions to predict per process and step."""
-        return self.built.n_targets(self.batch_size, self.n_positions, mask_prob=self.mask_prob)
+        return self.built.kind.n_targets(self.batch_size, self.n_positions, mask_prob=self.mask_prob)
 
     @property
     def n_items(self) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bert4rec.config.kinds import has_kernel, has_optimizer, needs_negatives, supports_column_sharding
+from bert4rec.config.resolve import MOST_SHARING
 from bert4rec.runtime.errors import SettingsError, pluralize
 from bert4rec.runtime.memory import Memory
 from bert4rec.sharding.footprint import Job
@@ -33,9 +34,6 @@ KERNELS = ("fused_uvm_caching", "fused_uvm")
 MOST_ADVICE = 4
 SPARE = 0.95  # share of the memory that a suggested change may take, since free memory varies
 FEW_STEPS = 5  # steps per epoch below which a warning is given
-# Positions that share a negative, above which a warning is given: with 4 the validations are worse, with 8 a model
-# learns several times more slowly (docs/results.md). The defaults on one process have 2.75.
-MOST_SHARING = 4
 
 
 def refuse_unless_it_fits(plan: Plan, *, min_len: int = 2) -> None:

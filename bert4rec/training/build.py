@@ -313,11 +313,11 @@ def sampler(config: Config, dataset: Dataset, world: Processes) -> NegativeSampl
         return None
     return NegativeSampler(
         n_items=dataset.n_items,
-        n=training.n_train_negatives,
+        n=training.n_negatives,
         power=training.negatives_power,
         seed=training.seed,
         popularity=dataset.popularity if training.negatives_power else None,
-        group=0 if training.negatives_shared_by == "all" else world.rank // training.negatives_shared_by,
+        group=world.rank // training.negatives_shared_by if isinstance(training.negatives_shared_by, int) else 0,
     )
 
 

@@ -69,6 +69,10 @@ def test_the_loss_is_that_of_a_run(capsys: Capture) -> None:
 def test_few_negatives_for_the_positions_that_share_them_are_warned_of(capsys: Capture) -> None:
     asked = ["--world-size=512", "--device=cuda", "--items=10000000"]
     assert plan(*asked) == 0
+    out = capsys.readouterr().out
+    assert "assumed: each process draws 256 negatives" in out
+    assert "warning" not in out
+    assert plan(*asked, "--training.n_train_negatives=256", "--training.negatives_shared_by=all") == 0
     *_, warning, verdict = capsys.readouterr().out.splitlines()
     assert warning.startswith("warning: 256 negatives for up to 360,448 positions")
     assert verdict == "it fits"

@@ -193,6 +193,28 @@ def test_negatives_are_fewer_than_items(n_negatives: int, least: int, blamed: st
         resolve(config, "cpu", Facts(least - 1))
 
 
+@pytest.mark.parametrize(
+    ("changes", "world_size", "n", "shared_by"),
+    [
+        ({}, 1, 256, "all"),  # 704 masked positions, 2.75 a negative
+        ({}, 2, 256, 1),  # 5.5
+        ({"training.negatives_shared_by": "all"}, 512, 131_072, "all"),
+        ({"training.negatives_shared_by": 8}, 512, 2048, 8),
+        ({"training.n_train_negatives": 352}, 2, 352, "all"),
+        ({"training.n_train_negatives": 351}, 2, 351, 1),
+        ({"model.kind": "sasrec"}, 1, 1024, "all"),  # all 3,200 positions
+        ({"model.kind": "sasrec"}, 512, 1024, 1),
+        ({"model.kind": "matrix_factorization"}, 4, 256, "all"),
+    ],
+)  # fmt: skip
+def test_few_positions_share_a_negative(changes: dict[str, Any], world_size: int, n: int, shared_by: str | int) -> None:
+    batches = {"model.max_len": 50, "training.per_device_train_batch_size": 64, "training.loss": "gbce"}
+    training = resolve(load_config(None, batches | changes), "cpu", Facts(10**6), world_size).training
+    assert (training.n_negatives, training.negatives_shared_by) == (n, shared_by)
+    few_items = resolve(load_config(None, batches | changes), "cpu", Facts(400), world_size).training
+    assert few_items.n_negatives <= 399
+
+
 @pytest.mark.parametrize(("repeats", "chosen"), [(0.0, "leave_out"), (0.05, "leave_out"), (0.06, "keep")])
 def test_seen_items_are_kept_where_users_return_to_them(repeats: float, chosen: str) -> None:
     for given, expected in (("auto", chosen), ("keep", "keep"), ("leave_out", "leave_out")):

@@ -69,9 +69,9 @@ def test_it_is_trained_on_masked_positions() -> None:
 
 
 def test_a_plan_counts_the_mean_of_masked_positions_and_one_more_a_sequence_or_every_position() -> None:
-    assert SASRec.n_targets(64, 3200, mask_prob=0.2) == 3200
-    assert Bert4Rec.n_targets(64, 3200, mask_prob=0.2) == 704
-    assert Bert4Rec.n_targets(64, 128, mask_prob=0.9) == 128
+    assert SASRec.kind.n_targets(64, 3200, mask_prob=0.2) == 3200
+    assert Bert4Rec.kind.n_targets(64, 3200, mask_prob=0.2) == 704
+    assert Bert4Rec.kind.n_targets(64, 128, mask_prob=0.9) == 128
 
 
 HISTORY = [5, 6, 7, 8]

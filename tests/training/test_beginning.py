@@ -23,7 +23,7 @@ pytestmark = [
 
 
 def test_where_the_best_is_lost_the_search_starts_again(make: Make, capsys: Capture) -> None:
-    second_is_best = {"training.seed": 2, "parallelism.sparse_optimizer": "rowwise_adagrad"}
+    second_is_best = {"training.seed": 3, "parallelism.sparse_optimizer": "rowwise_adagrad"}
     folder = run(make(**second_is_best))
     assert report_of(folder)["training"]["best_epoch"] == 2
     shutil.rmtree((folder / "checkpoints" / "best").resolve())
