@@ -20,7 +20,7 @@ Group: TypeAlias = dist.ProcessGroup | None
 
 T = TypeVar("T")
 
-FEW = 16  # processes of which each sends its decisions to each other one: up to so many, that takes less CPU time
+FEW = 32  # processes of which each sends its decisions to each other one: up to so many, that takes less CPU time
 
 # torch 2.13 renamed this function, and warns of the old name.
 _gather_into = dist.all_gather_single if hasattr(dist, "all_gather_single") else dist.all_gather_into_tensor
