@@ -15,7 +15,7 @@ from bert4rec.runtime.startup import CGROUPS, group_folders
 
 SECONDS_BETWEEN_LOOKS = 2.0
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
-LARGEST_KEPT = 1 << 25  # bytes: half of the scores of a tile of the softmax
+LARGEST_KEPT = 1 << 25  # bytes: twice the scores of a tile of the softmax on CPU
 GROUP_FILES = {  # version of control groups → files of the limit and the usage, name of the reclaimable part
     2: ("memory.max", "memory.current", "inactive_file"),
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
