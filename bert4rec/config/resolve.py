@@ -182,7 +182,7 @@ def _negatives(config: Config, n_items: int, world_size: int) -> dict[str, Any]:
     n_positions = training.per_device * (config.max_len if kind.is_transformer else 1)
     n_targets = kind.n_targets(training.per_device, n_positions, mask_prob=training.mask_prob)
     shared_by = training.negatives_shared_by
-    n_sharing = {"auto": 1, "all": world_size}.get(str(shared_by)) or min(int(shared_by), world_size)
+    n_sharing = min(shared_by, world_size) if isinstance(shared_by, int) else world_size if shared_by == "all" else 1
     enough = max(FEWEST_NEGATIVES, 2 ** (-(-n_sharing * n_targets // MOST_SHARING) - 1).bit_length())
     n = min(enough, max(1, n_items - 1)) if training.n_train_negatives == "auto" else training.n_train_negatives
     is_enough = world_size * n_targets <= MOST_SHARING * n or n >= n_items - 1

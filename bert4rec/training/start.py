@@ -108,11 +108,11 @@ def make_context(config: Config, world: Processes, dataset: Dataset, resources: 
     run = config.run
     resumption = resume.find(run.resume, Path(run.dir), config.run_name, claim=claim) if run.resume else None
     facts = build.facts_of_dataset(config, dataset)
-    chosen = [*choices(config, facts, world.world_size)]
     if resumption:  # kept even on another type of device and on other numbers of processes
         for table, key in (("parallelism", "sparse_optimizer"), ("training", "n_train_negatives")):
             if getattr(getattr(config, table), key) == "auto":
                 config = with_changes(config, table, {key: resumption.metadata["config"][table][key]})
+    chosen = [*choices(config, facts, world.world_size)]
     config = resolve(config, world.device.type, facts, world.world_size)
     plan = build.plan_of_all(config, world, build.sizes_of(config, dataset))
     if resumption:
