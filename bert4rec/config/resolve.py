@@ -184,9 +184,11 @@ def _negatives(config: Config, n_items: int, world_size: int) -> dict[str, Any]:
     shared_by = training.negatives_shared_by
     n_sharing = min(shared_by, world_size) if isinstance(shared_by, int) else world_size if shared_by == "all" else 1
     enough = max(FEWEST_NEGATIVES, 2 ** (-(-n_sharing * n_targets // MOST_SHARING) - 1).bit_length())
-    n = min(enough, max(1, n_items - 1)) if training.n_train_negatives == "auto" else training.n_train_negatives
+    n = min(enough, max(1, n_items - 1))
     is_enough = world_size * n_targets <= MOST_SHARING * n or n >= n_items - 1
-    return {"n_train_negatives": n, "negatives_shared_by": "all" if is_enough else 1}
+    # Of a number that is set, any number of processes takes one draw, and so trains the same model.
+    is_shared = is_enough or training.n_train_negatives != "auto"
+    return {"n_train_negatives": n, "negatives_shared_by": "all" if is_shared else 1}
 
 
 def _dropout(config: Config, facts: Facts) -> float:

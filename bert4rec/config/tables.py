@@ -345,7 +345,8 @@ class Training(Table):
     process, rounded up to a power of two, at least 256"""
     negatives_shared_by: Count | Literal["auto", "all"] = "auto"
     """number of processes that share a draw of negatives, or "all"; 1 = each process draws its own; 8 = each eight
-    consecutive processes share a draw; auto = all, but 1 if more than four positions would share a negative"""
+    consecutive processes share a draw; auto = all, but 1 if n_train_negatives is auto and more than four positions
+    would share a negative"""
     negatives_power: Share = 0.0
     """exponent of popularity for drawing negatives; 0 = uniform, 1 = by popularity"""
     gbce_calibration: Share = 0.75

@@ -201,7 +201,7 @@ def test_negatives_are_fewer_than_items(n_negatives: int, least: int, blamed: st
         ({"training.negatives_shared_by": "all"}, 512, 131_072, "all"),
         ({"training.negatives_shared_by": 8}, 512, 2048, 8),
         ({"training.n_train_negatives": 352}, 2, 352, "all"),
-        ({"training.n_train_negatives": 351}, 2, 351, 1),
+        ({"training.n_train_negatives": 20}, 2, 20, "all"),  # too few, which is warned of
         ({"model.kind": "sasrec"}, 1, 1024, "all"),  # all 3,200 positions
         ({"model.kind": "sasrec"}, 512, 1024, 1),
         ({"model.kind": "matrix_factorization"}, 4, 256, "all"),
