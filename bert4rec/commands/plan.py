@@ -202,7 +202,8 @@ def _assumptions(config: Config, arguments: argparse.Namespace, plan: "Plan") ->
     if arguments.items and config.model.max_len == "auto" and KINDS[config.model.kind].is_transformer:
         yield f"  assumed: windows of at most {plan.job.model['max_len']} items (--model.max_len)"
     if needs_negatives(plan.job.loss) and "auto" in (training.n_train_negatives, training.negatives_shared_by):
-        who = "all processes share" if plan.job.negatives_shared_by == "all" else "each process draws"
+        shared_by = plan.job.negatives_shared_by
+        who = "each process draws" if shared_by == 1 else f"{shared_by} processes share"
         yield f"  assumed: {who} {plan.job.n_train_negatives:,} negatives (--training.n_train_negatives)"
     if arguments.host_memory_gb is None:
         host = "this host's available memory" if arguments.device == "cpu" else "no limit of host memory"

@@ -58,10 +58,12 @@ def softmax_loss(
     of all processes against its part of the catalogue; two numbers per position combine the parts into one softmax.
     Loss and gradient are computed together for some positions at a time, so that at most `SCORES_AT_ONCE` scores exist.
     """
-    divisor = partition.n_processes if averaged else 1
-    return _CatalogueSoftmax.apply(  # type: ignore[no-untyped-call]
-        hidden, vectors, targets, weights, partition, first, divisor, sizes
-    )
+    if partition.n_processes == 1:
+        sizes = Sizes([len(hidden)], len(vectors))
+    elif sizes is None:
+        sizes = _exchange_sizes(len(hidden), len(vectors), partition, hidden.device)
+    share = _Share(partition, first, partition.n_processes if averaged else 1, sizes)
+    return _CatalogueSoftmax.apply(hidden, vectors, targets, weights, share)  # type: ignore[no-untyped-call]
 
 
 class Sampled(NamedTuple):
@@ -115,6 +117,15 @@ SAMPLED_LOSSES: dict[str, Callable[[Sampled], Tensor]] = {
 """training.loss → function that returns the losses [M]; all of them need negatives, unlike the exact softmax."""
 
 
+class _Share(NamedTuple):
+    """Hold this process's share of the catalogue: its first item, and what divides the gradient of its vectors."""
+
+    partition: Partition
+    first: int
+    divisor: int
+    sizes: Sizes
+
+
 class _CatalogueSoftmax(Function):
     """The softmax over the catalogue; backward can run only once.
 
@@ -124,13 +135,9 @@ class _CatalogueSoftmax(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, vectors: Tensor, targets: Tensor, weights: Tensor | None, partition: Partition,
-        first: int, divisor: int, sizes: Sizes | None,
-    ) -> Tensor:  # fmt: skip
-        if partition.n_processes == 1:
-            sizes = Sizes([len(hidden)], len(vectors))
-        elif sizes is None:
-            sizes = _exchange_sizes(len(hidden), len(vectors), partition, hidden.device)
+        ctx: Any, hidden: Tensor, vectors: Tensor, targets: Tensor, weights: Tensor | None, share: _Share
+    ) -> Tensor:
+        partition, first, divisor, sizes = share
         all_hidden, all_targets, all_weights, own = _of_all(hidden, targets, weights, partition, sizes.n_positions)
         is_real = (all_targets >= 0).float()
         factors = is_real if all_weights is None else is_real * all_weights
@@ -162,7 +169,7 @@ class _CatalogueSoftmax(Function):
         of_loss = scale / ctx.divisor
         of_vectors = ctx.tile.of_vectors(of_loss) if ctx.tile else ctx.of_vectors.mul_(of_loss).T
         del ctx.tile, ctx.of_vectors
-        return of_hidden * scale, of_vectors, None, None, None, None, None, None
+        return of_hidden * scale, of_vectors, None, None, None
 
 
 def rows_of_tile(n_vectors: int, device_type: str) -> int:

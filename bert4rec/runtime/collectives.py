@@ -20,7 +20,7 @@ Group: TypeAlias = dist.ProcessGroup | None
 
 T = TypeVar("T")
 
-FEW = 32  # processes of which each sends its decisions to each other one: up to so many, that takes less CPU time
+FEW = 32  # most processes of which each sends its decisions to every other; more take less CPU time in rounds
 
 # torch 2.13 renamed this function, and warns of the old name.
 _gather_into = dist.all_gather_single if hasattr(dist, "all_gather_single") else dist.all_gather_into_tensor
@@ -198,7 +198,7 @@ class GatheringInRounds(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Gather the rows; after a round, a process knows its own and those of twice as many ranks after it."""
+        """Gather the rows; each round doubles the number of rows that a process has."""
         try:
             rank, n = dist.get_rank(self._group), len(self._received)
             rows = torch.empty_like(self._received)
