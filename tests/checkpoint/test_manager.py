@@ -79,10 +79,10 @@ def test_a_checkpoint_is_due_by_steps_and_by_minutes(group_of_one: None, tmp_pat
 def test_a_save_that_would_take_too_long_is_left_out_where_there_is_another(group_of_one: None, tmp_path: Path) -> None:
     """As long as none was measured, 100 MB a second."""
     tensors = {"x": torch.empty(250_000_000, device="meta")}
-    jobs.manager(tmp_path).require_time_to_save(tensors, 15)
+    jobs.manager(tmp_path, seconds_on_signal=8.0).require_time_to_save(tensors, 15)
     jobs.manager(tmp_path, last_step=4, seconds_on_signal=10.0).require_time_to_save(tensors, 15)
     with pytest.raises(Interrupted, match=r"SIGTERM.* 10 s.*checkpoint.seconds_on_signal = 8.*step 4"):
-        jobs.manager(tmp_path, last_step=4).require_time_to_save(tensors, 15)
+        jobs.manager(tmp_path, last_step=4, seconds_on_signal=8.0).require_time_to_save(tensors, 15)
 
 
 def test_a_checkpoint_that_cannot_be_written_is_told_and_forgotten(

@@ -257,7 +257,8 @@ def parts_of(value: Any) -> Parts:
 def manager(folder: Path, **settings: Any) -> CheckpointManager:
     """What writes the checkpoints of a test."""
     usual: dict[str, Any] = {
-        "every_steps": 0, "every_minutes": 0.0, "keep": 2, "asynchronous": False, "seconds_on_signal": 8.0,
+        "every_steps": 0, "every_minutes": 0.0, "keep": 2, "asynchronous": False,
+        "seconds_on_signal": 600.0,  # a disk may take seconds for a few bytes
     }  # fmt: skip
     others = {name: settings.pop(name) for name in ("about", "last_step") if name in settings}
     return CheckpointManager(folder, CheckpointSettings(**usual | settings), here(), **{"about": {}} | others)
