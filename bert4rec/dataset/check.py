@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from io import BytesIO
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,7 +28,6 @@ ROWS_AT_ONCE = 1 << 16  # of a Parquet table
 MOST_ROUNDING = 1e-3  # of the length of the weights of an item, and of its vectors
 KEYS_AT_ONCE = 1 << 24  # hashes of original ids compared in one pass, 8 bytes each; a larger table takes more passes
 
-NEEDED = {format.USERS, format.ITEMS, *(f"{name}/{format.STATE}" for name in format.FOLDERS)}
 COUNTS = ("rows", "train_positions", "validation_users", "test_users")
 COUNT, IDS = range(2**63), range(1, format.MOST_IDS + 1)
 
@@ -119,7 +119,7 @@ def _check_keys(place: Path | str, table: Any, **kinds: type | range | tuple[Any
 def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
     """Raise `DataError` for the first file that is missing, not listed, or changed."""
     present = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
-    for name in sorted({*files, *NEEDED} - present):
+    for name in sorted({*files, *format.NEEDED} - present):
         raise DataError(f"{folder / name}: is missing; {REMAKE}")
     for name in sorted(present - {*files, format.METADATA}):
         raise DataError(f"{folder / name}: is not listed in metadata.json; move it out of the folder")
@@ -344,7 +344,10 @@ class _Content:
             self._counts[f"{split}_users"] += int((targets >= 0).sum())
 
     def check_items(self) -> None:
-        """Raise `DataError` for the first row of `items.parquet` whose counts differ from those of the histories."""
+        """Raise `DataError` for the first row of `items.parquet` whose counts differ from those of the histories.
+
+        Also raises it for other counts in the file that is memory-mapped.
+        """
         table = _Rows(self._folder / format.ITEMS, dict.fromkeys(("item", *self._item_counts), pa.int64()))
         has_cold_items = self._metadata["source"] == "random" or "item_features" in self._metadata
         least = not self._metadata["extends"] and not has_cold_items
@@ -355,6 +358,9 @@ class _Content:
             for name, counts in self._item_counts.items():
                 table.refuse(table.values[name] != counts[rows], "the histories have {}", counts[rows], column=name)
             table.refuse(table.values["count"] < least, "must be at least 1", column="count")
+        np.save(expected := BytesIO(), self._item_counts["train_count"].astype(np.int32))
+        if (path := self._folder / format.TRAIN_COUNTS).read_bytes() != expected.getvalue():
+            raise DataError(f"{path}: differs from train_count in {format.ITEMS}; {REMAKE}")
 
     def check_counts(self) -> None:
         """Raise `DataError` if a count in `metadata.json` differs from that of the histories."""

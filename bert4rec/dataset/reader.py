@@ -20,9 +20,11 @@ from bert4rec.dataset.format import (
     ITEMS,
     LEFT_OUT,
     METADATA,
+    NEEDED,
     OPTIONAL,
     ORACLE,
     TEST,
+    TRAIN_COUNTS,
     VALIDATION,
     kinds_of,
     target_kinds,
@@ -120,14 +122,8 @@ class Dataset:
 
     @cached_property
     def popularity(self) -> Ints:
-        """Return the number of training positions of each item [n_items]; read at first use."""
-        counts = np.zeros(self.n_items, np.int32)
-        with pq.ParquetFile(self.folder / ITEMS) as items:
-            for part in items.iter_batches(columns=["item", "train_count"]):
-                # Not to_numpy, which imports pandas and delays the training.
-                item, count = (np.from_dlpack(part[name]) for name in ("item", "train_count"))
-                counts[item] = count
-        return counts
+        """Return the number of training positions of each item [n_items] int32, mapped: once for a host's processes."""
+        return np.load(self.folder / TRAIN_COUNTS, mmap_mode="r").view(np.ndarray)
 
     def oracle_ranks(self) -> dict[str, Ints]:
         """Return protocol → rank of the target [test users] by the generator of synthetic data; {} for real data.
@@ -225,10 +221,11 @@ def _check_settings(folder: Path, saved: Mapping[str, Any], preprocessing: Mappi
 
 def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]], *, verify: bool) -> None:
     """Raise `DataError` for a missing file or another size, and with `verify` for another checksum of its sample."""
+    for name in sorted(files.keys() | NEEDED):
+        if not (folder / name).is_file():
+            raise DataError(f"{folder / name}: is missing; {REMAKE}")
     for name, expected in files.items():
         path = folder / name
-        if not path.is_file():
-            raise DataError(f"{path}: is missing; {REMAKE}")
         if (size := path.stat().st_size) != expected.get("bytes"):
             raise DataError(f"{path}: has {size} bytes, metadata.json says {expected.get('bytes')}; {REMAKE}")
         if verify and sample_sha256(path) != expected.get("sample_sha256"):

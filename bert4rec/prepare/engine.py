@@ -20,7 +20,6 @@ from bert4rec.dataset.format import (
     CARD,
     EVENTS,
     FOLDERS,
-    ITEMS,
     ORACLE,
     USERS,
     dataset_card,
@@ -47,6 +46,7 @@ from bert4rec.prepare.writer import (
     new_dataset,
     refuse_another_input,
     write_histories,
+    write_items,
     write_metadata,
     write_table,
 )
@@ -203,7 +203,7 @@ def _make_dataset(
         features = {"item_features": write_features(new, file, items["original"], survey.train_counts)}
         columns = file.rows.drop("title", strict=False)
         items = items.join(columns, on="original", how="left", maintain_order="left")
-    write_table(new / ITEMS, [items])
+    write_items(new, items)
     n_negatives, seed = settings.n_eval_negatives, settings.seed
     writers, held_out = write_histories(
         new, histories, rule, survey, n_negatives=n_negatives, seed=seed, progress=progress

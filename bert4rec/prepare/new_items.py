@@ -16,7 +16,7 @@ from bert4rec.dataset.reader import open_dataset
 from bert4rec.prepare.item_features import append_features, read_fitted, read_item_file
 from bert4rec.prepare.ordering import item_ids, read_known
 from bert4rec.prepare.sources import SOURCES
-from bert4rec.prepare.writer import new_dataset, write_metadata, write_table
+from bert4rec.prepare.writer import new_dataset, write_items, write_metadata
 from bert4rec.runtime.errors import DataError, pluralize
 
 OF_THE_FOLDER = (
@@ -60,7 +60,7 @@ def add_items(previous: Path, path: str, folder: Path) -> AddedItems:
     file = replace(file, rows=file.rows.with_columns(item=ids).sort("item"))
     n_items = metadata["items"] + added.new
     with new_dataset(folder) as new:
-        write_table(new / ITEMS, [_item_table(items, file.rows, path)])
+        write_items(new, _item_table(items, file.rows, path))
         features = append_features(new, file, file.rows["original"], previous, metadata["items"])
         metadata |= {
             "extends": True,

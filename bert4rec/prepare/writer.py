@@ -32,11 +32,13 @@ from bert4rec.dataset.format import (
     DATASET_FORMAT,
     EVALUATED,
     HISTORIES,
+    ITEMS,
     METADATA,
     NEGATIVE_COLUMNS,
     NEGATIVE_ITEMS,
     NEGATIVES,
     STATE,
+    TRAIN_COUNTS,
     history_columns,
 )
 from bert4rec.prepare.histories import HistoryStats, NumberedHistories, SplitRule, mark, with_offsets
@@ -205,6 +207,12 @@ def write_table(path: Path, frames: Iterable[pl.DataFrame]) -> int:
     if writer:
         writer.close()
     return n_rows
+
+
+def write_items(folder: Path, items: pl.DataFrame) -> None:
+    """Write the table of the `items`, by dense id, and their training positions as an array that can be mapped."""
+    write_table(folder / ITEMS, [items])
+    np.save(folder / TRAIN_COUNTS, items["train_count"].to_numpy().astype(np.int32))
 
 
 def _describe(folder: Path, empty: datasets.Dataset, files: Sequence[str]) -> None:

@@ -39,7 +39,7 @@ SHARED_COPIES = 4  # of the gradients of all groups' rows: gathered, concatenate
 UPDATE_COPIES = {"sgd": 0, "adagrad": 1, "rowwise_adagrad": 1, "adam": 0, "adamw": 2}  # of a weight being updated
 
 FEATURE_COPIES = 3  # of the vectors of a part of the catalogue: with features, their product, and a gradient
-ITEM_COUNT = 4  # bytes per item of the counts of the popularity baseline
+ITEM_COUNT = 4  # bytes per item of the counts of the popularity baseline, which a host's processes share
 CPU_PROCESS, CPU_LIBRARIES = 275 * MIB, 130 * MIB  # interpreter and heap; pages that a host's processes share
 GPU_CONTEXT, GPU_HOST_PROCESS = 1536 * MIB, 3072 * MIB  # CUDA and NCCL on the GPU, in host memory: not measured
 
@@ -233,10 +233,11 @@ def peak_bytes(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
     on_device, on_host = resident_bytes(job, shards)
     passing = max(_passing(job, shards), _streaming(job, shards))
     saving = max([2 * PIECE_BYTES, *_dense_sizes(job)])  # and reading weights back
+    counts = ITEM_COUNT * job.n_items // job.local_world_size
     if job.device_type == "cpu":
         process = CPU_PROCESS + CPU_LIBRARIES // job.local_world_size
-        return {}, on_host | {STEP: max(passing, saving), PROCESS: process + ITEM_COUNT * job.n_items}
-    on_host |= {STEP: saving, PROCESS: GPU_HOST_PROCESS + ITEM_COUNT * job.n_items}
+        return {}, on_host | {STEP: max(passing, saving), PROCESS: process + counts}
+    on_host |= {STEP: saving, PROCESS: GPU_HOST_PROCESS + counts}
     return on_device | {STEP: passing, PROCESS: GPU_CONTEXT}, on_host
 
 

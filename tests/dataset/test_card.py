@@ -45,7 +45,7 @@ def test_only_columns_and_tables_that_are_there_are_explained() -> None:
     assert rows == [
         "folder", "`histories`", "`negatives`",
         "column", *(f"`{name}`" for name in [*HISTORIES, *NEGATIVES[1:]]),
-        "file", "`items.parquet`", "`oracle.parquet`", "`metadata.json`",
+        "file", "`items.parquet`", "`oracle.parquet`", "`train_counts.npy`", "`metadata.json`",
         "preprocessing", "`split`", "`n_eval_negatives`",
     ]  # fmt: skip
 

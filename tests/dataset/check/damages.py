@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from tests.dataset.check.folders import Event, Folder, Row, make
@@ -359,6 +360,11 @@ FILES: FileCases = {
 
 
 SEALED: FileCases = {  # with the checksums of the damaged files
+    "other counts": (lambda p: flip(p / "train_counts.npy", 140), "train_counts.npy: differs from train_count"),
+    "other type of counts": (
+        lambda p: np.save(p / "train_counts.npy", np.load(p / "train_counts.npy").astype(np.int64)),
+        "train_counts.npy: differs",
+    ),
     "table missing": (lambda p: (p / "items.parquet").unlink(), "items.parquet: is missing"),
     "list of files missing": (lambda p: (p / "negatives" / "state.json").unlink(), "negatives/state.json: is missing"),
     "list of files broken": (lambda p: (p / "negatives" / "state.json").write_text("{}"), "negatives/state.json"),

@@ -12,6 +12,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -66,6 +67,7 @@ class Folder:
         self._save_rows(path / "negatives", ["user", "popular_negatives", "uniform_negatives"], rows_per_batch)
         for name, rows in self.tables.items():
             pq.write_table(pa.Table.from_pylist(rows), path / f"{name}.parquet")
+        np.save(path / "train_counts.npy", np.array([row["train_count"] for row in self.tables["items"]], np.int32))
         (path / "README.md").write_text("A dataset.\n")
         seal(path, self.metadata)
         return path

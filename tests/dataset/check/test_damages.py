@@ -116,7 +116,9 @@ def test_damage_at_random_is_refused(sound: Sound, kind: str, damage: Callable[.
         refused(folder.save(Path(place) / "dataset"))
 
 
-@pytest.mark.parametrize("name", [FIRST, "negatives/data-00001-of-00002.arrow", "users.parquet", "items.parquet"])
+@pytest.mark.parametrize(
+    "name", [FIRST, "negatives/data-00001-of-00002.arrow", "users.parquet", "items.parquet", "train_counts.npy"]
+)
 def test_no_byte_makes_it_stumble(sound: Sound, tmp_path: Path, name: str) -> None:
     """A byte changed in a file that is sealed then: refused in a line, or accepted where the byte means nothing."""
     rng = random.Random(name)
