@@ -15,6 +15,11 @@ from bert4rec.models.sequence_model import SequenceModel
 from tests.inference.test_network import network_of
 from tests.models.networks import model
 
+SETTINGS: dict[str, Any] = {
+    "config": {"model": {"kind": "sasrec", "max_len": 50, "embed_dim": 64}}, "n_items": 1234, "item_ids": "text",
+    "leaves_out_seen": False, "source": "table",
+}  # fmt: skip
+
 
 class Written(NamedTuple):
     """A network, its program that leaves out seen items, and the folder of both files of the program."""

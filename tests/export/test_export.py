@@ -1,12 +1,8 @@
 """Exported folders: whole or not at all, with weights, vectors and what explains them."""
 
 import json
-import re
-import shutil
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -22,18 +18,11 @@ from bert4rec.export import export as module
 from bert4rec.export.export import card, export, write_safetensors, write_vectors
 from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.load import find_source
-from bert4rec.inference.recommender import Recommender
-from bert4rec.models.sequence_model import Bert4Rec, SASRec, SequenceModel
 from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError
-from tests.export.conftest import Written
-from tests.models.networks import N_ITEMS
+from tests.export.conftest import SETTINGS
 from tests.runs import report_of
 
-SETTINGS: dict[str, Any] = {
-    "config": {"model": {"kind": "sasrec", "max_len": 50, "embed_dim": 64}}, "n_items": 1234, "item_ids": "text",
-    "leaves_out_seen": False, "source": "table",
-}  # fmt: skip
 FULL = {"users": 3000, "HR@10": 0.38196, "NDCG@10": 0.21637}
 ALWAYS = {"README.md", "items.jsonl", "settings.json", "manifest.json"}
 
@@ -53,35 +42,6 @@ def test_a_folder_holds_what_was_asked_for_and_what_explains_it(made: Path, tmp_
     assert [line["id"] for line in lines] == load(made).items.ids
     assert [line["train_count"] for line in lines] == load(made).ids.train_counts.tolist()
     assert f"HR@10 {report_of(made)['test']['full']['HR@10']:.4f}" in (folder / "README.md").read_text()
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [(Bert4Rec, {"positions": "rotary"}), (SASRec, {"positions": "rotary", "input_norm": True, "times": "target"})],
-)
-def test_the_examples_of_the_card_run_and_an_unknown_user_gets_the_most_popular_items(
-    written: Callable[..., Written], kind: type[SequenceModel], settings: dict[str, Any], tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    network, _, folder = written(kind, **settings)
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    ids = ItemIds(pa.array(range(100, 100 + N_ITEMS)), train_counts=np.arange(N_ITEMS) % 9)
-    ids.write_lines(tmp_path / "items.jsonl")
-    of_card = SETTINGS | {"config": {"model": SETTINGS["config"]["model"] | {"times": network.times}}}
-    text = card(of_card, ["pt2", "onnx"], k=4, example=[100, 101], report={})
-    codes = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(torch.export, "load", cache(torch.export.load))  # slow
-    example, printed = "[100, 101]", []
-    for code in codes:
-        assert example in code
-        for history in (example, '["?", "!"]'):
-            exec(code.replace(example, history), {})
-            printed.append(json.loads(capsys.readouterr().out))
-    known = printed[0]
-    if not network.knows_times:
-        known = [one.item for one in Recommender(network, ids).recommend([[100, 101]], 4)[0]]
-    assert printed == [known, ids.of(ids.most_popular(4).tolist())] * 2
 
 
 def test_programs_are_written_by_their_formats(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,25 +1,34 @@
 """Programs find what `Network` and `top_k` find."""
 
 import io
+import json
+import re
+import shutil
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
+import pyarrow as pa
 import pytest
 import torch
 from torch import Tensor
 
 from bert4rec.evaluation.top_k import top_k
+from bert4rec.export.export import card
 from bert4rec.export.program import Program, require_onnx
+from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.network import Network
+from bert4rec.inference.recommender import Recommender
 from bert4rec.models.sequence_model import Bert4Rec, SASRec, SequenceModel
 from bert4rec.runtime.errors import SettingsError
 from tests.conftest import long
-from tests.export.conftest import Written
+from tests.export.conftest import SETTINGS, Written
 from tests.inference.test_network import KINDS, SHAPES, network_of
 from tests.models.networks import MAX_LEN, N_ITEMS, model
 
@@ -175,6 +184,35 @@ def test_files_find_the_same_for_any_histories_and_k(
     assert torch.equal(found(torch.tensor(outside), K), found(torch.tensor([[3, 1], [-1, -1]]), K))
     for nothing in (torch.tensor(outside[1:]), torch.empty((2, 0), dtype=torch.int64)):
         assert found(nothing, 3).tolist() == [[-1, -1, -1]] * len(nothing)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(Bert4Rec, {"positions": "rotary"}), (SASRec, {"positions": "rotary", "input_norm": True, "times": "target"})],
+)
+def test_the_examples_of_the_card_run_and_an_unknown_user_gets_the_most_popular_items(
+    written: Callable[..., Written], kind: type[SequenceModel], settings: dict[str, Any], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    network, _, folder = written(kind, **settings)
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    ids = ItemIds(pa.array(range(100, 100 + N_ITEMS)), train_counts=np.arange(N_ITEMS) % 9)
+    ids.write_lines(tmp_path / "items.jsonl")
+    of_card = SETTINGS | {"config": {"model": SETTINGS["config"]["model"] | {"times": network.times}}}
+    text = card(of_card, ["pt2", "onnx"], k=4, example=[100, 101], report={})
+    codes = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.export, "load", cache(torch.export.load))  # slow
+    example, printed = "[100, 101]", []
+    for code in codes:
+        assert example in code
+        for history in (example, '["?", "!"]'):
+            exec(code.replace(example, history), {})
+            printed.append(json.loads(capsys.readouterr().out))
+    known = printed[0]
+    if not network.knows_times:
+        known = [one.item for one in Recommender(network, ids).recommend([[100, 101]], 4)[0]]
+    assert printed == [known, ids.of(ids.most_popular(4).tolist())] * 2
 
 
 def test_without_the_packages_of_onnx_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.runtime.errors import UserError
 from bert4rec.training.run import run
-from tests.conftest import leave_group
+from tests.conftest import leave_group, long
 from tests.fixture_types import Capture, Settings
 from tests.runs import FORWARD, assert_same_results, in_step, interrupted, report_of
 
@@ -63,7 +63,7 @@ def test_from_the_dataset_to_recommendations(
             model.recommend([TimedHistory([1, 2], events=wrong)])
 
 
-@KINDS
+@pytest.mark.parametrize("kind", [long("bert4rec"), "sasrec"])
 def test_files_and_exports_have_the_kinds(
     small_config: Settings, event_folder: Path, tmp_path: Path, capsys: Capture, kind: str
 ) -> None:
