@@ -70,6 +70,16 @@ def test_the_other_mode_takes_the_optimizer_that_the_run_has(make: Make) -> None
     assert resumed["changed"].keys() == {"training.n_epochs", "parallelism.mode"}
 
 
+def test_a_run_from_other_processes_keeps_its_negatives(make: Make) -> None:
+    sampled = {"training.loss": "gbce"}
+    folder = run(make(**sampled))
+    chosen = {"n_train_negatives": 7, "negatives_shared_by": 1}
+    edit_facts(found(folder / "checkpoints")[-1], lambda facts: facts["config"]["training"].update(chosen))
+    run(make(**sampled, **{"run.resume": str(folder), "training.n_epochs": 4}))
+    training = load_config(folder / "config.toml").training
+    assert {key: getattr(training, key) for key in chosen} == chosen
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
