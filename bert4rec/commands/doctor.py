@@ -1,7 +1,6 @@
 """`bert4rec doctor …`: check whether this machine can run the training of the settings, one line per check."""
 
 import argparse
-import logging
 import os
 import platform
 import re
@@ -10,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Iterator
 from importlib import import_module, metadata
 from itertools import combinations
@@ -24,6 +22,7 @@ from bert4rec.config.load import USUAL_FILE, load_config, parse_command_line, se
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
 from bert4rec.launch import TORCHRUN
+from bert4rec.runtime.console import hide_warnings
 from bert4rec.runtime.errors import SettingsError, UserError, pluralize
 from bert4rec.runtime.startup import importing, usable_cores
 
@@ -78,8 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.processes < 1:
         raise SettingsError(f"--processes={arguments.processes}: must be at least 1")
     config = load_config(settings_file(arguments.config), parse_command_line(arguments.settings)[1])
-    warnings.simplefilter("ignore")
-    logging.getLogger("torchrec").setLevel(logging.ERROR)
+    hide_warnings()
     n_bad = 0
     for finding in findings(config, arguments.processes):
         print(finding, flush=True)

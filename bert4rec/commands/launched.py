@@ -3,17 +3,15 @@
 import contextlib
 import errno
 import json
-import logging
 import os
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from bert4rec.checkpoint.run_settings import how_to_continue
-from bert4rec.runtime.console import emit_event
+from bert4rec.runtime.console import emit_event, hide_warnings
 from bert4rec.runtime.errors import Interrupted, RunInterruptedError, UserError
 from bert4rec.runtime.signals import log_interrupted
 from bert4rec.runtime.startup import exit_for_missing, importing
@@ -82,7 +80,7 @@ def show(error: UserError, *, is_awaited: bool = True) -> int:
 
 
 def _work(work: Callable[[T], None], prepared: T, *, resumes: bool) -> int:
-    _quiet_libraries()
+    hide_warnings()
     advice = how_to_continue() if resumes else "start it again"
     try:
         work(prepared)
@@ -111,7 +109,7 @@ def _shared_with_all_hosts(error: UserError) -> UserError:
     if "RANK" not in os.environ or os.environ.get("WORLD_SIZE") == os.environ.get("LOCAL_WORLD_SIZE"):
         error.is_on_all = True  # there is only one host, and its ranks have the same settings
         return error  # at once, without importing torch
-    _quiet_libraries()
+    hide_warnings()
     from bert4rec.runtime.processes import rendezvous
     from bert4rec.training.agreement import preflight
 
@@ -132,10 +130,3 @@ def _print(text: str) -> None:
         Path(file).write_text(json.dumps(content))
     with contextlib.suppress(OSError):  # the terminal may be closed
         print(text, file=sys.stderr, flush=True)
-
-
-def _quiet_libraries() -> None:
-    """Hide the warnings of libraries, but not their errors."""
-    warnings.simplefilter("ignore")
-    for name in ("torchrec", "torch"):
-        logging.getLogger(name).setLevel(logging.ERROR)

@@ -1,24 +1,16 @@
 """`bert4rec plan …`: print the sharding plan of a run on any cluster, computed on this machine."""
 
 import argparse
-import logging
 import math
-import warnings
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bert4rec.checkpoint.run_settings import with_dataset
 from bert4rec.config.kinds import KINDS, needs_negatives
-from bert4rec.config.load import (
-    NO_FILE,
-    USUAL_FILE,
-    load_config,
-    parse_command_line,
-    settings_file,
-    take_positional,
-)
+from bert4rec.config.load import NO_FILE, USUAL_FILE, load_config, parse_command_line, settings_file, take_positional
 from bert4rec.config.tables import Config
+from bert4rec.runtime.console import hide_warnings
 from bert4rec.runtime.errors import DataError, SettingsError, UserError
 from bert4rec.runtime.startup import importing
 
@@ -84,8 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise SettingsError(f'model.kind = "{config.model.kind}" is not trained: it has no plan; choose a trained kind')
     if file is None:
         print(NO_FILE)
-    warnings.simplefilter("ignore")
-    logging.getLogger("torchrec").setLevel(logging.ERROR)
+    hide_warnings()
     plan = _plan(config, arguments)
     from bert4rec.sharding.memory_check import few_negatives, refuse_unless_it_fits
     from bert4rec.sharding.plan import summary

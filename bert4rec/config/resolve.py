@@ -155,10 +155,14 @@ def choices(config: Config, facts: Facts, world_size: int) -> Iterator[str]:
 
 def slow_settings(config: Config) -> Iterator[str]:
     """Yield a warning for each resolved setting that makes a training slower on its device."""
-    if config.training.precision == "bf16" and config.parallelism.device == "cpu":  # measured: docs/performance.md
+    if config.parallelism.device != "cpu":  # measured on CPU: docs/performance.md
+        return
+    if config.training.precision == "bf16":
         yield (
             'training.precision = "bf16": slower than "fp32" on CPU (MovieLens 1M: 1.5 times); faster: --precision=fp32'
         )
+    if config.training.compile:
+        yield "training.compile = true: slower on CPU (MovieLens 1M: 1.1 times); faster: --training.compile=false"
 
 
 def _seen_items(facts: Facts) -> str:

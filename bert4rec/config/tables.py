@@ -17,7 +17,7 @@ import tomli_w
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from bert4rec.config.kinds import KINDS, KindName, UntrainedName
-from bert4rec.config.recognition import check_url, is_url, without_secrets
+from bert4rec.config.recognition import PACKED, SUFFIXES, check_url, is_url, without_secrets
 
 Source: TypeAlias = Literal[
     "synthetic", "random", "ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "ml-latest-small",
@@ -36,10 +36,7 @@ ALL_BASELINES_UP_TO_SCORES = 1_000_000_000  # of all test users for all items
 WINDOW_LENGTHS = (50, 100, 200)  # items, of which preparation chooses; the papers' models have no longer ones
 FULL_SOFTMAX_UP_TO = 100_000  # items; above, the exact softmax takes most of a step
 
-ENDINGS = (
-    ".csv", ".tsv", ".txt", ".parquet", ".pq", ".json", ".jsonl", ".ndjson", ".feather", ".arrow", ".ipc", ".dat",
-    ".data", ".gz", ".zst",
-)  # fmt: skip
+ENDINGS = (*SUFFIXES, *PACKED, ".txt", ".json", ".dat", ".data")  # of names of input files
 
 
 def instant(text: str) -> int:

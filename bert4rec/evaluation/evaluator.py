@@ -15,7 +15,7 @@ from bert4rec.dataset.histories import Bools, EvaluationSplit, Ints, TrainingPai
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.intervals import CONFIDENCE, RESAMPLES, Ranking, loss_without, strongest_baseline
 from bert4rec.evaluation.metrics import MISSED, Lists
-from bert4rec.evaluation.ranker import HeldOut, Metrics, Ranker, to_metrics
+from bert4rec.evaluation.ranker import Metrics, Ranker, repeated_targets, to_metrics
 from bert4rec.evaluation.ratings import RatingMeter, mean_errors
 from bert4rec.evaluation.scorers import KnownItems, KnownItemsScorer, ModelScorer, Scorer
 from bert4rec.evaluation.slices import Facts, slices, write_ranks
@@ -86,13 +86,12 @@ class Evaluator:
     pairs: Mapping[str, PairExamples] = field(default_factory=dict)
     known_items: KnownItems | None = None
 
-    def held_out(self) -> dict[str, HeldOut]:
-        """Return the facts about the users of each split that is not empty."""
+    def held_out(self) -> dict[str, Bools]:
+        """Return for each split that is not empty whether its users [N] have seen their target before."""
         splits = [self.dataset.splits[name] for name in EVALUATED if len(self.dataset.splits[name])]
         partition = Partition(self.world.rank, self.world.world_size)
-        parts = gather_or_raise(lambda: {split.name: HeldOut.of(split, partition) for split in splits})
-        by_split = {split.name: zip(*(part[split.name] for part in parts), strict=True) for split in splits}
-        return {name: HeldOut(*map(np.concatenate, of_parts)) for name, of_parts in by_split.items()}
+        parts = gather_or_raise(lambda: {split.name: repeated_targets(split, partition) for split in splits})
+        return {split.name: np.concatenate([part[split.name] for part in parts]) for split in splits}
 
     def validation_metrics(self, model: nn.Module, between: BatchCallback) -> Metrics:
         """Return the validation metrics over the full catalogue, or of ratings; {} without validation data."""
@@ -103,7 +102,7 @@ class Evaluator:
         return to_metrics(ranker.rank(self.dataset.splits[VALIDATION], ["full"]), self.ks)
 
     def ranks(
-        self, model: nn.Module | Scorer, held_out: Mapping[str, HeldOut], between: BatchCallback
+        self, model: nn.Module | Scorer, held_out: Mapping[str, Bools], between: BatchCallback
     ) -> dict[str, Ranking]:
         """Return the rankings by their names in the report.
 
@@ -153,7 +152,7 @@ class Evaluator:
             lambda: {name: loss_without(ranks[TEST], of, self._main_protocol) for name, of in without.items()}
         )
 
-    def n_batches(self, held_out: Mapping[str, HeldOut]) -> int:
+    def n_batches(self, held_out: Mapping[str, Bools]) -> int:
         """Return the number of calls of `between` in `ranks`, `feature_differences` and `ratings`."""
         # All scorers have as many batches; this one counts nothing.
         ranker = self._ranker(PopularityScorer(self.dataset.popularity, self.counting.partition))
@@ -165,20 +164,20 @@ class Evaluator:
         n_counted = sum(map(self.counting.n_parts, kinds))
         return n_ranked + n_rated + n_counted + len(self.features) * n_without
 
-    def results(self, ranks: Mapping[str, Ranking], held_out: Mapping[str, HeldOut]) -> dict[str, Any]:
+    def results(self, ranks: Mapping[str, Ranking], held_out: Mapping[str, Bools]) -> dict[str, Any]:
         """Return the report's `intervals`, `slices` and metrics of all `ranks`, on all processes.
 
         The results of the baselines are grouped in one entry.
         """
         return on_rank_zero(lambda: self._results(ranks, held_out))
 
-    def write_ranks(self, folder: Path, ranks: Mapping[str, Ranking], held_out: Mapping[str, HeldOut]) -> None:
+    def write_ranks(self, folder: Path, ranks: Mapping[str, Ranking], held_out: Mapping[str, Bools]) -> None:
         """Write the model's ranks of each held-out split as files in `folder`. Raises `OSError`."""
         of_model = {split: ranks[split].ranks for split in held_out}
-        facts = {split: Facts.of(self.dataset, split, of_split.repeated) for split, of_split in held_out.items()}
+        facts = {split: Facts.of(self.dataset, split, repeated) for split, repeated in held_out.items()}
         write_ranks(folder, self.dataset, of_model, facts)
 
-    def _results(self, ranks: Mapping[str, Ranking], held_out: Mapping[str, HeldOut]) -> dict[str, Any]:
+    def _results(self, ranks: Mapping[str, Ranking], held_out: Mapping[str, Bools]) -> dict[str, Any]:
         results = self._nested({name: of.metrics(self.ks) for name, of in ranks.items()})
         if ranks:
             intervals = self._nested({name: of.intervals(self.ks) for name, of in ranks.items()})
@@ -187,7 +186,7 @@ class Evaluator:
                 results["strongest_baseline"] = comparison
             results["intervals"] = {"confidence": CONFIDENCE, "resamples": RESAMPLES, **intervals}
         if TEST in ranks and "full" in ranks[TEST].ranks:
-            facts = Facts.of(self.dataset, TEST, held_out[TEST].repeated)
+            facts = Facts.of(self.dataset, TEST, held_out[TEST])
             of_baselines = {kind: ranks[name].ranks["full"] for kind, name in self._names.items() if name in ranks}
             results["slices"] = {TEST: slices(facts, ranks[TEST].ranks["full"], self.dataset.popularity, of_baselines)}
         return results

@@ -316,24 +316,13 @@ def _negatives(rows: Rows, protocol: str) -> npt.NDArray[np.int32]:
     return np.where(rows.are_left_out(protocol)[:, None], rows.targets[:, None], rows.negatives[protocol])
 
 
-class HeldOut(NamedTuple):
-    """Hold facts about the N users of a split that do not depend on ranks.
-
-    `repeated` [N]: whether the target is in the user's history; `left_out` [N]: whether the user has no negatives.
-    """
-
-    repeated: Bools
-    left_out: Bools
-
-    @classmethod
-    def of(cls, split: EvaluationSplit, partition: Partition) -> "HeldOut":
-        """Return the facts about this process's part of the rows of `split`, read in bounded memory."""
-        part = partition.of(len(split))
-        repeated, left_out = (np.zeros(len(part), bool) for _ in range(2))
-        for where in chunks(len(part), USERS_PER_PASS):
-            rows = split.read(np.array(part[where]))
-            repeated[where], left_out[where] = rows.are_repeated(), rows.are_left_out("popular")
-        return cls(repeated, left_out)
+def repeated_targets(split: EvaluationSplit, partition: Partition) -> Bools:
+    """Return for each user [N] of this process's part of `split` whether its target is in its history."""
+    part = partition.of(len(split))
+    repeated = np.zeros(len(part), bool)
+    for where in chunks(len(part), USERS_PER_PASS):
+        repeated[where] = split.read(np.array(part[where])).are_repeated()
+    return repeated
 
 
 def to_metrics(ranks: Ranks, ks: Sequence[int]) -> Metrics:

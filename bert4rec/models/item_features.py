@@ -281,10 +281,7 @@ def csr_pair(columns: Tensor, offsets: Tensor, weights: Tensor, width: int) -> t
     """Return the sparse matrix [n, width] of bags, those of a row from its `offsets` [n] on, and its transpose."""
     n, rows = len(offsets), rows_of_bags(offsets, len(columns))
     order = torch.argsort(columns, stable=True)
-    return (
-        csr(rows, columns, weights, (n, width)),
-        csr(columns[order], rows[order], weights[order], (width, n)),
-    )
+    return (csr(rows, columns, weights, (n, width)), csr(columns[order], rows[order], weights[order], (width, n)))
 
 
 def csr(rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:

@@ -83,7 +83,6 @@ def describe_rows(
         "time_span": list(survey.time_span) if survey.time_span else None,
         "train_positions": int(survey.train_counts.sum()),
         "has_times": "time" in ordered.parts.columns,
-        "has_target_times": "time" in ordered.parts.columns,
         "has_ratings": "rating" in ordered.parts.columns,
         **({EVENTS: dict(zip_longest(kinds, survey.event_counts, fillvalue=0))} if kinds else {}),
     }

@@ -7,11 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from bert4rec.prepare.columns import (
-    NEARLY_ALL,
-    are_columns_swapped,
-    find_excel_days,
-)
+from bert4rec.prepare.columns import NEARLY_ALL, are_columns_swapped, find_excel_days
 from bert4rec.prepare.sources import Interactions
 from bert4rec.prepare.tables import FIRST_ROWS
 from bert4rec.prepare.times import YEAR, moment

@@ -19,12 +19,7 @@ from bert4rec.prepare.sources import SOURCES
 from bert4rec.prepare.writer import new_dataset, write_items, write_metadata
 from bert4rec.runtime.errors import DataError, pluralize
 
-OF_THE_FOLDER = (
-    "format_version",
-    "created_at",
-    "files",
-    "fingerprint",
-)  # entries of `metadata.json` that are made anew
+OF_THE_FOLDER = ("format_version", "created_at", "files", "fingerprint")  # of `metadata.json`, made anew
 
 logger = logging.getLogger(__name__)
 

@@ -330,10 +330,7 @@ def write_histories(
     names = histories.columns
     has = {f"has_{name}s": name in names for name in ("time", "rating", "event")}
     columns = history_columns(**has)
-    writers = [
-        FolderWriter(folder / HISTORIES, columns),
-        FolderWriter(folder / NEGATIVE_ITEMS, NEGATIVE_COLUMNS),
-    ]
+    writers = [FolderWriter(folder / HISTORIES, columns), FolderWriter(folder / NEGATIVE_ITEMS, NEGATIVE_COLUMNS)]
     held_out: HeldOutCounts = Counter()
     split = partial(split_block, rule=rule, survey=survey, n_negatives=n_negatives, seed=seed)
     with progress.stage("write", histories.n_rows) as stage:

@@ -48,10 +48,7 @@ REWRITTEN = [
     (re.compile(r"\s+"), " "),
 ]
 
-METRICS = {
-    "full": (("HR@10", OTHERS[0]), ("NDCG@10", MODEL)),
-    "ratings": (("MAE", OTHERS[0]), ("RMSE", MODEL)),
-}
+METRICS = {"full": (("HR@10", OTHERS[0]), ("NDCG@10", MODEL)), "ratings": (("MAE", OTHERS[0]), ("RMSE", MODEL))}
 COLOURS = {
     MODEL_KIND: MODEL, "popularity": POPULARITY, BEST_POSSIBLE: BEST, "markov": OTHERS[0],
     "recent_popularity": OTHERS[1], "transition_graph": OTHERS[2], "content_neighbours": OTHERS[3],

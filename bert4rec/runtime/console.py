@@ -39,6 +39,13 @@ def log_to_terminal(*, is_shown: bool = True, stream: str = "stdout", outlives_r
     package.propagate = False  # libraries add a handler to the root logger, which would repeat every line
 
 
+def hide_warnings() -> None:
+    """Hide the warnings of libraries, but not their errors."""
+    warnings.simplefilter("ignore")
+    for name in NOISY:
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
 @contextmanager
 def quiet_libraries(*names: str) -> Iterator[None]:
     """Silence the warnings of libraries in a block, and restore loggers and environment variables after it.
@@ -80,20 +87,17 @@ class ProgressBar:
     """Shows the progress of a `with` block: a bar at the bottom of a terminal, else regular lines, or events.
 
     `done` of the `total` units were finished before. `form` is the format of the bar (`BAR`, `NO_BAR`). At the end the
-    bar `stays` or is removed. With `seconds`, a terminal gets lines at this interval instead of a bar.
+    bar `stays` or is removed.
     """
 
-    def __init__(
-        self, total: int, *, done: int = 0, form: str = BAR, stays: bool = False, seconds: float | None = None
-    ) -> None:
+    def __init__(self, total: int, *, done: int = 0, form: str = BAR, stays: bool = False) -> None:
         self._total, self._first, self._form, self._stays = max(1, total), done, form, stays
-        self._seconds_between_lines = seconds
         self._bar: Any = None
 
     def __enter__(self) -> Self:
         self._began = self._shown_at = time.monotonic()
-        has_events, seconds = EVENTS in os.environ, self._seconds_between_lines
-        if not has_events and seconds is None and sys.stderr.isatty() and logger.isEnabledFor(logging.INFO):
+        has_events = EVENTS in os.environ
+        if not has_events and sys.stderr.isatty() and logger.isEnabledFor(logging.INFO):
             from tqdm import tqdm  # imported only by commands that show a bar
 
             options: dict[str, Any] = {"bar_format": self._form, "ncols": _columns(), "leave": self._stays}
@@ -101,9 +105,7 @@ class ProgressBar:
             _bars.append(self._bar)  # first, so that an interrupt while it is drawn finds it
             self._bar.delay = 0
             self._bar.refresh()
-        self._pause = SECONDS_BETWEEN_LINES if seconds is None else seconds
-        if has_events or self._bar is not None:
-            self._pause = SECONDS_BETWEEN_BARS
+        self._pause = SECONDS_BETWEEN_BARS if has_events or self._bar is not None else SECONDS_BETWEEN_LINES
         return self
 
     def __exit__(self, *_: object) -> None:

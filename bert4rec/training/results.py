@@ -20,7 +20,6 @@ from bert4rec.dataset.histories import Bools
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.evaluator import BatchCallback, Evaluator, Example
 from bert4rec.evaluation.intervals import Ranking, hits_by_rank
-from bert4rec.evaluation.ranker import HeldOut
 from bert4rec.evaluation.scorers import Scorer
 from bert4rec.inference.histories import ItemIds
 from bert4rec.report.figures import FORMAT_VERSION, write_json
@@ -47,13 +46,13 @@ logger = logging.getLogger(__name__)
 class EvaluationResult:
     """Hold the result of an evaluation: `ranks` by their names in the report, and the `figures`."""
 
-    held_out: Mapping[str, HeldOut]
+    held_out: Mapping[str, Bools]
     ranks: Mapping[str, Ranking]
     figures: Mapping[str, Any]
 
 
 def evaluate_model(
-    evaluator: Evaluator, model: nn.Module | Scorer, held_out: Mapping[str, HeldOut], between: BatchCallback
+    evaluator: Evaluator, model: nn.Module | Scorer, held_out: Mapping[str, Bools], between: BatchCallback
 ) -> EvaluationResult:
     """Return the ranks and figures of `model` on everything that is `held_out`; every rank calls this."""
     ranks = evaluator.ranks(model, held_out, between)
@@ -69,7 +68,7 @@ def make_report(evaluator: Evaluator, result: EvaluationResult, model: Model, *,
     """Return the part of a report that every run has: the dataset, the `model` and the `result`."""
     report: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
-        "dataset": _about_dataset(evaluator.dataset, result.held_out),
+        "dataset": _about_dataset(evaluator.dataset, result.held_out.keys()),
         "kind": model.kind,
         "model": KINDS[model.kind].title + WITH_TIMES[model.times] * model.knows_times,
         **({"times": model.times} if model.knows_times else {}),
@@ -84,7 +83,7 @@ def make_report(evaluator: Evaluator, result: EvaluationResult, model: Model, *,
     return report | {name: reason for name, reason in reasons.items() if reason}
 
 
-def _about_dataset(dataset: Dataset, held_out: Mapping[str, HeldOut]) -> dict[str, Any]:
+def _about_dataset(dataset: Dataset, splits: Iterable[str]) -> dict[str, Any]:
     metadata = dataset.metadata
     return {
         **{key: metadata[key] for key in ("source", "users", "items", "rows", "fingerprint")},
@@ -94,8 +93,7 @@ def _about_dataset(dataset: Dataset, held_out: Mapping[str, HeldOut]) -> dict[st
         "findings": [finding._asdict() for finding in findings(metadata)],
         "file": metadata.get("created_from", {}).get("name", ""),
         "file_sha256": metadata.get("created_from", {}).get("sha256", ""),
-        "repeated_targets": {split: _count(users.repeated) for split, users in held_out.items()},
-        "left_out": {split: _count(users.left_out) for split, users in held_out.items()},
+        **{name: {split: metadata[name][split] for split in splits} for name in ("repeated_targets", "left_out")},
     }
 
 
@@ -135,11 +133,6 @@ def about_plan(plan: Plan) -> dict[str, Any]:
         },
         "shards": [part._asdict() for part in plan.shards],
     }
-
-
-def _count(users: Bools) -> dict[str, int]:
-    """Return the number of users that are True, and of all users."""
-    return {"users": int(users.sum()), "of": len(users)}
 
 
 def described(dataset: Dataset, examples: Sequence[Example]) -> dict[str, Any]:

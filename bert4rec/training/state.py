@@ -11,13 +11,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 
 from torch import nn
 
-from bert4rec.checkpoint.contents import (
-    CheckpointManager,
-    Weights,
-    load_random_states,
-    moments,
-    random_states,
-)
+from bert4rec.checkpoint.contents import CheckpointManager, Weights, load_random_states, moments, random_states
 from bert4rec.checkpoint.run_folder import read_metadata
 from bert4rec.checkpoint.store import load, verify
 from bert4rec.checkpoint.stored_tensors import LATEST, MODEL

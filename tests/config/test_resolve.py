@@ -50,12 +50,13 @@ def test_weights_are_averaged_at_a_constant_rate(changes: dict[str, Any], age: f
     assert resolve(config, "cpu", Facts(100)).training.average_age == age
 
 
-@pytest.mark.parametrize(
-    ("precision", "device", "n_warnings"), [("bf16", "cpu", 1), ("bf16", "cuda", 0), ("fp32", "cpu", 0)]
-)
-def test_a_precision_that_is_slower_on_a_device_is_warned_of(precision: str, device: str, n_warnings: int) -> None:
-    config = load_config(None, {"training.precision": precision})
-    assert len([*slow_settings(resolve(config, device, Facts(100)))]) == n_warnings
+@pytest.mark.parametrize("key", ["training.precision", "training.compile"])
+def test_what_is_slower_on_cpu_is_warned_of_there(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    slow = load_config(None, {key: {"training.precision": "bf16", "training.compile": True}[key]})
+    assert [f"{key} = " in warning for warning in slow_settings(resolve(slow, "cpu", Facts(100)))] == [True]
+    for config, device in ((slow, "cuda"), (load_config(None, {}), "cpu")):
+        assert [*slow_settings(resolve(config, device, Facts(100)))] == []
 
 
 @pytest.mark.parametrize(("kind", "chosen"), [("sasrec", True), ("bert4rec", False)])

@@ -15,7 +15,7 @@ from bert4rec.dataset.format import LEFT_OUT
 from bert4rec.dataset.histories import EvaluationSplit
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.metrics import MISSED
-from bert4rec.evaluation.ranker import HeldOut, Ranker, Ranks, to_metrics
+from bert4rec.evaluation.ranker import Ranker, Ranks, repeated_targets, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.evaluation.tiles import Catalogue
 from bert4rec.feed.batch import Lookup
@@ -125,9 +125,8 @@ def test_who_has_too_few_unseen_items_is_left_out(log_dataset: Dataset, split_na
 def test_a_log_by_hand(log_dataset: Dataset) -> None:
     """By popularity the items come in the order 5, 4, 1, 2, 3, 6, 7, 8."""
     test = log_dataset.splits["test"]
-    held_out = HeldOut.of(test, Partition())
-    assert held_out.repeated.tolist() == [True, False, True, False, False, True]
-    assert held_out.left_out.tolist() == [False, False, False, True, False, True]
+    assert repeated_targets(test, Partition()).tolist() == [True, False, True, False, False, True]
+    assert test.read(np.arange(6)).are_left_out("popular").tolist() == [False, False, False, True, False, True]
     ranks = rank_by_popularity(log_dataset)
     kept = rank_by_popularity(log_dataset, leaves_out_seen=False)["full"]
     assert kept.tolist() == [3, 6, 7, 8, 7, 8]

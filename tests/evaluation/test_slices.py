@@ -15,7 +15,7 @@ from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.evaluation import slices as slices_module
 from bert4rec.evaluation.intervals import rank_intervals
 from bert4rec.evaluation.metrics import ranking_metrics
-from bert4rec.evaluation.ranker import HeldOut
+from bert4rec.evaluation.ranker import repeated_targets
 from bert4rec.evaluation.slices import Facts, slices, write_ranks
 from bert4rec.runtime.collectives import Partition
 from tests.conftest import LOG, prepare_log
@@ -85,7 +85,7 @@ def test_each_slice_has_the_baseline_that_is_the_strongest_there() -> None:
 
 
 def facts_of(dataset: Dataset) -> dict[str, Facts]:
-    return {"test": Facts.of(dataset, "test", HeldOut.of(dataset.splits["test"], Partition()).repeated)}
+    return {"test": Facts.of(dataset, "test", repeated_targets(dataset.splits["test"], Partition()))}
 
 
 RANKS_OF_LOG = {

@@ -69,7 +69,7 @@ def test_of_all_processes_but_the_first_nothing_is_seen(capsys: Capture) -> None
     log_to_terminal(is_shown=False)
     LOGGER.info("a line")
     LOGGER.warning("a warning")
-    with ProgressBar(10, seconds=0.0) as bar:
+    with ProgressBar(10) as bar:
         bar.show(1, "a line")
     assert capsys.readouterr() == ("", "")
     assert screen(run(is_shown=False)) == ["READY^Cinterrupted", ""]
@@ -102,19 +102,16 @@ def test_where_nobody_reads_any_more_only_a_training_goes_on(monkeypatch: Patch)
 def test_a_line_is_due_some_seconds_after_the_one_before(monkeypatch: Patch, capsys: Capture) -> None:
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    usual, often = ProgressBar(10, done=2), ProgressBar(10, seconds=3.0)
+    bar = ProgressBar(10, done=2)
     now = 200.0
-    with usual, often:
-        assert not usual.is_due()
-        now = 203.0
-        assert often.is_due()
-        assert not usual.is_due()
+    with bar:
+        assert not bar.is_due()
         now = 200.0 + console.SECONDS_BETWEEN_LINES
-        assert usual.is_due()
-        usual.show(4, "4 of 10", line="step 4")
-        often.show(4, "4 of 10")
-        assert not usual.is_due()
-        assert (usual.seconds, usual.seconds_left(4), usual.seconds_left(12)) == (10.0, 30.0, 0.0)
+        assert bar.is_due()
+        bar.show(4, "4 of 10", line="step 4")
+        assert not bar.is_due()
+        bar.show(4, "4 of 10")
+        assert (bar.seconds, bar.seconds_left(4), bar.seconds_left(12)) == (10.0, 30.0, 0.0)
     assert capsys.readouterr() == ("step 4\n4 of 10\n", "")
 
 
