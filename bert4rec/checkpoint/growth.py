@@ -20,9 +20,10 @@ from torch import Tensor
 
 from bert4rec.checkpoint.store import load, save
 from bert4rec.checkpoint.stored_tensors import LATEST, MODEL, StoredTensors
-from bert4rec.dataset.histories import Histories, Ints, Rows
+from bert4rec.dataset.histories import Histories, Rows
 from bert4rec.feed.batch import tensors_of
 from bert4rec.models import names
+from bert4rec.runtime.arrays import Int32s
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.memory import host_memory
 from bert4rec.sharding.torchrec_internals import of_one_shard
@@ -85,7 +86,7 @@ class Part(NamedTuple):
 
 
 def initialize_new_items(
-    tensors: Mapping[str, Tensor], histories: Histories, popularity: Ints, *, n_known: int, embed_dim: int
+    tensors: Mapping[str, Tensor], histories: Histories, popularity: Int32s, *, n_known: int, embed_dim: int
 ) -> int:
     """Fill the zero rows of the items after the first `n_known`, and return how many have no known neighbour.
 
@@ -136,7 +137,7 @@ def _average(parts: Sequence[Part], histories: Histories) -> Tensor:
     return counts
 
 
-def _complete(weights: Mapping[str, Part], is_beside_known: Tensor, popularity: Ints, *, embed_dim: int) -> None:
+def _complete(weights: Mapping[str, Part], is_beside_known: Tensor, popularity: Int32s, *, embed_dim: int) -> None:
     """Scale the new vectors of `weights` (parameter → rows), and fit the new biases."""
     for part in (weights[name] for name in (names.TABLE, names.HEAD) if name in weights):
         _stretch(Part(part.known[:, :embed_dim], part.new[:, :embed_dim]), is_beside_known)
@@ -154,7 +155,7 @@ def _stretch(vectors: Part, is_beside_known: Tensor) -> None:
     vectors.new.mul_(torch.where(is_beside_known, LENGTH * lengths.mean() / new_lengths, 1.0)[:, None]).add_(mean)
 
 
-def _fit_bias(biases: Part, popularity: Ints) -> None:
+def _fit_bias(biases: Part, popularity: Int32s) -> None:
     """Set the new biases [n] by a linear regression of the known ones on log(1 + popularity)."""
     known, new = torch.from_numpy(np.log1p(popularity)).split([len(biases.known), len(biases.new)])
     known_biases = biases.known.double()

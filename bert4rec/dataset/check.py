@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from bert4rec.config.recognition import what_is
 from bert4rec.dataset import format
 from bert4rec.dataset.item_features import ARRAYS, FOLDER
+from bert4rec.runtime.arrays import Array, Int64s
 from bert4rec.runtime.console import NO_BAR, ProgressBar
 from bert4rec.runtime.errors import DataError, in_one_line
 
@@ -31,8 +31,6 @@ KEYS_AT_ONCE = 1 << 24  # hashes of original ids compared in one pass, 8 bytes e
 COUNTS = ("rows", "train_positions", "validation_users", "test_users")
 COUNT, IDS = range(2**63), range(1, format.MOST_IDS + 1)
 
-Array: TypeAlias = NDArray[Any]
-Ints: TypeAlias = NDArray[np.int64]
 Types: TypeAlias = Mapping[str, pa.DataType]
 
 
@@ -147,11 +145,11 @@ class _Rows:
     def __init__(self, place: Path, types: Types) -> None:
         self._place, self._batches, self._id_name = place, _batches(place, types), next(iter(types))
         self._waiting, self._first = pa.schema([*types.items()]).empty_table(), 0
-        self.ids: Ints = np.zeros(0, np.int64)
+        self.ids: Int64s = np.zeros(0, np.int64)
         self.values: dict[str, Array] = {}
-        self.lengths: dict[str, Ints] = {}
+        self.lengths: dict[str, Int64s] = {}
 
-    def read(self, ids: Ints, which: str, *, is_last: bool) -> None:
+    def read(self, ids: Int64s, which: str, *, is_last: bool) -> None:
         """Read the next rows; raise `DataError` unless there is one for each of `ids` and, if `is_last`, no more."""
         self._first += len(self.ids)
         while len(self._waiting) <= len(ids) and (batch := next(self._batches, None)) is not None:
@@ -169,7 +167,7 @@ class _Rows:
             expected = f"{self._id_name} {ids[len(self.ids)]}, the next" if is_missing else "the end, after the last"
             raise DataError(f"{self._place}: row {self._first + len(self.ids)}: must be {expected} {which}; {REMAKE}")
 
-    def rows(self, column: str) -> Ints:
+    def rows(self, column: str) -> Int64s:
         """Return for each element of a column of lists the index of its row."""
         return np.repeat(np.arange(len(self.ids)), self.lengths[column])
 
@@ -229,7 +227,7 @@ class _Content:
                 if bar.is_due():
                     bar.show(stop, f"checked {stop:,} of {n_users:,} users ({stop / n_users:.0%})")
 
-    def _check_lists(self, part: _Rows, counts: Ints) -> None:
+    def _check_lists(self, part: _Rows, counts: Int64s) -> None:
         """Raise `DataError` for lists of another length, and for invalid item ids, times, ratings or events."""
         for name, lengths in part.lengths.items():
             part.refuse(lengths != counts, f"{name} has {{}} elements, {format.USERS} counts {{}}", lengths, counts)
@@ -276,7 +274,7 @@ class _Content:
             part.refuse(part.values[name] != expected, problem, expected, n_items, column=name)
         self._counts["eligible"] += int(is_eligible.sum())
 
-    def _places_of_targets(self, part: _Rows, n_before: Ints) -> tuple[Ints, Ints]:
+    def _places_of_targets(self, part: _Rows, n_before: Int64s) -> tuple[Int64s, Int64s]:
         """Return the place of the test target of each history, and of what may be its validation target, or -1.
 
         `n_before` interactions come before the instant of a split by time.
@@ -291,7 +289,7 @@ class _Content:
         is_by_time = self._split == "time"
         numbers = np.bincount(rows[places < n_before[rows]], minlength=len(n_items)) if is_by_time else counts - 1
 
-        def place(numbers: Ints, least: int) -> Ints:
+        def place(numbers: Int64s, least: int) -> Int64s:
             is_there = (numbers >= 0) & (numbers < counts) & (self._split != "none")
             found = np.full(len(n_items), format.NO_TARGET, np.int64)
             found[is_there] = places[(np.cumsum(counts) - counts + numbers)[is_there]]

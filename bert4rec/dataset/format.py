@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from bert4rec.dataset.findings import findings
+from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.errors import DataError
 
 DATASET_FORMAT = 2  # version of the dataset folder
@@ -120,7 +120,7 @@ def target_kinds(folder: Path, metadata: Mapping[str, Any]) -> list[int]:
 WIDTH = 40  # characters of the longest bar
 
 
-def lengths_of(lengths: NDArray[np.int64]) -> dict[str, Any]:
+def lengths_of(lengths: Int64s) -> dict[str, Any]:
     """Return minimum, median, third quartile, mean, maximum, and a histogram by powers of two: `[from, to, users]`.
 
     >>> lengths_of(np.array([1, 2, 3, 3]))["histogram"]

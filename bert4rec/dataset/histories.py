@@ -5,10 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from bert4rec.dataset.format import (
@@ -22,16 +21,10 @@ from bert4rec.dataset.format import (
     STATE,
     TIMES,
 )
+from bert4rec.runtime.arrays import Array, Bools, Float32s, Int32s, Int64s
 from bert4rec.runtime.errors import DataError
 
 REMAKE = "make it again with `bert4rec prepare` and the same settings"
-
-Array: TypeAlias = npt.NDArray[Any]
-Ints: TypeAlias = npt.NDArray[np.int32]
-Indices: TypeAlias = npt.NDArray[np.int64]
-
-Bools: TypeAlias = npt.NDArray[np.bool_]
-Floats: TypeAlias = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -45,13 +38,13 @@ class Rows:
     numbers.
     """
 
-    items: Ints
-    lengths: Indices
-    targets: Ints | None = None
-    negatives: Mapping[str, Ints] | None = None
-    users: Ints | None = None
-    times: Indices | None = None
-    target_times: Indices | None = None
+    items: Int32s
+    lengths: Int64s
+    targets: Int32s | None = None
+    negatives: Mapping[str, Int32s] | None = None
+    users: Int32s | None = None
+    times: Int64s | None = None
+    target_times: Int64s | None = None
     events: Array | None = None
 
     def are_repeated(self) -> Bools:
@@ -103,36 +96,36 @@ class Histories(_SmallPickle):
         return RATINGS in self._columns.names
 
     @cached_property
-    def users(self) -> Ints:
+    def users(self) -> Int32s:
         """Return the user of each row [N]."""
         return self._columns.numbers("user")
 
     @property
-    def lengths(self) -> Indices:
+    def lengths(self) -> Int64s:
         """Return the number of interactions of each row [N]."""
         return self._columns.lengths("items")
 
-    def lengths_at(self, rows: Indices) -> Indices:
+    def lengths_at(self, rows: Int64s) -> Int64s:
         """Return the number of interactions [B] of the histories at `rows` [B]."""
         return self._columns.lengths_at("items", rows)
 
-    def users_at(self, rows: Indices) -> Ints:
+    def users_at(self, rows: Int64s) -> Int32s:
         """Return the users [B] of the histories at `rows` [B]."""
         return self._columns.numbers_at("user", rows)
 
-    def n_train_at(self, rows: Indices) -> Indices:
+    def n_train_at(self, rows: Int64s) -> Int64s:
         """Return the number of training interactions [B] of the histories at `rows` [B], without a check."""
         return self._columns.numbers_at("n_train", rows).astype(np.int64)
 
     @property
-    def n_train(self) -> Indices:
+    def n_train(self) -> Int64s:
         """Return the number of training interactions of each row [N]. Raises `DataError`."""
         n_train = self._columns.numbers("n_train").astype(np.int64)
         self._refuse("n_train", (n_train < 0) | (n_train > self.lengths))
         return n_train
 
     @property
-    def n_train_with_target(self) -> Indices:
+    def n_train_with_target(self) -> Int64s:
         """Return `n_train` [N], but 0 for a row whose training part has no target. Raises `DataError`."""
         n_train = self.n_train
         if not self.target_kinds:
@@ -140,13 +133,13 @@ class Histories(_SmallPickle):
         has_target = self._columns.counts(EVENTS, self.target_kinds, n_train) > 0
         return np.where(has_target, n_train, 0)
 
-    def targets(self, split: str) -> Indices:
+    def targets(self, split: str) -> Int64s:
         """Return the position of each row's target [N] of an evaluation split, or `NO_TARGET`. Raises `DataError`."""
         places = self._columns.numbers(split).astype(np.int64)
         self._refuse(split, (places != NO_TARGET) & ((places < 1) | (places >= self.lengths)))
         return places
 
-    def read(self, rows: Indices, starts: Indices, stops: Indices) -> Rows:
+    def read(self, rows: Int64s, starts: Int64s, stops: Int64s) -> Rows:
         """Return the interactions `starts` to `stops` [B] of the histories at `rows` [B].
 
         Raises `DataError` for an id that is not in the item table: TorchRec would silently accept it.
@@ -156,31 +149,31 @@ class Histories(_SmallPickle):
         events = self._columns.slices(EVENTS, rows, starts, stops) if self.kinds else None
         return Rows(items, stops - starts, times=times, events=events)
 
-    def all_times(self) -> Iterator[Indices]:
+    def all_times(self) -> Iterator[Int64s]:
         """Yield the seconds of all interactions, part by part."""
         return self._columns.values(TIMES)
 
-    def times(self, rows: Indices, starts: Indices, stops: Indices) -> Indices:
+    def times(self, rows: Int64s, starts: Int64s, stops: Int64s) -> Int64s:
         """Return the seconds [total] of the interactions that `read` returns."""
         return self._columns.slices(TIMES, rows, starts, stops)
 
-    def items_at(self, rows: Indices, places: Indices) -> Ints:
+    def items_at(self, rows: Int64s, places: Int64s) -> Int32s:
         """Return the item [B] at each of `places` [B] in the histories at `rows` [B]. Raises `DataError` as `read`."""
         return self.items(self._columns.elements("items", rows, places))
 
-    def times_at(self, rows: Indices, places: Indices) -> Indices:
+    def times_at(self, rows: Int64s, places: Int64s) -> Int64s:
         """Return the seconds [B] at `places` [B] in the histories at `rows` [B]."""
         return self._columns.elements(TIMES, rows, places)
 
-    def events_at(self, rows: Indices, places: Indices) -> Array:
+    def events_at(self, rows: Int64s, places: Int64s) -> Array:
         """Return the numbers of the kinds of events [B] at `places` [B] in the histories at `rows` [B]."""
         return self._columns.elements(EVENTS, rows, places)
 
-    def ratings_at(self, rows: Indices, places: Indices) -> Floats:
+    def ratings_at(self, rows: Int64s, places: Int64s) -> Float32s:
         """Return the ratings [B] at `places` [B] in the histories at `rows` [B]."""
         return self._columns.elements(RATINGS, rows, places)
 
-    def items(self, ids: Ints, *, place: str = "") -> Ints:
+    def items(self, ids: Int32s, *, place: str = "") -> Int32s:
         """Return `ids`; raise `DataError` if one is no item, naming the column `place` (default: items)."""
         if not len(ids) or (ids.min() >= 0 and ids.max() < self._n_items):
             return ids
@@ -219,23 +212,23 @@ class TrainingWindows(_SmallPickle):
         n_overlaps = len(self) - (n_train > 0).sum()
         return float(n_train.sum() + n_overlaps * (self._max_len - self._step)) / max(1, len(self))
 
-    def lengths(self, indices: Indices) -> Indices:
+    def lengths(self, indices: Int64s) -> Int64s:
         """Return the number of items [B] of the windows at `indices` [B]."""
         _, starts, stops = self._bounds(indices)
         return stops - starts
 
-    def read(self, indices: Indices) -> Rows:
+    def read(self, indices: Int64s) -> Rows:
         """Return the windows at `indices` [B], in that order. Raises `DataError` for an id that is no item."""
         return self.histories.read(*self._bounds(indices))
 
     @cached_property
-    def _ends(self) -> Indices:
+    def _ends(self) -> Int64s:
         """Return the cumulative number of windows, up to and including each history [N]."""
         n_train = self.histories.n_train_with_target
         n_more = np.maximum(0, -(-(n_train - self._max_len) // self._step))
         return np.cumsum(np.where(n_train > 0, 1 + n_more, 0))
 
-    def _bounds(self, indices: Indices) -> tuple[Indices, Indices, Indices]:
+    def _bounds(self, indices: Int64s) -> tuple[Int64s, Int64s, Int64s]:
         """Return the row of each window [B], and its start and stop in the history."""
         rows = np.searchsorted(self._ends, indices, side="right")
         n_later = self._ends[rows] - 1 - indices
@@ -255,11 +248,11 @@ class TrainingPairs(_SmallPickle):
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
-    def events(self, numbers: Indices) -> Array:
+    def events(self, numbers: Int64s) -> Array:
         """Return the numbers of the kinds of events [B] of the pairs with the `numbers` [B]."""
         return self.histories.events_at(*self._places(numbers))
 
-    def read(self, numbers: Indices, *, with_ratings: bool = False) -> tuple[Ints, Ints, Floats | None]:
+    def read(self, numbers: Int64s, *, with_ratings: bool = False) -> tuple[Int32s, Int32s, Float32s | None]:
         """Return users, items and, `with_ratings`, ratings [B] of the pairs with the `numbers` [B].
 
         Raises `DataError` for an id that is no item.
@@ -268,13 +261,13 @@ class TrainingPairs(_SmallPickle):
         ratings = self.histories.ratings_at(rows, places) if with_ratings else None
         return self.histories.users_at(rows), self.histories.items_at(rows, places), ratings
 
-    def _places(self, numbers: Indices) -> tuple[Indices, Indices]:
+    def _places(self, numbers: Int64s) -> tuple[Int64s, Int64s]:
         """Return the row of each pair [B], and its place in the history."""
         rows = np.searchsorted(self._ends, numbers, side="right")
         return rows, numbers - self._ends[rows] + self.histories.n_train_at(rows)
 
     @cached_property
-    def _ends(self) -> Indices:
+    def _ends(self) -> Int64s:
         """Return the cumulative number of pairs, up to and including each history [N]."""
         return np.cumsum(self.histories.n_train)
 
@@ -291,24 +284,24 @@ class EvaluationSplit:
         return len(self._rows)
 
     @cached_property
-    def users(self) -> Ints:
+    def users(self) -> Int32s:
         """Return the user of each row [N]."""
         return self._histories.users[self._rows]
 
     @property
-    def last_times(self) -> Indices | None:
+    def last_times(self) -> Int64s | None:
         """Return the time of the last item before each target [N], in seconds; None if the dataset has no times."""
         return self._histories.times_at(self._rows, self._places - 1) if self._histories.has_times else None
 
-    def lengths(self, indices: Indices) -> Indices:
+    def lengths(self, indices: Int64s) -> Int64s:
         """Return the number of items [B] before the target in the histories at `indices` [B]."""
         return self._places[indices]
 
-    def targets(self, indices: Indices) -> Ints:
+    def targets(self, indices: Int64s) -> Int32s:
         """Return the targets [B] of the rows at `indices` [B]. Raises `DataError` for an id that is no item."""
         return self._histories.items_at(self._rows[indices], self._places[indices])
 
-    def read(self, indices: Indices) -> Rows:
+    def read(self, indices: Int64s) -> Rows:
         """Return the rows at `indices` [B], in that order. Raises `DataError` for an id that is no item."""
         histories, rows, places = self._histories, self._rows[indices], self._places[indices]
         before = histories.read(rows, np.zeros_like(places), places)
@@ -321,7 +314,7 @@ class EvaluationSplit:
             target_times=histories.times_at(rows, places) if histories.with_times else None,
         )
 
-    def _equally_many(self, name: str, rows: Indices) -> Ints:
+    def _equally_many(self, name: str, rows: Int64s) -> Int32s:
         """Return a column of lists as [B, n], an empty list as n NO_ITEM. Raises `DataError` for unequal lengths."""
         lengths = self._negatives.lengths_at(name, rows)
         n, has_some = int(lengths.max(initial=0)), lengths > 0
@@ -334,22 +327,22 @@ class EvaluationSplit:
         return padded
 
     @cached_property
-    def _targets(self) -> tuple[Indices, Indices]:
+    def _targets(self) -> tuple[Int64s, Int64s]:
         """Return the row of each held-out user [U] in the histories, and the position of the target there [U]."""
         places = self._histories.targets(self.name)
         rows = np.flatnonzero(places != NO_TARGET)
         return rows, places[rows]
 
     @property
-    def _rows(self) -> Indices:
+    def _rows(self) -> Int64s:
         return self._targets[0]
 
     @property
-    def _places(self) -> Indices:
+    def _places(self) -> Int64s:
         return self._targets[1]
 
     @cached_property
-    def _users_with_negatives(self) -> Ints:
+    def _users_with_negatives(self) -> Int32s:
         return self._negatives.numbers("user")
 
 
@@ -377,11 +370,11 @@ class Columns(_SmallPickle):
         """Return a plain column as one array [N], a copy."""
         return np.concatenate(self._numbers(name))
 
-    def numbers_at(self, name: str, rows: Indices) -> Array:
+    def numbers_at(self, name: str, rows: Int64s) -> Array:
         """Return the numbers [B] of a plain column at `rows` [B]."""
         return _gather(self._numbers(name), *self._find(rows))
 
-    def lengths(self, name: str) -> Indices:
+    def lengths(self, name: str) -> Int64s:
         """Return the lengths [N] of all lists of a column."""
         return np.concatenate([np.diff(offsets) for offsets in self._lists(name)[0]]).astype(np.int64)
 
@@ -389,7 +382,7 @@ class Columns(_SmallPickle):
         """Yield the elements of all lists of a column, by record batch."""
         return iter(self._lists(name)[1])
 
-    def counts(self, name: str, wanted: Sequence[int], stops: Indices) -> Indices:
+    def counts(self, name: str, wanted: Sequence[int], stops: Int64s) -> Int64s:
         """Return how many of the first `stops` [N] elements of each list [N] of a column are `wanted`."""
         counts, first = [np.empty(0, np.int64)], 0
         for offsets, values in zip(*self._lists(name), strict=True):
@@ -399,24 +392,24 @@ class Columns(_SmallPickle):
             first += len(starts)
         return np.concatenate(counts)
 
-    def lengths_at(self, name: str, rows: Indices) -> Indices:
+    def lengths_at(self, name: str, rows: Int64s) -> Int64s:
         """Return the lengths [B] of the lists at `rows` [B]."""
         (offsets, _), (chunks, places) = self._lists(name), self._find(rows)
         return (_gather(offsets, chunks, places + 1) - _gather(offsets, chunks, places)).astype(np.int64)
 
-    def slices(self, name: str, rows: Indices, starts: Indices, stops: Indices) -> Array:
+    def slices(self, name: str, rows: Int64s, starts: Int64s, stops: Int64s) -> Array:
         """Return the elements `starts` to `stops` [B] of the lists at `rows` [B], one after another [total]."""
         (offsets, values), (chunks, places) = self._lists(name), self._find(rows)
         first = _gather(offsets, chunks, places).astype(np.int64)
         bounds = zip(chunks.tolist(), (first + starts).tolist(), (first + stops).tolist(), strict=True)
         return np.concatenate([values[0][:0], *(values[chunk][start:stop] for chunk, start, stop in bounds)])
 
-    def elements(self, name: str, rows: Indices, places: Indices) -> Array:
+    def elements(self, name: str, rows: Int64s, places: Int64s) -> Array:
         """Return the elements at `places` [B] of the lists at `rows` [B]."""
         (offsets, values), (chunks, in_chunk) = self._lists(name), self._find(rows)
         return _gather(values, chunks, _gather(offsets, chunks, in_chunk) + places)
 
-    def _find(self, rows: Indices) -> tuple[Indices, Indices]:
+    def _find(self, rows: Int64s) -> tuple[Int64s, Int64s]:
         """Return the number of the record batch of each of `rows` [B], and the row's index in it."""
         chunks = np.searchsorted(self._first_rows, rows, side="right") - 1
         return chunks, rows - self._first_rows[chunks]
@@ -428,7 +421,7 @@ class Columns(_SmallPickle):
         arrays: list[Array] = self._opened[name]
         return arrays
 
-    def _lists(self, name: str) -> tuple[list[Ints], list[Array]]:
+    def _lists(self, name: str) -> tuple[list[Int32s], list[Array]]:
         """Return the offsets and the values of a column of lists, by record batch."""
         if name not in self._opened:
             lists = [self._list(name, batch[name]) for batch in self._batches]
@@ -436,10 +429,10 @@ class Columns(_SmallPickle):
         offsets, values = self._opened[name]
         return offsets, values
 
-    def _list(self, name: str, column: Any) -> tuple[Ints, Array]:
+    def _list(self, name: str, column: Any) -> tuple[Int32s, Array]:
         if not pa.types.is_list(column.type) or column.null_count:
             raise DataError(f"{self._folder}: column {name} has the type {column.type}, or a list is missing; {REMAKE}")
-        offsets: Ints = np.from_dlpack(column.offsets)  # type: ignore[assignment]
+        offsets: Int32s = np.from_dlpack(column.offsets)  # type: ignore[assignment]
         values = self._values(column.values)
         if len(column) and (offsets[0] < 0 or offsets[-1] > len(values) or (np.diff(offsets) < 0).any()):
             raise DataError(f"{self._folder}: column {name} is damaged; {REMAKE}")
@@ -455,7 +448,7 @@ class Columns(_SmallPickle):
         return {}
 
     @cached_property
-    def _first_rows(self) -> Indices:
+    def _first_rows(self) -> Int64s:
         return np.cumsum([0, *map(len, self._batches)], dtype=np.int64)
 
     @cached_property
@@ -468,7 +461,7 @@ class Columns(_SmallPickle):
         return [batch for path in files for batch in _mapped(path)]
 
 
-def _gather(chunks: Sequence[Array], numbers: Indices, places: Indices) -> Array:
+def _gather(chunks: Sequence[Array], numbers: Int64s, places: Int64s) -> Array:
     """Return the values [B] at `places` [B] of the `chunks` with the `numbers` [B]."""
     values, order = np.empty(len(numbers), chunks[0].dtype), np.argsort(numbers, kind="stable")
     for part in np.split(order, 1 + np.flatnonzero(np.diff(numbers[order]))) if len(order) else ():

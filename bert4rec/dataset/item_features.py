@@ -6,18 +6,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow.parquet as pq
 
+from bert4rec.runtime.arrays import Array, Float32s, Int64s
 from bert4rec.runtime.errors import DataError
 
 FOLDER = "item_features"
 VALUES = "values.parquet"  # the names of the values of categories
 NO_LETTER = re.compile(r"\W+")
 ARRAYS = ("offsets", "values", "weights", "vectors")
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
 
 
 class BagFeature(NamedTuple):
@@ -64,21 +61,21 @@ class FeatureRows(NamedTuple):
     [n, width].
     """
 
-    values: Ints
-    weights: Floats
-    lengths: Ints
-    vectors: Floats
+    values: Int64s
+    weights: Float32s
+    lengths: Int64s
+    vectors: Float32s
 
 
 class Bags(NamedTuple):
     """Hold the values of all items: those of item i from `offsets[i]` to `offsets[i + 1]`."""
 
-    offsets: Ints
-    values: Ints
-    weights: Floats
+    offsets: Int64s
+    values: Int64s
+    weights: Float32s
 
     @classmethod
-    def of(cls, features: Sequence[tuple[Ints, Ints]], *, n_items: int) -> "Bags":
+    def of(cls, features: Sequence[tuple[Int64s, Int64s]], *, n_items: int) -> "Bags":
         """Return the bags of `features`, each given as pairs of an item [N] and a value [N].
 
         >>> pairs = (np.array([0, 0, 0, 0, 1]), np.array([1, 2, 5, 6, 0])), (np.array([0, 1]), np.array([7, 8]))
@@ -95,11 +92,11 @@ class Bags(NamedTuple):
         return cls(offsets, values[order], weights[order])
 
 
-def write_bags(folder: Path, bags: Bags, vectors: Sequence[Floats]) -> None:
+def write_bags(folder: Path, bags: Bags, vectors: Sequence[Float32s]) -> None:
     """Write the features of all items into the dataset `folder`; `vectors` are those of each feature of that kind."""
     n_items = len(bags.offsets) - 1
     side_by_side = np.concatenate([np.zeros((n_items, 0), np.float32), *vectors], axis=1)
-    arrays: list[npt.NDArray[Any]] = [bags.offsets, bags.values.astype(np.int32), bags.weights, side_by_side]
+    arrays: list[Array] = [bags.offsets, bags.values.astype(np.int32), bags.weights, side_by_side]
     for name, array in zip(ARRAYS, arrays, strict=True):
         np.save(folder / FOLDER / f"{name}.npy", array)
 
@@ -110,7 +107,7 @@ class ItemFeatures:
     def __init__(self, folder: Path, about: Mapping[str, Mapping[str, Any]]) -> None:
         self.about = about
         self._folder = folder / FOLDER
-        self._arrays: dict[str, npt.NDArray[Any]] = {}
+        self._arrays: dict[str, Array] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_arrays": {}}  # another process maps the files itself
@@ -131,7 +128,7 @@ class ItemFeatures:
         """Return the sizes of all features."""
         return FeatureSizes(self.bags, sum(self.vector_widths.values()))
 
-    def read(self, items: Ints) -> FeatureRows:
+    def read(self, items: Int64s) -> FeatureRows:
         """Return the features of `items` [n]."""
         offsets = self._array("offsets")
         starts = offsets[items]
@@ -141,7 +138,7 @@ class ItemFeatures:
         values, weights = self._array("values")[places], self._array("weights")[places]
         return FeatureRows(values.astype(np.int64), weights, lengths, self._array("vectors")[items])
 
-    def categories_of(self, items: Ints) -> dict[str, list[str]]:
+    def categories_of(self, items: Int64s) -> dict[str, list[str]]:
         """Return for each feature of the kind category the names of the values of `items` [n]; "" for none."""
         if not any(of["kind"] == "category" for of in self.about.values()):
             return {}
@@ -154,7 +151,7 @@ class ItemFeatures:
                 found[name] = [names.get(number, "") for number in rows.values[is_own].tolist()]
         return found
 
-    def _array(self, name: str) -> npt.NDArray[Any]:
+    def _array(self, name: str) -> Array:
         if name not in self._arrays:
             path = self._folder / f"{name}.npy"
             try:

@@ -29,8 +29,9 @@ from bert4rec.dataset.format import (
     kinds_of,
     target_kinds,
 )
-from bert4rec.dataset.histories import REMAKE, EvaluationSplit, Histories, Ints, TrainingWindows
+from bert4rec.dataset.histories import REMAKE, EvaluationSplit, Histories, TrainingWindows
 from bert4rec.dataset.item_features import FeatureSizes, ItemFeatures
+from bert4rec.runtime.arrays import Int32s
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import sample_sha256
 
@@ -121,11 +122,11 @@ class Dataset:
         return list(first["original"].to_pylist())
 
     @cached_property
-    def popularity(self) -> Ints:
+    def popularity(self) -> Int32s:
         """Return the number of training positions of each item [n_items] int32, mapped: once for a host's processes."""
         return np.load(self.folder / TRAIN_COUNTS, mmap_mode="r").view(np.ndarray)
 
-    def oracle_ranks(self) -> dict[str, Ints]:
+    def oracle_ranks(self) -> dict[str, Int32s]:
         """Return protocol → rank of the target [test users] by the generator of synthetic data; {} for real data.
 
         The rank of a user without negatives is LEFT_OUT.

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from torch import nn
 
 from bert4rec.config.kinds import POPULARITY
 from bert4rec.dataset.format import LEFT_OUT, RATINGS, TEST, VALIDATION
-from bert4rec.dataset.histories import Bools, EvaluationSplit, Ints, TrainingPairs
+from bert4rec.dataset.histories import EvaluationSplit, TrainingPairs
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.intervals import CONFIDENCE, RESAMPLES, Ranking, loss_without, strongest_baseline
 from bert4rec.evaluation.metrics import MISSED, Lists
@@ -24,6 +23,7 @@ from bert4rec.feed.pairs import TRAINING as TRAINING_PAIRS
 from bert4rec.feed.pairs import VALIDATION as VALIDATION_PAIRS
 from bert4rec.feed.pairs import PairExamples
 from bert4rec.models.baselines import BaselineFactory, PopularityScorer
+from bert4rec.runtime.arrays import Bools, Float64s, Int32s, Int64s, Integers
 from bert4rec.runtime.collectives import Partition, gather_or_raise, on_rank_zero
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.parallelize import unwrap
@@ -46,11 +46,11 @@ class Example:
     """
 
     user: int
-    history: Ints
+    history: Int32s
     target: int
     rank: int
-    items: Ints
-    scores: npt.NDArray[np.float64]
+    items: Int32s
+    scores: Float64s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,7 +240,7 @@ class Evaluator:
         )  # fmt: skip
 
 
-def evenly_ranked_rows(ranks: npt.NDArray[np.integer], n: int = N_USERS) -> npt.NDArray[np.int64]:
+def evenly_ranked_rows(ranks: Integers, n: int = N_USERS) -> Int64s:
     """Return the rows of `n` users: the middle one of each n-th part, from the best rank to the worst.
 
     Hits and misses thus have the same proportion as among all users.
@@ -253,7 +253,7 @@ def evenly_ranked_rows(ranks: npt.NDArray[np.integer], n: int = N_USERS) -> npt.
     return order[(2 * np.arange(n) + 1) * len(ranks) // (2 * n)]
 
 
-def examples(ranker: Ranker, split: EvaluationSplit, ranks: npt.NDArray[np.integer], *, k: int = 10) -> list[Example]:
+def examples(ranker: Ranker, split: EvaluationSplit, ranks: Integers, *, k: int = 10) -> list[Example]:
     """Return some users of `split`, evenly chosen by the `ranks` of their targets, and their `k` best items.
 
     Ties go to the lower id. Every process makes the same calls.

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from bert4rec.dataset.format import LEFT_OUT
 from bert4rec.evaluation.metrics import MISSED, Lists, gains
 from bert4rec.evaluation.ranker import Metrics, Ranks, to_metrics
+from bert4rec.runtime.arrays import Float64s, Int64s, Integers
 
 CONFIDENCE, RESAMPLES, PERMUTATIONS, SEED = 0.95, 1000, 9999, 1
 EXACT = 128  # up to this rank, each rank has its own cell
@@ -27,7 +27,6 @@ RATIO = 1.02  # ratio of the bounds of a cell of greater ranks
 N_CELLS = 1024  # number of cells of other values
 PERMUTATIONS_AT_ONCE = 1000
 
-Floats: TypeAlias = npt.NDArray[np.float64]
 Interval: TypeAlias = list[float]
 """The lower and the upper bound; a list, for JSON."""
 
@@ -35,8 +34,8 @@ Interval: TypeAlias = list[float]
 class Cells(NamedTuple):
     """Hold cells of users with similar values: `counts` [C] of users, and mean `values` [C, M] of M metrics."""
 
-    counts: npt.NDArray[np.int64]
-    values: Floats
+    counts: Int64s
+    values: Float64s
 
 
 class Difference(NamedTuple):
@@ -48,7 +47,7 @@ class Difference(NamedTuple):
     p: float
 
 
-def rank_intervals(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> dict[str, Interval]:
+def rank_intervals(ranks: Integers, ks: Sequence[int]) -> dict[str, Interval]:
     """Return the interval of each metric that `ranking_metrics` computes from the `ranks` [U]."""
     distinct, counts = np.unique(ranks[ranks != LEFT_OUT], return_counts=True)
     of_ranks = dict(gains(distinct, ks))
@@ -56,13 +55,13 @@ def rank_intervals(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> dict[st
     return dict(zip(of_ranks, _intervals(_joined(_cells_of_ranks(distinct, ks), counts, values)), strict=True))
 
 
-def mean_interval(values: Floats) -> Interval:
+def mean_interval(values: Float64s) -> Interval:
     """Return the interval of the mean of `values` [U] without NaN."""
     (interval,) = _intervals(_cells_of(values[~np.isnan(values)]))
     return interval
 
 
-def paired_difference(differences: Floats) -> Difference:
+def paired_difference(differences: Float64s) -> Difference:
     """Return the mean of the `differences` [U] of a metric between two systems, its interval and its p-value.
 
     The p-value is two-sided, from `PERMUTATIONS` random choices of signs and the observed one.
@@ -80,7 +79,7 @@ def _intervals(cells: Cells) -> list[Interval]:
     return bounds
 
 
-def _p_value(differences: Floats) -> float:
+def _p_value(differences: Float64s) -> float:
     sizes = _cells_of(np.abs(differences[differences != 0]))
     observed = abs(differences.sum()) * (1 - 1e-9)  # tolerance for other orders of addition
     generator, n_as_large = np.random.default_rng(SEED), 0
@@ -92,7 +91,7 @@ def _p_value(differences: Floats) -> float:
     return (1 + n_as_large) / (1 + PERMUTATIONS)
 
 
-def _cells_of_ranks(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> npt.NDArray[np.int64]:
+def _cells_of_ranks(ranks: Integers, ks: Sequence[int]) -> Int64s:
     """Return the cell of each of the distinct `ranks`; no cell crosses a cut-off of `ks`."""
     largest = int(ranks.max(initial=EXACT))
     n_wide = int(np.ceil(np.log(max(1.0, largest / EXACT)) / np.log(RATIO)))
@@ -100,7 +99,7 @@ def _cells_of_ranks(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> npt.ND
     return np.searchsorted(np.unique(bounds), ranks)
 
 
-def _cells_of(values: Floats) -> Cells:
+def _cells_of(values: Float64s) -> Cells:
     """Return cells of the `values` [U] of one metric, which divide their range evenly."""
     if not len(values):
         return Cells(np.zeros(0, np.int64), np.zeros((0, 1)))
@@ -109,7 +108,7 @@ def _cells_of(values: Floats) -> Cells:
     return _joined(place, np.ones(len(values), np.int64), values[:, None])
 
 
-def _joined(cells: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], values: Floats) -> Cells:
+def _joined(cells: Int64s, counts: Int64s, values: Float64s) -> Cells:
     """Return `counts` [D] and `values` [D, M] joined by their `cells` [D]."""
     _, place = np.unique(cells, return_inverse=True)
     n = np.bincount(place, counts).astype(np.int64)
@@ -146,7 +145,7 @@ class Ranking:
             intervals["full"] |= {name: mean_interval(v) for name, v in by_metric.items() if not np.isnan(v).all()}
         return intervals
 
-    def ndcg_of_users(self, protocol: str) -> npt.NDArray[np.float64]:
+    def ndcg_of_users(self, protocol: str) -> Float64s:
         """Return the NDCG@10 of each user of `protocol`, without users who are LEFT_OUT."""
         ranks = self.ranks[protocol]
         return dict(gains(ranks[ranks != LEFT_OUT], [COMPARED_AT]))[f"NDCG@{COMPARED_AT}"]

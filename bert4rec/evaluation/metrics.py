@@ -13,21 +13,16 @@ Coverage and Gini describe all lists together: they have no values per user, and
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from bert4rec.dataset.format import LEFT_OUT, NO_ITEM
-from bert4rec.dataset.histories import Bools
 from bert4rec.evaluation import COVERAGE, GINI, NOVELTY, POPULARITY
 from bert4rec.evaluation.top_k import TopK
+from bert4rec.runtime.arrays import Bools, Float64s, Int32s, Int64s, Integers
 from bert4rec.runtime.collectives import Partition
-
-Indices: TypeAlias = npt.NDArray[np.int64]
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 MISSED = 0  # instead of a rank: the target is not recommended in a list of any length
 LARGEST = 1e15  # the dot product of two vectors with values up to this is finite
@@ -65,7 +60,7 @@ def is_finite(values: Tensor) -> Tensor:
     return values.abs().amax() < LARGEST
 
 
-def ranking_metrics(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> dict[str, float]:
+def ranking_metrics(ranks: Integers, ks: Sequence[int]) -> dict[str, float]:
     """Return `users`, and the means `HR@k`, `NDCG@k` and `MRR` over users whose targets have `ranks` [U].
 
     MISSED counts as 0 in each mean; a user with LEFT_OUT is not counted. Each user has one relevant item, so HR@k is
@@ -79,7 +74,7 @@ def ranking_metrics(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> dict[s
     return {"users": len(counted), **means}
 
 
-def gains(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> Iterator[tuple[str, npt.NDArray[np.float64]]]:
+def gains(ranks: Integers, ks: Sequence[int]) -> Iterator[tuple[str, Float64s]]:
     """Yield each metric and its value for each user [U], from the `ranks` [U] of the targets, or MISSED.
 
     >>> [(name, values.tolist()) for name, values in gains(np.array([1, 3, MISSED]), [2])]
@@ -102,7 +97,7 @@ class Lists:
     """
 
     def __init__(
-        self, n_users: int, ks: Sequence[int], popularity: npt.NDArray[np.integer], partition: Partition, *,
+        self, n_users: int, ks: Sequence[int], popularity: Integers, partition: Partition, *,
         missed: Bools | None = None,
     ) -> None:  # fmt: skip
         self._ks, self._popularity, self._partition = [k for k in ks if k <= LONGEST], popularity, partition
@@ -114,7 +109,7 @@ class Lists:
         self._of_users = {name: np.full((n_known, len(self._ks)), np.nan) for name in (POPULARITY, NOVELTY)}
         self._of_all: dict[str, float] = {}
 
-    def add(self, rows: Indices, best: TopK, targets: Tensor, ahead: Tensor, missed: Bools) -> None:
+    def add(self, rows: Int64s, best: TopK, targets: Tensor, ahead: Tensor, missed: Bools) -> None:
         """Add the lists of this process's users of a pass, `rows` [U]: the `best` items, with the target inserted.
 
         `best` does not contain the `targets` [U]; each is inserted at the index `ahead` [U]. A target that is `missed`
@@ -133,7 +128,7 @@ class Lists:
             for values, of_metric in zip(self._of_users.values(), means.transpose(1, 0, 2), strict=True):
                 values[lists[:, 0]] = of_metric
 
-    def _means(self, items: Indices) -> Floats:
+    def _means(self, items: Int64s) -> Float64s:
         """Return mean popularity and novelty [U, metrics, cut-offs] of the lists `items` [U, k]; NaN if empty."""
         is_item = items != NO_ITEM
         popularity = np.where(is_item, self._popularity[items], 0)
@@ -157,13 +152,13 @@ class Lists:
         means = {name: values[~np.isnan(values)] for name, values in self.of_users().items()}
         return self._of_all | {name: float(values.mean()) for name, values in means.items() if len(values)}
 
-    def of_users(self) -> dict[str, Floats]:
+    def of_users(self) -> dict[str, Float64s]:
         """Return metric → value of each user [N], on rank zero; NaN for an empty list."""
         return {f"{name}@{k}": values[:, column] for name, values in self._of_users.items()
                 for column, k in enumerate(self._ks)}  # fmt: skip
 
 
-def coverage(counts: Indices, n_items: Indices) -> float:
+def coverage(counts: Int64s, n_items: Int64s) -> float:
     """Return the share of items that were recommended: `n_items` [C] items were recommended `counts` [C] times.
 
     >>> coverage(np.array([0, 2]), np.array([3, 1]))
@@ -172,7 +167,7 @@ def coverage(counts: Indices, n_items: Indices) -> float:
     return float(n_items[counts > 0].sum() / n_items.sum())
 
 
-def gini(counts: Indices, n_items: Indices) -> float:
+def gini(counts: Int64s, n_items: Int64s) -> float:
     """Return the Gini coefficient of the `counts` [C], ascending; `n_items` [C] items have each count.
 
     >>> gini(np.array([5]), np.array([4]))  # all equal
@@ -188,14 +183,14 @@ def gini(counts: Indices, n_items: Indices) -> float:
     return float(2 * (counts * ranks).sum() / (n * (counts * n_items).sum()) - (n + 1) / n)
 
 
-def _with_targets(found: Indices, targets: Indices, places: Indices) -> Indices:
+def _with_targets(found: Int64s, targets: Int64s, places: Int64s) -> Int64s:
     """Return the lists `found` [U, k] with the targets inserted at `places` [U], from 0; places from k on drop them."""
     columns = np.arange(found.shape[1])[None]
     behind = np.take_along_axis(found, columns - (columns > places[:, None]), axis=1)
     return np.where(columns == places[:, None], targets[:, None], behind)
 
 
-def _histogram(partition: Partition, counts: npt.NDArray[np.int32]) -> tuple[Indices, Indices]:
+def _histogram(partition: Partition, counts: Int32s) -> tuple[Int64s, Int64s]:
     """Return the counts of the whole catalogue, ascending, and the number of items with each."""
     n_local = np.bincount(counts)
     local = np.stack([n_local.nonzero()[0], n_local[n_local > 0]], axis=1)

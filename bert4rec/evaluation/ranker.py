@@ -17,21 +17,21 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from bert4rec.dataset.format import LEFT_OUT, outranks
-from bert4rec.dataset.histories import Bools, EvaluationSplit, Indices, Ints, Rows
+from bert4rec.dataset.histories import EvaluationSplit, Rows
 from bert4rec.evaluation.batches import assigned, chunks, gathered
 from bert4rec.evaluation.metrics import MISSED, Lists, count_outranking, is_finite, ranking_metrics
 from bert4rec.evaluation.scorers import Scorer
 from bert4rec.evaluation.tiles import Catalogue, Seen
 from bert4rec.evaluation.top_k import TopK
+from bert4rec.runtime.arrays import Bools, Int32s, Int64s
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DivergenceError
 
-Ranks: TypeAlias = dict[str, npt.NDArray[np.int32]]
+Ranks: TypeAlias = dict[str, Int32s]
 """Protocol → the rank of the target of each row of the split, or MISSED, or LEFT_OUT."""
 
 Metrics: TypeAlias = dict[str, dict[str, float]]
@@ -84,7 +84,7 @@ class Ranker:
         return ranks
 
     @torch.no_grad()
-    def best(self, split: EvaluationSplit, indices: Indices, k: int) -> TopK:
+    def best(self, split: EvaluationSplit, indices: Int64s, k: int) -> TopK:
         """Return the `k` best items of the rows `indices` of `split`, targets included; missing ones score -inf."""
         users, local = self._encode(split, indices, [])
         n_seen, best = len(local.items) - len(local.places), self._nothing(len(indices), k)  # the targets come last
@@ -96,7 +96,7 @@ class Ranker:
         """Return for each user [U] whether the target is a seen item that the filter excludes."""
         return users.repeated if self._leaves_out_seen else torch.zeros_like(users.repeated)
 
-    def _encode(self, split: EvaluationSplit, indices: Indices, sampled: Sequence[str]) -> tuple["Users", "Own"]:
+    def _encode(self, split: EvaluationSplit, indices: Int64s, sampled: Sequence[str]) -> tuple["Users", "Own"]:
         """Return all users of a pass, each batch encoded by one process, and the data that this process has read."""
         n, size, width = len(indices), min(self._batch_size, len(indices)), self._scorer.width
         batches, zeros = list(chunks(n, size)), partial(torch.zeros, device=self._device)
@@ -141,7 +141,7 @@ class Ranker:
     def _on_device(self, values: Tensor) -> Tensor:
         return values.to(self._device, non_blocking=True)
 
-    def _rank_each(self, users: "Users", local: "Own", indices: Indices, lists: Lists | None) -> Tensor:
+    def _rank_each(self, users: "Users", local: "Own", indices: Int64s, lists: Lists | None) -> Tensor:
         """Return how many items [U] outrank each target; the best items are added to `lists`."""
         best = self._nothing(len(indices), lists.k) if lists else None
         ahead = self._stream(users, self._seen(local, len(indices)), best)
@@ -151,7 +151,7 @@ class Ranker:
             self._add_lists(lists, indices, places, best.of_share(self._partition), users, ahead)
         return ahead
 
-    def _rank_alike(self, users: "Users", local: "Own", indices: Indices, lists: Lists | None) -> Tensor:
+    def _rank_alike(self, users: "Users", local: "Own", indices: Int64s, lists: Lists | None) -> Tensor:
         """Return the same as `_rank_each` if all users have the same scores, which are sorted once.
 
         Each process then subtracts the excluded items of its users that outrank their targets.
@@ -248,7 +248,7 @@ class Ranker:
         return TopK(torch.cat([part.scores for part in parts]), torch.cat([part.indices for part in parts]))
 
     def _add_lists(
-        self, lists: Lists, indices: Indices, places: Tensor, best: TopK, users: "Users", ahead: Tensor
+        self, lists: Lists, indices: Int64s, places: Tensor, best: TopK, users: "Users", ahead: Tensor
     ) -> None:
         """Add the lists of the users at `places` [B] of a pass, with their `best` items without the targets."""
         rows, missed = indices[places.cpu().numpy()], self._are_missed(users)[places].cpu().numpy()
@@ -283,9 +283,9 @@ class Own(NamedTuple):
     and `items` [n]. `n_most` is the largest number of pairs of a user.
     """
 
-    places: Indices
-    users: Ints
-    items: Ints
+    places: Int64s
+    users: Int32s
+    items: Int32s
     n_most: int
 
     @classmethod
@@ -302,14 +302,14 @@ class Own(NamedTuple):
         most = int(lengths.max(initial=0)) + 1
         return cls(np.concatenate([nothing, *places]), users, items, most)
 
-    def distinct(self) -> tuple[Indices, Indices, Indices]:
+    def distinct(self) -> tuple[Int64s, Int64s, Int64s]:
         """Return `places`, and the distinct pairs of users and items, ordered by user."""
         n_items = int(self.items.max(initial=0)) + 1
         pairs = np.sort(self.users.astype(np.int64) * n_items + self.items)
         return self.places, *np.divmod(pairs[np.flatnonzero(np.diff(pairs, prepend=-1))], n_items)
 
 
-def _negatives(rows: Rows, protocol: str) -> npt.NDArray[np.int32]:
+def _negatives(rows: Rows, protocol: str) -> Int32s:
     """Return the negatives [B, n]; those of a user without negatives are the target, so that all ids are items."""
     assert rows.targets is not None, "an evaluation split has targets"
     assert rows.negatives is not None, "an evaluation split has negatives"

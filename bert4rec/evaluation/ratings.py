@@ -4,21 +4,19 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from bert4rec.dataset.histories import Ints, TrainingPairs
+from bert4rec.dataset.histories import TrainingPairs
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.batches import assigned, chunks
 from bert4rec.feed.pairs import TEST, VALIDATION, PairExamples
 from bert4rec.models.matrix_factorization import MatrixFactorization
+from bert4rec.runtime.arrays import Float64s, Int32s
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DivergenceError
 
 PAIRS_AT_ONCE = 32_768
 ITEM_DAMPING, USER_DAMPING = 25, 10  # additional ratings at the mean for each item and user
-
-Floats = npt.NDArray[np.float64]
 
 
 class RatingMeter:
@@ -64,7 +62,9 @@ def mean_errors(pairs: TrainingPairs, parts: Mapping[str, PairExamples], dataset
     """
     everything = PairExamples(pairs, range(len(pairs)), seed=None, has_ratings=True)
 
-    def total(n: int, values: Callable[[Ints, Ints, Floats], tuple[Ints, Floats]]) -> tuple[Floats, Floats]:
+    def total(
+        n: int, values: Callable[[Int32s, Int32s, Float64s], tuple[Int32s, Float64s]]
+    ) -> tuple[Float64s, Float64s]:
         """Return the sums [n] of the `values` of the training pairs by id, and the number of pairs of each id [n]."""
         sums, counts = np.zeros(n), np.zeros(n)
         for sign, examples in ((1, everything), (-1, parts[VALIDATION]), (-1, parts[TEST])):
@@ -88,7 +88,7 @@ def mean_errors(pairs: TrainingPairs, parts: Mapping[str, PairExamples], dataset
     return {"baseline_RMSE": of_mean, "means_RMSE": of_means}
 
 
-def _read(examples: PairExamples) -> Iterator[tuple[Ints, Ints, Floats]]:
+def _read(examples: PairExamples) -> Iterator[tuple[Int32s, Int32s, Float64s]]:
     """Yield users, items and ratings of the `examples`, some pairs at a time."""
     for where in chunks(len(examples), PAIRS_AT_ONCE):
         users, items, ratings = examples.read(np.arange(where.start, where.stop))

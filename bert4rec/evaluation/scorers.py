@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.dataset.histories import Bools, EvaluationSplit, Indices, Ints, Rows
+from bert4rec.dataset.histories import EvaluationSplit, Rows
 from bert4rec.evaluation.batches import chunks
 from bert4rec.feed.batch import Lookup, unique_with_inverse
 from bert4rec.models.ranking_model import RankingModel
+from bert4rec.runtime.arrays import Bools, Int32s, Int64s
 from bert4rec.runtime.collectives import Partition
 
 ROWS_AT_ONCE = 8192  # rows in memory
@@ -92,7 +93,7 @@ class Unknown(NamedTuple):
 class KnownItems:
     """Map the items of a dataset to the `ids` [V] of a model, NO_ITEM for an item that the model does not know."""
 
-    def __init__(self, ids: Ints) -> None:
+    def __init__(self, ids: Int32s) -> None:
         self.ids = ids
         self._unknown: dict[str, Unknown] = {}
 
@@ -113,7 +114,7 @@ class KnownItems:
             self._unknown[split.name] = unknown
         return self._unknown[split.name]
 
-    def known_lengths(self, rows: Rows) -> Indices:
+    def known_lengths(self, rows: Rows) -> Int64s:
         """Return the number of known items [B] in the history of each of `rows`."""
         of_items = np.repeat(np.arange(len(rows.lengths)), rows.lengths)
         return np.bincount(of_items[self.ids[rows.items] != NO_ITEM], minlength=len(rows.lengths))

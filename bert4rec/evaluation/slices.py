@@ -11,16 +11,15 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bert4rec.dataset.format import ITEMS, LEFT_OUT, USERS, one_array
-from bert4rec.dataset.histories import Bools, Indices
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.intervals import rank_intervals
 from bert4rec.evaluation.metrics import ranking_metrics
 from bert4rec.evaluation.ranker import Ranks
+from bert4rec.runtime.arrays import Bools, Int64s, Integers
 
 LENGTHS = (5, 10, 20, 50, 100, 200)  # the longest history of each slice but the last
 AT = 10  # the cut-off
@@ -29,7 +28,6 @@ POPULARITY = ("head", "middle", "tail")  # thirds of all training positions, the
 CATEGORIES = 8  # values of a category that have a slice of their own
 THIRDS = ("first third", "second third", "last third")
 
-Ints: TypeAlias = npt.NDArray[np.integer]
 Parts: TypeAlias = Iterator[tuple[str, Bools]]
 
 
@@ -43,10 +41,10 @@ class Facts(NamedTuple):
     - `categories`: for each item feature of the kind category the values [U] of the targets; "" for one without.
     """
 
-    history_length: Indices
-    train_count: Ints
+    history_length: Int64s
+    train_count: Integers
     is_repeated: Bools
-    last_time: Indices | None
+    last_time: Int64s | None
     categories: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     @classmethod
@@ -60,7 +58,7 @@ class Facts(NamedTuple):
 
 
 def slices(
-    facts: Facts, ranks: Ints, popularity: Ints, baselines: Mapping[str, Ints] | None = None
+    facts: Facts, ranks: Integers, popularity: Integers, baselines: Mapping[str, Integers] | None = None
 ) -> dict[str, list[dict[str, Any]]]:
     """Return kind → slices, each with name, users, metrics and their intervals, without empty slices.
 
@@ -88,21 +86,21 @@ def slices(
     return {kind: parts for kind, parts in found.items() if parts}
 
 
-def _figures(ranks: Ints) -> dict[str, Any]:
+def _figures(ranks: Integers) -> dict[str, Any]:
     metrics, intervals = ranking_metrics(ranks, [AT]), rank_intervals(ranks, [AT])
     return {metric: metrics[metric] for metric in METRICS} | {
         "intervals": {metric: intervals[metric] for metric in METRICS}
     }
 
 
-def _strongest(baselines: Mapping[str, Ints]) -> dict[str, Any]:
+def _strongest(baselines: Mapping[str, Integers]) -> dict[str, Any]:
     if not baselines:
         return {}
     kind = max(baselines, key=lambda name: ranking_metrics(baselines[name], [AT])[f"NDCG@{AT}"])
     return {"strongest_baseline": {"kind": kind, **_figures(baselines[kind])}}
 
 
-def _by_length(lengths: Ints) -> Parts:
+def _by_length(lengths: Integers) -> Parts:
     """Yield slices of the users by history length.
 
     >>> [(name, part.tolist()) for name, part in _by_length(np.array([5, 6, 201])) if part.any()]
@@ -115,7 +113,7 @@ def _by_length(lengths: Ints) -> Parts:
     yield f"more than {shortest}", lengths > shortest
 
 
-def _by_popularity(counts: Ints, popularity: Ints) -> Parts:
+def _by_popularity(counts: Integers, popularity: Integers) -> Parts:
     """Yield slices of the users by the popularity of their target, in thirds of all training positions.
 
     >>> [(name, part.tolist()) for name, part in _by_popularity(np.array([0, 4, 3]), np.array([4, 0, 3, 2, 0]))]
@@ -142,7 +140,7 @@ def _by_category(values: Sequence[str]) -> Parts:
     yield "others", ~np.isin(array, most)
 
 
-def _by_time(times: Ints | None) -> Parts:
+def _by_time(times: Integers | None) -> Parts:
     """Yield thirds of the users by query time; equal times stay together."""
     if times is None or not len(times):
         return

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bert4rec.dataset.histories import Indices, Ints
 from bert4rec.evaluation.batches import chunks
+from bert4rec.runtime.arrays import Int32s, Int64s
 from bert4rec.runtime.collectives import Partition
 from bert4rec.sharding.footprint import ROWS_PER_LOOKUP
 
@@ -44,7 +44,7 @@ class Catalogue:
         for first in range(0, len(tiles), step):
             yield tiles[first : first + step]
 
-    def owners(self, items: Ints, shares: Sequence[range]) -> Indices:
+    def owners(self, items: Int32s, shares: Sequence[range]) -> Int64s:
         """Return the process [n] that scores the tile of each of the `items` [n]."""
         firsts, ends = np.array([self.items(tiles) for tiles in shares]).T
         in_order = np.lexsort((ends, firsts))  # an empty share precedes the share that begins at the same item
@@ -58,7 +58,7 @@ class Seen:
     """
 
     def __init__(
-        self, users: Ints, items: Ints, n_users: int, catalogue: Catalogue, tiles: range, device: torch.device
+        self, users: Int32s, items: Int32s, n_users: int, catalogue: Catalogue, tiles: range, device: torch.device
     ) -> None:
         self._first, self._n_tiles, self._n_users = tiles.start, len(tiles), n_users
         cell = users // USERS_AT_ONCE * self._n_tiles + (items // catalogue.tile - tiles.start)

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows
 from bert4rec.feed.negatives import Negatives
+from bert4rec.runtime.arrays import Array
 
 T = TypeVar("T")
 
@@ -267,7 +267,7 @@ def tensors_of(rows: Rows) -> tuple[Tensor, Tensor]:
     return long(rows.items), torch.from_numpy(rows.lengths)
 
 
-def long(values: npt.NDArray[Any]) -> Tensor:
+def long(values: Array) -> Tensor:
     """Return `values` as an int64 tensor."""
     return torch.from_numpy(values.astype(np.int64))
 

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -22,10 +21,9 @@ from bert4rec.feed.features import FeatureReader
 from bert4rec.feed.fork_server import fork_server
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.seeded import Permutation
+from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DataError
-
-Indices = npt.NDArray[np.int64]
 
 
 class EpochOrder:
@@ -50,11 +48,11 @@ class EpochOrder:
         """Return the positions in the permutation of the sequences of `step`, over all ranks."""
         return self._places[step * self._global_batch : (step + 1) * self._global_batch]
 
-    def first(self, step: int) -> Indices:
+    def first(self, step: int) -> Int64s:
         """Return the first sequence [1] of the global batch of `step`."""
         return self._sequences(self.places(step)[:1])
 
-    def __getitem__(self, step: int) -> Indices:
+    def __getitem__(self, step: int) -> Int64s:
         """Return this rank's sequences of `step`. Raises `IndexError`."""
         if not 0 <= step < len(self):
             raise IndexError(step)
@@ -62,7 +60,7 @@ class EpochOrder:
         share = self._partition.of(len(places))
         return self._sequences(places[share.start : share.stop])
 
-    def _sequences(self, places: range) -> Indices:
+    def _sequences(self, places: range) -> Int64s:
         return self._permutation.at(np.arange(places.start, places.stop))
 
 
@@ -89,7 +87,7 @@ class Examples(Protocol):
         """Return the number of examples of an epoch."""
         ...
 
-    def batch(self, indices: Indices, epoch: int) -> AnyBatch:
+    def batch(self, indices: Int64s, epoch: int) -> AnyBatch:
         """Return the examples at `indices` [B] in `epoch`; their order in the batch may differ."""
         ...
 
@@ -103,7 +101,7 @@ class Windows:
     def __len__(self) -> int:
         return len(self._windows)
 
-    def batch(self, indices: Indices, epoch: int) -> Batch:
+    def batch(self, indices: Int64s, epoch: int) -> Batch:
         """Return the windows at `indices` [B], sorted by length to keep the padding of attention small."""
         indices = indices[np.argsort(self._windows.lengths(indices), kind="stable")]
         rows = self._windows.read(indices)

@@ -5,13 +5,13 @@ from contextlib import contextmanager
 from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from bert4rec.dataset.item_features import FeatureRows, ItemFeatures
 from bert4rec.dataset.reader import Dataset
 from bert4rec.feed.batch import AnyBatch, Batch, FeatureBags, Lookup, TableBags, unique_with_inverse
+from bert4rec.runtime.arrays import Bools, Int64s
 
 
 class FeatureReader:
@@ -21,7 +21,7 @@ class FeatureReader:
     `tables_from` values has a table of its own.
     """
 
-    def __init__(self, features: ItemFeatures, is_warm: npt.NDArray[np.bool_], tables_from: int) -> None:
+    def __init__(self, features: ItemFeatures, is_warm: Bools, tables_from: int) -> None:
         self._features, self._is_warm = features, is_warm
         self.sizes = features.sizes._replace(tables_from=tables_from)
         ends = list(accumulate(bag.n_values for bag in self.sizes.bags))
@@ -82,15 +82,15 @@ class FeatureReader:
             first += width
 
 
-def _is_in(numbers: npt.NDArray[np.int64], values: range) -> npt.NDArray[np.bool_]:
+def _is_in(numbers: Int64s, values: range) -> Bools:
     return (numbers >= values.start) & (numbers < values.stop)
 
 
-def _offsets(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _offsets(lengths: Int64s) -> Int64s:
     return np.cumsum(lengths) - lengths
 
 
-def _lengths(rows: FeatureRows, is_counted: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+def _lengths(rows: FeatureRows, is_counted: Bools) -> Int64s:
     """Return the number of values [n] of each item that are counted."""
     items = np.repeat(np.arange(len(rows.lengths)), rows.lengths)
     return np.bincount(items[is_counted], minlength=len(rows.lengths))

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,6 +15,7 @@ from torch import Tensor
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.feed.batch import Batch
 from bert4rec.feed.seeded import Words, splitmix64
+from bert4rec.runtime.arrays import Bools, Float64s, Int64s
 
 
 def time_deltas(seconds: Tensor, lengths: Tensor) -> Tensor:
@@ -68,10 +68,6 @@ def inference_time_deltas(
     whole = last.new_empty(len(seconds) + len(lengths)).index_copy(0, places, seconds)
     masks = ends + 1 + torch.arange(len(lengths), device=lengths.device)
     return time_deltas(whole.index_copy(0, masks, last), lengths + 1), last
-
-
-Bools = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -141,7 +137,7 @@ class Masking:
             weights=weights[positions] if weights is not None and _differ(self.event_weights) else None,
         )
 
-    def _choose(self, keys: Words, sequence_keys: Words, only_last: Bools, rows: Ints, is_target: Bools) -> Bools:
+    def _choose(self, keys: Words, sequence_keys: Words, only_last: Bools, rows: Int64s, is_target: Bools) -> Bools:
         """Return a mask of the positions [total] to predict, all of them among those that may be a target."""
         chosen: Bools = (_uniform(keys, 2) < self.mask_prob) & ~only_last[rows] & is_target
         counts = np.bincount(rows[is_target], minlength=len(only_last))
@@ -151,7 +147,7 @@ class Masking:
         chosen[np.flatnonzero(is_target)[numbers[is_without]]] = True
         return chosen
 
-    def _hide(self, items: Ints, chosen: Bools, keys: Words, only_last: Bools) -> Ints:
+    def _hide(self, items: Int64s, chosen: Bools, keys: Words, only_last: Bools) -> Int64s:
         """Return the inputs [total]: the `chosen` items become the mask token, a random item, or stay."""
         kind = _uniform(keys, 4)
         is_mask = chosen & ((kind < self.mask_token_share) | only_last)
@@ -170,7 +166,7 @@ def _differ(event_weights: Sequence[float]) -> bool:
     return any(weight not in (0, 1) for weight in event_weights)
 
 
-def _until_last(is_target: Bools, lengths: Ints, only_last: Bools) -> Bools:
+def _until_last(is_target: Bools, lengths: Int64s, only_last: Bools) -> Bools:
     """Return which positions [total] stay: all, but of a sequence with `only_last` [B] none after its last target.
 
     >>> is_target = np.array([False, True, False, True, False, False])
@@ -183,7 +179,7 @@ def _until_last(is_target: Bools, lengths: Ints, only_last: Bools) -> Bools:
     return ~only_last[rows] | (np.arange(len(rows)) <= last[rows])
 
 
-def _is_last_of_empty(is_chosen: Bools, lengths: Ints) -> Bools:
+def _is_last_of_empty(is_chosen: Bools, lengths: Int64s) -> Bools:
     """Return which positions [total] are the last of a sequence in which none is chosen."""
     is_empty = np.bincount(np.repeat(np.arange(len(lengths)), lengths)[is_chosen], minlength=len(lengths)) == 0
     is_last = np.zeros(len(is_chosen), bool)
@@ -208,11 +204,11 @@ def _shown_before(is_hidden: Bools, lengths: Tensor) -> Tensor:
     return torch.from_numpy(source)
 
 
-def _words(numbers: Ints) -> Words:
+def _words(numbers: Int64s) -> Words:
     return numbers.astype(np.uint64)
 
 
-def _uniform(keys: Words, purpose: int) -> npt.NDArray[np.float64]:
+def _uniform(keys: Words, purpose: int) -> Float64s:
     """Return a float64 in [0, 1) for each key, from the upper 53 bits of its hash; independent for each `purpose`."""
     upper = splitmix64(keys, _words(np.array([-purpose - 1]))) >> np.uint64(11)
     return upper.astype(np.float64) * 2.0**-53

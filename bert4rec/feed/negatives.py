@@ -3,9 +3,10 @@
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from bert4rec.runtime.arrays import Float64s, Int64s, Integers
 
 BLOCK = 128  # items per precomputed sum of weights
 SLAB = BLOCK * 8192  # items whose weights are in memory at once while the sums are computed
@@ -31,7 +32,7 @@ class NegativeSampler:
     """
 
     def __init__(
-        self, *, n_items: int, n: int, power: float, seed: int, popularity: npt.NDArray[np.integer] | None = None,
+        self, *, n_items: int, n: int, power: float, seed: int, popularity: Integers | None = None,
         group: int = 0,
     ) -> None:  # fmt: skip
         self._n_items, self._n, self._power, self._popularity = n_items, n, power, popularity
@@ -52,11 +53,11 @@ class NegativeSampler:
             expected = self._n * self._weights(items) / self._ends[-1]
         return Negatives(torch.from_numpy(items), torch.from_numpy(np.log(expected).astype(np.float32)))
 
-    def _weights(self, items: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    def _weights(self, items: Int64s) -> Float64s:
         assert self._popularity is not None, "a power other than 0 needs the popularity"
         return np.maximum(self._popularity[items], 1).astype(np.float64) ** self._power
 
-    def _find(self, points: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    def _find(self, points: Float64s) -> Int64s:
         """Return the items [K] whose intervals of the cumulative weights contain the `points` [K]."""
         block = np.searchsorted(self._ends[:-1], points, side="right")
         before = np.concatenate([[0.0], self._ends])[block]

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.dataset.histories import Floats, Ints, TrainingPairs
+from bert4rec.dataset.histories import TrainingPairs
 from bert4rec.feed.batch import Pairs, long
-from bert4rec.feed.batches import Indices
 from bert4rec.feed.seeded import Permutation
+from bert4rec.runtime.arrays import Float32s, Int32s, Int64s
 
 TRAINING, VALIDATION, TEST = "training", "validation", "test"
 STREAM = 0x52415445  # separates the choice of held-out pairs from the epochs' orders, seeded with (seed, epoch)
@@ -33,12 +33,12 @@ class PairExamples:
     def __len__(self) -> int:
         return len(self._places)
 
-    def numbers(self, indices: Indices) -> Indices:
+    def numbers(self, indices: Int64s) -> Int64s:
         """Return the numbers [B], within all pairs, of those at `indices` [B]."""
         places = self._places.start + indices
         return places if self._order is None else self._order.at(places)
 
-    def batch(self, indices: Indices, epoch: int) -> Pairs:
+    def batch(self, indices: Int64s, epoch: int) -> Pairs:
         """Return the pairs at `indices` [B], sorted by their place in memory; the same in every `epoch`."""
         users, items, ratings = self.read(indices)
         pairs = Pairs.between(long(users), long(items), None if ratings is None else torch.from_numpy(ratings))
@@ -47,7 +47,7 @@ class PairExamples:
         weights = torch.tensor(self._event_weights)[long(self._pairs.events(np.sort(self.numbers(indices))))]
         return pairs._replace(targets=torch.where(weights > 0, pairs.targets, NO_ITEM), weights=weights)
 
-    def read(self, indices: Indices) -> tuple[Ints, Ints, Floats | None]:
+    def read(self, indices: Int64s) -> tuple[Int32s, Int32s, Float32s | None]:
         """Return users, items and ratings [B] of the pairs at `indices` [B], sorted by their place in memory."""
         return self._pairs.read(np.sort(self.numbers(indices)), with_ratings=self._has_ratings)
 

@@ -5,6 +5,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from bert4rec.runtime.arrays import Int64s
+
 # Constants of splitmix64 (Steele, Lea, Flood 2014).
 GAMMA = np.uint64(0x9E3779B97F4A7C15)
 MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -26,8 +28,6 @@ def splitmix64(key: Words, counter: Words) -> Words:
 
 ROUNDS = 12  # with fewer rounds, counts over many keys show that the orders of five items are not equally likely
 
-Indices = npt.NDArray[np.int64]
-
 
 class Permutation:
     """A permutation of range(`n`), `n` at least 1, determined by `key`, integers from 0.
@@ -42,7 +42,7 @@ class Permutation:
         self._sides = np.uint64(side), np.uint64(-(-n // side))
         self._keys: Words = np.random.SeedSequence(key).generate_state(ROUNDS, np.uint64).astype(np.uint64)
 
-    def at(self, positions: Indices) -> Indices:
+    def at(self, positions: Int64s) -> Int64s:
         """Return the values [B] of the permutation at `positions` [B], each in range(n)."""
         values = self._once(positions.astype(np.uint64))
         # Values outside range(n) are permuted again until they are inside; the result stays a bijection (cycle

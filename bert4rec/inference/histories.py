@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
@@ -21,9 +20,8 @@ import pyarrow.parquet as pq
 from bert4rec.dataset.format import ITEMS, NO_EVENT, NO_ITEM, USERS, kinds_of, one_array
 from bert4rec.dataset.histories import Histories as DatasetHistories
 from bert4rec.dataset.reader import read_metadata, require_times
+from bert4rec.runtime.arrays import Bools, Int64s
 from bert4rec.runtime.errors import DataError, pluralize
-
-Ints = npt.NDArray[np.int64]
 
 NO_USER = -1  # number of a user who is not in the dataset
 LINES_AT_ONCE = 65_536
@@ -44,7 +42,7 @@ class ItemIds:
     """
 
     def __init__(
-        self, originals: pa.Array, titles: pa.Array | None = None, train_counts: Ints | None = None,
+        self, originals: pa.Array, titles: pa.Array | None = None, train_counts: Int64s | None = None,
         others: Mapping[str, pa.Array] | Callable[[], Mapping[str, pa.Array]] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         self.originals, self.titles, self._others = originals, titles, others
@@ -114,7 +112,7 @@ class ItemIds:
     def __len__(self) -> int:
         return len(self.originals)
 
-    def indices(self, originals: Iterable[Any]) -> Ints:
+    def indices(self, originals: Iterable[Any]) -> Int64s:
         """Return the index of each item, `NO_ITEM` for an unknown one. Numbers may be given as text."""
         indices = (self._index.get(self._kind(value), NO_ITEM) for value in originals)
         return np.fromiter(indices, np.int64)
@@ -131,7 +129,7 @@ class ItemIds:
             else [""] * len(indices)
         )
 
-    def most_popular(self, k: int, hidden: npt.NDArray[np.bool_] | None = None) -> Ints:
+    def most_popular(self, k: int, hidden: Bools | None = None) -> Int64s:
         """Return the indices of the `k` items with most training positions, without `hidden` [V] items.
 
         The most popular item comes first; ties go to the lower index.
@@ -198,7 +196,7 @@ def _plain(column: pa.Array) -> pa.Array:
     return column.cast(pa.string()) if pa.types.is_temporal(column.type) else column
 
 
-def _counts(column: pa.Array) -> Ints:
+def _counts(column: pa.Array) -> Int64s:
     # `to_numpy` would import pandas.
     return np.from_dlpack(column.fill_null(0).cast(pa.int64())).astype(np.int64, copy=False)
 
@@ -238,15 +236,15 @@ class KnownHistory:
     For a model with kinds of events, `events` [n] are their numbers.
     """
 
-    items: Ints
-    seconds: Ints | None = None
+    items: Int64s
+    seconds: Int64s | None = None
     at: int = 0
-    events: Ints | None = None
+    events: Int64s | None = None
 
     @classmethod
     def of(
         cls, history: History, ids: ItemIds, *, with_times: bool, kinds: Sequence[str] = ()
-    ) -> "tuple[KnownHistory, Ints]":
+    ) -> "tuple[KnownHistory, Int64s]":
         """Return the known items, and the indices of all items (`NO_ITEM` if unknown).
 
         Raises `DataError` for bad times: `with_times` needs ascending numbers, one per item, and none after `at`; and
@@ -280,7 +278,7 @@ class KnownHistory:
         return KnownHistory(self.items[-n:], seconds, self.at, events)
 
 
-def _events(history: History, kinds: Sequence[str]) -> Ints:
+def _events(history: History, kinds: Sequence[str]) -> Int64s:
     """Return the number of the kind of each event of a history; 0 where it is unknown."""
     events = history.events if isinstance(history, TimedHistory) else ()
     if not len(events):
@@ -297,7 +295,7 @@ def _events(history: History, kinds: Sequence[str]) -> Ints:
     return np.array([numbers[name] for name in names], np.int64)
 
 
-def _seconds(history: TimedHistory) -> Ints:
+def _seconds(history: TimedHistory) -> Int64s:
     try:
         seconds = np.array(history.times, np.float64)
     except (TypeError, ValueError):
@@ -366,7 +364,7 @@ class UserHistories:
         is_possible = isinstance(value, int) == self._has_numbers
         return int(self._users.index(pa.scalar(value, self._users.type)).as_py()) if is_possible else NO_USER
 
-    def _items(self, users: Ints) -> list[History]:
+    def _items(self, users: Int64s) -> list[History]:
         """Return the histories of `users`, by dense id."""
         if not len(users):
             return []

@@ -14,9 +14,10 @@ from bert4rec.config.kinds import KINDS
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.evaluation.batches import chunks
 from bert4rec.evaluation.top_k import excluder, top_k
-from bert4rec.inference.histories import History, Ints, ItemIds, KnownHistory, items_of
+from bert4rec.inference.histories import History, ItemIds, KnownHistory, items_of
 from bert4rec.inference.network import ItemVectors, Network
 from bert4rec.inference.rules import Rules, is_within, make_rules
+from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.errors import DataError, SettingsError, pluralize
 
 BATCH = 256  # histories per forward pass
@@ -224,7 +225,7 @@ class UnknownItems:
         self._names: dict[str, None] = {}
         self._n, self._of = 0, 0
 
-    def count(self, items: Sequence[Any], indices: Ints) -> None:
+    def count(self, items: Sequence[Any], indices: Int64s) -> None:
         """Count the `items` without an index."""
         self._of += len(items)
         for place in np.flatnonzero(indices == NO_ITEM).tolist():
@@ -252,8 +253,8 @@ class _Shown(NamedTuple):
 
     vectors: Tensor
     indices: Tensor | None
-    places: Ints | None
-    groups: Ints | None
+    places: Int64s | None
+    groups: Int64s | None
     at_most: int
     n_limited: int
     longest: int
@@ -274,7 +275,7 @@ class _Shown(NamedTuple):
             n_limited, longest = int((sizes > rules.at_most).sum()), int(np.minimum(sizes, rules.at_most).sum())
         return cls(vectors, indices, places, groups, rules.at_most, n_limited, longest)
 
-    def best(self, hidden: Tensor, k: int, seen: Sequence[Ints]) -> tuple[Tensor, Tensor]:
+    def best(self, hidden: Tensor, k: int, seen: Sequence[Int64s]) -> tuple[Tensor, Tensor]:
         """Return scores and indices [B, at most k] of the best items but the `seen` ones; missing ones score -inf."""
         if self.places is not None:
             seen = [shown[shown != NO_ITEM] for shown in (self.places[items] for items in seen)]
@@ -285,7 +286,7 @@ class _Shown(NamedTuple):
             scores, indices = self._by_groups(hidden, k, seen)
         return scores, indices if self.indices is None else self.indices[indices]
 
-    def _by_groups(self, hidden: Tensor, k: int, seen: Sequence[Ints]) -> tuple[Tensor, Tensor]:
+    def _by_groups(self, hidden: Tensor, k: int, seen: Sequence[Int64s]) -> tuple[Tensor, Tensor]:
         """Return the best `k` with at most `at_most` of each group.
 
         A row with fewer among its best `FACTOR` × `k` is searched again without the rest of its full groups. Each
@@ -331,7 +332,7 @@ class _Shown(NamedTuple):
         return exclude_more
 
 
-def _excluder(seen: Sequence[Ints]) -> Callable[[Tensor, int], None]:
+def _excluder(seen: Sequence[Int64s]) -> Callable[[Tensor, int], None]:
     """Return a function that sets the scores of the `seen` items of each row to -inf."""
     lengths = [len(items) for items in seen]
     rows = torch.repeat_interleave(torch.arange(len(seen)), torch.tensor(lengths, dtype=torch.int64))

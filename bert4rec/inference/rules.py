@@ -5,21 +5,18 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from bert4rec.dataset.format import one_array
+from bert4rec.runtime.arrays import Bools, Int64s
 from bert4rec.runtime.errors import SettingsError, did_you_mean
-
-Bools = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int64]
 
 
 class Rules(NamedTuple):
     """Hold whether each item is `allowed` [V], or None for all, and `at_most` items of each of the `groups` [V]."""
 
     allowed: Bools | None = None
-    groups: Ints | None = None
+    groups: Int64s | None = None
     at_most: int = 0
 
 
@@ -70,7 +67,7 @@ def _no_column(name: str, columns: Sequence[str]) -> str:
     return f"the items have no column {name}; they have: {', '.join(columns)}{nearest}"
 
 
-def _groups(columns: pa.Table, per: str) -> Ints:
+def _groups(columns: pa.Table, per: str) -> Int64s:
     """Return a number for each value of the column; items without a value have a number of their own."""
     if per not in columns.column_names:
         raise SettingsError(f"per = {per}: {_no_column(per, columns.column_names)}")
@@ -82,7 +79,7 @@ def _groups(columns: pa.Table, per: str) -> Ints:
     return groups
 
 
-def is_within(groups: Ints, at_most: int) -> Bools:
+def is_within(groups: Int64s, at_most: int) -> Bools:
     """Return for each of `groups` [B, n] whether it is among the first `at_most` of its value in its row.
 
     >>> is_within(np.array([[7, 7, 3, 7]]), 2).tolist()

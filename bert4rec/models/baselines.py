@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from bert4rec.config.kinds import KINDS, POPULARITY
-from bert4rec.dataset.histories import Indices, Rows
+from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Dataset
 from bert4rec.models.content import ContentScorer, n_parts
 from bert4rec.models.transitions import TrainingHistories, Transitions, TransitionScorer
+from bert4rec.runtime.arrays import Int64s, Integers
 from bert4rec.runtime.collectives import Partition
 
 DIGITS = (32, 16, 0)  # shifts of the three digits of a time, 16 bits each
@@ -33,7 +33,7 @@ class PopularityScorer:
 
     width = 0
 
-    def __init__(self, popularity: npt.NDArray[np.integer], partition: Partition) -> None:
+    def __init__(self, popularity: Integers, partition: Partition) -> None:
         self._popularity, self.partition, self.n_items = popularity, partition, len(popularity)
         self.dtype = torch.float32 if popularity.max() < 2**24 else torch.float64  # so that counts are exact
 
@@ -51,7 +51,7 @@ class PopularityScorer:
         return items.repeat(len(users), 1)
 
 
-def in_order(*counts: npt.NDArray[np.integer]) -> Indices:
+def in_order(*counts: Integers) -> Int64s:
     """Return scores of the items [n_items], from 0, ordered by the first of `counts`, ties by the next.
 
     >>> in_order(np.array([3, 0, 0, 3]), np.array([5, 1, 2, 5])).tolist()
@@ -64,14 +64,14 @@ def in_order(*counts: npt.NDArray[np.integer]) -> Indices:
     return places
 
 
-def recent_counts(histories: TrainingHistories, share: float) -> Indices:
+def recent_counts(histories: TrainingHistories, share: float) -> Int64s:
     """Return how often each item [n_items] is a target in the newest `share` of the training interactions.
 
     With times, the newest are all interactions since the latest instant that yields at least this share. Without times,
     they are the last ones of every user, rounded up, since only the order within a history is known.
     """
 
-    def times() -> Iterator[Indices]:
+    def times() -> Iterator[Int64s]:
         return (part.times for part in histories.parts() if part.times is not None)
 
     instant = newest_from(times, int(np.ceil(share * histories.n_positions))) if histories.has_times else 0
@@ -82,7 +82,7 @@ def recent_counts(histories: TrainingHistories, share: float) -> Indices:
     return counts
 
 
-def target_counts(histories: TrainingHistories) -> Indices:
+def target_counts(histories: TrainingHistories) -> Int64s:
     """Return the number of training positions of each item [n_items] with a kind of event that is predicted."""
     counts = np.zeros(histories.n_items, np.int64)
     for part in histories.parts():
@@ -90,7 +90,7 @@ def target_counts(histories: TrainingHistories) -> Indices:
     return counts
 
 
-def newest_from(times: Callable[[], Iterable[Indices]], n_newest: int) -> int:
+def newest_from(times: Callable[[], Iterable[Int64s]], n_newest: int) -> int:
     """Return the latest second such that at least `n_newest` times are not before it; `times` yields all, in parts.
 
     >>> newest_from(lambda: [np.array([10, 20]), np.array([30, 20])], 2)

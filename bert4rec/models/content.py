@@ -4,22 +4,20 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bert4rec.dataset.histories import Indices, Rows
+from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.item_features import ItemFeatures
 from bert4rec.models.item_features import csr
+from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.collectives import Partition
 
 MAX_COLUMNS = 8192  # of the vectors of users; more values than these share columns
 ITEMS_AT_A_TIME = 65_536  # items whose features are read at once
 SEED = 1  # of the columns and signs of the values
 GRID = 2.0**24
-
-Floats = npt.NDArray[np.float64]
 
 
 class ContentScorer:
@@ -132,7 +130,7 @@ def n_parts(n_items: int) -> int:
     return -(-n_items // ITEMS_AT_A_TIME)
 
 
-def parts(n_items: int) -> Iterator[Indices]:
+def parts(n_items: int) -> Iterator[Int64s]:
     """Yield the items of a catalogue, some at a time."""
     for first in range(0, n_items, ITEMS_AT_A_TIME):
         yield np.arange(first, min(first + ITEMS_AT_A_TIME, n_items))

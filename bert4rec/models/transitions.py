@@ -7,17 +7,14 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.dataset.histories import Indices, Rows
+from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Dataset
+from bert4rec.runtime.arrays import Bools, Float32s, Float64s, Int64s, Integers
 from bert4rec.runtime.collectives import Partition
-
-Floats32 = npt.NDArray[np.float32]
-Floats = npt.NDArray[np.float64]
 
 POSITIONS_AT_ONCE = 262_144  # approximate number of positions of a part
 
@@ -31,12 +28,12 @@ class Part:
     event is among those that are predicted, or all are.
     """
 
-    users: Indices
-    items: Indices
-    lengths: Indices
-    left: Indices
-    times: Indices | None
-    is_target: npt.NDArray[np.bool_]
+    users: Int64s
+    items: Int64s
+    lengths: Int64s
+    left: Int64s
+    times: Int64s | None
+    is_target: Bools
 
 
 class TrainingHistories:
@@ -63,7 +60,7 @@ class TrainingHistories:
             self._between()
             yield self._read(np.arange(first, last))
 
-    def _read(self, rows: Indices) -> Part:
+    def _read(self, rows: Int64s) -> Part:
         n_train = self._histories.n_train_at(rows)
         read = self._histories.read(rows, np.zeros_like(rows), n_train)
         items = read.items.astype(np.int64)
@@ -77,7 +74,7 @@ class TrainingHistories:
         return Part(users, items, lengths, left, times, is_target)
 
     @cached_property
-    def _bounds(self) -> Indices:
+    def _bounds(self) -> Int64s:
         """Return the first row of each part, and the number of rows."""
         n_train = self._histories.n_train
         n_before = n_train.cumsum() - n_train
@@ -91,8 +88,8 @@ DENSE = 1 / 16  # share of all pairs from which a matrix is used: it takes a few
 class Pairs(NamedTuple):
     """Hold distinct pairs [E] of items, ascending, as `source` * n_items + `target`, and their weights."""
 
-    keys: Indices
-    weights: Floats32
+    keys: Int64s
+    weights: Float32s
 
 
 @dataclass(frozen=True)
@@ -107,7 +104,7 @@ class Transitions:
 
     n_items: int
     pairs: Pairs
-    totals: Floats
+    totals: Float64s
 
     @classmethod
     def count(cls, histories: TrainingHistories, *, reach: int, decay: float) -> "Transitions":
@@ -132,7 +129,7 @@ class Transitions:
         totals = np.bincount(counted[0].keys // n_items, counted[0].weights, minlength=n_items)
         return cls(n_items, counted[0], totals.astype(np.float64))
 
-    def weights(self, sources: Indices, targets: Indices) -> Floats:
+    def weights(self, sources: Int64s, targets: Int64s) -> Float64s:
         """Return the weights of pairs of items, arrays that broadcast; 0 for a pair without transitions."""
         keys, weights = self.pairs
         if not len(keys):
@@ -141,7 +138,7 @@ class Transitions:
         at = np.minimum(np.searchsorted(keys, pair_keys), len(keys) - 1)
         return np.where(keys[at] == pair_keys, weights[at], 0.0)
 
-    def matrix(self) -> Floats32 | None:
+    def matrix(self) -> Float32s | None:
         """Return the weights of all pairs [n_items, n_items], sources first; None below the share `DENSE` of pairs."""
         if len(self.pairs.keys) < DENSE * self.n_items**2:
             return None
@@ -149,7 +146,7 @@ class Transitions:
         matrix[self.pairs.keys] = self.pairs.weights
         return matrix.reshape(self.n_items, self.n_items)
 
-    def added(self, last: Indices, factors: Floats, first: int, n: int) -> Floats:
+    def added(self, last: Int64s, factors: Float64s, first: int, n: int) -> Float64s:
         """Return the sums [B, n] of the weights from the `last` items [B, P] to `first` … `first` + n - 1.
 
         The weights are multiplied by `factors` [B, P] and added in the order of the last items.
@@ -165,16 +162,14 @@ class Transitions:
         return np.bincount(columns, added, len(last) * n).astype(np.float64).reshape(len(last), n)
 
 
-def _at_distance(
-    users: Indices, items: Indices, distance: int, is_target: npt.NDArray[np.bool_], n_items: int
-) -> Indices:
+def _at_distance(users: Int64s, items: Int64s, distance: int, is_target: Bools, n_items: int) -> Int64s:
     """Return the keys of pairs `distance` positions apart in a history, the later one a target."""
     sources, targets = slice(max(0, len(users) - distance)), slice(distance, None)
     is_counted = (users[sources] == users[targets]) & is_target[targets]
     return items[sources][is_counted] * n_items + items[targets][is_counted]
 
 
-def _distinct(keys: Indices, *, reach: int, decay: float) -> Pairs:
+def _distinct(keys: Int64s, *, reach: int, decay: float) -> Pairs:
     """Return the distinct pairs and their decayed counts; `keys` are pair keys × `reach` + distance - 1."""
     keys = np.sort(keys)
     places = np.flatnonzero(np.diff(keys, prepend=-1))
@@ -214,7 +209,7 @@ class TransitionScorer:
     dtype = torch.float64  # float32 would round different sums to ties
 
     def __init__(
-        self, transitions: Transitions, popularity: npt.NDArray[np.integer], partition: Partition, *,
+        self, transitions: Transitions, popularity: Integers, partition: Partition, *,
         n_last_items: int, decay: float, smoothing: float,
     ) -> None:  # fmt: skip
         matrix = transitions.matrix()
@@ -250,7 +245,7 @@ class TransitionScorer:
         scores += of_share[:, None] * self._shares[first : first + len(items)]
         return torch.from_numpy(scores).to(users.device)
 
-    def _factors(self, last: Indices) -> tuple[Floats, Floats]:
+    def _factors(self, last: Int64s) -> tuple[Float64s, Float64s]:
         """Return the factors of the weights of each last item [B, n], and the factors of the popularity shares [B]."""
         factors = np.where(last != NO_ITEM, self._of_place * self._per_item[last], 0.0)
         return factors, self._smoothing * factors.sum(1)
@@ -262,11 +257,11 @@ class _Dense:
     def __init__(self, matrix: Tensor) -> None:
         self._matrix = matrix
 
-    def weights(self, sources: Indices, targets: Indices) -> Floats:
+    def weights(self, sources: Int64s, targets: Int64s) -> Float64s:
         """Return the same as `Transitions.weights`."""
         return self._matrix.numpy()[sources, targets].astype(np.float64)
 
-    def added(self, last: Indices, factors: Floats, first: int, n: int) -> Floats:
+    def added(self, last: Int64s, factors: Float64s, first: int, n: int) -> Float64s:
         """Return the same as `Transitions.added`; NO_ITEM is an arbitrary item with factor 0."""
         tile, scores = self._matrix[:, first : first + n], torch.zeros(len(last), n, dtype=torch.float64)
         sources, of_sources = torch.from_numpy(last.T % len(tile)), torch.from_numpy(factors.T[:, :, None])
@@ -275,7 +270,7 @@ class _Dense:
         return scores.numpy()
 
 
-def _last_items(rows: Rows, n: int) -> Indices:
+def _last_items(rows: Rows, n: int) -> Int64s:
     """Return the last `n` items of each row [B, n], newest first; NO_ITEM fills short rows."""
     before = np.arange(n)
     at = np.maximum(rows.lengths.cumsum()[:, None] - 1 - before, 0)

@@ -7,16 +7,15 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from bert4rec.config.tables import Preprocessing, instant
 from bert4rec.dataset.format import MIN_EVALUATED, NO_ITEM, NO_TARGET, numbers_of_kinds
-from bert4rec.prepare.negatives import Ints
 from bert4rec.prepare.ordering import Parts, to_histories
 from bert4rec.prepare.progress import Progress
 from bert4rec.prepare.rows import OrderedRows
 from bert4rec.prepare.survey import LogSurvey
 from bert4rec.prepare.times import DAY, moment
+from bert4rec.runtime.arrays import Bools, Int32s, Int64s
 from bert4rec.runtime.errors import DataError, pluralize
 
 SplitRule: TypeAlias = Mapping[str, pl.Expr]
@@ -114,7 +113,7 @@ def instant_of_share(times: Callable[[], Iterable[pl.Series]], share: float) -> 
     return high
 
 
-def sample_users(users: Ints, *, n_users: int | Literal["all"], seed: int, stream: int = VALIDATION_STREAM) -> Ints:
+def sample_users(users: Int64s, *, n_users: int | Literal["all"], seed: int, stream: int = VALIDATION_STREAM) -> Int64s:
     """Return `n_users` of `users`, or all of them; the choice depends on `seed` and `stream`.
 
     >>> sample_users(np.array([4, 7]), n_users=5, seed=1).tolist()
@@ -125,7 +124,7 @@ def sample_users(users: Ints, *, n_users: int | Literal["all"], seed: int, strea
     return np.random.default_rng([seed, stream]).choice(users, n_users, replace=False)
 
 
-def mark(histories: pl.DataFrame, rule: SplitRule, tested: NDArray[np.bool_] | None) -> pl.DataFrame:
+def mark(histories: pl.DataFrame, rule: SplitRule, tested: Bools | None) -> pl.DataFrame:
     """Return the histories with the columns of `rule`; `tested` marks the users in the test sample, None for all."""
     if tested is not None:
         histories = histories.with_columns(pl.Series("tested", tested[histories["user"].to_numpy()]))
@@ -180,7 +179,7 @@ class NumberedHistories:
     of their dense ids; new users are numbered after them, in the order of their original ids.
     """
 
-    def __init__(self, ordered: OrderedRows, item_ids: NDArray[np.int32], *, known: pl.Series | None) -> None:
+    def __init__(self, ordered: OrderedRows, item_ids: Int32s, *, known: pl.Series | None) -> None:
         self._ordered, self._ids, self._known = ordered, item_ids, known
         self._n_known = 0 if known is None else len(known)
 
@@ -238,14 +237,14 @@ class HistoryStats:
     event, [] without kinds; `tested` users, None for all that have a test target.
     """
 
-    lengths: Ints
-    train_counts: Ints
-    validated: NDArray[np.bool_]
+    lengths: Int64s
+    train_counts: Int64s
+    validated: Bools
     time_span: tuple[int, int] | None
     log: LogSurvey
     are_alike: bool = False
     event_counts: Sequence[int] = ()
-    tested: NDArray[np.bool_] | None = None
+    tested: Bools | None = None
 
     def warnings(self, *, is_table: bool, now: float) -> list[str]:
         """Return a line for each probable problem of the rows; `now`: seconds since 1970."""
@@ -330,7 +329,7 @@ def history_stats(
 
 def _sample_tested(
     histories: NumberedHistories, rule: SplitRule, settings: Preprocessing, *, n_users: int
-) -> NDArray[np.bool_] | None:
+) -> Bools | None:
     """Return which users are tested, None for all that have a test target; a sample takes a pass over all histories."""
     if settings.test_users == "all" or settings.split == "none":
         return None
@@ -343,9 +342,7 @@ def _sample_tested(
     return tested
 
 
-def item_table(
-    ordered: OrderedRows, ids: NDArray[np.int32], survey: HistoryStats, titles: pl.DataFrame | None
-) -> pl.DataFrame:
+def item_table(ordered: OrderedRows, ids: Int32s, survey: HistoryStats, titles: pl.DataFrame | None) -> pl.DataFrame:
     """Return `item`, `original`, `count`, `train_count` and, if known, `title` of every item, by dense id."""
     codes = np.flatnonzero(ids != NO_ITEM)
     codes = codes[np.argsort(ids[codes])]

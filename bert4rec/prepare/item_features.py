@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from bert4rec.config.recognition import format_of
@@ -26,6 +25,7 @@ from bert4rec.prepare.column_inference import item_columns
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.text_blocks import NEWLINE, Block, blocks
 from bert4rec.prepare.text_rows import LONGEST_SHOWN, NOT_UTF_8, Layout, parse, read_layout
+from bert4rec.runtime.arrays import Float32s, Float64s, Int64s, Integers
 from bert4rec.runtime.errors import DataError, did_you_mean, pluralize
 
 VALUES_SCHEMA = {"feature": pl.String, "number": pl.Int64, "name": pl.String}
@@ -418,14 +418,14 @@ def read_fitted(folder: Path) -> dict[str, Fitted]:
 class Encoded(NamedTuple):
     """Hold the values of a feature as pairs of an item and a value number, and what `metadata.json` says of it."""
 
-    items: npt.NDArray[np.int64]
-    values: npt.NDArray[np.int64]
+    items: Int64s
+    values: Int64s
     about: dict[str, Any]
     names: list[str]
 
 
 def write_features(
-    folder: Path, file: ItemFile, originals: pl.Series, train_counts: npt.NDArray[np.integer[Any]]
+    folder: Path, file: ItemFile, originals: pl.Series, train_counts: Integers
 ) -> dict[str, dict[str, Any]]:
     """Write the features of the items `originals`, in their order; return the entries of `metadata.json` by feature."""
     rows = pl.DataFrame({"original": originals}).join(file.rows, on="original", how="left", maintain_order="left")
@@ -474,7 +474,7 @@ def append_features(
     return about
 
 
-def _unit_vectors(column: pl.Series, fitted: Fitted | None) -> npt.NDArray[np.float32]:
+def _unit_vectors(column: pl.Series, fitted: Fitted | None) -> Float32s:
     """Return the vectors [n, width] scaled to length 1; zeros for an item without one."""
     values = column.cast(pl.List(pl.Float32))
     width = fitted["width"] if fitted else int(values.list.len().max() or 0)  # type: ignore[arg-type]
@@ -516,15 +516,13 @@ def _encode(feature: Feature, values: pl.Series, is_trained: pl.Series, fitted: 
     return _with_missing(found["item"].to_numpy(), found["number"].to_numpy(), len(values), about, names)
 
 
-def _quantiles(trained: npt.NDArray[np.float64]) -> list[float]:
+def _quantiles(trained: Float64s) -> list[float]:
     if not len(trained):
         return []
     return np.unique(np.quantile(trained, np.arange(1, N_QUANTILES) / N_QUANTILES)).tolist()
 
 
-def _with_missing(
-    items: npt.NDArray[np.int64], values: npt.NDArray[np.int64], n: int, about: dict[str, Any], names: list[str]
-) -> Encoded:
+def _with_missing(items: Int64s, values: Int64s, n: int, about: dict[str, Any], names: list[str]) -> Encoded:
     """Return the pairs, with the value 0 for each of `n` items that has none."""
     missing = np.flatnonzero(np.bincount(items, minlength=n) == 0)
     return Encoded(np.concatenate([items, missing]), np.concatenate([values, 0 * missing]), about, names)

@@ -5,19 +5,17 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from bert4rec.dataset.format import EVALUATED
+from bert4rec.runtime.arrays import Int32s, Int64s
 
 USERS_PER_BLOCK = 4096  # histories in a block; changing it changes the negatives
 MAX_ROUNDS = 16  # rounds of rejection sampling before the rest is drawn from a dense table of keys
 DENSE_CELLS = 1 << 22  # users × items of that table
 LAST = -1e6  # log weight of an item without training positions: it is drawn last
 
-Ints = NDArray[np.int64]
 
-
-def count_unseen(histories: pl.DataFrame, *, n_items: int) -> Ints:
+def count_unseen(histories: pl.DataFrame, *, n_items: int) -> Int64s:
     """Return how many of `n_items` items are not in each history (`items`), (users,).
 
     >>> count_unseen(pl.DataFrame({"items": [[0, 1, 0], [2]]}), n_items=3).tolist()
@@ -29,7 +27,7 @@ def count_unseen(histories: pl.DataFrame, *, n_items: int) -> Ints:
 class SeenItems(NamedTuple):
     """Hold the items that each of `n_users` users has seen, as sorted keys: row · n_items + item."""
 
-    keys: Ints
+    keys: Int64s
     n_users: int
 
     @classmethod
@@ -41,7 +39,7 @@ class SeenItems(NamedTuple):
         return cls(np.sort(keys), len(items))
 
 
-def draw_negatives(seen: SeenItems, weights: Ints, *, n: int, seed: list[int]) -> NDArray[np.int32]:
+def draw_negatives(seen: SeenItems, weights: Int64s, *, n: int, seed: list[int]) -> Int32s:
     """Return `n` distinct unseen items for each user, (users, n), drawn in proportion to `weights` [items].
 
     `seed` is for one block of users. Each user must have at least `n` unseen items (`count_unseen`). An item of weight
@@ -69,7 +67,7 @@ def draw_negatives(seen: SeenItems, weights: Ints, *, n: int, seed: list[int]) -
     return drawn
 
 
-def _reached(cumulated: Ints, heights: Ints) -> Ints:
+def _reached(cumulated: Int64s, heights: Int64s) -> Int64s:
     """Return the first index at which `cumulated` is above each of `heights`."""
     if cumulated[-1] == len(cumulated) and cumulated[0] == 1 and (np.diff(cumulated) == 1).all():
         return heights  # all weights are 1
@@ -79,7 +77,7 @@ def _reached(cumulated: Ints, heights: Ints) -> Ints:
     return places
 
 
-def _first_of_each(keys: Ints, *taken: Ints) -> Ints:
+def _first_of_each(keys: Int64s, *taken: Int64s) -> Int64s:
     """Return the keys [rows, draws] that are not `taken`, flat and in order, each repeated key of a row only once.
 
     No key is in two rows, and all keys of a row are below those of the next row.
@@ -95,7 +93,7 @@ def _first_of_each(keys: Ints, *taken: Ints) -> Ints:
     return keys[is_kept]
 
 
-def _in_order(values: Ints) -> tuple[Ints, Ints]:
+def _in_order(values: Int64s) -> tuple[Int64s, Int64s]:
     """Return `values` (not negative) sorted along the last axis, and the index of each before; the sort is stable.
 
     If value and index fit into one integer, sorting that integer is several times as fast as an argsort.
@@ -109,7 +107,7 @@ def _in_order(values: Ints) -> tuple[Ints, Ints]:
     return packed >> bits, packed & ((1 << bits) - 1)
 
 
-def _append(drawn: NDArray[np.int32], filled: Ints, keys: Ints, n_items: int) -> None:
+def _append(drawn: Int32s, filled: Int64s, keys: Int64s, n_items: int) -> None:
     """Append the items of `keys` (sorted by row) to each row of `drawn`; items that do not fit are dropped."""
     rows, items = np.divmod(keys, n_items)
     counts = np.bincount(rows, minlength=len(filled))
@@ -119,7 +117,7 @@ def _append(drawn: NDArray[np.int32], filled: Ints, keys: Ints, n_items: int) ->
     np.minimum(filled + counts, drawn.shape[1], out=filled)
 
 
-def _draw_rest(rng: np.random.Generator, drawn: NDArray[np.int32], filled: Ints, taken: Ints, weights: Ints) -> None:
+def _draw_rest(rng: np.random.Generator, drawn: Int32s, filled: Int64s, taken: Int64s, weights: Int64s) -> None:
     """Fill the rows that rejection sampling left incomplete: the largest Gumbel keys are draws without replacement."""
     n_items, n = len(weights), drawn.shape[1]
     log_weights = np.where(weights > 0, np.log(np.maximum(weights, 1)), LAST)
@@ -141,7 +139,7 @@ HeldOutCounts: TypeAlias = Counter[tuple[str, Any]]
 number of negatives."""
 
 
-def count_held_out(histories: pl.DataFrame, unseen: Ints, n_negatives: int) -> HeldOutCounts:
+def count_held_out(histories: pl.DataFrame, unseen: Int64s, n_negatives: int) -> HeldOutCounts:
     """Return the counts of `histories` with targets; `unseen` [users] are their numbers of unseen items."""
     counts: HeldOutCounts = Counter(("unseen", n) for n in np.minimum(unseen, n_negatives).tolist())
     histories = histories.with_columns(is_left_out=pl.Series(unseen < n_negatives))

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from bert4rec.dataset.format import ITEMS, NO_ITEM, USERS, kinds_of
 from bert4rec.dataset.reader import read_metadata
+from bert4rec.runtime.arrays import Bools, Int32s
 from bert4rec.runtime.errors import DataError
 
 ROWS_PER_GROUP = 1 << 16  # rows of a row group: the least that a range of users reads from each run
@@ -205,9 +205,6 @@ def to_histories(interactions: pl.DataFrame) -> pl.DataFrame:
     return interactions.group_by("user", maintain_order=True).agg(lists)
 
 
-Ids = NDArray[np.int32]
-
-
 @dataclass(frozen=True)
 class ExistingIds:
     """Hold the ids of the dataset to extend by dense id: `users` (`original`, `user`), `items` (`original`, `item`).
@@ -268,7 +265,7 @@ def same_type(left: pl.Series, right: pl.Series) -> tuple[pl.Series, pl.Series]:
     return left.cast(pl.String), right.cast(pl.String)
 
 
-def item_ids(originals: pl.Series, kept: NDArray[np.bool_], *, seed: int, known: pl.DataFrame | None = None) -> Ids:
+def item_ids(originals: pl.Series, kept: Bools, *, seed: int, known: pl.DataFrame | None = None) -> Int32s:
     """Return the dense id of each of the sorted `originals`; `NO_ITEM` for items that are not `kept`.
 
     Kept items are numbered from 0, in an order shuffled by `seed`, so that contiguous shards of the item table have

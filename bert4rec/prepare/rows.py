@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from bert4rec.config.tables import Preprocessing, instant
 from bert4rec.prepare.ordering import Distinct, ExistingIds, Parts, SortedRuns, in_time_order, same_type, with_codes
 from bert4rec.prepare.progress import BadRows, Progress
 from bert4rec.prepare.sources import Interactions
 from bert4rec.prepare.synthetic import GeneratedSource
+from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.errors import DataError
 
 OPTIONAL = ("rating", "time")  # fields that a table need not have
@@ -177,7 +177,7 @@ class OrderedRows:
 
     parts: Parts
     items: pl.Series
-    counts: NDArray[np.int64]
+    counts: Int64s
     n_known: int = 0
     n_rows_read: int = 0
     n_users_read: int = 0

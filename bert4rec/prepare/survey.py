@@ -8,8 +8,8 @@ import polars as pl
 
 from bert4rec.dataset.findings import FEW
 from bert4rec.prepare.columns import SESSIONS, name_words
-from bert4rec.prepare.negatives import Ints
 from bert4rec.prepare.times import DAY, YEAR
+from bert4rec.runtime.arrays import Int64s
 
 EVENTS = {"event", "action", "behavior", "behaviour", "type", "interaction", "activity", "verb"}
 EVENT_VALUES = {
@@ -57,7 +57,7 @@ class LogSurvey:
             self._months += rows.reshape(-1, 12).astype(np.int32)
 
     def result(
-        self, lengths: Ints, counts: Ints, span: tuple[int, int] | None, columns: Mapping[str, Any]
+        self, lengths: Int64s, counts: Int64s, span: tuple[int, int] | None, columns: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return the numbers for `metadata.json`.
 
@@ -90,7 +90,7 @@ class LogSurvey:
         return int(((rows >= SEEN_OFTEN) & (season >= IN_SEASON * rows)).sum())
 
 
-def _heavy_users(lengths: Ints) -> dict[str, int]:
+def _heavy_users(lengths: Int64s) -> dict[str, int]:
     """Return how many users have far more rows than others, with how many rows; {} if there are none."""
     present = lengths[lengths > 0]
     limit = max(HEAVY_FROM, int(HEAVY * np.quantile(present, 0.95)))

@@ -11,14 +11,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from bert4rec.dataset.format import outranks
 from bert4rec.prepare.progress import BadRows
+from bert4rec.runtime.arrays import Float64s, Int64s
 from bert4rec.runtime.errors import DataError
-
-Ints: TypeAlias = NDArray[np.int64]
-Floats: TypeAlias = NDArray[np.float64]
 
 MIN_LENGTH = 5  # interactions of the shortest user
 TASTE = 3  # clusters in a user's cycle
@@ -40,13 +37,13 @@ class Oracle:
     each cluster.
     """
 
-    cluster: Ints
-    weight: Floats
-    current: Ints
-    following: Ints
-    popularity: Floats
+    cluster: Int64s
+    weight: Float64s
+    current: Int64s
+    following: Int64s
+    popularity: Float64s
 
-    def scores(self, users: Ints, history: Ints, offsets: Ints) -> Floats:
+    def scores(self, users: Int64s, history: Int64s, offsets: Int64s) -> Float64s:
         """Return the exact probability of every item being next, (users, items); -1 for items in the history.
 
         `users` count from 0. The items (from 0) of the i-th user are `history[offsets[i]:offsets[i + 1]]`.
@@ -60,7 +57,7 @@ class Oracle:
         cell = rows * n_clusters + self.cluster[history]
         left = total - np.bincount(cell, self.weight[history], len(users) * n_clusters).reshape(-1, n_clusters)
         per_weight = step / np.maximum(left, 1e-12)
-        scores: Floats = per_weight[:, self.cluster] * self.weight
+        scores: Float64s = per_weight[:, self.cluster] * self.weight
         scores[rows, history] = -1.0
         return scores
 
@@ -100,9 +97,9 @@ def noise(*, n_users: int, n_items: int, n_rows: int, seed: int) -> tuple[pl.Dat
     return _rows(rng, users, rng.integers(0, n_items, len(users)), lengths), None
 
 
-def _zipf(rank: Ints, exponent: float) -> Floats:
+def _zipf(rank: Int64s, exponent: float) -> Float64s:
     """Return weights that fall with the rank (from 0)."""
-    weights: Floats = np.power(1.0 + rank, -exponent)
+    weights: Float64s = np.power(1.0 + rank, -exponent)
     return weights
 
 
@@ -111,7 +108,7 @@ def _cluster_size(*, n_users: int, n_items: int, n_rows: int) -> int:
     return min(n_items, max(SMALLEST_CLUSTER, 3 * n_rows // n_users))
 
 
-def _lengths(rng: np.random.Generator, *, n_users: int, n_items: int, n_rows: int) -> Ints:
+def _lengths(rng: np.random.Generator, *, n_users: int, n_items: int, n_rows: int) -> Int64s:
     """Return the number of interactions of each user: heavy-tailed, at least `MIN_LENGTH`, about `n_rows` in total."""
     mean, limit = n_rows / n_users, n_items // 2
     if not MIN_LENGTH <= mean <= limit:
@@ -121,18 +118,18 @@ def _lengths(rng: np.random.Generator, *, n_users: int, n_items: int, n_rows: in
         )
     tail = rng.lognormal(sigma=LENGTH_SPREAD, size=n_users)
     lengths = MIN_LENGTH + np.rint(tail / tail.mean() * (mean - MIN_LENGTH)).astype(np.int64)
-    limited: Ints = np.minimum(lengths, _cluster_size(n_users=n_users, n_items=n_items, n_rows=n_rows))
+    limited: Int64s = np.minimum(lengths, _cluster_size(n_users=n_users, n_items=n_items, n_rows=n_rows))
     return limited
 
 
-def _tastes(rng: np.random.Generator, n_users: int, popularity: Floats) -> Ints:
+def _tastes(rng: np.random.Generator, n_users: int, popularity: Float64s) -> Int64s:
     """Return distinct clusters of each user, drawn by popularity, (users, at most `TASTE`)."""
     # an exponential race: the first arrivals are a draw without replacement in proportion to the rates
     arrival = rng.standard_exponential((n_users, len(popularity))) / popularity
     return np.argsort(arrival, axis=1)[:, :TASTE]
 
 
-def _walk(rng: np.random.Generator, lengths: Ints, taste: Ints, popularity: Floats) -> tuple[Ints, Ints]:
+def _walk(rng: np.random.Generator, lengths: Int64s, taste: Int64s, popularity: Float64s) -> tuple[Int64s, Int64s]:
     """Return the cluster of each interaction, user by user; and the current and next cluster before each last one."""
     users, cycle = np.repeat(np.arange(len(lengths)), lengths), taste.shape[1]
     ends = np.cumsum(lengths)
@@ -147,7 +144,7 @@ def _walk(rng: np.random.Generator, lengths: Ints, taste: Ints, popularity: Floa
     return visited, np.stack([taste[each, before], taste[each, (before + 1) % cycle]])
 
 
-def _draw(rng: np.random.Generator, users: Ints, visited: Ints, n_clusters: int, n_items: int) -> Ints:
+def _draw(rng: np.random.Generator, users: Int64s, visited: Int64s, n_clusters: int, n_items: int) -> Int64s:
     """Return the place of each item: a user's j-th visit to a cluster takes the j-th item of a random order.
 
     Gumbel keys give this order, so an unseen item is taken with a probability in proportion to its weight.
@@ -162,11 +159,11 @@ def _draw(rng: np.random.Generator, users: Ints, visited: Ints, n_clusters: int,
     by_pair = np.argsort(pair, kind="stable")
     visit = np.empty(len(users), np.int64)
     visit[by_pair] = np.arange(len(users)) - np.repeat(np.cumsum(counts) - counts, counts)
-    places: Ints = order[pair, visit] * n_clusters + visited
+    places: Int64s = order[pair, visit] * n_clusters + visited
     return places
 
 
-def _rows(rng: np.random.Generator, users: Ints, items: Ints, lengths: Ints) -> pl.DataFrame:
+def _rows(rng: np.random.Generator, users: Int64s, items: Int64s, lengths: Int64s) -> pl.DataFrame:
     """Return rows with increasing times: a user starts on a random day, and continues about every hour."""
     gaps = 1 + rng.exponential(3600, len(users)).astype(np.int64)
     gaps[np.cumsum(lengths) - lengths] += rng.integers(0, DAYS * 86400, len(lengths))
@@ -235,9 +232,7 @@ def _ranks(oracle: Oracle, test: pl.DataFrame, *, users: pl.DataFrame, items: pl
     return pl.DataFrame([test["user"], *ranks])
 
 
-def _ranks_among(
-    negatives: pl.Series, scores: NDArray[np.float64], own: NDArray[np.float64], target: NDArray[np.int64]
-) -> pl.Series:
+def _ranks_among(negatives: pl.Series, scores: Float64s, own: Float64s, target: Int64s) -> pl.Series:
     """Return the rank of each target, with score `own`, among the `negatives` of its row; null if it has none."""
     rows = np.flatnonzero(negatives.list.len().to_numpy())
     drawn = negatives.explode(empty_as_null=False).to_numpy()

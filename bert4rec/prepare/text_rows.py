@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from bert4rec.config.recognition import infer_separator
 from bert4rec.prepare.progress import LINE, BadRows, line_numbers
 from bert4rec.prepare.text_blocks import NEWLINE, QUOTE, Block, head, inside_quotes, parsed
+from bert4rec.runtime.arrays import Bools, Int64s
 from bert4rec.runtime.errors import DataError, pluralize
 
 UNIT_SEPARATOR = b"\x1f"  # replaces a separator of several characters, which Polars does not support
@@ -106,7 +107,7 @@ def _quotes_whole_fields(text: bytes, separator: bytes) -> bool:
     letters = np.frombuffer(text, np.uint8)
     quotes = np.flatnonzero(letters == QUOTE[0])
 
-    def beside(places: NDArray[np.int64], *letters_beside: bytes) -> NDArray[np.bool_]:
+    def beside(places: Int64s, *letters_beside: bytes) -> Bools:
         is_text = (places >= 0) & (places < len(text))
         found = np.where(is_text, letters[np.clip(places, 0, len(text) - 1)], NEWLINE[0])
         return np.isin(found, [letter[0] for letter in letters_beside])
@@ -119,7 +120,7 @@ def _quotes_whole_fields(text: bytes, separator: bytes) -> bool:
     )
 
 
-def _line_starts(text: bytes, inside: NDArray[np.uint8] | None) -> NDArray[np.int64]:
+def _line_starts(text: bytes, inside: NDArray[np.uint8] | None) -> Int64s:
     """Return the index of the line on which each row starts; a quoted field may span several lines."""
     n_lines = text.count(NEWLINE) + (not text.endswith(NEWLINE))
     if inside is None:

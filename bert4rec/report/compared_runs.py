@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tomli
@@ -21,6 +20,7 @@ from bert4rec.evaluation.ranker import Ranks
 from bert4rec.evaluation.slices import rank_file
 from bert4rec.report.figures import Report, read_report
 from bert4rec.report.log import read_records
+from bert4rec.runtime.arrays import Integers
 from bert4rec.runtime.errors import DataError
 
 SEED = "training.seed"
@@ -161,7 +161,6 @@ SEEN_DIFFERS = (
     "some leave out seen items and others do not (evaluation.seen_items); `bert4rec evaluate` measures one again"
 )
 
-Ints: TypeAlias = npt.NDArray[np.integer]
 Differences: TypeAlias = dict[str, dict[str, Difference]]
 """Protocol → metric → difference."""
 
@@ -169,7 +168,7 @@ Differences: TypeAlias = dict[str, dict[str, Difference]]
 class RankedUsers(NamedTuple):
     """The rows of a file of ranks: users and targets [2, U], and the ranks [U] by protocol."""
 
-    who: Ints
+    who: Integers
     ranks: Ranks
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bert4rec.config.kinds import has_kernel, has_optimizer, needs_negatives, supports_column_sharding
 from bert4rec.config.resolve import MOST_SHARING
+from bert4rec.runtime.arrays import Integers
 from bert4rec.runtime.errors import SettingsError, pluralize
 from bert4rec.runtime.memory import Memory
 from bert4rec.sharding.footprint import Job
@@ -167,7 +167,7 @@ def _smaller(value: int) -> list[int]:
     return [value // factor for factor in FACTORS if value >= factor]
 
 
-def load_imbalance(job: Job, popularity: npt.NDArray[np.integer]) -> float:
+def load_imbalance(job: Job, popularity: Integers) -> float:
     """Return the load imbalance: rows served by the busiest process in a step over the group's mean; at least 1.
 
     `popularity` [n_items] counts the training positions of each item. A batch looks up an item at most once, with the

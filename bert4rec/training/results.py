@@ -16,7 +16,6 @@ from bert4rec.config.kinds import KINDS
 from bert4rec.config.tables import Config, Model
 from bert4rec.dataset.findings import findings
 from bert4rec.dataset.format import OPTIONAL, RATINGS, USERS
-from bert4rec.dataset.histories import Bools
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.evaluator import BatchCallback, Evaluator, Example
 from bert4rec.evaluation.intervals import Ranking, hits_by_rank
@@ -26,6 +25,7 @@ from bert4rec.report.figures import FORMAT_VERSION, write_json
 from bert4rec.report.log import MetricsLog, flat_numbers, read_records
 from bert4rec.report.pages import report_page, write_html
 from bert4rec.report.summary import checks, protocols, result_line, verdict, warnings
+from bert4rec.runtime.arrays import Bools
 from bert4rec.runtime.errors import in_one_line
 from bert4rec.sharding.plan import Plan
 from bert4rec.training.state import State

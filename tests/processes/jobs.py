@@ -25,20 +25,21 @@ from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows
-from bert4rec.dataset.reader import Dataset, Ints, Sizes, open_dataset
+from bert4rec.dataset.reader import Dataset, Sizes, open_dataset
 from bert4rec.evaluation import ratings
 from bert4rec.evaluation.evaluator import Example, examples
 from bert4rec.evaluation.ranker import Ranker, Ranks, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.evaluation.top_k import TopK
 from bert4rec.feed.batch import Batch, Lookup
-from bert4rec.feed.batches import Indices, TrainingBatches, Windows
+from bert4rec.feed.batches import TrainingBatches, Windows
 from bert4rec.feed.masking import Masking
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.models.baselines import BaselineFactory
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables import DenseShard, GradientRoute, saved_name
 from bert4rec.runtime import console
+from bert4rec.runtime.arrays import Int32s, Int64s
 from bert4rec.runtime.collectives import (
     Partition,
 )
@@ -407,11 +408,11 @@ class FewItems:
     def __len__(self) -> int:
         return len(self._items)
 
-    def lengths(self, indices: Indices) -> Indices:
+    def lengths(self, indices: Int64s) -> Int64s:
         return np.array([len(self._items[row]) for row in indices])
 
-    def read(self, indices: Indices) -> Rows:
-        items: Ints = np.concatenate([self._items[row] for row in indices])
+    def read(self, indices: Int64s) -> Rows:
+        items: Int32s = np.concatenate([self._items[row] for row in indices])
         return Rows(items, self.lengths(indices), self._targets[indices], {})
 
 
