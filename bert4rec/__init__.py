@@ -5,8 +5,8 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-# Python names a package after a room when that is first imported. Here it has been, and is not called so any more:
-# `bert4rec.prepare` is the function, `from bert4rec.prepare.… import …` finds the modules of the room all the same.
+# The import sets `bert4rec.prepare` to the package of that name; the `del` below makes way for the function.
+# `from bert4rec.prepare.… import …` still finds its modules.
 import bert4rec.prepare  # noqa: F401
 from bert4rec.runtime.startup import set_thread_defaults
 

@@ -218,7 +218,7 @@ def _instant(text: str | None, times: str) -> int | None:
     if text is None:
         return None
     if times != "target":
-        raise SettingsError(f'--at={text}: this model knows no instant of the target: it has model.times = "{times}"')
+        raise SettingsError(f'--at={text}: the model does not use the time of the query: model.times = "{times}"')
     try:
         return instant(text)
     except ValueError:

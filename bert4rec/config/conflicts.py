@@ -32,8 +32,8 @@ def _model_conflicts(config: Config) -> Iterator[tuple[str, str]]:
         divisors = [n for n in range(1, model.embed_dim + 1) if model.embed_dim % n == 0]
         yield "model.n_heads", f"must divide model.embed_dim = {model.embed_dim}; valid: {divisors}"
     if of_kind.is_transformer and model.positions == "rotary" and model.embed_dim % (2 * model.n_heads):
-        reason = f"turns pairs of numbers, and a head has {model.embed_dim} / {model.n_heads} of them"
-        yield "model.positions", f'"rotary" {reason}; make that an even number, or choose "learned"'
+        reason = f"needs an even number of values in each head, not {model.embed_dim} / {model.n_heads}"
+        yield "model.positions", f'"rotary" {reason}; change model.n_heads, or choose "learned"'
     if of_kind.learns_pairs and model.head != "tied":
         yield "model.head", f'only a transformer can have a separate output layer; valid with {kind}: "tied"'
     if of_kind.learns_pairs and training.compile:

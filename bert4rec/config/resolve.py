@@ -55,14 +55,14 @@ def resolve(config: Config, device_type: str, facts: Facts, world_size: int = 1)
     updates = updates_with(optimizer=optimizer)
     if not has_optimizer(optimizer, updates, device_type):
         raise SettingsError(
-            'parallelism.sparse_optimizer = "adam": fbgemm has no fused Adam on CPU; with mode = "dmp" it goes there '
-            'with sharding_type = "row_wise" only; else valid: "sgd", "adagrad", "rowwise_adagrad", or --mode=ddp'
+            'parallelism.sparse_optimizer = "adam": fbgemm has no fused Adam on CPU; there, mode = "dmp" needs '
+            'sharding_type = "row_wise" for it; otherwise valid: "sgd", "adagrad", "rowwise_adagrad", or --mode=ddp'
         )
     if parallelism.table_precision != "fp32" and updates == "dense_shards":
         raise SettingsError(
-            f'parallelism.table_precision = "{parallelism.table_precision}": fbgemm alone updates such rows, and here '
-            'an ordinary optimizer does; set it to "fp32", or take a sampled loss, sparse_weight_decay = 0 and, on '
-            "CPU, another sparse_optimizer than adam"
+            f'parallelism.table_precision = "{parallelism.table_precision}": only fbgemm can update such rows, but '
+            'these settings need an ordinary optimizer; set it to "fp32", or take a sampled loss, '
+            "sparse_weight_decay = 0 and, on CPU, another sparse_optimizer than adam"
         )
     if config.training.compile and device_type == "cpu" and not _has_compiler():
         raise SettingsError(

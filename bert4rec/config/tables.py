@@ -244,7 +244,7 @@ class Model(Table):
     kind: KindName = "bert4rec"
     """kind of model: bert4rec, sasrec, matrix_factorization, popularity, …; bert4rec = bidirectional, trained on masked
     items; sasrec = causal, trained on each next item; matrix_factorization = one vector per user and per item; the
-    other four are baselines that only count"""
+    other kinds are baselines that only count"""
     form: Literal["dot", "bias", "neural"] = "bias"
     """score of a user and an item (matrix_factorization); dot = dot product; bias = dot product plus biases of user and
     item; neural = MLP on both vectors, with hidden layers of 64 and 32"""
@@ -478,7 +478,7 @@ class Config(Table):
 
     @property
     def shortest_window(self) -> int:
-        """Return the least that model.max_len may be beside the other settings."""
+        """Return the smallest model.max_len that the other settings allow."""
         return max(2, self.training.sliding_step)
 
     @property

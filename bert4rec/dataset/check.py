@@ -101,7 +101,7 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
 
 
 def _check_keys(place: Path | str, table: Any, **kinds: type | range | tuple[Any, ...]) -> None:
-    """Raise `DataError` for the first key whose value has not the type, or is not in the range or the tuple, given."""
+    """Raise `DataError` for the first key whose value does not have the given type, or is not in the range or tuple."""
     for name, kind in kinds.items():
         value = table.get(name) if isinstance(table, dict) else None
         if isinstance(kind, type):

@@ -223,8 +223,8 @@ class _Tile:
     if another process holds the target. `factors` [m] multiply the losses, 0 without a target. Products are computed in
     the dtype of `vectors`, sums in float32. The scores are written to `room` [at least m · V] float32.
 
-    Scores become their exponentials. What a row of a block lacks to its part of the gradient, its share, multiplies
-    hidden states and products [m, D], not the block: a pass over all scores less.
+    The scores become their exponentials. The factor of each row of a block, its share, multiplies hidden states and
+    products [m, D] instead of the block, which saves a pass over all scores.
     """
 
     def __init__(self, hidden: Tensor, vectors: Tensor, columns: Tensor, factors: Tensor, room: Tensor) -> None:
