@@ -222,6 +222,9 @@ def _open(config: Config, trained: Trained, run: Path) -> "Dataset":
     ):
         advice = f"make it with --data.extends={previous}"
         raise DataError(f"{dataset.folder}: does not extend the dataset of {run}: {problem}; {advice}")
+    if (features := saved.get("features")) and (dataset.features is None or dataset.features.meaning != features):
+        advice = f"make it with --data.extends={previous} and --items=FILE"
+        raise DataError(f"{dataset.folder}: does not have the item features of {run}; {advice}")
     return dataset
 
 

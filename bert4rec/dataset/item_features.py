@@ -1,7 +1,10 @@
 """The features of items in a dataset folder: memory-mapped bags of values and ready-made vectors."""
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +16,7 @@ from bert4rec.runtime.errors import DataError
 
 FOLDER = "item_features"
 VALUES = "values.parquet"  # the names of the values of categories
+MEANING = {"kind", "first", "n_values", "edges", "words", "width"}  # entries of a feature in `metadata.json`
 NO_LETTER = re.compile(r"\W+")
 ARRAYS = ("offsets", "values", "weights", "vectors")
 
@@ -127,6 +131,14 @@ class ItemFeatures:
     def sizes(self) -> FeatureSizes:
         """Return the sizes of all features."""
         return FeatureSizes(self.bags, sum(self.vector_widths.values()))
+
+    @cached_property
+    def meaning(self) -> str:
+        """Return a checksum of what the values mean, which is the same in a dataset that extends this one."""
+        fitted = {name: {key: of[key] for key in MEANING & of.keys()} for name, of in self.about.items()}
+        path = self._folder / VALUES
+        names = pq.read_table(path, columns=["number", "name"]).to_pydict() if path.exists() else {}
+        return hashlib.sha256(json.dumps([fitted, names], sort_keys=True).encode()).hexdigest()[:12]
 
     def read(self, items: Int64s) -> FeatureRows:
         """Return the features of `items` [n]."""

@@ -367,8 +367,7 @@ def _check(path: str, rows: pl.DataFrame, feature: Feature, fitted: Fitted | Non
     elif kind == "number":
         expected = "a finite number, or another kind"
         if dtype != pl.Boolean:
-            numbers = values.cast(pl.Float64, strict=False)
-            is_bad = ~numbers.is_finite().fill_null(value=False)
+            is_bad = ~_numbers(values).is_finite().fill_null(value=False)
     elif dtype == pl.String:
         is_bad = is_bad & (kind != "words" and values.str.contains(LIST_AS_TEXT).all())
         expected = "no list written as text; write the values as a|b, or the file as JSON lines or Parquet"
@@ -384,13 +383,22 @@ def _check(path: str, rows: pl.DataFrame, feature: Feature, fitted: Fitted | Non
         raise DataError(f"{place}: the column has no value; leave it out")
 
 
+def _numbers(column: pl.Series) -> pl.Series:
+    """Return values as numbers, null for others; dates and times in microseconds since 1970, whatever their unit."""
+    if column.dtype == pl.Date or column.dtype == pl.Datetime:
+        column = column.dt.epoch("us")
+    elif column.dtype == pl.Duration:
+        column = column.dt.total_microseconds()
+    return column.cast(pl.Float64, strict=False)
+
+
 def _values(column: pl.Series, kind: str, separator: str) -> pl.Series:
     """Return the values of each item as a list, null where it has none; numbers and vectors unchanged."""
     if kind == "vector":
         is_empty = not column.dtype.is_nested()
         return pl.repeat(None, len(column), dtype=pl.List(pl.Float32), eager=True) if is_empty else column
     if kind == "number":
-        return column.cast(pl.Float64)
+        return _numbers(column)
     if kind == "category":
         return column.cast(pl.String).str.strip_chars().replace("", None)
     if kind == "words":

@@ -89,6 +89,7 @@ class Context:
             "facts_version": run_folder.METADATA_VERSION,
             **({"events": list(kinds)} if kinds else {}),
             "config": self.settings,
+            "features": _features(self.config, self.dataset),
             "fingerprint": self.dataset.metadata["fingerprint"],
             "n_items": self.dataset.n_items,
             "items": self.dataset.first_ids,
@@ -183,6 +184,8 @@ def _origin(config: Config, dataset: Dataset) -> Path | None:
     current = config.model.model_dump(mode="json", include=shape)
     current |= {"n_items": dataset.n_items, "items (their ids)": dataset.first_ids}
     current["kinds of events"] = list(dataset.histories.kinds)
+    saved["item features (their values)"] = facts.get("features", "")
+    current["item features (their values)"] = _features(config, dataset)
     if dataset.n_items > facts["n_items"] and not problem_of(
         dataset, n_items=facts["n_items"], first_ids=facts["items"]
     ):
@@ -198,6 +201,11 @@ def _origin(config: Config, dataset: Dataset) -> Path | None:
     ]:
         raise SettingsError(f"run.init_from: its weights do not fit this run: {'; '.join(differences)}")
     return folder
+
+
+def _features(config: Config, dataset: Dataset) -> str:
+    """Return a checksum of the item features that the model uses, "" for none."""
+    return dataset.features.meaning if dataset.features and config.model.item_features else ""
 
 
 def restore(context: Context, trainer: Trainer, log: MetricsLog | None) -> None:

@@ -245,6 +245,23 @@ def test_commands_take_a_run_with_new_items(place: Path, capsys: Capture) -> Non
     assert run(settings_of("--resume=runs/again", "--training.n_epochs=1")) == Path("runs/again")
 
 
+def test_a_dataset_with_other_features_is_refused(place: Path, featured_folder: Path, capsys: Capture) -> None:
+    """Its items and their ids are those of the run: the vectors of its values would be those of others."""
+    table = pl.read_parquet(featured_folder.parent / "items.parquet")
+    table.with_columns(brand=pl.col("brand").replace({"a": "z"})).write_parquet("other.parquet")
+    options = ["--preprocessing.n_eval_negatives=10", "--preprocessing.validation_users=20", "--out=data/other"]
+    assert main(["prepare", str(featured_folder.parent / "log.csv"), "--items=other.parquet", *options]) == 0
+    before = files_of(place)
+    for command, problem in (
+        (["extend", "runs/run", "data/other"], "data/other: does not have the item features of runs/run; make it with"),
+        (["train", "data/other", "--model=sasrec", "--run.init_from=runs/run"], "item features (their values) = "),
+    ):
+        capsys.readouterr()
+        assert main(command) == 2
+        assert problem in capsys.readouterr().err.splitlines()[-1]
+        assert files_of(place) == before
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [

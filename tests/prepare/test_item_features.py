@@ -219,6 +219,30 @@ def test_an_extension_may_have_its_columns_in_another_order_and_empty_ones(prepa
     assert "such as 1" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (pl.Date, pl.Datetime("ms")), (pl.Datetime("ns"), pl.Date), (pl.Datetime("us", "UTC"), pl.Datetime("ms")),
+        (pl.Duration("ms"), pl.Duration("us")),
+    ],
+)  # fmt: skip
+def test_a_date_is_the_same_number_in_an_extension_that_has_another_unit(
+    prepare: Prepare, before: pl.DataType, now: pl.DataType
+) -> None:
+    days = pl.Series([1, 40, 900, 901, 20_000]) * 86_400_000
+    at = days.cast(pl.Duration("ms")) if before == pl.Duration else days.cast(pl.Datetime("ms"))
+    at = at.dt.replace_time_zone(getattr(before, "time_zone", None)) if before == pl.Datetime else at
+    found = []
+    for dtype, words in ((before, ()), (now, ("--data.extends=old",))):
+        at = at.dt.replace_time_zone(None) if words and before == pl.Datetime else at
+        table = pl.DataFrame({"item": [1, 2, 3, 4, 5], "at": at.cast(dtype)})
+        assert prepare(table, *words, name="items.parquet") == 0
+        found.append(features(open_dataset(Path("out"))))
+        Path("out").rename("old" if not words else "new")
+    assert found[0] == found[1]
+    assert len({str(of["at"]) for of in found[0].values()}) == 4
+
+
 def test_ids_are_those_of_the_log_and_text_may_be_packed(prepare: Prepare, tmp_path: Path) -> None:
     rows = ["user,item", *(f"{user},00{item}" for user, items in LOG.items() for item in [*items, "x"])]
     (tmp_path / "log.csv").write_text("\n".join(rows) + "\n")
