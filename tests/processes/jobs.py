@@ -521,5 +521,4 @@ def evaluate(config: Config, trained: Trained, output: Path) -> tuple[dict[str, 
         mock.patch.object(evaluation, "rendezvous", return_value=(store, dist.get_rank(), dist.get_world_size())),
         mock.patch.object(evaluation, "process_group", return_value=contextlib.nullcontext()),
     ):
-        found = evaluation.evaluate(config, trained, output)
-    return found.report, found.folder
+        return evaluation.evaluate(config, trained, output)
