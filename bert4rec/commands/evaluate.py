@@ -56,7 +56,8 @@ def _evaluate(arguments: argparse.Namespace, trained: Trained, config: Config) -
     with importing():
         from bert4rec.training.evaluate import evaluate  # imports torch, after the libraries are quiet
 
-    report, folder = evaluate(config, trained, arguments.output or (trained.run or Path()) / OUTPUT)
+    evaluation = evaluate(config, trained, arguments.output or (trained.run or Path()) / OUTPUT)
+    report = evaluation.report
     if launched.is_rank_zero():
         if "ratings" in report:
             print(f"{ratings_line(report['ratings'])}\n")
@@ -65,7 +66,7 @@ def _evaluate(arguments: argparse.Namespace, trained: Trained, config: Config) -
                 print(f"{split.capitalize()} of {arguments.model}\n\n{metrics_table(report, split)}\n")
         if unknown := unknown_items(report):
             print(f"{unknown}\n")
-        print(f"{rules(report)}\n\nReport and the ranks of all users: {folder}")
+        print(f"{rules(report)}\n\nReport and the ranks of all users: {evaluation.folder}")
 
 
 def settings_of(trained: Trained, argv: Sequence[str]) -> Config:

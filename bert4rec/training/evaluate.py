@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +39,18 @@ from bert4rec.training.results import EvaluationResult, evaluate_model, make_rep
 logger = logging.getLogger(__name__)
 
 
-def evaluate(config: Config, trained: Trained, output: Path) -> tuple[dict[str, Any], Path | None]:
-    """Evaluate `trained` weights, and write the results to `output`, or to `output`-2, -3, … if it exists.
+@dataclass(frozen=True)
+class Evaluation:
+    """The `report` of an evaluation, and its `folder`, None on all ranks but rank zero."""
 
-    Return the report and the folder, which is None on all ranks but rank zero. Every rank of the launch calls this.
-    Raises `UserError`.
+    report: dict[str, Any]
+    folder: Path | None
+
+
+def evaluate(config: Config, trained: Trained, output: Path) -> Evaluation:
+    """Evaluate `trained` weights, write the results to `output`, or to `output`-2, -3, … if it exists, and return them.
+
+    Every rank of the launch calls this. Raises `UserError`.
     """
     store, rank, world_size = rendezvous()
     world, dataset, known = preflight(store, rank, world_size, lambda: _prepare(config, trained, store))
@@ -136,7 +143,7 @@ def _own_ids(trained: Trained) -> ItemIds | None:
 
 def _complete(
     config: Config, trained: Trained, world: Processes, dataset: Dataset, known: KnownItems | None, output: Path
-) -> tuple[dict[str, Any], Path | None]:
+) -> Evaluation:
     config = resolved(config, world, dataset)
     features = _features(trained, dataset)
     feature_sizes = features.sizes if features else None
@@ -159,7 +166,7 @@ def _complete(
             with interruption.busy():
                 folder = _write(output, evaluator, report, result)
             _compare(report, trained)
-        return report, folder
+        return Evaluation(report, folder)
 
 
 def _features(trained: Trained, dataset: Dataset) -> FeatureReader | None:

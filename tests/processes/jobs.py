@@ -521,4 +521,5 @@ def evaluate(config: Config, trained: Trained, output: Path) -> tuple[dict[str, 
         mock.patch.object(evaluation, "rendezvous", return_value=(store, dist.get_rank(), dist.get_world_size())),
         mock.patch.object(evaluation, "process_group", return_value=contextlib.nullcontext()),
     ):
-        return evaluation.evaluate(config, trained, output)
+        found = evaluation.evaluate(config, trained, output)
+    return found.report, found.folder
