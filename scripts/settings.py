@@ -24,8 +24,8 @@ REASONS = Path(__file__).with_name("setting_reasons.toml")  # of defaults: "tabl
 WIDTH = 120  # of config.toml
 
 FILE_HEAD = """\
-# The most common settings with their defaults: a demo on synthetic data. All other settings are in docs/settings.md and
-# in `bert4rec train --help-all`. Override a setting here or on the command line: `--table.key=value`. `--config=FILE`
+# The most common settings. Their defaults train a demo on synthetic data. All settings are in docs/settings.md and in
+# `bert4rec train --help-all`. Override a setting here or on the command line: `--table.key=value`. `--config=FILE`
 # names another file. This file is written by `python -m scripts.settings`.
 """
 PAGE_HEAD = f"""\
