@@ -103,14 +103,14 @@ def check_settings(saved: Mapping[str, Any], settings: Settings, fingerprint: st
         if name in changed:
             before, now = changed[name]
             raise SettingsError(
-                f'{name} = "{before}" in the run, "{now}" now: its state does not fit another optimizer; set it to '
-                f'"{before}", or start a new run from the weights of this one with --run.init_from'
+                f'{name} = "{before}" in the run, "{now}" now: the saved optimizer state fits only "{before}"; '
+                f'set it to "{before}", or start a new run from the weights of this one with --run.init_from'
             )
     for name, (before, now) in changed.items():
         if not _is_free(name):
             raise SettingsError(
-                f"{name} = {before} in the run, {now} now: a resumed run keeps this setting; set it to {before} "
-                "(the run's config.toml has all settings), or start a new run without --resume"
+                f"{name} = {before} in the run, {now} now: a resumed run cannot change this setting; set it to "
+                f"{before} (the run's config.toml has all settings), or start a new run without --resume"
             )
 
 

@@ -102,8 +102,8 @@ def read_metadata(checkpoint: Path) -> dict[str, Any]:
         raise DataError(f"{checkpoint}: this checkpoint is damaged: {METADATA} cannot be read") from None
     if version != METADATA_VERSION:
         raise DataError(
-            f"{checkpoint}: written by another version of this program (form {version}, here it is "
-            f"{METADATA_VERSION}); use that version"
+            f"{checkpoint}: another version of this program wrote this checkpoint (format {version}, this program "
+            f"reads {METADATA_VERSION}); use that version"
         )
     return metadata
 
@@ -157,7 +157,7 @@ def lock(folder: Path) -> Iterator[None]:
         if not try_lock(file):
             file.seek(0)
             holder = file.read() or "an unknown process"
-            raise SettingsError(f"{folder}: another job is at work there ({holder}); stop it, or wait for it")
+            raise SettingsError(f"{folder}: another job ({holder}) uses this folder; stop that job, or wait for it")
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         log_interrupted("stopped before the check was finished")
         return 130
     print(summary(arguments.folder, metadata))
-    print(f"whole, and nothing leaks: checked in {time.monotonic() - started:.1f} s")
+    print(f"the dataset is complete and leaks nothing: checked in {time.monotonic() - started:.1f} s")
     return 0
 
 

@@ -27,10 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model and the folder of the results; some settings are options, too."""
     parser.usage = "%(prog)s RUN [DATASET] [--output=FOLDER] [--table.key=value …]"
     parser.description = (
-        "Evaluates the best weights of a run, a checkpoint, or a model package, on any number of processes: with "
-        "exactly the figures of the run's report on its own dataset, or on DATASET. Items are matched by their own "
-        "ids; one that the model does not know is left out of histories and candidates, and as a target it is missed. "
-        "Writes report.json and, a row a user, ranks-test.parquet and ranks-validation.parquet. Several "
+        "Evaluates the best weights of a run, a checkpoint, or a model package, on any number of processes. Without "
+        "DATASET, it uses the dataset of the run and gets exactly the figures of the run's report. With DATASET, items "
+        "are matched by their own ids; an item that the model does not know is left out of histories and candidates, "
+        "and counts as missed if it is the target. Writes report.json, and ranks-test.parquet and "
+        "ranks-validation.parquet with one row per user. Several "
         "processes: torchrun --standalone --nproc_per_node=2 -m bert4rec evaluate RUN"
     )
     parser.epilog = f"--table.key=value: as `bert4rec train` takes it, over the settings of the run: {', '.join(FREE)}"
@@ -82,7 +83,7 @@ def settings_of(trained: Trained, argv: Sequence[str]) -> Config:
         if not any(fnmatch(name, free) for free in FREE):
             raise SettingsError(f"{overrides.typed[name]}: cannot change in an evaluation; only: {', '.join(FREE)}")
     if trained.is_package and not dataset:
-        raise SettingsError(f"{trained.folder}: a model package names no dataset; name one behind it")
+        raise SettingsError(f"{trained.folder}: a model package does not name its dataset; name one after it")
     overrides["data.dataset_dir"] = dataset or str(trained.dataset)
     of_run = trained.run and trained.run / CONFIG  # has the settings of the last training; the weights may be older
     saved = trained.settings if of_run is None else flat({"model": trained.model})

@@ -72,9 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     log_to_terminal(stream="stderr")
     trained = find_trained(arguments.run_folder)
     if trained.is_package:
-        raise DataError(
-            f"{trained.folder}: a model package cannot be trained on; name the run that it was exported from"
-        )
+        raise DataError(f"{trained.folder}: a model package cannot be extended; name the run that it was exported from")
     if not trained.kind.is_transformer:
         raise DataError(
             f"{trained.folder}: a matrix factorisation has a vector for each user too, and new rows change the users; "
@@ -104,14 +102,15 @@ def run(arguments: argparse.Namespace) -> int:
     recommend = ["bert4rec", "recommend", str(folder), "--all"]
     about_items = about_items or (
         f"{dataset.folder}: {pluralize(n_new, 'new item')}; {n_new - n_alone:,} start near the known items "
-        f"around them in histories, {n_alone:,} without any at the mean of all\n"
+        f"next to them in histories, {n_alone:,} have no known items next to them and start at the mean of all items\n"
     )
-    then = f"To train it on, for {pluralize(n_epochs, 'epoch')} of the new dataset:\n  {again}"
+    then = f"To train it further, for {pluralize(n_epochs, 'epoch')} of the new dataset:\n  {again}"
     if arguments.items:
         then = f"Only items without interactions, as the new ones:\n  {shlex.join([*recommend, ALONE])}"
     print(
         f"{checkpoint}: {pluralize(saved['n_items'], 'item')}, {pluralize(saved['state']['epochs'], 'epoch')}\n"
-        f"{about_items}new run: {folder}, with all that was learnt; its epochs, steps and early stopping start at 0\n\n"
+        f"{about_items}new run: {folder}, which keeps all weights and optimizer state; "
+        f"its epochs, steps and early stopping start at 0\n\n"
         f"It recommends at once:\n  {shlex.join(recommend)}\n{then}"
     )
     return 0
@@ -125,8 +124,8 @@ def _parse(settings: list[str], *, has_items: bool) -> tuple[str, Overrides]:
         raise SettingsError("--config: an extended run has the run's settings; override them by --table.key=value")
     if not dataset and not has_items:
         raise SettingsError(
-            "DATASET is missing: name the folder that was made with --data.extends, behind the run, or a file of new "
-            "items: --items=FILE"
+            "DATASET is missing: after the run, name the folder that was made with --data.extends, or name a file "
+            "of new items: --items=FILE"
         )
     for name, typed in overrides.typed.items():
         if name.startswith("model.") or name in KEPT:

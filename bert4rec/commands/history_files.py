@@ -141,7 +141,7 @@ def _from_rows(
     if n_bad := rows.bad.total:
         if not any(map(len, parts)):
             raise DataError(f"{rows.bad.shown[0]}; no row of {path} can be used, correct them")
-        logger.warning(f"{pluralize(n_bad, 'row')} of {path} skipped, which cannot be used: {rows.bad.shown[0]}")
+        logger.warning(f"{path}: skipped {pluralize(n_bad, 'row')} that cannot be used: {rows.bad.shown[0]}")
     if not parts:
         return
     whole = pl.concat(parts)

@@ -24,8 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add `--download`; any setting is an option, too."""
     parser.usage = "%(prog)s [INPUT] [--download] [--config=FILE] [--NAME=VALUE …] [--table.key=value …]"
     parser.description = (
-        "Makes a dataset folder of INPUT, by one process, whole or not at all. INPUT: a file, folder, pattern or "
-        f"address of interactions, or one of {', '.join(SETS)}, which is downloaded; default: data.path and data.source"
+        "Makes a dataset folder from INPUT, in one process; if this fails, no folder is written. INPUT: a file, "
+        f"folder, pattern or address of interactions, or one of {', '.join(SETS)}, which is downloaded; default: "
+        "data.path and data.source"
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = usual_help(DATA_OPTIONS, parser.prog)
@@ -76,7 +77,7 @@ def _input(source: str, words: Sequence[str], *, is_set: bool) -> list[str]:
     names = ("--data.path", "--path", *(["--data.source"] if is_set else []))
     others = [word for word in words if word.partition("=")[0] in names]
     if source and others:
-        raise SettingsError(f"{source} and {others[0]}: two inputs; name one of them")
+        raise SettingsError(f"{source} and {others[0]}: both name the input; leave one of them out")
     return [f"--data.{'source' if is_set else 'path'}={source}"] if source else []
 
 

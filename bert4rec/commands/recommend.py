@@ -177,7 +177,9 @@ def _settings(arguments: argparse.Namespace) -> tuple[Data, Preprocessing, bool]
     overrides = parse_command_line(arguments.settings)[1]
     for name, typed in overrides.typed.items():
         if name not in FILE_SETTINGS:
-            raise SettingsError(f"{typed}: no setting of a recommendation; expected: {', '.join(FILE_SETTINGS)}")
+            raise SettingsError(
+                f"{typed}: is not a setting of `bert4rec recommend`; expected: {', '.join(FILE_SETTINGS)}"
+            )
         if arguments.histories is None:
             raise SettingsError(f"{typed}: says how a file of histories is read; name the file with --histories=FILE")
     saved = find_trained(arguments.run_folder).metadata["config"]
@@ -269,7 +271,10 @@ def _read_items(path: Path, ids: "ItemIds", data: Data) -> tuple[list[Any], str]
     likely = [name for name in present if name_words(name) & ITEMS] or present
     column = column or (likely[0] if len(likely) == 1 else "")
     if not column:
-        raise DataError(f"{path}: which column has the items? it has: {', '.join(present)}; call that column item")
+        raise DataError(
+            f"{path}: the column of the items is not recognized; it has: {', '.join(present)}; "
+            "rename that column to item"
+        )
     parts = table.rows({"item": column}, BadRows(), block_bytes=1 << 24, only_first=False)
     return [item for rows, _ in parts for item in rows["item"].drop_nulls().to_list()], column
 

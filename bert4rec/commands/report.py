@@ -64,7 +64,7 @@ def _page(folder: Path) -> Path:
         return write_html(folder, Config().model_dump(mode="json"))
     except OSError as error:
         raise UserError(
-            f"{error.filename or page}: cannot be written: {error.strerror}; copy the run folder to where it can be"
+            f"{error.filename or page}: cannot be written: {error.strerror}; copy the run folder to a writable folder"
         ) from None
     except (ValueError, KeyError) as error:
         raise UserError(f"{folder}: its files cannot be read: {error}") from None

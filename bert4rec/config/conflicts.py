@@ -54,7 +54,7 @@ def _run_conflicts(config: Config) -> Iterator[tuple[str, str]]:
     training, run, parallelism = config.training, config.run, config.parallelism
     mode, device, optimizer = parallelism.mode, parallelism.device, parallelism.sparse_optimizer
     if config.model.max_len != "auto" and training.sliding_step > config.model.max_len:
-        reason = f"above model.max_len = {config.model.max_len} items between two windows would never be trained on"
+        reason = f"is above model.max_len = {config.model.max_len}; items between two windows would never be trained on"
         yield "training.sliding_step", reason
     if training.lr_schedule == "one_cycle" and training.warmup_steps:
         yield "training.warmup_steps", 'lr_schedule = "one_cycle" has a warm-up of its own; set it to 0'
@@ -74,7 +74,7 @@ def _run_conflicts(config: Config) -> Iterator[tuple[str, str]]:
         yield "parallelism.compute_kernel", f'only with mode = "dmp" on CUDA; {valid}'
     if mode == "dmp" and not supports_column_sharding(optimizer, parallelism.sharding_type):
         valid = 'valid there: "sgd", "adagrad", on CUDA "adam"'
-        yield "parallelism.sparse_optimizer", f"is another algorithm when a row is cut column_wise; {valid}"
+        yield "parallelism.sparse_optimizer", f"computes other updates if rows are split column_wise; {valid}"
     for name in ("table_precision", "messages") if mode == "ddp" else ():
         if getattr(parallelism, name) != "fp32":
             yield f"parallelism.{name}", 'only for tables in shards, with mode = "dmp"; valid with mode = "ddp": "fp32"'
@@ -84,7 +84,7 @@ def _run_conflicts(config: Config) -> Iterator[tuple[str, str]]:
     if parallelism.sparse_weight_decay and not is_dense:
         reason = "fbgemm's fused updates reach only rows that a step looks up, and decay is for all of them"
         valid = 'sharding_type = "row_wise" with compute_kernel = "fused", or --mode=ddp'
-        yield "parallelism.sparse_weight_decay", f"{reason}; it goes with {valid}"
+        yield "parallelism.sparse_weight_decay", f"{reason}; set it to 0, or use {valid}"
     if parallelism.sharding_group_size and mode == "ddp":
         reason = 'with mode = "ddp" every process has a copy of the tables'
         yield "parallelism.sharding_group_size", f"{reason}; set it to 0, or choose --mode=dmp"
@@ -93,5 +93,5 @@ def _run_conflicts(config: Config) -> Iterator[tuple[str, str]]:
         reason = f'compute_kernel = "{kernel}" keeps the tables in host memory, where copies are not kept in step'
         yield "parallelism.sharding_group_size", f'{reason}; set it to 0, or compute_kernel to "fused"'
     if run.resume and run.init_from:
-        reason = f'with run.resume = "{run.resume}" the weights are there already; choose one of them'
+        reason = f'run.resume = "{run.resume}" already loads the weights of a run; leave one of the two out'
         yield "run.init_from", reason

@@ -34,13 +34,13 @@ def check_url(path: str) -> str:
         return path
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES[:-1])
-        raise ValueError(f"{scheme}:// is not read; {known} and {SCHEMES[-1]}:// are")
+        raise ValueError(f"{scheme}:// cannot be read; expected: {known} or {SCHEMES[-1]}://")
     if rest.endswith("/") or "/" not in rest:
         raise ValueError(
             "names no file; name one, or several of s3://, gs:// and hf:// by a pattern: s3://bucket/*.csv"
         )
     if scheme not in LISTED and "*" in rest:
-        raise ValueError(f"{scheme}:// has no list of its files, so that a pattern cannot be read; name one file")
+        raise ValueError(f"{scheme}:// does not list its files, so patterns do not work; name one file")
     return path
 
 
@@ -200,7 +200,7 @@ def format_of(path: Path) -> Format:
         raise DataError(f"{path}: not {named}, or damaged; bring the whole file")
     start = _first_bytes(path, FIRST_LINE)
     if _typed_format(start):
-        raise DataError(f"{path}: is packed twice: this format packs itself; unpack it")
+        raise DataError(f"{path}: is compressed twice, but this format has its own compression; unpack it")
     if _is_json_object(start.lstrip().split(b"\n", 1)[0]):
         return "json lines"
     refuse_unsupported_format(str(path), start)
@@ -249,7 +249,9 @@ def _of_folder(folder: Path) -> DetectedSource:
         return next(iter(known.values()))
     if known:
         names = ", ".join([*known][:3]) + (", …" if len(known) > 3 else "")
-        raise DataError(f"{folder}: which of {names}? name it in data.path, or several by a pattern in quotes")
+        raise DataError(
+            f"{folder}: has several files: {names}; name one in data.path, or several by a pattern in quotes"
+        )
     for file in files:
         refuse_unsupported_format(str(file), _first_bytes(file, HEAD))
     raise DataError(f"{folder}: holds no file that is recognized; name it in data.path, and {ADVICE}")

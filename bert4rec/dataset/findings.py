@@ -75,7 +75,9 @@ def _of_items(log: Mapping[str, Any], n_items: int) -> Iterator[Finding]:
 def _of_columns(log: Mapping[str, Any]) -> Iterator[Finding]:
     for name, values in log["events"].items():
         kinds = ", ".join(f"{value} {_percent(share)}" for value, share in values.items())
-        yield Finding("events", f"{name} has {kinds}; all count alike; --data.event_column={name} tells them apart")
+        yield Finding(
+            "events", f"{name} has {kinds}; all are treated alike; --data.event_column={name} distinguishes them"
+        )
     for name in log["sessions"]:
         yield Finding("sessions", f"{name}; --user={name} makes each session a history of its own")
     if prices := log["prices"]:

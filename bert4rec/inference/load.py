@@ -147,7 +147,7 @@ def find_source(path: Path, dataset: Path | None = None) -> Source:
     folder = dataset or trained.dataset
     about_data = read_metadata(folder)
     if about_data["fingerprint"] != trained.metadata["fingerprint"]:
-        advice = 'name that one by --dataset=FOLDER, in Python by dataset="FOLDER"'
+        advice = 'name that dataset with --dataset=FOLDER, in Python with dataset="FOLDER"'
         raise DataError(f"{folder}: is not the dataset that {path} was trained on; {advice}")
     return Source(trained, folder, about_data)
 

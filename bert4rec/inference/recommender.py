@@ -109,7 +109,7 @@ class Recommender:
         unknown.warn()
         if n_empty:
             logger.warning(
-                f"{n_empty:,} of {pluralize(n_histories, 'history')} without an item that the model knows: the most "
+                f"{n_empty:,} of {pluralize(n_histories, 'history')} have no item that the model knows: the most "
                 "popular items are recommended"
             )
 
@@ -121,7 +121,7 @@ class Recommender:
         _check(k)
         indices = self.ids.indices(items)
         if unknown := [item for item, index in zip(items, indices, strict=True) if index == NO_ITEM]:
-            raise DataError(f"{unknown[0]}: the model knows no such item; ids are those of the interactions")
+            raise DataError(f"{unknown[0]}: the model does not know this item; expected: an id as in the interactions")
         vectors = torch.nn.functional.normalize(self._vectors, dim=1)
         shown = _Shown.of(vectors, self._hidden(None, (), rules), rules)
         return self._named(*shown.best(vectors[torch.from_numpy(indices)], k, [*indices[:, None]]))
@@ -145,8 +145,8 @@ class Recommender:
         if isinstance(self.network, ItemVectors):
             kinds = " or ".join(name for name, kind in KINDS.items() if kind.is_transformer)
             raise DataError(
-                "this model is a matrix factorisation: it knows the users that it was trained on and no histories, so "
-                f"that it can be evaluated and has similar items; recommendations come from model.kind = {kinds}"
+                "this model is a matrix factorisation, which cannot score histories: it can be evaluated and finds "
+                f"similar items, but does not recommend; train a model with model.kind = {kinds}"
             )
         return self.network
 
@@ -239,7 +239,8 @@ class UnknownItems:
             names = [*self._names]
             named = ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
             logger.warning(
-                f"{self._n:,} of {pluralize(self._of, 'item')}{self._purpose} skipped: the model knows no {named}"
+                f"{self._n:,} of {pluralize(self._of, 'item')}{self._purpose} skipped, because the "
+                f"model does not know them: {named}"
             )
 
 

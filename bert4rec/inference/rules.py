@@ -32,7 +32,7 @@ def make_rules(
         raise SettingsError(f"at_most = {at_most}: must be at least 1")
     if (at_most is None) != (per is None):
         name, value = ("per", per) if at_most is None else ("at_most", at_most)
-        raise SettingsError(f"{name} = {value}: at_most and per go together, as in --at-most=2 --per=category")
+        raise SettingsError(f"{name} = {value}: needs both at_most and per, as in --at-most=2 --per=category")
     allowed = None if where is None else _allowed(columns, where)
     return Rules(allowed, None if per is None else _groups(columns, per), at_most or 0)
 

@@ -50,7 +50,7 @@ def first_of_other_columns(interactions: Interactions) -> pl.DataFrame:
 
 def _order_warnings(interactions: Interactions) -> Iterator[str]:
     if interactions.order["by"] == "file":
-        yield "the rows have no times: they count in the order of the file"
+        yield "the rows have no times: the order of the rows in the file is used"
 
 
 def _name_warnings(interactions: Interactions) -> Iterator[str]:
@@ -84,7 +84,7 @@ def _time_warnings(interactions: Interactions, rows: pl.DataFrame) -> Iterator[s
     doubt = "" if unit == "auto" else f', or data.time_format = "{unit}" wrong'
     yield (
         f"{n_early:,} of the first {len(times):,} times lie in 1970 ({first}): is {column} really a "
-        f"time{doubt}? (a number that only counts up gives the order as well)"
+        f"time{doubt}? (a running number also gives the order)"
     )
 
 

@@ -254,12 +254,12 @@ class HistoryStats:
         if last > now + DAY:  # local times are up to 14 hours ahead of UTC
             until = moment(int(now)).partition("T")[0]
             found.append(
-                f"times go up to {moment(last)}, which is in the future: a wrong clock, or another unit than "
-                f"data.time_format says; later rows are left out with --preprocessing.time_until={until}"
+                f"times go up to {moment(last)}, which is in the future: a clock or data.time_format is wrong; "
+                f"--preprocessing.time_until={until} leaves later rows out"
             )
         if self.time_span and first == last and n_rows > 1:
             advice = "; if another column has the times: --time=…" if is_table else ""
-            found.append(f"all times are {moment(first)}: the order of the file's rows counts{advice}")
+            found.append(f"all times are {moment(first)}: the order of the rows in the file is used{advice}")
         advice = "; if another column has the users: --user=…" if is_table else ""
         if n_users == 1:
             found.append(f"all {pluralize(n_rows, 'row')} are of one user: one test target tells nothing{advice}")
@@ -310,7 +310,7 @@ def history_stats(
             lacks = "interactions both before and after preprocessing.split_at"
             advice = "choose another instant or share"
         elif settings.target_events:
-            lacks = f"an interaction of {', '.join(settings.target_events)} behind {MIN_EVALUATED - 1} others"
+            lacks = f"an interaction of {', '.join(settings.target_events)} after {MIN_EVALUATED - 1} interactions"
             advice = "name other kinds in preprocessing.target_events, or bring longer histories"
         else:
             lacks = f"{MIN_EVALUATED} interactions, as leave-one-out needs"

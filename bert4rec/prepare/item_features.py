@@ -106,7 +106,7 @@ def read_item_file(
     table = _read(Path(path), item_column, item_type, texts)
     column = _id_column(path, table, item_column)
     if table.width == 1:
-        raise DataError(f"{path}: has no column but {column}, so it says nothing of them; leave data.items_path out")
+        raise DataError(f"{path}: has only the column {column}, so items have no features; leave data.items_path out")
     if unknown := next((name for name in kinds if name not in table.columns), None):
         advice = did_you_mean(difflib.get_close_matches(unknown, table.columns, n=1))
         has = ", ".join(table.columns)
@@ -262,8 +262,8 @@ def _id_column(path: str, table: pl.DataFrame, item_column: str) -> str:
     likely = item_columns(table)
     if len(likely) != 1:
         raise DataError(
-            f"{path}: no column {item_column}, and which column has the ids of the items cannot be told; it has: "
-            f"{', '.join(table.columns)}; rename that column to {item_column}"
+            f"{path}: no column {item_column}, and no other column is recognized as the ids of the items; it has: "
+            f"{', '.join(table.columns)}; rename the column of the ids to {item_column}"
         )
     return likely[0]
 

@@ -172,7 +172,7 @@ def _comparison(contents: Contents) -> Chart | None:
         axes.set_xlim(0, 1.22 * max(one.metrics[protocol][metric] for one in found) or 1)
         axes.grid(visible=False, axis="y")
     values = [(one.title, one.metrics[protocol][metric]) for one in reversed(found)]
-    return _chart("comparison", "Beside the baselines", figure, metric=metric, values=values)
+    return _chart("comparison", "Comparison with the baselines", figure, metric=metric, values=values)
 
 
 def _loss(contents: Contents) -> Chart | None:
@@ -327,7 +327,7 @@ def _plan(contents: Contents) -> Chart | None:
         for side in ("left", "bottom"):
             axes.spines[side].set_visible(False)
     return _chart(
-        "sharding_plan", "Who holds which part of the tables", figure, plan=plan, n_processes=n_processes,
+        "sharding_plan", "Tables by process", figure, plan=plan, n_processes=n_processes,
         n_hidden=n_processes - n_shown,
     )  # fmt: skip
 

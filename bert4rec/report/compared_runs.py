@@ -191,7 +191,7 @@ def pairs(first: Column, other: Column, ks: Mapping[str, Sequence[int]], *, spli
         return Pairs({}, SEEN_DIFFERS)
     if missing := next((run for run in runs if not (run.folder / rank_file(split)).is_file()), None):
         return Pairs(
-            {}, f"{missing.folder} has no {rank_file(split)} (`bert4rec evaluate` writes one, into a folder of its own)"
+            {}, f"{missing.folder} has no {rank_file(split)} (`bert4rec evaluate` writes this file into a new folder)"
         )
     ours, theirs = ([ranked_users(run.folder, run.report, split) for run in column.runs] for column in (first, other))
     if not all(np.array_equal(ours[0].who, ranked.who) for ranked in (*ours, *theirs)):

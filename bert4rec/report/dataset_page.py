@@ -58,4 +58,4 @@ def _popularity(dataset: Dataset) -> Chart:
         axes.set(xlabel="most popular items, %", ylabel="of the interactions, %", ylim=(0, 102))
     tenth = shares[max(0, len(counts) // 10 - 1)]
     text = f"The most popular tenth of the items has {100 * tenth:.0f} % of the interactions."
-    return Chart("popularity", "How much the popular items have", text, figure)
+    return Chart("popularity", "Share of the most popular items", text, figure)

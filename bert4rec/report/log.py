@@ -238,7 +238,7 @@ class MetricsLog:
             yield
         except Exception as error:  # a third-party package may raise anything
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
-            logger.warning(f"{name} fails: {reason}; the training continues, and {name} gets no more of it")
+            logger.warning(f"{name} fails: {reason}; the training continues without {name}")
             self._trackers.pop(name, None)
 
     @contextmanager

@@ -105,7 +105,7 @@ def known_file(dataset: Mapping[str, Any]) -> tuple[dict[str, Any], str] | None:
     for file in tomli.loads(PUBLISHED.read_text(encoding="utf-8"))["file"]:
         if all(file[name] == dataset[name] for name in ("users", "items", "rows")):
             is_same = dataset.get("file_sha256") == file["sha256"]
-            return file, "the checksum of its file" if is_same else "its counts alone, not by the checksum of its file"
+            return file, "the checksum of its file" if is_same else "its counts only, not by the checksum of its file"
     return None
 
 

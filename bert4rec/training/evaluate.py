@@ -89,7 +89,7 @@ def _open_dataset(config: Config, trained: Trained, *, verify: bool) -> Dataset:
     """
     folder = config.data.folder
     if not (folder / METADATA).is_file():
-        advice = "name the folder behind the run, if it was moved"
+        advice = "if the dataset was moved, name its folder after the run"
         raise DataError(f"{folder}: no dataset folder (no {METADATA}); {advice}")
     dataset = open_dataset(folder, verify=verify, with_times=config.model.knows_times)
     require_kinds(folder, dataset.metadata, trained.kinds)
@@ -122,8 +122,8 @@ def _known_items(dataset: Dataset, trained: Trained) -> KnownItems | None:
         )
     if (indices == NO_ITEM).all():
         raise DataError(
-            f"{dataset.folder}: the model knows none of its {pluralize(dataset.n_items, 'item')}; name a dataset with "
-            "items of the model behind the run"
+            f"{dataset.folder}: the model knows none of its {pluralize(dataset.n_items, 'item')}; after the run, "
+            "name a dataset that has items of the model"
         )
     if np.array_equal(indices, np.arange(trained.n_items)):
         return None
@@ -274,4 +274,4 @@ def _compare(report: Mapping[str, Any], trained: Trained) -> None:
         logger.warning(f"these figures differ from those of {path}: {different}")
     else:
         n = len(common_figures(report, run_report))
-        logger.info(f"the same as in {path}: all {pluralize(n, 'figure')}")
+        logger.info(f"{path} has the same figures: {n} compared")

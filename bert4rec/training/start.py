@@ -195,7 +195,7 @@ def _origin(config: Config, dataset: Dataset) -> Path | None:
             f"to the run: {shlex.join(['bert4rec', 'extend', *options])}"
         )
     if differences := [
-        f"{name} = {saved[name]} there, {value} here"
+        f"{name} = {value}, but {saved[name]} in that run"
         for name, value in current.items()
         if saved.get(name, value) != value
     ]:

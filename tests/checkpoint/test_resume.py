@@ -112,7 +112,7 @@ def test_another_dataset_and_a_checkpoint_of_another_version_are_refused(
     leave_group()
     newest = found(whole / "checkpoints")[-1]
     edit_facts(newest, lambda facts: facts.update(facts_version=METADATA_VERSION - 1))
-    with pytest.raises(DataError, match=f"{newest}: .*form {METADATA_VERSION - 1}, here it is {METADATA_VERSION}"):
+    with pytest.raises(DataError, match=f"{newest}: .*format {METADATA_VERSION - 1}, .*reads {METADATA_VERSION}"):
         run(make(**{"run.resume": str(whole)}))
 
 

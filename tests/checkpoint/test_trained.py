@@ -52,7 +52,7 @@ def test_what_cannot_be_used_is_refused(whole: Path, tmp_path: Path) -> None:
     best = (whole / "checkpoints" / "best").resolve()
     for version in (METADATA_VERSION - 1, METADATA_VERSION + 1):  # an older one, a newer one
         edit_facts(best, lambda facts: facts.update(facts_version=version))  # noqa: B023
-        with pytest.raises(DataError, match=rf"{best}: .*form {version}, here it is {METADATA_VERSION}"):
+        with pytest.raises(DataError, match=rf"{best}: .*format {version}, this program reads {METADATA_VERSION}"):
             find_trained(whole)
     edit_facts(best, lambda facts: facts.update(facts_version=METADATA_VERSION))
     (best / "manifest.json").unlink()

@@ -179,5 +179,5 @@ def test_a_run_folder_belongs_to_one_of_two_hosts(
     wait_for_checkpoint(run, working)
     other = Launched(["python", "train.py", file, f"--resume={run}"], hosts[1].popen)
     assert other.end() == 2
-    assert re.search(rf"error: {run}: another job is at work there .*node-1", other.output), other.output
+    assert re.search(rf"error: {run}: another job .*node-1.* uses this folder", other.output), other.output
     assert working.end() == 0

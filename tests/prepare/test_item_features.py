@@ -283,7 +283,7 @@ MALFORMED: dict[str, tuple[str | bytes, list[str], list[str]]] = {
     "unknown ids alone": ("item,price\n100,1.5\n101,2.5\n", [], ["items.csv", "5 items"]),
     "an id twice": ("item,price\n1,1.5\n1,2.5\n", [], ['"1"', "two rows"]),
     "a row without an id": ("item,price\n1,1.5\n,2.5\n", [], ["1 row without item"]),
-    "ids alone": ("item\n1\n2\n", [], ["no column but item"]),
+    "ids alone": ("item\n1\n2\n", [], ["only the column item"]),
     "a name of the dataset": ("item,count\n1,2\n", [], ['"count"', "rename"]),
     "another name of the dataset": ("item,original\n1,2\n", [], ['"original"', "rename"]),
     "two columns of one name": ("item,kind,kind\n1,a,b\n", [], ['"kind"', "rename"]),

@@ -54,7 +54,7 @@ def test_cells() -> None:
 def test_a_file_is_known_by_its_counts_and_perhaps_its_checksum() -> None:
     for digest, is_same in ((SHA256, True), ("", False), (SHA256[::-1], False)):
         file, reason = known(file_sha256=digest)
-        assert (file["sha256"], "counts alone" not in reason) == (SHA256, is_same)
+        assert (file["sha256"], "counts only" not in reason) == (SHA256, is_same)
     assert known_file(ML_1M | {"rows": 999_610}) is None
     assert known_file(ML_1M | {"split": "time"}) is None
     assert known_file(ML_1M | {"test_users": 1000}) is None

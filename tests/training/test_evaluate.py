@@ -114,7 +114,7 @@ def test_two_processes_take_their_rows_of_a_model_package(
     settings = settings_of(trained, [str(small_folder)])
     (report, _), _ = pools(2).run(jobs.evaluate, settings, trained, tmp_path / "out")
     assert figures(report) == figures(report_of(made))
-    with pytest.raises(SettingsError, match="package names no dataset"):
+    with pytest.raises(SettingsError, match="package does not name its dataset"):
         settings_of(trained, [])
 
 
