@@ -30,7 +30,7 @@ def test_a_wheel_is_all_that_is_needed(tmp_path: Path) -> None:
         return output(programs / "bert4rec", *words, at=tmp_path / "empty")
 
     assert bert4rec("--version") == f"bert4rec {__version__}\n"
-    assert "no config.toml here: the defaults count" in bert4rec("prepare", *SMALL)
+    assert "no config.toml here: all settings have their defaults" in bert4rec("prepare", *SMALL)
     bert4rec("train", *SMALL)
     assert "Test of runs/synthetic" in bert4rec("report")
     assert len(bert4rec("recommend", "runs/synthetic", "--items=1,2", "--top=3").splitlines()) == 3

@@ -33,7 +33,7 @@ from bert4rec.config.tables import GENERATED, Config, expand_user
 from bert4rec.runtime.errors import SettingsError, did_you_mean
 
 USUAL_FILE = "config.toml"
-NO_FILE = f"no {USUAL_FILE} here: the defaults count"
+NO_FILE = f"no {USUAL_FILE} here: all settings have their defaults"
 
 
 class Overrides(dict[str, Any]):

@@ -197,7 +197,7 @@ def format_of(path: Path) -> Format:
         return typed
     refuse_unsupported_format(str(path), start)
     if named := TYPED_NAMES.get(_by_suffix(path.name)[0]):
-        raise DataError(f"{path}: not {named}, or damaged; bring the whole file")
+        raise DataError(f"{path}: not {named}, or damaged; copy the whole file again")
     start = _first_bytes(path, FIRST_LINE)
     if _typed_format(start):
         raise DataError(f"{path}: is compressed twice, but this format has its own compression; unpack it")
@@ -351,7 +351,7 @@ def _first_bytes(file: Path, size: int, *, unpack: bool = True) -> bytes:
         return start.removeprefix(BYTE_ORDER_MARK)
     except OSError as error:
         problem = f"cannot be read: {error.strerror}" if error.strerror else f"damaged or cut off ({error})"
-        raise DataError(f"{file}: {problem}; bring the whole file") from None
+        raise DataError(f"{file}: {problem}; copy the whole file again") from None
 
 
 def _lines(head: bytes) -> list[str]:

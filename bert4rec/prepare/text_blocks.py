@@ -132,4 +132,4 @@ def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
                 yield file, stream
     except OSError as error:
         reason = f"cannot be read: {error.strerror}" if error.strerror else f"damaged or cut off: {error}"
-        raise DataError(f"{path}: {reason}{'' if error.strerror else '; bring the whole file'}") from None
+        raise DataError(f"{path}: {reason}{'' if error.strerror else '; copy the whole file again'}") from None
