@@ -256,14 +256,14 @@ def _read_items(path: Path, ids: "ItemIds", data: Data) -> tuple[list[Any], str]
     from bert4rec.dataset.format import NO_ITEM
     from bert4rec.prepare.columns import ITEMS, name_words
     from bert4rec.prepare.progress import BadRows
-    from bert4rec.prepare.tables import Table
+    from bert4rec.prepare.tables import TableFile
 
     kind, names = format_of(path), (data.item_column, "item")
     lines = _lines(path) if kind == "text" else []
     is_known = ids.indices(lines) != NO_ITEM
     if kind == "text" and (not lines or is_known[0]):
         return lines, ""
-    table = Table(path, kind)
+    table = TableFile(path, kind)
     present = [*table.columns]
     column = next((name for name in names if name in present), "")
     if not column and kind == "text" and (is_known.any() or len(present) == 1):

@@ -17,7 +17,7 @@ from bert4rec.evaluation.metrics import MISSED, Lists
 from bert4rec.evaluation.ranker import Metrics, Ranker, repeated_targets, to_metrics
 from bert4rec.evaluation.ratings import RatingMeter, mean_errors
 from bert4rec.evaluation.scorers import KnownItems, KnownItemsScorer, ModelScorer, Scorer
-from bert4rec.evaluation.slices import Facts, slices, write_ranks
+from bert4rec.evaluation.slices import TargetFacts, slices, write_ranks
 from bert4rec.feed.pairs import TEST as TEST_PAIRS
 from bert4rec.feed.pairs import TRAINING as TRAINING_PAIRS
 from bert4rec.feed.pairs import VALIDATION as VALIDATION_PAIRS
@@ -174,7 +174,7 @@ class Evaluator:
     def write_ranks(self, folder: Path, ranks: Mapping[str, Ranking], held_out: Mapping[str, Bools]) -> None:
         """Write the model's ranks of each held-out split as files in `folder`. Raises `OSError`."""
         of_model = {split: ranks[split].ranks for split in held_out}
-        facts = {split: Facts.of(self.dataset, split, repeated) for split, repeated in held_out.items()}
+        facts = {split: TargetFacts.of(self.dataset, split, repeated) for split, repeated in held_out.items()}
         write_ranks(folder, self.dataset, of_model, facts)
 
     def _results(self, ranks: Mapping[str, Ranking], held_out: Mapping[str, Bools]) -> dict[str, Any]:
@@ -186,7 +186,7 @@ class Evaluator:
                 results["strongest_baseline"] = comparison
             results["intervals"] = {"confidence": CONFIDENCE, "resamples": RESAMPLES, **intervals}
         if TEST in ranks and "full" in ranks[TEST].ranks:
-            facts = Facts.of(self.dataset, TEST, held_out[TEST])
+            facts = TargetFacts.of(self.dataset, TEST, held_out[TEST])
             of_baselines = {kind: ranks[name].ranks["full"] for kind, name in self._names.items() if name in ranks}
             results["slices"] = {TEST: slices(facts, ranks[TEST].ranks["full"], self.dataset.popularity, of_baselines)}
         return results

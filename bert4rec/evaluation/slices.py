@@ -31,7 +31,7 @@ THIRDS = ("first third", "second third", "last third")
 Parts: TypeAlias = Iterator[tuple[str, Bools]]
 
 
-class Facts(NamedTuple):
+class TargetFacts(NamedTuple):
     """Hold facts about U users and their targets.
 
     - `history_length` [U]: number of items before the target.
@@ -48,7 +48,7 @@ class Facts(NamedTuple):
     categories: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     @classmethod
-    def of(cls, dataset: Dataset, split: str, is_repeated: Bools) -> "Facts":
+    def of(cls, dataset: Dataset, split: str, is_repeated: Bools) -> "TargetFacts":
         """Return the facts about all users of a split."""
         rows = dataset.splits[split]
         indices = np.arange(len(rows))
@@ -58,7 +58,7 @@ class Facts(NamedTuple):
 
 
 def slices(
-    facts: Facts, ranks: Integers, popularity: Integers, baselines: Mapping[str, Integers] | None = None
+    facts: TargetFacts, ranks: Integers, popularity: Integers, baselines: Mapping[str, Integers] | None = None
 ) -> dict[str, list[dict[str, Any]]]:
     """Return kind → slices, each with name, users, metrics and their intervals, without empty slices.
 
@@ -161,20 +161,18 @@ def rank_file(split: str) -> str:
     return f"ranks-{split}.parquet"
 
 
-def write_ranks(folder: Path, dataset: Dataset, ranks: Mapping[str, Ranks], facts: Mapping[str, Facts]) -> list[Path]:
-    """Write `ranks-<split>.parquet` of each split of `facts` into `folder` atomically, and return the paths.
+def write_ranks(folder: Path, dataset: Dataset, ranks: Mapping[str, Ranks], facts: Mapping[str, TargetFacts]) -> None:
+    """Write `ranks-<split>.parquet` of each split of `facts` into `folder` atomically.
 
     `ranks`: of the model, by split. Raises `OSError`.
     """
     with pq.ParquetFile(dataset.folder / ITEMS) as items:
         original_items = one_array(items.read(columns=["original"])["original"])
-    return [
+    for split, split_facts in facts.items():
         _write(folder / rank_file(split), _rows(dataset, split, ranks[split], split_facts, original_items))
-        for split, split_facts in facts.items()
-    ]
 
 
-def _write(path: Path, rows: Iterator[pa.RecordBatch]) -> Path:
+def _write(path: Path, rows: Iterator[pa.RecordBatch]) -> None:
     unfinished = path.with_name(path.name + ".tmp")
     try:
         first = next(rows)
@@ -185,11 +183,10 @@ def _write(path: Path, rows: Iterator[pa.RecordBatch]) -> Path:
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
-    return path
 
 
 def _rows(
-    dataset: Dataset, split: str, ranks: Ranks, facts: Facts, original_items: pa.Array
+    dataset: Dataset, split: str, ranks: Ranks, facts: TargetFacts, original_items: pa.Array
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a split, some at a time; the users of a split have the order of the table of users."""
     users = dataset.splits[split].users

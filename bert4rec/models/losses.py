@@ -33,7 +33,7 @@ class LossSettings:
 SOFTMAX = LossSettings()
 
 
-class Sizes(NamedTuple):
+class PartSizes(NamedTuple):
     """Hold the number M of positions of each process of a partition, and the largest number V of its vectors."""
 
     n_positions: list[int]
@@ -42,7 +42,7 @@ class Sizes(NamedTuple):
 
 def softmax_loss(
     hidden: Tensor, vectors: Tensor, targets: Tensor, partition: Partition, *, first: int = 0, averaged: bool = False,
-    weights: Tensor | None = None, sizes: Sizes | None = None,
+    weights: Tensor | None = None, sizes: PartSizes | None = None,
 ) -> Tensor:  # fmt: skip
     """Return the sum of the exact cross-entropies of `hidden` [M, d] against the whole catalogue.
 
@@ -59,7 +59,7 @@ def softmax_loss(
     Loss and gradient are computed together for some positions at a time, so that at most `SCORES_AT_ONCE` scores exist.
     """
     if partition.n_processes == 1:
-        sizes = Sizes([len(hidden)], len(vectors))
+        sizes = PartSizes([len(hidden)], len(vectors))
     elif sizes is None:
         sizes = _exchange_sizes(len(hidden), len(vectors), partition, hidden.device)
     share = _Share(partition, first, partition.n_processes if averaged else 1, sizes)
@@ -123,7 +123,7 @@ class _Share(NamedTuple):
     partition: Partition
     first: int
     divisor: int
-    sizes: Sizes
+    sizes: PartSizes
 
 
 class _CatalogueSoftmax(Function):
@@ -186,10 +186,10 @@ def _largest_possible(hidden: Tensor, vectors: Tensor) -> float:
     return float(norms[0] * norms[1])
 
 
-def _exchange_sizes(n_positions: int, n_vectors: int, partition: Partition, device: torch.device) -> Sizes:
+def _exchange_sizes(n_positions: int, n_vectors: int, partition: Partition, device: torch.device) -> PartSizes:
     """Return the sizes of all processes; waits for the device."""
     counts, sizes = partition.stack(torch.tensor([n_positions, n_vectors], device=device)).T.tolist()
-    return Sizes(counts, max(sizes))
+    return PartSizes(counts, max(sizes))
 
 
 def _of_all(

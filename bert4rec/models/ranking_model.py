@@ -14,7 +14,7 @@ from bert4rec.config.kinds import KINDS, Kind, needs_negatives
 from bert4rec.dataset.histories import Rows, TrainingWindows
 from bert4rec.feed.batch import AnyBatch, Lookup, weights_of
 from bert4rec.feed.batches import Examples
-from bert4rec.models.losses import SAMPLED_LOSSES, LossSettings, Sampled, Sizes, softmax_loss
+from bert4rec.models.losses import SAMPLED_LOSSES, LossSettings, PartSizes, Sampled, softmax_loss
 from bert4rec.models.tables import CataloguePart, IdExchange, ItemTable, Table
 
 
@@ -83,7 +83,7 @@ class RankingModel(nn.Module):
     def _softmax_loss(self, batch: AnyBatch) -> Tensor:
         queries, part = self.encode_for_catalogue(batch)
         partition = self.item_table.partition
-        sizes = batch.counts and Sizes(partition.select(batch.counts), partition.largest(self.item_table.n_items))
+        sizes = batch.counts and PartSizes(partition.select(batch.counts), partition.largest(self.item_table.n_items))
         return softmax_loss(
             queries, part.vectors, batch.targets, partition, first=part.first, averaged=part.is_averaged,
             weights=batch.weights, sizes=sizes or None,

@@ -17,7 +17,7 @@ from bert4rec.prepare.columns import IDS, Fields, all_decimal, column_advice, is
 from bert4rec.prepare.ordering import Distinct
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.synthetic import GENERATORS, GeneratedSource
-from bert4rec.prepare.tables import FIRST_ROWS, Part, SequenceFile, Table, Words
+from bert4rec.prepare.tables import FIRST_ROWS, Part, SequenceFile, TableFile, Words
 from bert4rec.prepare.times import Times, unit_of_numbers
 from bert4rec.runtime.errors import ColumnUnknownError, DataError
 
@@ -168,14 +168,16 @@ class Interactions:
                 raise DataError(f'{path}: no column "{column}" ({name}); it has: {", ".join(file.columns)}{advice}')
         yield from file.rows(columns, self.bad, block_bytes=self.block_bytes, only_first=self.only_first)
 
-    def open(self, path: Path) -> Table | SequenceFile:
+    def open(self, path: Path) -> TableFile | SequenceFile:
         """Return a reader for the file at `path`."""
         if self.source.form == "sequences":
             return SequenceFile(path, self.words)
         if self.source.form == "table":
-            return Table(path, format_of(path), self.source.separator, self.source.has_header)
+            return TableFile(path, format_of(path), self.source.separator, self.source.has_header)
         types = {name: NUMBERS[field] for field, name in self.columns.items()}
-        return Table(path, "text", self.source.separator, self.source.has_header, tuple(self.columns.values()), types)
+        return TableFile(
+            path, "text", self.source.separator, self.source.has_header, tuple(self.columns.values()), types
+        )
 
     def again(self, **changes: Any) -> "Interactions":
         """Return a copy with `changes`, to be read separately: it has its own `bad`, `words`, `titles` and `kinds`."""
@@ -296,7 +298,7 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
     backwards = preprocessing.reverse_file_order
     of_data = (named, data.separator, data.has_header, own.newest_first if backwards == "auto" else backwards)
     for columns, separator, has_header, newest_first in (of_data, *(() if is_named else (USUAL_FILE,))):
-        present = Table(file, format_of(file), separator, has_header).columns
+        present = TableFile(file, format_of(file), separator, has_header).columns
         needs_time = is_named and "time" not in unnamed and columns["time"]
         needed = [columns["user"], columns["item"], *([columns["time"]] if needs_time else [])]
         if all(name in present for name in needed):

@@ -93,7 +93,7 @@ Part: TypeAlias = tuple[pl.DataFrame, int]  # rows, and how many bytes of the fi
 
 
 @dataclass(frozen=True)
-class Table:
+class TableFile:
     """A table in the file at `path`.
 
     A text file has a `separator`, `names` of its columns if it has no header, and `types` (see `Layout`).
@@ -189,7 +189,7 @@ class SequenceFile:
     columns: ClassVar[Mapping[str, bool]] = {"user": True, "item": True}
 
     def rows(self, columns: Mapping[str, str], bad: BadRows, *, block_bytes: int, only_first: bool) -> Iterator[Part]:
-        """Yield the rows as `Table.rows` does; the `columns` are always user and item."""
+        """Yield the rows as `TableFile.rows` does; the `columns` are always user and item."""
         for block in blocks(self.path, size=block_bytes, quoted=False, only_first=only_first):
             yield self.words.parse(block, bad), block.done
 

@@ -286,7 +286,7 @@ R = TypeVar("R")
 N_THREADS = 2  # blocks of users that are split at the same time
 
 
-class Block(NamedTuple):
+class SplitBlock(NamedTuple):
     """Hold the rows of a block of users for both folders, and the counts of held-out users."""
 
     histories: pl.DataFrame
@@ -296,7 +296,7 @@ class Block(NamedTuple):
 
 def split_block(
     numbered: tuple[int, pl.DataFrame], rule: SplitRule, survey: HistoryStats, *, n_negatives: int, seed: int
-) -> Block:
+) -> SplitBlock:
     """Return a block of histories, given with its number, split by `rule`, and the negatives of users with a target.
 
     A user with fewer than `n_negatives` unseen items gets none, so that users have either none or `n_negatives`. They
@@ -319,7 +319,7 @@ def split_block(
     ]
     rows = evaluated.select("user").join(whole.select("user", *drawn), on="user", how="left", maintain_order="left")
     rows = rows.with_columns(pl.col(NEGATIVES).fill_null([]))
-    return Block(split, rows, count_held_out(evaluated, unseen, n_negatives))
+    return SplitBlock(split, rows, count_held_out(evaluated, unseen, n_negatives))
 
 
 def write_histories(

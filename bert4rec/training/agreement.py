@@ -26,7 +26,7 @@ from bert4rec.runtime.processes import SECONDS_OF_SILENCE, SECONDS_TO_COME
 SECONDS_TO_READ = 10.0  # the store may end with rank zero, so rank zero waits until all ranks have read the problem
 NAMED = 3  # number of differences to list; the rest is counted
 
-Facts: TypeAlias = dict[str, dict[str, Any]]
+CommonFacts: TypeAlias = dict[str, dict[str, Any]]
 """Kind (a key of `ADVICE`) → name → value."""
 
 ADVICE = {
@@ -52,14 +52,14 @@ class Report(NamedTuple):
     rank: int
     host: str
     node: str = ""
-    facts: Facts | None = None
+    facts: CommonFacts | None = None
     error: str = ""
 
     def __str__(self) -> str:
         return f"process {self.rank} on {self.host}"
 
 
-def environment_facts(settings: Mapping[str, Mapping[str, Any]], fingerprint: str, device_type: str) -> Facts:
+def environment_facts(settings: Mapping[str, Mapping[str, Any]], fingerprint: str, device_type: str) -> CommonFacts:
     """Return the facts of this rank that must be equal on all ranks: versions, settings, dataset and device type."""
     return {
         "versions": {
@@ -74,7 +74,7 @@ def environment_facts(settings: Mapping[str, Mapping[str, Any]], fingerprint: st
     }
 
 
-def preflight(store: dist.Store, rank: int, world_size: int, prepare: Callable[[], tuple[T, Facts]]) -> T:
+def preflight(store: dist.Store, rank: int, world_size: int, prepare: Callable[[], tuple[T, CommonFacts]]) -> T:
     """Return the result of `prepare` if its facts are the same on all ranks; every rank of the run calls this.
 
     Raises the same `UserError` on every rank if a rank raised one, if facts differ, or if a rank did not start.
@@ -174,7 +174,7 @@ def _nodes(reports: Sequence[Report]) -> set[tuple[str, str]]:
     return {(report.host, report.node) for report in reports}
 
 
-def _differences(facts: Facts, first_facts: Facts) -> tuple[str, str]:
+def _differences(facts: CommonFacts, first_facts: CommonFacts) -> tuple[str, str]:
     """Return the first `NAMED` differences as text, and the advice for all of them."""
     pairs = [(kind, facts.get(kind, {}), first_facts.get(kind, {})) for kind in ADVICE]
     differences = [

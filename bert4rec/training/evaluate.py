@@ -32,7 +32,7 @@ from bert4rec.runtime.errors import DataError, Interrupted, RunInterruptedError,
 from bert4rec.runtime.processes import Processes, process_group, rendezvous, this_process
 from bert4rec.runtime.signals import Interruption
 from bert4rec.sharding.plan import summary
-from bert4rec.training.agreement import Facts, environment_facts, preflight
+from bert4rec.training.agreement import CommonFacts, environment_facts, preflight
 from bert4rec.training.build import build_model, make_evaluator, plan_of_all, require_features, resolved
 from bert4rec.training.results import EvaluationResult, evaluate_model, make_report
 
@@ -71,7 +71,7 @@ def load_weights(trained: Trained, model: nn.Module) -> None:
 
 def _prepare(
     config: Config, trained: Trained, store: dist.Store
-) -> tuple[tuple[Processes, Dataset, KnownItems | None], Facts]:
+) -> tuple[tuple[Processes, Dataset, KnownItems | None], CommonFacts]:
     """Return this rank, its dataset and the known items; and the facts that must be equal on all ranks."""
     world = this_process(config.parallelism.device, store, minutes=config.parallelism.timeout_minutes)
     dataset = _open_dataset(config, trained, verify=world.local_rank == 0)

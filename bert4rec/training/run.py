@@ -27,7 +27,7 @@ from bert4rec.runtime.signals import PATIENCE, Interruption
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import held_bytes
 from bert4rec.training import build, results
-from bert4rec.training.agreement import Facts, environment_facts, preflight
+from bert4rec.training.agreement import CommonFacts, environment_facts, preflight
 from bert4rec.training.evaluate import RankingProgress
 from bert4rec.training.start import Context, begin_folder, make_context, restore, write_run_header
 from bert4rec.training.state import State
@@ -54,7 +54,7 @@ def run(config: Config, *, may_exit: bool = True) -> Path:
         return _count_and_report(config, world, dataset, resources, peak_memory, may_exit=may_exit)
 
 
-def _prepare(config: Config, store: dist.Store) -> tuple[tuple[Processes, Dataset], Facts]:
+def _prepare(config: Config, store: dist.Store) -> tuple[tuple[Processes, Dataset], CommonFacts]:
     """Return this rank and its dataset, and the facts that must be equal on all ranks."""
     require_packages(config.run.trackers)
     world = this_process(config.parallelism.device, store, minutes=config.parallelism.timeout_minutes)

@@ -16,14 +16,14 @@ from bert4rec.evaluation import slices as slices_module
 from bert4rec.evaluation.intervals import rank_intervals
 from bert4rec.evaluation.metrics import ranking_metrics
 from bert4rec.evaluation.ranker import repeated_targets
-from bert4rec.evaluation.slices import Facts, slices, write_ranks
+from bert4rec.evaluation.slices import TargetFacts, slices, write_ranks
 from bert4rec.runtime.collectives import Partition
 from tests.conftest import LOG, prepare_log
 
 POPULARITY = np.array([5, 0, 2, 3, 2, 0, 3])  # of 15 positions: 5 | 3, 3 | 2, 2, 0, 0
 RANKS = np.array([1, 20, 3, 4, 11, 6, 7, 200], np.int32)
 DAYS = [int(datetime(2024, 5, day, tzinfo=UTC).timestamp()) for day in (1, 2, 3, 3, 3, 9, 8, 9)]
-FACTS = Facts(
+FACTS = TargetFacts(
     history_length=np.array([1, 5, 6, 10, 11, 200, 201, 9000]),
     train_count=POPULARITY[[0, 1, 2, 3, 4, 5, 6, 0]],
     is_repeated=np.array([True, False, False, False, True, False, False, False]),
@@ -31,7 +31,7 @@ FACTS = Facts(
 )
 
 
-def members(facts: Facts) -> dict[str, dict[str, list[int]]]:
+def members(facts: TargetFacts) -> dict[str, dict[str, list[int]]]:
     """Kind → slice → its users, found again by giving each in turn a rank of its own."""
     users = range(len(RANKS))
     found: dict[str, dict[str, list[int]]] = {}
@@ -84,8 +84,8 @@ def test_each_slice_has_the_baseline_that_is_the_strongest_there() -> None:
     assert (cold["strongest_baseline"]["kind"], cold["strongest_baseline"]["HR@10"]) == ("content_neighbours", 1.0)
 
 
-def facts_of(dataset: Dataset) -> dict[str, Facts]:
-    return {"test": Facts.of(dataset, "test", repeated_targets(dataset.splits["test"], Partition()))}
+def facts_of(dataset: Dataset) -> dict[str, TargetFacts]:
+    return {"test": TargetFacts.of(dataset, "test", repeated_targets(dataset.splits["test"], Partition()))}
 
 
 RANKS_OF_LOG = {

@@ -13,18 +13,18 @@ import torch.distributed as dist
 from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import DataError
 from bert4rec.training import agreement
-from bert4rec.training.agreement import Facts, Report, environment_facts, problem_of
+from bert4rec.training.agreement import CommonFacts, Report, environment_facts, problem_of
 from tests.fixture_types import Patch, Settings
 
 FIRST = environment_facts(Config().model_dump(mode="json"), "9bc1" * 16, "cpu")
 
 
-def changed(**kinds: dict[str, Any]) -> Facts:
+def changed(**kinds: dict[str, Any]) -> CommonFacts:
     """The facts of the first process, with changes by kind."""
     return {kind: values | kinds.get(kind, {}) for kind, values in FIRST.items()}
 
 
-def problem_with(*facts: Facts) -> str:
+def problem_with(*facts: CommonFacts) -> str:
     """What is said where the first process has `FIRST`, and others these facts, on a host each."""
     every = [FIRST, *facts]
     return problem_of([Report(rank, f"host{rank}", facts=facts) for rank, facts in enumerate(every)])
@@ -34,7 +34,7 @@ def begin(name: str, parts: list[str]) -> tuple[str, str]:
     """How `agreed` ends on this process, where each plays a part: its own fact, "fails", "crashes", "never comes"."""
     part = parts[dist.get_rank()]
 
-    def prepare() -> tuple[str, agreement.Facts]:
+    def prepare() -> tuple[str, agreement.CommonFacts]:
         if part == "fails":
             raise DataError("no dataset folder")
         if part == "crashes":

@@ -17,7 +17,7 @@ import preprocessing
 from bert4rec.config.recognition import format_of
 from bert4rec.prepare import tables, text_blocks
 from bert4rec.prepare.progress import LINE, BadRows
-from bert4rec.prepare.tables import Table, Words
+from bert4rec.prepare.tables import TableFile, Words
 from bert4rec.prepare.text_blocks import Block
 from tests.checks import one_line
 from tests.prepare.files.log import COLUMNS, ROWS, content, in_batches, opened, stream
@@ -108,7 +108,7 @@ def test_columns_and_rows_are_those_that_were_written(
 ) -> None:
     path = tmp_path / name
     write(path)
-    table, bad, is_text = Table(path, format_of(path)), BadRows(), kind in ("text", "json lines")
+    table, bad, is_text = TableFile(path, format_of(path)), BadRows(), kind in ("text", "json lines")
     assert (sorted(table.columns), {*table.columns.values()}) == (sorted(ROWS.columns), {True})
     assert table.unit == ("line" if is_text else "row")
     monkeypatch.setattr(text_blocks, "FIRST_BYTES", len(ROWS.to_csv(index=False)) - 1)

@@ -12,7 +12,7 @@ import pytest
 from bert4rec.config.tables import Data
 from bert4rec.prepare.progress import LINE, Progress
 from bert4rec.prepare.remote import copy_remote, local_files, readable
-from bert4rec.prepare.tables import FIRST_ROWS, Table
+from bert4rec.prepare.tables import FIRST_ROWS, TableFile
 from tests.checks import one_line
 from tests.prepare.storage import BROKEN, CLOSED, WHOLE, Storage
 
@@ -86,7 +86,7 @@ def test_a_table_has_the_same_values_types_and_columns(
     else:
         table_of(n_rows).write_ipc(whole)
     ((path, n_copied),) = copied(f"s3://tables/{name}", tmp_path, FIELDS).values()
-    here, there = Table(path, "arrow stream"), Table(whole, kind)
+    here, there = TableFile(path, "arrow stream"), TableFile(whole, kind)
     assert (n_copied, here.columns) == (n_rows, there.columns)
     rows = [
         [frame for frame, _ in table.rows({f: f for f in FIELDS}, None, block_bytes=0, only_first=False)]  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ def test_only_the_needed_columns_of_a_table_travel(storage: Storage, tmp_path: P
 def test_of_a_table_without_a_needed_column_the_first_rows_alone_are_copied(storage: Storage, tmp_path: Path) -> None:
     table_of(5_000).write_parquet(storage.write("tables/some.parquet", b""))
     ((path, n_rows),) = copied("s3://tables/some.parquet", tmp_path, ["user", "sku"]).values()
-    assert (n_rows, [*Table(path, "arrow stream").columns]) == (FIRST_ROWS, table_of(0).columns)
+    assert (n_rows, [*TableFile(path, "arrow stream").columns]) == (FIRST_ROWS, table_of(0).columns)
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs"])
