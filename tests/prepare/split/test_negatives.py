@@ -16,7 +16,7 @@ from bert4rec.prepare import negatives
 from bert4rec.prepare.histories import LEAVE_ONE_OUT, HistoryStats
 from bert4rec.prepare.negatives import SeenItems, count_unseen, draw_negatives, held_out_metadata, left_out_warning
 from bert4rec.prepare.survey import LogSurvey
-from bert4rec.prepare.writer import Block, split_block
+from bert4rec.prepare.writer import SplitBlock, split_block
 from tests.conftest import prepare_log
 
 N_ITEMS = 12
@@ -89,7 +89,7 @@ N_NINE = 9
 NINE_HISTORIES = st.lists(st.lists(st.integers(0, N_NINE - 1), min_size=1, max_size=14), min_size=1, max_size=12)
 
 
-def block_of(histories: list[list[int]], n: int, validated: list[bool]) -> Block:
+def block_of(histories: list[list[int]], n: int, validated: list[bool]) -> SplitBlock:
     users = pl.Series("user", range(len(histories)), dtype=pl.Int32)
     frame = pl.DataFrame([users, pl.Series("items", histories, dtype=pl.List(pl.Int32))])
     chosen = np.array([flag and len(items) >= 3 for flag, items in zip(validated, histories, strict=True)])
