@@ -5,7 +5,6 @@ import logging
 import math
 import shlex
 import shutil
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -26,7 +25,7 @@ from bert4rec.checkpoint.run_settings import on_processes, with_dataset
 from bert4rec.config.load import Overrides, load_config, parse_command_line, take_positional
 from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config, expand_user
-from bert4rec.runtime.console import log_to_terminal
+from bert4rec.runtime.console import hide_warnings, log_to_terminal
 from bert4rec.runtime.errors import DataError, SettingsError, pluralize
 from bert4rec.runtime.startup import importing
 
@@ -80,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     given, overrides = _parse(arguments.settings, has_items=bool(arguments.items))
     checkpoint, saved = trained.folder, trained.metadata
-    warnings.simplefilter("ignore")
+    hide_warnings()
     with importing():
         from bert4rec.checkpoint.store import verify
         from bert4rec.runtime.processes import group_of_one

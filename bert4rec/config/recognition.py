@@ -350,8 +350,9 @@ def _first_bytes(file: Path, size: int, *, unpack: bool = True) -> bytes:
                 return bytes(unpacked.read(size)).removeprefix(BYTE_ORDER_MARK)
         return start.removeprefix(BYTE_ORDER_MARK)
     except OSError as error:
-        problem = f"cannot be read: {error.strerror}" if error.strerror else f"damaged or cut off ({error})"
-        raise DataError(f"{file}: {problem}; copy the whole file again") from None
+        if error.strerror:
+            raise DataError(f"{file}: cannot be read: {error.strerror}; name a file that can be read") from None
+        raise DataError(f"{file}: damaged or cut off ({error}); copy the whole file again") from None
 
 
 def _lines(head: bytes) -> list[str]:

@@ -20,7 +20,7 @@ Group: TypeAlias = dist.ProcessGroup | None
 
 T = TypeVar("T")
 
-FEW = 32  # most processes of which each sends its decisions to every other; more take less CPU time in rounds
+FEW = 32  # up to this many processes, direct messages to every other one take less CPU time than rounds
 
 # torch 2.13 renamed this function, and warns of the old name.
 _gather_into = dist.all_gather_single if hasattr(dist, "all_gather_single") else dist.all_gather_into_tensor
