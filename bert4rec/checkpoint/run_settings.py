@@ -118,7 +118,7 @@ def with_dataset(folder: str, overrides: Overrides) -> Overrides:
                 "out, or prepare another dataset with it"
             )
     metadata = read_metadata(Path(folder))
-    fields = ("user", "item", "time", "rating", "event", "title") if "columns" in metadata else ()
+    fields = ("user", "item", "time", "order", "rating", "event", "title") if "columns" in metadata else ()
     named = {f"{field}_column": metadata["columns"].get(field, "") for field in fields}
     data = Data(source=metadata["source"], dataset_dir=folder, **named)
     recipe = Preprocessing.from_saved(metadata["preprocessing"])

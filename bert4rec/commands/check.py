@@ -29,6 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     # Imported late, because Arrow takes time to import.
     from bert4rec.dataset.check import check_dataset
+    from bert4rec.dataset.findings import findings
 
     log_to_terminal(stream="stderr")
     started = time.monotonic()
@@ -40,7 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
         log_interrupted("stopped before the check was finished")
         return 130
     print(summary(arguments.folder, metadata))
-    print(f"the dataset is complete and leaks nothing: checked in {time.monotonic() - started:.1f} s")
+    print(f"the dataset is complete, no target is in the training part: {time.monotonic() - started:.1f} s")
+    if found := findings(metadata):
+        print("\n".join(["", "what stands out in the log:", *map(str, found)]))
     return 0
 
 

@@ -21,6 +21,7 @@ from bert4rec.runtime.errors import DataError, pluralize
 if TYPE_CHECKING:
     from bert4rec.prepare.sources import Interactions
 
+SORTED_BY = ("order", "fraction", "time")  # the last one counts most
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 FORMS = (
     'JSON lines such as {"user": 7, "items": ["a", "b"], "times": [5, 9]}, in seconds, or a CSV or Parquet file with '
@@ -123,33 +124,35 @@ def _from_rows(
 ) -> Iterator[tuple[Any, History]]:
     """Yield the users of a file with one row per interaction, in the order of their first rows.
 
-    All rows are in memory, 8 to 24 bytes each, and each distinct text id once. Items are sorted by time; with equal
-    times or without times they keep the order of the rows. Raises `DataError` if no row is usable.
+    All rows are in memory, 8 to 24 bytes each, and each distinct text id once. Items are sorted as in a preparation: by
+    full time, then by the order column; else they keep the order of the rows. Raises `DataError` if no row is usable.
     """
     columns = rows.columns
     has_times, has_events = "time" in columns, with_events and "event" in columns
     if with_times and not has_times:
         raise ValueError("no column with times, which this model needs")
     order = "reverse order" if rows.newest_first else "order"
-    order = f"in the order of {columns['time']}" if has_times else f"in the {order} of the rows"
+    by = ", then ".join(columns[name] for name in ("time", "order") if name in columns)
+    order = f"in the order of {by}" if by else f"in the {order} of the rows"
     kinds = f", kinds of events from {columns['event']}" if has_events else ", kinds of events unknown" * with_events
     logger.info(f"{path}: users from the column {columns['user']}, items from {columns['item']}{kinds}, {order}")
     ids = rows.first_of({name: columns[name] for name in ("user", "item")})
     as_text = [pl.col(ids.name).cast(pl.String).cast(pl.Categorical) for ids in ids if not ids.dtype.is_numeric()]
-    names = ["user", "item", *["time"] * has_times, *["event"] * has_events]
-    parts = [part.select(names).with_columns(as_text) for part, _ in rows]
+    names = ["user", "item", *[name for name in SORTED_BY if name in columns], *["event"] * has_events]
+    parts = [part.select(pl.col(names), pl.col("^fraction$")).with_columns(as_text) for part, _ in rows]
     if n_bad := rows.bad.total:
         if not any(map(len, parts)):
             raise DataError(f"{rows.bad.shown[0]}; no row of {path} can be used, correct them")
         logger.warning(f"{path}: skipped {pluralize(n_bad, 'row')} that cannot be used: {rows.bad.shown[0]}")
     if not parts:
         return
-    whole = pl.concat(parts)
+    whole = pl.concat(parts, how="diagonal")
     wanted = {"items": pl.col("item")} | ({"times": pl.col("time")} if with_times else {})
     if has_events:
         wanted["events"] = pl.col("event").replace_strict(range(len(rows.kinds)), rows.kinds)
-    if has_times:
-        wanted = {name: column.sort_by("time", maintain_order=True) for name, column in wanted.items()}
+    if keys := [pl.col(name) for name in reversed(SORTED_BY) if name in whole.columns]:
+        keys = [key.fill_null(0) if key.meta.output_name() == "fraction" else key for key in keys]
+        wanted = {name: column.sort_by(keys, maintain_order=True) for name, column in wanted.items()}
     elif rows.newest_first:
         wanted = {name: column.reverse() for name, column in wanted.items()}
     histories = whole.group_by("user", maintain_order=True).agg(**wanted)

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from bert4rec.inference.rules import Rules
 
 COLUMN_SETTINGS = ("data.user_column", "data.item_column", "data.time_column")
-FILE_SETTINGS = (*COLUMN_SETTINGS, "data.event_column", "data.time_format", "data.separator", "data.has_header")
+FILE_SETTINGS = (
+    *COLUMN_SETTINGS, "data.order_column", "data.event_column", "data.time_format", "data.separator", "data.has_header",
+)  # fmt: skip
 MOST_UNKNOWN = 0.5  # largest share of unknown items in a file of --allow or --deny
 
 logger = logging.getLogger(__name__)

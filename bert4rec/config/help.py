@@ -122,6 +122,7 @@ DATA_OPTIONS = {
     "user": "data.user_column",
     "item": "data.item_column",
     "time": "data.time_column",
+    "order": "data.order_column",
     "rating": "data.rating_column",
     "title": "data.title_column",
     "items": "data.items_path",

@@ -156,6 +156,9 @@ class Data(Table):
     file order"""
     rating_column: str = "auto"
     """column of the ratings (table), "" = none"""
+    order_column: str = ""
+    """column that orders rows with equal times (table), "" = none; numbers, times of day or text, such as a line
+    number; a missing value comes first; without times it orders all rows of a user"""
     event_column: str = ""
     """column of the kinds of events (table), "" = none; such as view, cart, purchase: at most 100 kinds; the model
     knows the kind of each interaction of a history"""
@@ -206,9 +209,12 @@ class Preprocessing(Table):
     no other item between them"""
     reverse_file_order: bool | Literal["auto"] = "auto"
     """read rows without timestamps as newest first; auto = true for goodreads"""
-    split: Literal["leave_one_out", "time", "none"] = "leave_one_out"
-    """held-out test targets; leave_one_out = the last item of each user, and the item before it for validation; time =
-    the first item after split_at; none = train on all"""
+    ties: Literal["file", "shuffle"] = "file"
+    """order of a user's rows with equal times; file = as in the file; shuffle = random, by the seed"""
+    split: Literal["leave_one_out", "leave_last_basket", "time", "none"] = "leave_one_out"
+    """held-out test targets; leave_one_out = the last item of each user, and the item before it for validation;
+    leave_last_basket = a random item of the user's last time, and of the time before for validation; time = the first
+    item after split_at; none = train on all"""
     split_at: ShareOrTime = 0.1
     """start of the test period (split = time), as share of rows or time; a number below 1 = that last share of the
     rows; else ISO 8601 or seconds since 1970"""
@@ -234,7 +240,9 @@ class Preprocessing(Table):
     def recipe(self) -> dict[str, Any]:
         """Return the settings that the dataset depends on: a folder made with others is another dataset."""
         unused = {"max_bad_rows", "memory_gb", *([] if self.target_events else ["target_events"])}
-        unused |= {"test_users"} if self.test_users == "all" else set()
+        unused |= {
+            name for name, default in (("test_users", "all"), ("ties", "file")) if getattr(self, name) == default
+        }
         return self.model_dump(mode="json", exclude=unused)
 
 

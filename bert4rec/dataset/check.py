@@ -87,7 +87,7 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
     _check_keys(path, metadata, users=IDS, items=IDS, **dict.fromkeys(COUNTS, COUNT))
     _check_keys(path, metadata, has_times=bool, has_ratings=bool, extends=bool, preprocessing=dict, files=dict)
     settings, files = metadata["preprocessing"], metadata["files"]
-    _check_keys(path, settings, split=("leave_one_out", "time", "none"), n_eval_negatives=IDS)
+    _check_keys(path, settings, split=("leave_one_out", "leave_last_basket", "time", "none"), n_eval_negatives=IDS)
     for name in ("validation_users", *({"test_users"} & settings.keys())):
         if settings.get(name) != "all":
             _check_keys(path, settings, **{name: COUNT})
@@ -204,7 +204,9 @@ class _Content:
         """Raise `DataError` for the first wrong row of a user, in the folders and in the tables of users."""
         folder, metadata, n_users = self._folder, self._metadata, self._metadata["users"]
         has = {f"has_{name}": metadata[f"has_{name}"] for name in (format.TIMES, format.RATINGS)}
-        columns = format.history_columns(**has, has_events=bool(self._kinds))
+        columns = format.history_columns(
+            **has, has_events=bool(self._kinds), has_ties=metadata.get("has_ties", False) is True
+        )
         users = _Rows(folder / format.USERS, dict.fromkeys(("user", "count"), pa.int64()))
         histories = _Rows(folder / format.HISTORIES, columns)
         negatives = _Rows(folder / format.NEGATIVE_ITEMS, format.NEGATIVE_COLUMNS)
@@ -260,7 +262,9 @@ class _Content:
         self._counts["eligible_test"] += int((test >= 0).sum())
         if self._n_tested != "all":
             test = np.where(part.values["test"] == format.NO_TARGET, format.NO_TARGET, test)
-        if self._split == "leave_one_out":
+        if self._split == "leave_last_basket":
+            test, validation = self._places_of_baskets(part, test)
+        if self._split in ("leave_one_out", "leave_last_basket"):
             validation = np.where(test >= 0, validation, format.NO_TARGET)
             n_before = np.where(test >= 0, test, n_items)
         is_eligible = validation >= 0
@@ -299,6 +303,34 @@ class _Content:
         test = np.where(n_before > 0, test, format.NO_TARGET)
         validation = place(numbers - 1, 1)
         return test, validation
+
+    def _places_of_baskets(self, part: _Rows, last: Int64s) -> tuple[Int64s, Int64s]:
+        """Return the place of the test basket of each history, and of what may be its validation basket, or -1.
+
+        `last` is the place of the last target. With fractions of a second, `times` hold several baskets: a stored place
+        is then right if it is among the rows of that time.
+        """
+        n_items, rows = part.lengths["items"], part.rows("items")
+        starts = np.cumsum(n_items) - n_items
+        times, index = part.values[format.TIMES], np.arange(len(rows))
+        is_first = np.append(True, (np.diff(times) != 0) | (np.diff(rows) != 0))[: len(rows)]
+        first = np.maximum.accumulate(np.where(is_first, index, 0)) - starts[rows]
+        is_target = np.isin(part.values[format.EVENTS], self._targets) if self._targets else np.ones(len(rows), bool)
+        has_fractions = self._metadata.get("has_ties", False)
+        found = []
+        for name, least in (("test", format.MIN_EVALUATED - 1), ("validation", format.MIN_EVALUATED - 2)):
+            place = np.where(last >= 0, first[np.maximum(starts + last, 0)], format.NO_TARGET)
+            stored = part.values[name].astype(np.int64)
+            if has_fractions:
+                place = np.where((stored >= place) & (stored <= last), stored, place)
+            found.append(np.where(place >= least, place, format.NO_TARGET))
+            is_before = is_target & (index - starts[rows] < found[-1][rows])
+            last = np.full(len(n_items), format.NO_TARGET, np.int64)
+            np.maximum.at(last, rows[is_before], (index - starts[rows])[is_before])
+            is_held_out = stored != format.NO_TARGET
+            is_wrong = is_held_out & ~is_target[np.minimum(starts + np.maximum(stored, 0), len(rows) - 1)]
+            part.refuse(is_wrong, "is not the place of a target event", column=name)
+        return found[0], found[1]
 
     def _check_negatives(self, part: _Rows, histories: _Rows) -> Array:
         """Return which of `histories` leave enough unseen items for negatives.

@@ -1,12 +1,13 @@
 """Put what stands out in a log into sentences, each with the option that deals with it."""
 
+import shlex
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from bert4rec.runtime.errors import pluralize
 
-REPEATS_FROM, DUPLICATES_FROM = 0.05, 0.001  # shares of all rows
+REPEATS_FROM, DUPLICATES_FROM, TIED_FROM = 0.05, 0.001, 0.05  # shares of all rows; the last of the targets, too
 RARE_FROM, GONE_FROM, NEW_FROM, SEASONAL_FROM = 0.3, 0.1, 0.05, 0.05  # shares of all items
 DAMAGED_FROM = 0.05  # share of all rows that makes figures doubtful
 LEAST_ROWS = 1000  # of fewer rows, most items have few anyway
@@ -33,7 +34,35 @@ def findings(metadata: Mapping[str, Any]) -> list[Finding]:
     if not log:
         return []
     of_items = _of_items(log, metadata["items"]) if metadata["rows"] >= LEAST_ROWS else ()
-    return [*_of_rows(log, metadata["rows"]), *of_items, *_of_columns(log)]
+    return [*_of_order(log, metadata), *_of_rows(log, metadata["rows"]), *of_items, *_of_columns(log)]
+
+
+def _of_order(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield what only the file orders, and what to type."""
+    settings, columns = metadata["preprocessing"], log["order_columns"]
+    column = shlex.quote(f"--order={columns[0]}") if columns else ""
+    for name, n in log.get("unordered", {}).items():
+        text = f"{pluralize(n, 'row')} without a value in {name}; they come first among the rows of one user and time"
+        yield Finding("order", text)
+    if column and metadata["order"]["by"] == "file":
+        yield Finding("order", f"the rows have no times and keep the order of the file; {column} orders them")
+    targets, of_rows = log["tied_targets"], log["tied"] / metadata["rows"]
+    of_targets = targets["users"] / max(1, targets["of"])
+    if max(of_rows, of_targets) < TIED_FROM:
+        return
+    equal = " and ".join(name for name in ("time" * metadata["has_times"], metadata["order"].get("then", "")) if name)
+    what = f"{_percent(of_rows)} of the rows have the {equal or metadata['order']['column']} of the user's row before"
+    if targets["of"]:
+        what += f", {_percent(of_targets)} of the test targets that of the item before"
+    if settings.get("ties") == "shuffle":
+        yield Finding("ties", f"{what}; their order is random (preprocessing.ties = shuffle)")
+        return
+    advice = ["--preprocessing.ties=shuffle makes it random"]
+    if settings["split"] == "leave_one_out" and metadata["has_times"]:
+        advice.append("--preprocessing.split=leave_last_basket predicts the next basket")
+    if metadata["source"] == "table":
+        advice.append(f"{column} orders them" if column else "--order=COLUMN names a column that orders them")
+    yield Finding("ties", f"{what}; their order is that of the file: {', '.join(advice)}")
 
 
 def _of_rows(log: Mapping[str, Any], n_rows: int) -> Iterator[Finding]:
@@ -44,7 +73,7 @@ def _of_rows(log: Mapping[str, Any], n_rows: int) -> Iterator[Finding]:
     if (share := (log["repeats_in_a_row"] - log["duplicates"]) / n_rows) >= REPEATS_FROM:
         yield Finding("repeats", f"{_percent(share)} of the rows have the same item as the row before; {once}")
     if log["has_dates_only"]:
-        yield Finding("times", "dates without a time of day; rows of one day keep the order of the file")
+        yield Finding("times", "dates without a time of day")
     if heavy := log["heavy_users"]:
         n, limit, share = heavy["users"], heavy["limit"], heavy["rows"] / n_rows
         text = (

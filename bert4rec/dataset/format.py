@@ -46,10 +46,21 @@ OFFSETS = ("n_train", *EVALUATED)
 """Columns of a history: its number of training interactions, and the positions of its targets, or `NO_TARGET`."""
 NO_TARGET = -1
 
-OPTIONAL = {"target_events": [], "test_users": "all"}  # settings that a dataset has only if they differ from these
+OPTIONAL = {
+    "target_events": [],
+    "test_users": "all",
+    "ties": "file",
+}  # settings that a dataset has only if they differ from these
 
 
-def history_columns(*, has_times: bool, has_ratings: bool, has_events: bool = False) -> dict[str, pa.DataType]:
+TEST_TIED = "test_tied"
+"""Column of a history: 1 if the test target has the full time of the item before it, and the same value of the order
+column, else 0. A dataset has it only if `times`, in whole seconds, do not tell."""
+
+
+def history_columns(
+    *, has_times: bool, has_ratings: bool, has_events: bool = False, has_ties: bool = False
+) -> dict[str, pa.DataType]:
     """Return the columns of `histories/` with their types, in order; `histories/` has one row per user.
 
     >>> list(history_columns(has_times=True, has_ratings=False))
@@ -57,7 +68,8 @@ def history_columns(*, has_times: bool, has_ratings: bool, has_events: bool = Fa
     """
     is_present = {"items": True, TIMES: has_times, RATINGS: has_ratings, EVENTS: has_events}
     lists = {name: pa.list_(kind) for name, kind in LISTS.items() if is_present[name]}
-    return {"user": pa.int32(), **lists, **dict.fromkeys(OFFSETS, pa.int32())}
+    ties = {TEST_TIED: pa.int8()} if has_ties else {}
+    return {"user": pa.int32(), **lists, **dict.fromkeys(OFFSETS, pa.int32()), **ties}
 
 
 NEGATIVE_COLUMNS = {"user": pa.int32(), **dict.fromkeys(NEGATIVES, pa.list_(pa.int32()))}
@@ -144,8 +156,11 @@ def order_line(source: str, order: Mapping[str, Any]) -> str:
     >>> order_line("table", {"by": "time", "column": "at", "newest_first": False})
     'order: by time (column at)'
     """
+    then = f", then by {order['then']}" if "then" in order else ""
     if order["by"] == "time":
-        return "order: by time" + (f" (column {order['column']})" if order["column"] else "")
+        return "order: by time" + (f" (column {order['column']})" if order["column"] else "") + then
+    if order["by"] == "column":
+        return f"order: by {order['column']}"
     unnamed = " (no times)" if source == "table" else ""
     return f"order: as in the file{', the last row first' if order['newest_first'] else ''}{unnamed}"
 

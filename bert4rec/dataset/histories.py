@@ -19,6 +19,8 @@ from bert4rec.dataset.format import (
     PROTOCOLS,
     RATINGS,
     STATE,
+    TEST,
+    TEST_TIED,
     TIMES,
 )
 from bert4rec.runtime.arrays import Array, Bools, Float32s, Int32s, Int64s
@@ -94,6 +96,15 @@ class Histories(_SmallPickle):
     def has_ratings(self) -> bool:
         """Return whether the interactions have ratings."""
         return RATINGS in self._columns.names
+
+    @property
+    def has_test_tied(self) -> bool:
+        """Return whether the dataset says of each test target if it is tied, since its times do not tell."""
+        return TEST_TIED in self._columns.names
+
+    def test_tied_at(self, rows: Int64s) -> Bools:
+        """Return whether the test targets [B] of the histories at `rows` [B] are tied with the item before."""
+        return self._columns.numbers_at(TEST_TIED, rows) > 0
 
     @cached_property
     def users(self) -> Int32s:
@@ -292,6 +303,19 @@ class EvaluationSplit:
     def last_times(self) -> Int64s | None:
         """Return the time of the last item before each target [N], in seconds; None if the dataset has no times."""
         return self._histories.times_at(self._rows, self._places - 1) if self._histories.has_times else None
+
+    @property
+    def are_tied(self) -> Bools | None:
+        """Return whether each target [N] has the time of the item before it, so that the file alone orders them.
+
+        With fractions of a second or a column of order, the dataset says so for the test split. None if it is unknown.
+        """
+        if self._histories.has_test_tied:
+            return self._histories.test_tied_at(self._rows) if self.name == TEST else None
+        if not self._histories.has_times:
+            return None
+        times = (self._histories.times_at(self._rows, self._places - before) for before in (0, 1))
+        return np.equal(*times)
 
     def lengths(self, indices: Int64s) -> Int64s:
         """Return the number of items [B] before the target in the histories at `indices` [B]."""

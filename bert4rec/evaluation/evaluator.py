@@ -12,7 +12,14 @@ from bert4rec.config.kinds import POPULARITY
 from bert4rec.dataset.format import LEFT_OUT, RATINGS, TEST, VALIDATION
 from bert4rec.dataset.histories import EvaluationSplit, TrainingPairs
 from bert4rec.dataset.reader import Dataset
-from bert4rec.evaluation.intervals import CONFIDENCE, RESAMPLES, Ranking, loss_without, strongest_baseline
+from bert4rec.evaluation.intervals import (
+    CONFIDENCE,
+    RESAMPLES,
+    Ranking,
+    loss_without,
+    strongest_baseline,
+    untied_comparison,
+)
 from bert4rec.evaluation.metrics import MISSED, Lists
 from bert4rec.evaluation.ranker import Metrics, Ranker, repeated_targets, to_metrics
 from bert4rec.evaluation.ratings import RatingMeter, mean_errors
@@ -184,12 +191,21 @@ class Evaluator:
             baselines = {kind: ranks[name] for kind, name in self._names.items() if name in ranks}
             if TEST in ranks and (comparison := strongest_baseline(ranks[TEST], baselines)):
                 results["strongest_baseline"] = comparison
+                if untied := self._untied(ranks[TEST], baselines):
+                    results["untied"] = untied
             results["intervals"] = {"confidence": CONFIDENCE, "resamples": RESAMPLES, **intervals}
         if TEST in ranks and "full" in ranks[TEST].ranks:
             facts = TargetFacts.of(self.dataset, TEST, held_out[TEST])
             of_baselines = {kind: ranks[name].ranks["full"] for kind, name in self._names.items() if name in ranks}
             results["slices"] = {TEST: slices(facts, ranks[TEST].ranks["full"], self.dataset.popularity, of_baselines)}
         return results
+
+    def _untied(self, model: Ranking, baselines: Mapping[str, Ranking]) -> dict[str, Any]:
+        """Return the comparison without users whose test target only the file orders; {} if they are few or none."""
+        is_tied = self.dataset.splits[TEST].are_tied
+        if is_tied is None or self.dataset.metadata["preprocessing"].get("ties", "file") != "file":
+            return {}
+        return untied_comparison(model, baselines, is_tied)
 
     @property
     def _main_protocol(self) -> str:

@@ -116,6 +116,7 @@ def _joined(cells: Int64s, counts: Int64s, values: Float64s) -> Cells:
     return Cells(n, np.stack(sums, axis=1) / n[:, None])
 
 
+TIED_FROM = 0.2  # share of tied targets from which the other users are compared alone
 COMPARED_AT = 10  # NDCG@10 decides which baseline is the strongest, and whether the model is better
 
 
@@ -166,6 +167,22 @@ def strongest_baseline(model: Ranking, baselines: Mapping[str, Ranking]) -> dict
     value, low, high, p = paired_difference(model.ndcg_of_users(protocol) - by_kind[kind])
     metric = f"NDCG@{COMPARED_AT}"
     return {"kind": kind, "protocol": protocol, "metric": metric, "difference": value, "interval": [low, high], "p": p}
+
+
+def untied_comparison(model: Ranking, baselines: Mapping[str, Ranking], is_tied: Bools) -> dict[str, Any]:
+    """Return the comparison by `strongest_baseline` of the users whose target is not tied with the item before it.
+
+    `is_tied` [U] says it of all users. The further keys are the numbers `users`, `tied` and `of`. The result is {} if
+    fewer than `TIED_FROM` of the users are tied.
+    """
+    if is_tied.mean() < TIED_FROM:
+        return {}
+    alone, *others = (
+        Ranking({name: ranks[~is_tied] for name, ranks in ranking.ranks.items()})
+        for ranking in (model, *baselines.values())
+    )
+    counts = {"users": int((~is_tied).sum()), "tied": int(is_tied.sum()), "of": len(is_tied)}
+    return counts | strongest_baseline(alone, dict(zip(baselines, others, strict=True)))
 
 
 def loss_without(model: Ranking, without: Ranking, protocol: str) -> dict[str, Any]:

@@ -38,6 +38,7 @@ class TargetFacts(NamedTuple):
     - `train_count` [U]: number of training positions of the target.
     - `is_repeated` [U]: whether the user has seen the target before.
     - `last_time` [U]: the time of the last item before the target, in seconds; None if the dataset has no times.
+    - `is_tied` [U]: whether the target has the time of the item before it; None if that is unknown.
     - `categories`: for each item feature of the kind category the values [U] of the targets; "" for one without.
     """
 
@@ -46,6 +47,7 @@ class TargetFacts(NamedTuple):
     is_repeated: Bools
     last_time: Int64s | None
     categories: Mapping[str, Sequence[str]] = MappingProxyType({})
+    is_tied: Bools | None = None
 
     @classmethod
     def of(cls, dataset: Dataset, split: str, is_repeated: Bools) -> "TargetFacts":
@@ -54,7 +56,9 @@ class TargetFacts(NamedTuple):
         indices = np.arange(len(rows))
         targets = rows.targets(indices)
         categories = {} if dataset.features is None else dataset.features.categories_of(targets.astype(np.int64))
-        return cls(rows.lengths(indices), dataset.popularity[targets], is_repeated, rows.last_times, categories)
+        return cls(
+            rows.lengths(indices), dataset.popularity[targets], is_repeated, rows.last_times, categories, rows.are_tied
+        )
 
 
 def slices(
@@ -70,6 +74,7 @@ def slices(
         "item_popularity": _by_popularity(facts.train_count, popularity),
         "target": iter([("known", facts.train_count > 0), ("cold", facts.train_count == 0)]),
         "repeated": iter([("new", ~facts.is_repeated), ("repeated", facts.is_repeated)]),
+        "ties": _by_ties(facts.is_tied),
         "time": _by_time(facts.last_time),
         **{f"category: {name}": _by_category(values) for name, values in facts.categories.items()},
     }
@@ -138,6 +143,12 @@ def _by_category(values: Sequence[str]) -> Parts:
     most = [name for name, _ in Counter(value for value in values if value).most_common(CATEGORIES)]
     yield from ((name, array == name) for name in most)
     yield "others", ~np.isin(array, most)
+
+
+def _by_ties(is_tied: Bools | None) -> Parts:
+    """Yield slices of the users by whether only the file orders the target and the item before; none without ties."""
+    if is_tied is not None and is_tied.any():
+        yield from (("at a new time", ~is_tied), ("tied with the item before", is_tied))
 
 
 def _by_time(times: Integers | None) -> Parts:

@@ -3,6 +3,7 @@
 import difflib
 import re
 import shlex
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,16 +11,17 @@ from pathlib import Path
 import polars as pl
 
 from bert4rec.dataset.format import NO_EVENT
+from bert4rec.prepare.order_values import order_values
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.times import PER_SECOND, SINCE, UNTIL, Times, stripped
 from bert4rec.runtime.errors import DataError
 
 IDS = ("user", "item")
-OPTIONAL = ("event", "title")  # a row without it is usable
+OPTIONAL = ("event", "title", "order")  # a row without it is usable
 FIELDS = (*IDS, "time", "rating", "is_read", *OPTIONAL)
 EXPECTED = {
     "rating": "must be a number", "is_read": "must be 0 or 1", "event": "must be text or a number",
-    "title": "must be text",
+    "title": "must be text", "order": "must be numbers, times of day or text",
 }  # fmt: skip
 MOST_KINDS = 100  # of events; more are rather ids or texts
 KINDS = {"time": "is not a time", "rating": "is not a number", "is_read": "is not 0 or 1"}
@@ -37,6 +39,7 @@ class Fields:
     Ids are Int64 as long as every id of the column is written as a whole number ("7", not "07") that fits, and String
     from the first other id on. Floating-point ids must be whole numbers: pandas turns integer columns with missing
     values into floats, and writes them as "7.0". In the fields `decimal_ids`, all ids are such text, and "7.0" is 7.
+    Values of the order column are compared by `order_kind`; `n_unordered` counts those that are missing, by column.
     Kinds of events become their numbers in the list `kinds`, to which new ones are appended; a missing one is 0.
     """
 
@@ -44,13 +47,16 @@ class Fields:
     whole_number_ids: bool
     times: Times = field(default_factory=Times)
     decimal_ids: Collection[str] = ()
+    order_kind: str = "number"
+    n_unordered: Counter[str] = field(default_factory=Counter)
     as_text: set[str] = field(default_factory=set)
     kinds: list[str] = field(default_factory=lambda: [NO_EVENT])
 
     def cast(self, raw: pl.DataFrame, path: Path, bad: BadRows, *, unit: str = "line") -> pl.DataFrame:
         """Return the usable rows of `raw` (`LINE` and the fields as read).
 
-        These are ids, Int64 seconds, Float32 ratings, Int16 kinds of events and titles.
+        These are ids, Int64 seconds, Float32 ratings, Int16 kinds of events, titles and values of the order column; and
+        if any time has one, the `fraction` of the second in nanoseconds, Int32.
 
         Rows with a field that is missing or cannot be cast go to `bad`, with their `unit` ("line" or "row") in the file
         `path`. Raises `DataError` for a column type that a field cannot have, and for more than `MOST_KINDS` kinds.
@@ -61,17 +67,24 @@ class Fields:
         floats = [name for name in IDS if name in self.names and raw.schema[name].is_float()]
         raw = raw.with_columns(pl.col(floats).fill_nan(None)) if floats else raw
         frame = raw.select(self._field(name, raw[name]) for name in self.names)
+        if "time" in self.names and (fraction := self.times.fraction(raw["time"])) is not None:
+            frame = frame.with_columns(fraction)
         needed = [name for name in self.names if name not in OPTIONAL]
+        usable = frame if not any(frame.select(needed).null_count().row(0)) else frame.drop_nulls(needed)
+        if "order" in self.names and (n_missing := usable["order"].null_count()):
+            self.n_unordered[self.names["order"]] += n_missing
         if not any(frame.select(needed).null_count().row(0)):
             return frame
         self._report(raw, frame.select(needed), path, unit, bad)
-        return frame.drop_nulls(needed)
+        return usable
 
     def _field(self, name: str, column: pl.Series) -> pl.Series:
         if name in IDS:
             return self._id(name, column)
         if name == "time":
             return self.times.seconds(column)
+        if name == "order":
+            return order_values(column, self.order_kind)
         if name == "event":
             return self._numbers(stripped(column.cast(pl.String)).fill_null(NO_EVENT))
         if name in OPTIONAL:

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from bert4rec.dataset.format import (
     numbers_of_kinds,
 )
 from bert4rec.prepare.columns import DECIMAL
-from bert4rec.prepare.first_look import first_look, first_of_other_columns
+from bert4rec.prepare.first_look import columns_that_order_first, first_look, first_of_other_columns
 from bert4rec.prepare.histories import HistoryStats, NumberedHistories, choose_split, history_stats, item_table
 from bert4rec.prepare.item_features import Fitted, ItemFile, read_fitted, read_item_file, write_features
 from bert4rec.prepare.negatives import held_out_metadata, left_out_warning
@@ -39,7 +40,9 @@ from bert4rec.prepare.rows import FILTERS, OrderedRows, RawRows, limit_rows, ord
 from bert4rec.prepare.sources import Interactions, open_source
 from bert4rec.prepare.survey import survey_columns
 from bert4rec.prepare.synthetic import GeneratedSource, oracle_ranks
+from bert4rec.prepare.ties import draw_targets, has_ties
 from bert4rec.prepare.writer import (
+    Draw,
     FolderWriter,
     clear_target,
     created_from,
@@ -84,6 +87,7 @@ def describe_rows(
         "train_positions": int(survey.train_counts.sum()),
         "has_times": "time" in ordered.parts.columns,
         "has_ratings": "rating" in ordered.parts.columns,
+        **({"has_ties": True} if has_ties(ordered.parts.columns) else {}),
         **({EVENTS: dict(zip_longest(kinds, survey.event_counts, fillvalue=0))} if kinds else {}),
     }
 
@@ -102,7 +106,9 @@ def _log(
     if isinstance(source, GeneratedSource):
         return {}
     others = first_of_other_columns(source) if source.source.form == "table" else pl.DataFrame()
-    return {"log": survey.log.result(survey.lengths, ordered.counts, survey.time_span, survey_columns(others))}
+    log = survey.log.result(survey.lengths, ordered.counts, survey.time_span, survey_columns(others))
+    unordered = {"unordered": dict(source.n_unordered)} if source.n_unordered else {}
+    return {"log": log | {"order_columns": columns_that_order_first(source)} | unordered}
 
 
 def _checksum(name: str) -> dict[str, str]:
@@ -179,7 +185,10 @@ def _make_dataset(
         [pl.Series(range(1, data.n_items + 1))] if has_whole_catalogue else []
     )
     also += [cold] if len(cold) else []
-    ordered = order_rows(raw, settings, source.order, folder=work / "parts", progress=progress, also=also)
+    known_users = known.users["original"] if known else None
+    ordered = order_rows(
+        raw, settings, source.order, folder=work / "parts", progress=progress, also=also, known=known_users
+    )
     source.check(ordered.n_users_read)
     limit_rows(ordered, settings, progress=progress)
 
@@ -191,7 +200,7 @@ def _make_dataset(
         item = ordered.items.filter(pl.Series(kept))[0]
         advice = "name the column of the items: --item=…" if data.source == "table" else "bring other rows"
         raise DataError(f'{data.path}: all rows have one item, "{item}", so there is nothing to choose from; {advice}')
-    histories = NumberedHistories(ordered, ids, known=known.users["original"] if known else None)
+    histories = NumberedHistories(ordered, ids, known=known_users)
     n_users = write_table(new / USERS, histories.users())
     rule, instant = choose_split(settings, ordered.parts, kinds)
     survey = history_stats(histories, rule, settings, n_users=n_users, n_items=n_items, progress=progress)
@@ -205,14 +214,23 @@ def _make_dataset(
     write_items(new, items)
     n_negatives, seed = settings.n_eval_negatives, settings.seed
     writers, held_out = write_histories(
-        new, histories, rule, survey, n_negatives=n_negatives, seed=seed, progress=progress
-    )
+        new, histories, rule, survey, n_negatives=n_negatives, seed=seed, progress=progress,
+        draw=_draw_of(settings, kinds),
+    )  # fmt: skip
     progress.warn(left_out_warning(held_out, n_negatives))
     _write_oracle(source, new, items, settings.split, progress)
 
     rows = describe_rows(config, source, ordered, survey) | ({} if instant is None else {"split_instant": instant})
     metadata = rows | held_out_metadata(held_out) | features
     return metadata, _finish(new, metadata, writers, progress)
+
+
+def _draw_of(settings: Preprocessing, kinds: Sequence[str]) -> Draw | None:
+    """Return the function that draws the targets of held-out baskets; None for another split."""
+    if settings.split != "leave_last_basket":
+        return None
+    targets = numbers_of_kinds("preprocessing.target_events", settings.target_events, kinds)
+    return partial(draw_targets, seed=settings.seed, kinds=targets)
 
 
 def _kinds_of_events(

@@ -9,6 +9,7 @@ import polars as pl
 
 from bert4rec.prepare.columns import NEARLY_ALL, are_columns_swapped, find_excel_days
 from bert4rec.prepare.sources import Interactions
+from bert4rec.prepare.survey import columns_that_order
 from bert4rec.prepare.tables import FIRST_ROWS
 from bert4rec.prepare.times import YEAR, moment
 from bert4rec.runtime.errors import DataError
@@ -36,7 +37,7 @@ def first_rows(interactions: Interactions) -> pl.DataFrame:
     """Return the first usable rows, with their `title` if a column has it."""
     first = interactions.again(files=interactions.files[:1], only_first=True)
     parts = [rows for rows, _ in first.usable()]
-    rows = pl.concat(parts, how="vertical_relaxed").head(FIRST_ROWS) if parts else pl.DataFrame()
+    rows = pl.concat(parts, how="diagonal_relaxed").head(FIRST_ROWS) if parts else pl.DataFrame()
     names = [pl.col("event").replace_strict(range(len(first.kinds)), first.kinds)] if "event" in rows.columns else []
     return rows.with_columns(names)
 
@@ -48,9 +49,27 @@ def first_of_other_columns(interactions: Interactions) -> pl.DataFrame:
     return interactions.first_of({name: name for name in others}) if others else pl.DataFrame()
 
 
+def columns_that_order_first(interactions: Interactions) -> list[str]:
+    """Return the columns of a table that put its tied first rows in an order; [] if the settings name one."""
+    if interactions.source.form != "table" or "order" in interactions.columns:
+        return []
+    present, named = interactions.open(interactions.files[0]).columns, interactions.columns
+    others = [name for name, is_field in present.items() if is_field and name not in named.values()]
+    fields = {f"{field} as a field": named[field] for field in ("user", "item", "time") if field in named}
+    if not others:
+        return []
+    first = interactions.first_of(fields | {name: name for name in others})
+    rows = first.select(pl.col(name).alias(name.partition(" ")[0]) for name in fields)
+    return columns_that_order(rows, first.select(others))
+
+
 def _order_warnings(interactions: Interactions) -> Iterator[str]:
+    columns = columns_that_order_first(interactions)
+    advice = f"; {shlex.quote(f'--order={columns[0]}')} orders them" if columns else ""
     if interactions.order["by"] == "file":
-        yield "the rows have no times: the order of the rows in the file is used"
+        yield f"the rows have no times: the order of the rows in the file is used{advice}"
+    elif columns:
+        yield f"many of the first rows have the user and time of the row before, and keep the order of the file{advice}"
 
 
 def _name_warnings(interactions: Interactions) -> Iterator[str]:

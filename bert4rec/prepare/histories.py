@@ -14,6 +14,7 @@ from bert4rec.prepare.ordering import Parts, to_histories
 from bert4rec.prepare.progress import Progress
 from bert4rec.prepare.rows import OrderedRows
 from bert4rec.prepare.survey import LogSurvey
+from bert4rec.prepare.ties import MOMENT
 from bert4rec.prepare.times import DAY, moment
 from bert4rec.runtime.arrays import Bools, Int32s, Int64s
 from bert4rec.runtime.errors import DataError, pluralize
@@ -68,6 +69,27 @@ def leave_one_out(targets: Targets) -> SplitRule:
 
 
 LEAVE_ONE_OUT = leave_one_out(Targets())
+
+
+def leave_last_basket(targets: Targets, moments: pl.Expr) -> SplitRule:
+    """Return the rule that holds out the last basket with a target, and for validation the one with a target before it.
+
+    The rows of a user with equal `moments` (lists, ascending) are a basket. Its place is that of its first row, where
+    `ties.draw_targets` puts the target.
+
+    >>> frame = pl.DataFrame({"items": [[5, 2, 3, 4, 6], [5, 2]], "times": [[1, 1, 2, 3, 3], [2, 2]]})
+    >>> frame.select(**leave_last_basket(Targets(), pl.col("times"))).rows()
+    [(3, 3, 2), (2, None, None)]
+    """
+    first_rows = moments.list.eval(pl.element().search_sorted(pl.element(), side="left"))
+
+    def basket(number: pl.Expr, least: int) -> pl.Expr:
+        first = first_rows.list.get(targets.place(number, least), null_on_oob=True).cast(pl.Int64)
+        return pl.when(first >= least).then(first)
+
+    test = basket(targets.count() - 1, MIN_EVALUATED - 1)
+    validation = basket(targets.count(test.fill_null(0)) - 1, MIN_EVALUATED - 2)
+    return {"before": test.fill_null(LENGTH), "at_test": test, "at_validation": validation}
 
 
 def by_time(instant: int, targets: Targets) -> SplitRule:
@@ -159,11 +181,15 @@ def choose_split(settings: Preprocessing, parts: Parts, kinds: Sequence[str] = (
     if settings.split == "none":
         return ALL_FOR_TRAINING, None
     is_sampled = settings.test_users != "all"
-    if settings.split == "leave_one_out":
-        rule = leave_one_out(targets)
+    if settings.split != "leave_one_out" and "time" not in parts.columns:
+        raise DataError(
+            f'preprocessing.split = "{settings.split}": the source has no times; choose "leave_one_out" or "none"'
+        )
+    if settings.split != "time":
+        moments = pl.col(f"{MOMENT}s" if MOMENT in parts.columns else "times")
+        is_by_basket = settings.split == "leave_last_basket"
+        rule = leave_last_basket(targets, moments) if is_by_basket else leave_one_out(targets)
         return only_tested(rule, ALL_FOR_TRAINING) if is_sampled else rule, None
-    if "time" not in parts.columns:
-        raise DataError('preprocessing.split = "time": the source has no times; choose "leave_one_out" or "none"')
     at = settings.split_at
     second = (
         instant(at) if isinstance(at, str) else instant_of_share(lambda: (p["time"] for p in parts.read("time")), at)
@@ -287,8 +313,8 @@ def history_stats(
     with progress.stage("split", histories.n_rows) as stage:
         tested = _sample_tested(histories, rule, settings, n_users=n_users)
         for frame in histories:
-            log.add(frame)
             marked = mark(frame, rule, tested)
+            log.add(marked)
             frame_lengths = marked["items"].list.len().to_numpy()
             lengths[marked["user"].to_numpy()] = frame_lengths
             trained = marked.select(pl.col("items").list.head(pl.col("before")).explode(empty_as_null=False))
@@ -309,6 +335,9 @@ def history_stats(
         if settings.split == "time":
             lacks = "interactions both before and after preprocessing.split_at"
             advice = "choose another instant or share"
+        elif settings.split == "leave_last_basket":
+            lacks = f"{MIN_EVALUATED - 1} interactions before its last time{' with a target' * bool(settings.target_events)}"
+            advice = 'bring longer histories, or choose split = "leave_one_out" or "none"'
         elif settings.target_events:
             lacks = f"an interaction of {', '.join(settings.target_events)} after {MIN_EVALUATED - 1} interactions"
             advice = "name other kinds in preprocessing.target_events, or bring longer histories"

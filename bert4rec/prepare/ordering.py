@@ -10,6 +10,7 @@ import polars as pl
 
 from bert4rec.dataset.format import ITEMS, NO_ITEM, USERS, kinds_of
 from bert4rec.dataset.reader import read_metadata
+from bert4rec.prepare.ties import MOMENT, PLACE
 from bert4rec.runtime.arrays import Bools, Int32s
 from bert4rec.runtime.errors import DataError
 
@@ -30,11 +31,17 @@ class SortedRuns:
         self.n_rows = self.n_bytes = 0
 
     def add(self, frame: pl.DataFrame) -> None:
-        """Append the rows of `frame`. If its ids are text, the ids of all earlier rows become text."""
+        """Append the rows of `frame`, a later one with ids that are text or with other columns of numbers.
+
+        If its ids are text, the ids of all earlier rows become text. A column that rows lack is 0 there.
+        """
         if not len(frame):
             return
         if self.schema != frame.schema and self.schema:
-            self._become(dict(frame.schema))
+            schema = self.schema | dict(frame.schema)
+            frame = _with_columns(frame, schema)
+            if schema != self.schema:
+                self._become(schema)
         self.schema = dict(frame.schema)
         self._pending.append(frame)
         self.n_rows += len(frame)
@@ -77,13 +84,19 @@ class SortedRuns:
         self._runs.append(path)
 
     def _become(self, schema: dict[str, pl.DataType]) -> None:
-        """Cast all runs to `schema`, and sort them again: text has another order than numbers."""
+        """Give all runs the `schema`, and sort them again: text has another order than numbers."""
         if self._pending:
             self._write_run()
         for path in self._runs:
-            run = pl.read_parquet(path, glob=False).cast(schema).sort("user", maintain_order=True)  # type: ignore[arg-type]
+            run = _with_columns(pl.read_parquet(path, glob=False), schema).sort("user", maintain_order=True)
             run.write_parquet(path, compression="lz4", row_group_size=ROWS_PER_GROUP)
         self._samples = [sample.cast(schema["user"]) for sample in self._samples]
+
+
+def _with_columns(frame: pl.DataFrame, schema: dict[str, pl.DataType]) -> pl.DataFrame:
+    """Return the columns of `schema`; those that `frame` does not have are 0."""
+    missing = [pl.lit(0, dtype).alias(name) for name, dtype in schema.items() if name not in frame.columns]
+    return frame.with_columns(missing).select(pl.col(name).cast(dtype) for name, dtype in schema.items())
 
 
 class Parts:
@@ -163,23 +176,27 @@ def chunked(frames: Iterable[pl.DataFrame], size: int) -> Iterator[pl.DataFrame]
     yield from chunks.rest()
 
 
-LISTS = {"item": "items", "time": "times", "rating": "ratings", "event": "events"}
+LISTS = {"item": "items", "time": "times", "rating": "ratings", "event": "events"} | {
+    name: f"{name}s" for name in (MOMENT, PLACE)
+}
+SORTED_BY = ("order", "fraction", "time")  # the last one counts most
 
 
 def in_time_order(interactions: pl.DataFrame, *, newest_first: bool = False) -> pl.DataFrame:
-    """Return the rows sorted by user, then by time if known; rows with equal times keep their order.
+    """Return the rows sorted by user, then by full time if known, then by `order` if there is one, missing ones first.
 
-    Without times the rows of a user keep their order, or have it reversed with `newest_first`.
+    Other rows keep their order. Without times and `order`, they have it reversed with `newest_first`.
 
     >>> in_time_order(pl.DataFrame({"user": [7, 7, 7], "item": [1, 2, 3], "time": [5, 3, 3]}))["item"].to_list()
     [2, 3, 1]
     >>> in_time_order(pl.DataFrame({"user": [7, 7], "item": [1, 2]}), newest_first=True)["item"].to_list()
     [2, 1]
     """
-    # two stable sorts by one column are several times faster than one by both
-    if "time" in interactions.columns:
-        interactions = interactions.sort("time", maintain_order=True)
-    elif newest_first:
+    # stable sorts by one column each are several times faster than one by all
+    columns = [name for name in SORTED_BY if name in interactions.columns]
+    for name in columns:
+        interactions = interactions.sort(name, maintain_order=True)
+    if not columns and newest_first:
         interactions = interactions.reverse()
     return interactions.sort("user", maintain_order=True)
 

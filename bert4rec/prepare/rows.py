@@ -14,6 +14,7 @@ from bert4rec.prepare.ordering import Distinct, ExistingIds, Parts, SortedRuns, 
 from bert4rec.prepare.progress import BadRows, Progress
 from bert4rec.prepare.sources import Interactions
 from bert4rec.prepare.synthetic import GeneratedSource
+from bert4rec.prepare.ties import fingerprints, shuffled, with_numbers
 from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.errors import DataError
 
@@ -187,12 +188,19 @@ class OrderedRows:
 
 def order_rows(
     raw: RawRows, settings: Preprocessing, order: Mapping[str, Any], *, folder: Path, progress: Progress,
-    also: Iterable[pl.Series] = (),
+    also: Iterable[pl.Series] = (), known: pl.Series | None = None,
 ) -> OrderedRows:  # fmt: skip
     """Return the rows that pass the filters, by user and time, or without times in the `order` of the source.
 
-    `also`: items that get a code even without rows.
+    `also`: items that get a code even without rows. `known`: the original ids of known users by their dense ids. Raises
+    `DataError` if ties are to be shuffled and the rows have neither times nor an order.
     """
+    schema = raw.known.schema | raw.new.schema
+    if settings.ties == "shuffle" and not {"time", "order"} & schema.keys():
+        raise DataError(
+            'preprocessing.ties = "shuffle": the source has no times, so no rows are tied; name their column with '
+            "--time=COLUMN, or remove the setting"
+        )
     n_items_read = len(raw.items.rows())
     for items in also:
         raw.items.add(pl.DataFrame({"item": items}))
@@ -200,12 +208,23 @@ def order_rows(
     codes = pl.DataFrame([originals.alias("original"), pl.Series("code", np.arange(len(originals)), dtype=pl.Int32)])
     counts = np.zeros(len(originals), np.int64)
     ordered = OrderedRows(Parts(folder), originals, counts, n_rows_read=len(raw), n_items_read=n_items_read)
+    prints = fingerprints(originals) if settings.ties == "shuffle" else None
+
+    def arrange(rows: pl.DataFrame, users: pl.Series | None) -> pl.DataFrame:
+        if prints is not None:
+            ids = rows["user"] if users is None else users.gather(rows["user"]).alias("user")
+            rows = shuffled(rows, ids, prints, seed=settings.seed)
+        return in_time_order(rows, newest_first=order["newest_first"])
+
     with progress.stage("order", len(raw)) as stage:
         for runs in (raw.known, raw.new):
             for frame in runs.partitions():
                 stage.advance(len(frame))
                 ordered.n_users_read += frame["user"].n_unique()
-                kept = _ordered(frame, codes, settings, newest_first=order["newest_first"], dropped=ordered.dropped)
+                coded = _coded(frame, codes, settings, dropped=ordered.dropped)
+                coded = arrange(coded, known if runs is raw.known else None)
+                kept = apply(filters_in_order(settings), coded, ordered.dropped)
+                kept = with_numbers(kept, has_fractions="fraction" in schema)
                 ordered.counts += np.bincount(kept["item"].to_numpy(), minlength=len(originals))
                 ordered.parts.add(kept)
             if runs is raw.known:
@@ -214,14 +233,11 @@ def order_rows(
     return ordered
 
 
-def _ordered(
-    frame: pl.DataFrame, codes: pl.DataFrame, settings: Preprocessing, *, newest_first: bool, dropped: Counter[str]
-) -> pl.DataFrame:
-    """Return the rows of a part that pass the filters, sorted, with codes as items."""
+def _coded(frame: pl.DataFrame, codes: pl.DataFrame, settings: Preprocessing, *, dropped: Counter[str]) -> pl.DataFrame:
+    """Return the rows of a part that pass the filters by row, with codes as items."""
     frame = apply(filters_by_row(settings, frame.columns), frame, dropped).drop("is_read", strict=False)
     item, original = same_type(frame["item"], codes["original"])
-    coded = with_codes(frame.with_columns(item), codes.with_columns(original))
-    return apply(filters_in_order(settings), in_time_order(coded, newest_first=newest_first), dropped)
+    return with_codes(frame.with_columns(item), codes.with_columns(original))
 
 
 def limit_rows(ordered: OrderedRows, settings: Preprocessing, *, progress: Progress) -> None:

@@ -1,6 +1,7 @@
 """Define the sources: the names and columns of their files, their interactions and the titles of their items."""
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,6 +15,7 @@ from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.dataset.format import NO_EVENT
 from bert4rec.prepare.column_inference import columns_by_position, infer_columns
 from bert4rec.prepare.columns import IDS, Fields, all_decimal, column_advice, is_row
+from bert4rec.prepare.order_values import order_kind
 from bert4rec.prepare.ordering import Distinct
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.synthetic import GENERATORS, GeneratedSource
@@ -104,10 +106,11 @@ class FileSource:
 class Interactions:
     """Read the interactions in `files` of the `source`, whose `columns` are field → name in the file.
 
-    Iterating yields a frame of usable rows (`user`, `item`: Int64 or String; `time`: Int64 seconds; `rating`: Float32;
-    `is_read`: Boolean; `event`: Int16), and how many of the `n_bytes` have been read so far. Reading fills `bad` (the
-    unusable rows), `words` (of sequences), `titles` and `kinds` (of events, by number). Text is read `block_bytes` at a
-    time. `newest_first`: the order of rows without times. `decimal_ids`: fields whose ids are whole numbers written as
+    Iterating yields a frame of usable rows (`user`, `item`: Int64 or String; `time`: Int64 seconds, and `fraction`:
+    Int32 nanoseconds if any of them has one; `order`: sortable by `order_kind`; `rating`: Float32; `is_read`: Boolean;
+    `event`: Int16), and how many of the `n_bytes` have been read so far. Reading fills `bad` (the unusable rows),
+    `words` (of sequences), `titles`, `kinds` (of events, by number) and `n_unordered` (rows without a value in the
+    order column, by its name). Text is read `block_bytes` at a time. `newest_first`: the order of rows without times. `decimal_ids`: fields whose ids are whole numbers written as
     "7.0". `only_first`: read only the first rows.
     """
 
@@ -123,6 +126,8 @@ class Interactions:
     words: Words = field(default_factory=Words)
     titles: Distinct = field(default_factory=lambda: Distinct(title=pl.String))
     kinds: list[str] = field(default_factory=lambda: [NO_EVENT])
+    order_kind: str = "number"
+    n_unordered: Counter[str] = field(default_factory=Counter)
 
     def __iter__(self) -> Iterator[Part]:
         for rows, done in self.usable():
@@ -137,11 +142,17 @@ class Interactions:
 
     @property
     def order(self) -> dict[str, Any]:
-        """Return the order of a user's items for `metadata.json`: by the `column` of the times, or as in the file."""
+        """Return the order of a user's items for `metadata.json`: by the `column` of the times, or as in the file.
+
+        `then`: the column that orders rows with equal times; without times it is the `column` itself.
+        """
+        then = self.columns.get("order")
+        if then and "time" not in self.columns:
+            return {"by": "column", "column": then, "newest_first": False}
         if "time" not in self.columns:
             return {"by": "file", "column": None, "newest_first": self.newest_first}
         column = self.columns["time"] if self.source.form == "table" or self.source.has_header else None
-        return {"by": "time", "column": column, "newest_first": False}
+        return {"by": "time", "column": column, "newest_first": False, **({"then": then} if then else {})}
 
     def usable(self) -> Iterator[Part]:
         """Yield the usable rows, with the `title` if a column has it, and the bytes read so far."""
@@ -151,6 +162,8 @@ class Interactions:
             times=replace(self.times),
             decimal_ids=self.decimal_ids,
             kinds=self.kinds,
+            order_kind=self.order_kind,
+            n_unordered=self.n_unordered,
         )
         before = 0
         for path in self.files:
@@ -182,7 +195,8 @@ class Interactions:
     def again(self, **changes: Any) -> "Interactions":
         """Return a copy with `changes`, to be read separately: it has its own `bad`, `words`, `titles` and `kinds`."""
         titles = Distinct(title=pl.String)
-        return replace(self, bad=BadRows(), words=Words(), titles=titles, kinds=[*self.kinds], **changes)
+        fresh = {"bad": BadRows(), "words": Words(), "titles": titles, "kinds": [*self.kinds], "n_unordered": Counter()}
+        return replace(self, **fresh | changes)
 
     def check(self, n_users: int) -> None:
         """Raise `DataError` for a problem that only all rows together show; `n_users` is their number of users."""
@@ -279,8 +293,12 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, text_ids: Col
     interactions = Interactions(source, files, columns, times, block_bytes, newest_first)
     if is_table:
         interactions = replace(interactions, columns=_columns_of_table(interactions, data))
+    elif data.order_column:
+        raise DataError(
+            f"data.order_column = {data.order_column}: only tables have such a column, not {data.source}; remove it"
+        )
     names = [name for name in IDS if name not in text_ids] if is_table else []
-    return replace(interactions, decimal_ids=decimal_id_fields(interactions, names))
+    return _with_kinds(interactions, decimal_id_fields(interactions, names))
 
 
 def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_named: bool) -> Interactions:
@@ -306,9 +324,10 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
             source = replace(SOURCES["table"], separator=separator, has_header=has_header)
             found = {"user": columns["user"], "item": columns["item"]} | ({"time": time} if time else {})
             found |= _event_column(data, present)
+            found |= {"order": data.order_column} if data.order_column in present else {}
             time_format = data.time_format if time == data.time_column else unit_of_numbers(data.time_format)
             rows = Interactions(source, (file,), found, Times(time_format), HISTORY_BYTES, newest_first)
-            return replace(rows, decimal_ids=decimal_id_fields(rows, IDS))
+            return _with_kinds(rows, decimal_id_fields(rows, IDS))
     if not is_named and (recognized := _recognized(path)) not in ("", "table"):
         return open_interactions(data.model_copy(update={"source": recognized, "path": path}), Preprocessing())
     wanted = {name: column for name, column in named.items() if column and name not in unnamed}
@@ -324,7 +343,14 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
     except ColumnUnknownError as error:
         raise DataError(f"{error.question}; name one with --data.{error.field}_column=COLUMN") from None
     rows = replace(rows, columns=columns | _event_column(data, present))
-    return replace(rows, decimal_ids=decimal_id_fields(rows, IDS))
+    return _with_kinds(rows, decimal_id_fields(rows, IDS))
+
+
+def _with_kinds(rows: Interactions, decimal_ids: Collection[str]) -> Interactions:
+    """Return `rows` with the fields that have decimal ids, and with what its column of order holds."""
+    if column := rows.columns.get("order"):
+        rows = replace(rows, order_kind=order_kind(rows.first_of({"order": column})["order"]))
+    return replace(rows, decimal_ids=decimal_ids)
 
 
 def _event_column(data: Data, present: Collection[str]) -> dict[str, str]:
@@ -371,9 +397,11 @@ def named_columns(data: Data) -> dict[str, str]:
     """
     named = {
         "user": data.user_column, "item": data.item_column, "time": data.time_column, "rating": data.rating_column,
-        "event": data.event_column,
+        "event": data.event_column, "order": data.order_column,
         "title": "" if data.titles_path and data.title_column == "auto" else data.title_column,
     }  # fmt: skip
+    if data.order_column == "auto":
+        raise DataError("data.order_column = auto: it is not recognized; name the column, or remove the setting")
     if missing := next((field for field in IDS if not named[field]), ""):
         raise DataError(f"--{missing}=: a table must have {missing}s; name their column, or leave the option out")
     columns = [name for name in named.values() if name not in ("", "auto")]

@@ -1,20 +1,27 @@
 """Count what may stand out in a log while its histories are read: repeats, heavy users, items that come and go."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from bert4rec.dataset.findings import FEW
-from bert4rec.prepare.columns import SESSIONS, name_words
+from bert4rec.prepare.columns import NEARLY_ALL, SESSIONS, TIMES, name_words
+from bert4rec.prepare.order_values import order_kind, order_values
+from bert4rec.prepare.ties import basket_key, is_tied, tie_key
 from bert4rec.prepare.times import DAY, YEAR
-from bert4rec.runtime.arrays import Int64s
+from bert4rec.runtime.arrays import Array, Int64s
 
 EVENTS = {"event", "action", "behavior", "behaviour", "type", "interaction", "activity", "verb"}
 EVENT_VALUES = {
     "view", "click", "cart", "purchase", "buy", "addtocart", "transaction", "fav", "like", "play", "skip", "wishlist",
     "remove_from_cart", "add_to_cart", "view_item", "pv", "impression", "order", "share", "download", "return",
+}  # fmt: skip
+MANY_TIES = 0.05  # share of the first rows that are tied, from which a column that orders them is offered
+SEQUENCES = {
+    "sequence", "seq", "position", "pos", "order", "line", "step", "nr", "no", "num", "number", "rank", "index", "idx",
+    "timeframe", "row", "clock", *TIMES,
 }  # fmt: skip
 PRICES = {"price", "amount", "revenue", "value", "cost", "total", "discount"}
 MOST_EVENTS = 12  # distinct values of a column of events
@@ -28,14 +35,15 @@ class LogSurvey:
     """Count, over frames of histories (`items`, `times`), what `findings` tells about a log."""
 
     def __init__(self, n_items: int, *, has_times: bool) -> None:
-        self._repeats = self._duplicates = 0
+        self._repeats = self._duplicates = self._tied = self._tied_targets = self._targets = 0
         self._has_times = self._has_dates_only = has_times
         self._first = np.full(n_items, np.iinfo(np.int64).max)
         self._last = np.full(n_items, np.iinfo(np.int64).min)
         self._months = np.zeros((n_items, 12), np.int32) if has_times and n_items <= MOST_ITEMS else None
 
     def add(self, histories: pl.DataFrame) -> None:
-        """Count the rows of some whole histories."""
+        """Count the rows of some whole histories, with the place of each test target, `at_test`."""
+        self._add_ties(histories)
         items = histories["items"].explode(empty_as_null=False).to_numpy()
         again = items[1:] == items[:-1]
         ends = histories["items"].list.len().to_numpy().cumsum()
@@ -44,7 +52,8 @@ class LogSurvey:
         if not self._has_times or not len(items):
             return
         times = histories["times"].explode(empty_as_null=False).to_numpy()
-        self._duplicates += int((again & (times[1:] == times[:-1])).sum())
+        basket = _elements(histories, basket_key(histories.columns))
+        self._duplicates += int((again & (basket[1:] == basket[:-1])).sum())
         self._has_dates_only = self._has_dates_only and not (times % DAY).any()
         by_item = pl.DataFrame({"item": items, "time": times}).group_by("item")
         found = by_item.agg(first=pl.col("time").min(), last=pl.col("time").max())
@@ -55,6 +64,18 @@ class LogSurvey:
             month = times.astype("datetime64[s]").astype("datetime64[M]").astype(np.int64) % 12
             rows = np.bincount(items * 12 + month, minlength=self._months.size)
             self._months += rows.reshape(-1, 12).astype(np.int32)
+
+    def _add_ties(self, histories: pl.DataFrame) -> None:
+        """Count the rows and the test targets that only the file orders, since they are tied with the row before."""
+        if (key := tie_key(histories.columns)) is None:
+            return
+        values, lengths = _elements(histories, key), histories["items"].list.len().to_numpy()
+        is_same = values[1:] == values[:-1]
+        is_same[lengths.cumsum()[:-1] - 1] = False  # the next row is another user's
+        self._tied += int(is_same.sum())
+        at_test = pl.col("at_test")
+        self._targets += histories["at_test"].count()
+        self._tied_targets += histories.select(is_tied(key, at_test).sum()).item()
 
     def result(
         self, lengths: Int64s, counts: Int64s, span: tuple[int, int] | None, columns: Mapping[str, Any]
@@ -71,6 +92,8 @@ class LogSurvey:
             "repeats_in_a_row": self._repeats,
             "duplicates": self._duplicates,
             "has_dates_only": self._has_dates_only,
+            "tied": self._tied,
+            "tied_targets": {"users": self._tied_targets, "of": self._targets},
             "heavy_users": _heavy_users(lengths),
             "rare_items": int(((counts > 0) & (counts < FEW)).sum()),
             "recent_from": recent,
@@ -88,6 +111,11 @@ class LogSurvey:
         ring = np.concatenate([self._months, self._months[:, : MONTHS - 1]], axis=1)
         season = sum(ring[:, first : first + 12] for first in range(MONTHS)).max(1)  # type: ignore[union-attr]
         return int(((rows >= SEEN_OFTEN) & (season >= IN_SEASON * rows)).sum())
+
+
+def _elements(histories: pl.DataFrame, lists: pl.Expr | None) -> Array:
+    assert lists is not None, "these histories have times"
+    return histories.select(lists.explode(empty_as_null=False)).to_series().to_numpy()
 
 
 def _heavy_users(lengths: Int64s) -> dict[str, int]:
@@ -121,3 +149,38 @@ def _event_shares(column: pl.Series, words: set[str]) -> dict[str, float]:
     values = known.value_counts(sort=True, normalize=True).rows()
     is_events = words & EVENTS or {str(value).lower() for value, _ in values} & EVENT_VALUES
     return {str(value): round(share, 3) for value, share in values} if is_events else {}
+
+
+def columns_that_order(rows: pl.DataFrame, others: pl.DataFrame) -> list[str]:
+    """Return the columns of `others` that put the tied rows of a log in an order, the likeliest first.
+
+    `rows`: `user`, `item` and, if known, times of the first rows, `others`: their other columns. A column must have
+    numbers or times of day that differ between the rows of a user and time, do not depend on the item alone, and are
+    named like a sequence or ascend in the file. Returns [] if few rows are tied.
+    """
+    keys = [name for name in ("user", "time") if name in rows.columns]
+    groups = rows.select(group=pl.struct(keys).rank("dense"), item="item")
+    tied = groups["group"].is_duplicated()
+    if len(rows) != len(others) or tied.sum() - groups["group"].filter(tied).n_unique() < MANY_TIES * len(rows):
+        return []
+    found = [*_candidates(groups, others, tied)]
+    return sorted(found, key=lambda name: not name_words(name) & SEQUENCES)
+
+
+def _candidates(groups: pl.DataFrame, others: pl.DataFrame, tied: pl.Series) -> Iterator[str]:
+    for column in others:
+        if column.dtype.is_nested() or column.dtype == pl.Boolean or (kind := order_kind(column)) == "text":
+            continue
+        values = order_values(column, kind).cast(pl.Float64)
+        table = groups.with_columns(values.alias("value")).filter(tied)
+        if not len(table) or table["value"].count() < NEARLY_ALL * len(table):
+            continue
+        value = pl.col("value")
+        by_group = table.group_by("group").agg(
+            differ=value.n_unique() == pl.len(), ascend=(value.diff().drop_nulls() > 0).all()
+        )
+        of_items = table.group_by("item").agg(same=value.n_unique() == 1, n=pl.len()).filter(pl.col("n") > 1)
+        is_of_item = len(of_items) and of_items["same"].mean() >= NEARLY_ALL  # type: ignore[operator]
+        is_likely = name_words(column.name) & SEQUENCES or by_group["ascend"].mean() >= NEARLY_ALL  # type: ignore[operator]
+        if is_likely and not is_of_item and by_group["differ"].mean() >= NEARLY_ALL:  # type: ignore[operator]
+            yield column.name

@@ -1,10 +1,11 @@
-"""Convert times (numbers in any unit, dates, ISO 8601 or text in a given format) to whole seconds since 1970."""
+"""Convert times (numbers in any unit, dates, ISO 8601 or text in a given format) to seconds since 1970."""
 
 import re
 import shlex
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+import numpy as np
 import polars as pl
 
 from bert4rec.runtime.errors import DataError
@@ -29,6 +30,7 @@ FORMS = (  # formats that a message suggests if they fit
     *[date + clock for date in DATES for clock in CLOCKS], "%d/%b/%Y:%H:%M:%S %z", "%a %b %d %H:%M:%S %Y",
     "%a %b %d %H:%M:%S %z %Y", "%a %b %d %H:%M:%S UTC %Y", "%a, %d %b %Y %H:%M:%S GMT", "%a, %d %b %Y %H:%M:%S %z",
 )  # fmt: skip
+FRACTION = r":\d{1,2}[.,](\d+)"  # of a second, in ISO 8601
 MOST = 0.9  # share of the first times that a suggested format must read
 EXAMPLE = "%d/%m/%Y %H:%M"
 PROBE = datetime(2011, 12, 13, 14, 15, 16, tzinfo=UTC)
@@ -80,6 +82,35 @@ class Times:
             seconds = self._by_number_or_iso_8601(stripped(column))
         return seconds.set((seconds < 0) | (seconds > LARGEST_SECONDS), None).alias("time")
 
+    def fraction(self, column: pl.Series) -> pl.Series | None:
+        """Return the nanoseconds within each second (Int32) of times that `seconds` reads; None if all are 0."""
+        ticks = PER_SECOND.get(self._used_unit, 1)
+        if column.dtype.is_temporal():
+            rest = column.dt.nanosecond() if column.dtype == pl.Datetime else None
+        elif column.dtype.is_integer() or column.dtype.is_float():
+            rest = None if self.form else _rest(column, ticks)
+        else:
+            text = stripped(column.cast(pl.String))
+            rest = self._fraction_of_text(text, ticks) if ticks > 1 or text.str.contains("[.,]").any() else None
+        if rest is None or not ((rest := rest.fill_null(0)) != 0).any():
+            return None
+        return rest.cast(pl.Int32).alias("fraction")
+
+    def _fraction_of_text(self, text: pl.Series, ticks: int) -> pl.Series:
+        """Return the nanoseconds within each second of times that are text, null where there are none."""
+        if self.form:
+            parsed = (text.str.to_datetime(self._pattern, strict=False, time_unit=unit) for unit in ("ns", "us"))
+            fine, coarse = (times.dt.nanosecond() for times in parsed)  # times after 2262 do not fit nanoseconds
+            return fine.fill_null(coarse)
+        whole = text.cast(pl.Int64, strict=False)
+        rest = pl.Series(np.zeros(len(text), np.int64)) if ticks == 1 else _rest(whole, ticks)
+        rest = rest.set(whole.is_null(), None)
+        if whole.null_count() > text.null_count():
+            rest = rest.fill_null(_rest(text.cast(pl.Float64, strict=False), ticks))
+            digits = text.str.extract(FRACTION).str.slice(0, 9).str.pad_end(9, "0")
+            rest = rest.fill_null(digits.cast(pl.Int64, strict=False))
+        return rest
+
     @property
     def _used_unit(self) -> str:
         return self.likely_unit if self.unit == "auto" else self.unit
@@ -98,11 +129,12 @@ class Times:
 
     def _by_number_or_iso_8601(self, column: pl.Series) -> pl.Series:
         number = column if column.dtype.is_float() else column.cast(pl.Int64, strict=False)
-        if number.null_count() > column.null_count():
-            number = column.cast(pl.Float64, strict=False)
         if self.likely_unit == "auto":
-            self.likely_unit = _unit_of(number)
-        seconds = _floor(number, PER_SECOND.get(self._used_unit, 1))
+            self.likely_unit = _unit_of(number if number.count() else column.cast(pl.Float64, strict=False))
+        ticks = PER_SECOND.get(self._used_unit, 1)
+        seconds = _floor(number, ticks)
+        if number.null_count() > column.null_count():
+            seconds = seconds.fill_null(_floor(column.cast(pl.Float64, strict=False), ticks))
         if self._used_unit == self.likely_unit:
             seconds = _without_larger_units(seconds, PER_SECOND.get(self.likely_unit, 1))
         if column.dtype == pl.String and seconds.null_count() > column.null_count():
@@ -210,6 +242,18 @@ def _without_larger_units(seconds: pl.Series, ticks: int) -> pl.Series:
         if isinstance(first, int) and first <= high:
             seconds = seconds.set((seconds >= low) & (seconds <= high), None)
     return seconds
+
+
+def _rest(number: pl.Series, ticks: int) -> pl.Series:
+    """Return the nanoseconds within the second of a `number` of `ticks` per second.
+
+    >>> _rest(pl.Series([1500, 2000]), 1000).to_list(), _rest(pl.Series([1.5]), 1).to_list()
+    ([500000000, 0], [500000000])
+    """
+    if not number.dtype.is_float():
+        return number % ticks * (PER_SECOND["ns"] // ticks)
+    rest = (number - (number / ticks).floor() * ticks) * (PER_SECOND["ns"] / ticks)
+    return rest.set(~rest.is_finite(), None).floor().clip(0, PER_SECOND["ns"] - 1).cast(pl.Int64)
 
 
 def _floor(number: pl.Series, ticks: int) -> pl.Series:

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import datasets
 import numpy as np
@@ -38,6 +38,8 @@ from bert4rec.dataset.format import (
     NEGATIVE_ITEMS,
     NEGATIVES,
     STATE,
+    TEST,
+    TEST_TIED,
     TRAIN_COUNTS,
     history_columns,
 )
@@ -52,6 +54,7 @@ from bert4rec.prepare.negatives import (
 )
 from bert4rec.prepare.ordering import Chunks, chunked
 from bert4rec.prepare.progress import Progress
+from bert4rec.prepare.ties import has_ties, is_tied, tie_key
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import put_back, replace_directory, sample_sha256, sha256, try_lock
 
@@ -283,6 +286,7 @@ def _in_use(new: Path) -> bool:
 T = TypeVar("T")
 R = TypeVar("R")
 
+Draw: TypeAlias = Callable[[pl.DataFrame, str], pl.DataFrame]
 N_THREADS = 2  # blocks of users that are split at the same time
 
 
@@ -295,17 +299,23 @@ class SplitBlock(NamedTuple):
 
 
 def split_block(
-    numbered: tuple[int, pl.DataFrame], rule: SplitRule, survey: HistoryStats, *, n_negatives: int, seed: int
-) -> SplitBlock:
+    numbered: tuple[int, pl.DataFrame], rule: SplitRule, survey: HistoryStats, *, n_negatives: int, seed: int,
+    draw: Draw | None = None,
+) -> SplitBlock:  # fmt: skip
     """Return a block of histories, given with its number, split by `rule`, and the negatives of users with a target.
 
     A user with fewer than `n_negatives` unseen items gets none, so that users have either none or `n_negatives`. They
-    are drawn for whole histories: the same for validation and test.
+    are drawn for whole histories: the same for validation and test. `draw` puts the target of a split, which the rule
+    finds by its basket, at its place.
     """
     block, histories = numbered
     popularity = survey.train_counts
     validated = pl.Series("validated", survey.validated[histories["user"].to_numpy()])
     split = with_offsets(mark(histories.with_columns(validated), rule, survey.tested))
+    for name in EVALUATED if draw else ():
+        split = draw(split, name)
+    if (key := tie_key(split.columns)) is not None:
+        split = split.with_columns(is_tied(key, pl.col(TEST)).fill_null(value=False).cast(pl.Int8).alias(TEST_TIED))
     evaluated = split.filter(pl.max_horizontal(EVALUATED) >= 0)
     unseen = count_unseen(evaluated, n_items=len(popularity))
     whole = evaluated.filter(pl.Series(unseen >= n_negatives))
@@ -324,15 +334,15 @@ def split_block(
 
 def write_histories(
     folder: Path, histories: NumberedHistories, rule: SplitRule, survey: HistoryStats, *, n_negatives: int, seed: int,
-    progress: Progress,
+    progress: Progress, draw: Draw | None = None,
 ) -> tuple[list[FolderWriter], HeldOutCounts]:  # fmt: skip
     """Write the histories and the negatives; return their writers and the counts of held-out users."""
     names = histories.columns
     has = {f"has_{name}s": name in names for name in ("time", "rating", "event")}
-    columns = history_columns(**has)
+    columns = history_columns(**has, has_ties=has_ties(names))
     writers = [FolderWriter(folder / HISTORIES, columns), FolderWriter(folder / NEGATIVE_ITEMS, NEGATIVE_COLUMNS)]
     held_out: HeldOutCounts = Counter()
-    split = partial(split_block, rule=rule, survey=survey, n_negatives=n_negatives, seed=seed)
+    split = partial(split_block, rule=rule, survey=survey, n_negatives=n_negatives, seed=seed, draw=draw)
     with progress.stage("write", histories.n_rows) as stage:
         for block in in_order(split, enumerate(chunked(histories, USERS_PER_BLOCK)), n_threads=N_THREADS):
             for writer, rows in zip(writers, (block.histories, block.negatives), strict=True):

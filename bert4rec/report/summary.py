@@ -44,8 +44,12 @@ class Verdict(NamedTuple):
 
 
 def verdict(report: Report) -> Verdict:
-    """Return whether to use the model, by its paired difference from the strongest baseline, or what to do first."""
-    comparison = report.get("strongest_baseline")
+    """Return whether to use the model, by its paired difference from the strongest baseline, or what to do first.
+
+    Where many test targets are tied with the item before them, the difference is that of the other users alone.
+    """
+    untied = report.get("untied")
+    comparison = untied if untied and "kind" in untied else report.get("strongest_baseline")
     found = {one.kind: one for one in contestants(report)}
     protocol = main_protocol(report)
     n_users = found[MODEL].metrics[protocol]["users"] if protocol and MODEL in found else 0
@@ -53,12 +57,20 @@ def verdict(report: Report) -> Verdict:
     kind, reason = "none", ""
     if protocol and n_users < FEW_USERS:
         kind, reason = "few", f"{n_users:,.0f} users"
+    elif protocol and untied and untied["users"] < FEW_USERS:
+        kind = "tied"
     elif protocol and damage:
         kind, reason = "repair", damage["text"]
     elif protocol:
         kind = "alone" if comparison is None or comparison["kind"] not in found else _judge(comparison["interval"])
     title = found[comparison["kind"]].title if comparison and comparison["kind"] in found else ""
-    values = {"title": report["model"], "strongest": title, "comparison": comparison, "reason": reason}
+    values = {
+        "title": report["model"],
+        "strongest": title,
+        "comparison": comparison,
+        "reason": reason,
+        "untied": untied,
+    }
     return Verdict(kind, sentence("verdict", kind=kind, **values))
 
 
@@ -165,9 +177,11 @@ def _curve_checks(validations: Sequence[Report], training: Report) -> Iterator[C
 
 def _baseline_checks(report: Report) -> Iterator[Check]:
     """Check the paired difference from the strongest baseline."""
-    comparison = report.get("strongest_baseline")
+    comparison, untied = report.get("strongest_baseline"), report.get("untied")
     found = {one.kind: one for one in contestants(report)}
-    if comparison and comparison["kind"] in found:
+    if untied:
+        yield _check("ties", True, untied=untied)
+    elif comparison and comparison["kind"] in found:
         model, strongest = found[MODEL], found[comparison["kind"]]
         is_warning = comparison["interval"][0] <= 0
         yield _check("below_baseline", is_warning, model=model, strongest=strongest, comparison=comparison)
