@@ -1,6 +1,5 @@
 """Put what stands out in a log into sentences, each with the option that deals with it."""
 
-import shlex
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -39,13 +38,12 @@ def findings(metadata: Mapping[str, Any]) -> list[Finding]:
 
 def _of_order(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield what only the file orders, and what to type."""
-    settings, columns = metadata["preprocessing"], log["order_columns"]
-    column = shlex.quote(f"--order={columns[0]}") if columns else ""
+    settings, option = metadata["preprocessing"], next(iter(log["order_options"]), "")
     for name, n in log.get("unordered", {}).items():
         text = f"{pluralize(n, 'row')} without a value in {name}; they come first among the rows of one user and time"
-        yield Finding("order", text)
-    if column and metadata["order"]["by"] == "file":
-        yield Finding("order", f"the rows have no times and keep the order of the file; {column} orders them")
+        yield Finding("no order", text)
+    if option and metadata["order"]["by"] == "file":
+        yield Finding("no times", f"the rows keep the order of the file; {option} orders them")
     targets, of_rows = log["tied_targets"], log["tied"] / metadata["rows"]
     of_targets = targets["users"] / max(1, targets["of"])
     if max(of_rows, of_targets) < TIED_FROM:
@@ -61,7 +59,7 @@ def _of_order(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[F
     if settings["split"] == "leave_one_out" and metadata["has_times"]:
         advice.append("--preprocessing.split=leave_last_basket predicts the next basket")
     if metadata["source"] == "table":
-        advice.append(f"{column} orders them" if column else "--order=COLUMN names a column that orders them")
+        advice.append(f"{option} orders them" if option else "--order=COLUMN names a column that orders them")
     yield Finding("ties", f"{what}; their order is that of the file: {', '.join(advice)}")
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from bert4rec.dataset.format import LEFT_OUT
 from bert4rec.evaluation.metrics import MISSED, Lists, gains
 from bert4rec.evaluation.ranker import Metrics, Ranks, to_metrics
-from bert4rec.runtime.arrays import Float64s, Int64s, Integers
+from bert4rec.runtime.arrays import Bools, Float64s, Int64s, Integers
 
 CONFIDENCE, RESAMPLES, PERMUTATIONS, SEED = 0.95, 1000, 9999, 1
 EXACT = 128  # up to this rank, each rank has its own cell

@@ -29,7 +29,7 @@ from bert4rec.dataset.format import (
     numbers_of_kinds,
 )
 from bert4rec.prepare.columns import DECIMAL
-from bert4rec.prepare.first_look import columns_that_order_first, first_look, first_of_other_columns
+from bert4rec.prepare.first_look import first_look, first_of_other_columns, order_options
 from bert4rec.prepare.histories import HistoryStats, NumberedHistories, choose_split, history_stats, item_table
 from bert4rec.prepare.item_features import Fitted, ItemFile, read_fitted, read_item_file, write_features
 from bert4rec.prepare.negatives import held_out_metadata, left_out_warning
@@ -108,7 +108,7 @@ def _log(
     others = first_of_other_columns(source) if source.source.form == "table" else pl.DataFrame()
     log = survey.log.result(survey.lengths, ordered.counts, survey.time_span, survey_columns(others))
     unordered = {"unordered": dict(source.n_unordered)} if source.n_unordered else {}
-    return {"log": log | {"order_columns": columns_that_order_first(source)} | unordered}
+    return {"log": log | {"order_options": order_options(source)} | unordered}
 
 
 def _checksum(name: str) -> dict[str, str]:

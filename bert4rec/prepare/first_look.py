@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from bert4rec.prepare.columns import NEARLY_ALL, are_columns_swapped, find_excel_days
+from bert4rec.prepare.columns import NEARLY_ALL, are_columns_swapped, find_excel_days, looks_like_time
 from bert4rec.prepare.sources import Interactions
 from bert4rec.prepare.survey import columns_that_order
 from bert4rec.prepare.tables import FIRST_ROWS
@@ -49,8 +49,11 @@ def first_of_other_columns(interactions: Interactions) -> pl.DataFrame:
     return interactions.first_of({name: name for name in others}) if others else pl.DataFrame()
 
 
-def columns_that_order_first(interactions: Interactions) -> list[str]:
-    """Return the columns of a table that put its tied first rows in an order; [] if the settings name one."""
+def order_options(interactions: Interactions) -> list[str]:
+    """Return the options with a column of a table that puts its tied first rows in an order, the likeliest first.
+
+    Returns [] if the settings name such a column.
+    """
     if interactions.source.form != "table" or "order" in interactions.columns:
         return []
     present, named = interactions.open(interactions.files[0]).columns, interactions.columns
@@ -60,15 +63,17 @@ def columns_that_order_first(interactions: Interactions) -> list[str]:
         return []
     first = interactions.first_of(fields | {name: name for name in others})
     rows = first.select(pl.col(name).alias(name.partition(" ")[0]) for name in fields)
-    return columns_that_order(rows, first.select(others))
+    columns = columns_that_order(rows, first.select(others))
+    options = {name: "order" if "time" in named or not looks_like_time(first[name]) else "time" for name in columns}
+    return [shlex.quote(f"--{option}={name}") for name, option in options.items()]
 
 
 def _order_warnings(interactions: Interactions) -> Iterator[str]:
-    columns = columns_that_order_first(interactions)
-    advice = f"; {shlex.quote(f'--order={columns[0]}')} orders them" if columns else ""
+    options = order_options(interactions)
+    advice = f"; {options[0]} orders them" if options else ""
     if interactions.order["by"] == "file":
         yield f"the rows have no times: the order of the rows in the file is used{advice}"
-    elif columns:
+    elif options:
         yield f"many of the first rows have the user and time of the row before, and keep the order of the file{advice}"
 
 

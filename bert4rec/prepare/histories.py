@@ -336,7 +336,7 @@ def history_stats(
             lacks = "interactions both before and after preprocessing.split_at"
             advice = "choose another instant or share"
         elif settings.split == "leave_last_basket":
-            lacks = f"{MIN_EVALUATED - 1} interactions before its last time{' with a target' * bool(settings.target_events)}"
+            lacks = f"{MIN_EVALUATED - 1} interactions before the last time of its targets"
             advice = 'bring longer histories, or choose split = "leave_one_out" or "none"'
         elif settings.target_events:
             lacks = f"an interaction of {', '.join(settings.target_events)} after {MIN_EVALUATED - 1} interactions"

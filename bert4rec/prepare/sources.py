@@ -110,8 +110,8 @@ class Interactions:
     Int32 nanoseconds if any of them has one; `order`: sortable by `order_kind`; `rating`: Float32; `is_read`: Boolean;
     `event`: Int16), and how many of the `n_bytes` have been read so far. Reading fills `bad` (the unusable rows),
     `words` (of sequences), `titles`, `kinds` (of events, by number) and `n_unordered` (rows without a value in the
-    order column, by its name). Text is read `block_bytes` at a time. `newest_first`: the order of rows without times. `decimal_ids`: fields whose ids are whole numbers written as
-    "7.0". `only_first`: read only the first rows.
+    order column, by its name). Text is read `block_bytes` at a time. `newest_first`: the order of rows without times.
+    `decimal_ids`: fields whose ids are whole numbers written as "7.0". `only_first`: read only the first rows.
     """
 
     source: FileSource
@@ -195,7 +195,13 @@ class Interactions:
     def again(self, **changes: Any) -> "Interactions":
         """Return a copy with `changes`, to be read separately: it has its own `bad`, `words`, `titles` and `kinds`."""
         titles = Distinct(title=pl.String)
-        fresh = {"bad": BadRows(), "words": Words(), "titles": titles, "kinds": [*self.kinds], "n_unordered": Counter()}
+        fresh: dict[str, Any] = {
+            "bad": BadRows(),
+            "words": Words(),
+            "titles": titles,
+            "kinds": [*self.kinds],
+            "n_unordered": Counter(),
+        }
         return replace(self, **fresh | changes)
 
     def check(self, n_users: int) -> None:

@@ -312,8 +312,9 @@ def split_block(
     popularity = survey.train_counts
     validated = pl.Series("validated", survey.validated[histories["user"].to_numpy()])
     split = with_offsets(mark(histories.with_columns(validated), rule, survey.tested))
-    for name in EVALUATED if draw else ():
-        split = draw(split, name)
+    if draw:
+        for name in EVALUATED:
+            split = draw(split, name)
     if (key := tie_key(split.columns)) is not None:
         split = split.with_columns(is_tied(key, pl.col(TEST)).fill_null(value=False).cast(pl.Int8).alias(TEST_TIED))
     evaluated = split.filter(pl.max_horizontal(EVALUATED) >= 0)
