@@ -8,7 +8,16 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from bert4rec.config.tables import Data
-from bert4rec.prepare.attributes import FirstRows, ItemValues, judge, keys_of, listed, may_depend_on_item, why_unused
+from bert4rec.prepare.attributes import (
+    DIFFERS,
+    FirstRows,
+    ItemValues,
+    judge,
+    keys_of,
+    reason_lines,
+    may_depend_on_item,
+    why_unused,
+)
 from bert4rec.prepare.first_look import first_rows
 from bert4rec.prepare.item_features import (
     TAKEN,
@@ -36,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OtherColumns:
-    """The columns of a log that no field has.
+    """Hold the columns of a log that no field has.
 
     `first`: its first rows; `why`: column → why it is not used; `features`: column → kind of those that are features.
     `survey` has the columns of events and of sessions, which `findings` tells.
@@ -56,12 +65,13 @@ class OtherColumns:
         """Return lines about columns that are not used, but for those that `findings` tells."""
         told = {*self.survey["events"], *self.survey["sessions"]}
         unused = {name: reason for name, reason in why.items() if name not in told}
-        header = f"columns that are not used, by {basis} (data.item_features takes the first value of each item):"
-        return [header, *listed(unused)] if unused else []
+        can_be_taken = any(reason.startswith(DIFFERS) for reason in unused.values())
+        advice = " (data.item_features takes the first value of each item)" if can_be_taken else ""
+        return [f"columns that are not used, by {basis}{advice}:", *reason_lines(unused)] if unused else []
 
 
 class AboutItems(NamedTuple):
-    """What is known of the items: `titles`, a `table` with features, and `cold` items, which only a file has.
+    """Hold what is known of the items: `titles`, a `table` with features, and `cold` items, which only a file has.
 
     `survey` has the columns of events and of sessions that are no attributes of the items.
     """
@@ -200,7 +210,7 @@ def _of_log(
             if evidence[key].n_varied:
                 shown[names[key]] += f"; the first of each item: {evidence[key].differences()}"
         lines = ["columns that depend on the item, for --where and --per (as features: data.item_features):"]
-        lines += listed(shown)
+        lines += reason_lines(shown)
     time = source.columns.get("time", "")
     why = {name: why_unused(others.first, key, evidence[key], time) for key, name in names.items() if key not in taken}
     if lines := [*lines, *others.lines(why, "all rows")]:
@@ -213,8 +223,9 @@ def _described(column: pl.Series) -> str:
     problem = number_problem(column)
     kind = "numbers" if column.dtype.is_numeric() else "times" if column.dtype.is_temporal() else "text"
     kind = "true or false" if column.dtype == pl.Boolean else kind
-    n_values = column.drop_nulls().n_unique()
-    return f"{kind}, {coverage(column)}, {n_values:,} values, as {examples(column)}{f' ({problem})' if problem else ''}"
+    values = column.drop_nulls().unique(maintain_order=True)
+    note = f" ({problem})" if problem else ""
+    return f"{kind}, {coverage(column)}, {len(values):,} values, as {examples(values)}{note}"
 
 
 def _together(tables: list[ItemFile], fitted: Mapping[str, Fitted]) -> ItemFile | None:

@@ -23,11 +23,12 @@ NEARLY_UNIQUE = 0.9  # share of different values in a column of ids of rows
 EXACT = 2**53  # whole numbers below it are exact as Float64
 MOST_LINES = 12  # of columns; the rest is named in one line
 MOST_NAMES = 40  # in that line
+DIFFERS = "differs"  # begins the reason that a column is not used because some items have several values
 TITLES = {"title", "name", "description"}
 
 
 class Evidence(NamedTuple):
-    """What the rows of groups (of one item, or one user) say of a column.
+    """Hold what the rows of groups (of one item, or one user) say of a column.
 
     `n_values`: 0, 1, or 2 for several values in the whole column. Of `n_groups` groups with two rows or more,
     `n_varied` have several values. `chance`: probability that all of them agree by chance.
@@ -57,12 +58,12 @@ class Evidence(NamedTuple):
     def differences(self) -> str:
         """Return in which share of the groups, or in how many if they are few, the column has several values."""
         if 100 * self.n_varied < self.n_groups:
-            return f"differs in {self.n_varied:,} of {self.n_groups:,} items with several rows"
-        return f"differs in {100 * self.n_varied / self.n_groups:.0f} % of the items with several rows"
+            return f"{DIFFERS} in {self.n_varied:,} of {self.n_groups:,} items with several rows"
+        return f"{DIFFERS} in {100 * self.n_varied / self.n_groups:.0f} % of the items with several rows"
 
 
 class ItemValues:
-    """The first value of each item in the `columns` (key → column) of a log, from rows that come in parts.
+    """Hold the first value of each item in the `columns` (key → column) of a log, from rows that come in parts.
 
     It keeps a row for each item, and at most as many of the last parts. Missing values are ignored. Numbers are equal
     however they are written: 1.5, 1.50.
@@ -159,7 +160,7 @@ def _mixes(dtypes: set[pl.DataType]) -> bool:
 
 
 class FirstRows(NamedTuple):
-    """The first usable `rows`, and what they say of the other `columns` (key → column): by item, user, and visit."""
+    """Hold the first usable `rows`, and what they say of the other `columns` (key → column): by item, user, and visit."""
 
     rows: pl.DataFrame
     columns: Mapping[str, str]
@@ -193,7 +194,7 @@ def why_unused(first: FirstRows, key: str, of_items: Evidence, times: str) -> st
     values = first.rows[key].drop_nulls() if key in first.rows.columns else pl.Series([], dtype=pl.String)
     reason = _reason(first, key, values, of_items, times)
     if name_words(name) & TIMES and len(values) and not looks_like_time(values.rename(name)):
-        return f"named like a time, but has {shown(values[0])}; {reason}"
+        return f"{reason} (named like a time, but no time: {shown(values[0])})"
     return reason
 
 
@@ -202,7 +203,7 @@ def _reason(first: FirstRows, key: str, values: pl.Series, of_items: Evidence, t
     if not of_items.n_values:
         return "empty"
     if of_items.n_values == 1:
-        return f"the same in all rows: {shown(values[0] if len(values) else '')}"
+        return f"the same in all rows{f': {shown(values[0])}' if len(values) else ''}"
     if len(values) and looks_like_time(values.rename("")):
         return f"looks like a time; the rows are in the order of {times or 'the file'}; --time={name} takes it"
     is_new_for_items = of_items.varies or not of_items.n_groups
@@ -218,10 +219,10 @@ def _reason(first: FirstRows, key: str, values: pl.Series, of_items: Evidence, t
     return of_items.differences() + (f"; --title={name} takes the first of each item" if is_title else "")
 
 
-def listed(lines: Mapping[str, str]) -> Iterator[str]:
+def reason_lines(lines: Mapping[str, str]) -> Iterator[str]:
     """Yield a line for each column and what is said of it; columns of which the same is said share a line.
 
-    >>> [*listed({"a": "empty", "b": "depends on the user", "c": "empty"})]
+    >>> [*reason_lines({"a": "empty", "b": "depends on the user", "c": "empty"})]
     ['  a, c: empty', '  b: depends on the user']
     """
     names: dict[str, list[str]] = {}
