@@ -152,7 +152,8 @@ def _with_items(
     if not trained.model.get("item_features", True) or "item_features" not in metadata:
         raise DataError(
             f"{run}: its model has no item features, so nothing is known of an item without interactions; prepare the "
-            "log with a file of all items (bert4rec prepare LOG --items=FILE) and train a new model"
+            "log with a file of all items (bert4rec prepare LOG --items=FILE), or with features among its own columns "
+            "(--data.item_features.COLUMN=category), and train a new model"
         )
     if not dataset and metadata["fingerprint"] != trained.metadata["fingerprint"]:
         raise DataError(

@@ -107,9 +107,6 @@ def _of_columns(log: Mapping[str, Any]) -> Iterator[Finding]:
         )
     for name in log["sessions"]:
         yield Finding("sessions", f"{name}; --user={name} makes each session a history of its own")
-    if prices := log["prices"]:
-        what = "a price or an amount" if len(prices) == 1 else "prices or amounts"
-        yield Finding("not used", f"{', '.join(prices)} ({what})")
 
 
 def _percent(share: float, digits: int = 0) -> str:

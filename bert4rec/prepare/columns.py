@@ -53,10 +53,10 @@ class Fields:
     kinds: list[str] = field(default_factory=lambda: [NO_EVENT])
 
     def cast(self, raw: pl.DataFrame, path: Path, bad: BadRows, *, unit: str = "line") -> pl.DataFrame:
-        """Return the usable rows of `raw` (`LINE` and the fields as read).
+        """Return the usable rows of `raw` (`LINE`, the fields and other columns, as read).
 
         These are ids, Int64 seconds, Float32 ratings, Int16 kinds of events, titles and values of the order column; and
-        if any time has one, the `fraction` of the second in nanoseconds, Int32.
+        if any time has one, the `fraction` of the second in nanoseconds, Int32. Other columns stay as read.
 
         Rows with a field that is missing or cannot be cast go to `bad`, with their `unit` ("line" or "row") in the file
         `path`. Raises `DataError` for a column type that a field cannot have, and for more than `MOST_KINDS` kinds.
@@ -66,7 +66,8 @@ class Fields:
                 raise DataError(f'{path}: column "{self.names[name]}" has type {raw.schema[name]}: {expected}')
         floats = [name for name in IDS if name in self.names and raw.schema[name].is_float()]
         raw = raw.with_columns(pl.col(floats).fill_nan(None)) if floats else raw
-        frame = raw.select(self._field(name, raw[name]) for name in self.names)
+        others = [name for name in raw.columns if name not in self.names and name != LINE]
+        frame = raw.select(*(self._field(name, raw[name]) for name in self.names), *others)
         if "time" in self.names and (fraction := self.times.fraction(raw["time"])) is not None:
             frame = frame.with_columns(fraction)
         needed = [name for name in self.names if name not in OPTIONAL]

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -28,17 +29,18 @@ from bert4rec.dataset.format import (
     lengths_of,
     numbers_of_kinds,
 )
+from bert4rec.prepare.about_items import look_at_other_columns, read_about_items
+from bert4rec.prepare.attributes import ItemValues
 from bert4rec.prepare.columns import DECIMAL
-from bert4rec.prepare.first_look import first_look, first_of_other_columns, order_options
+from bert4rec.prepare.first_look import first_look, order_options
 from bert4rec.prepare.histories import HistoryStats, NumberedHistories, choose_split, history_stats, item_table
-from bert4rec.prepare.item_features import Fitted, ItemFile, read_fitted, read_item_file, write_features
+from bert4rec.prepare.item_features import read_fitted, write_features
 from bert4rec.prepare.negatives import held_out_metadata, left_out_warning
 from bert4rec.prepare.ordering import ExistingIds, item_ids, read_known
 from bert4rec.prepare.progress import BadRows, Progress
 from bert4rec.prepare.remote import LocalFiles, local_files
 from bert4rec.prepare.rows import FILTERS, OrderedRows, RawRows, limit_rows, order_rows, read_rows
 from bert4rec.prepare.sources import Interactions, open_source
-from bert4rec.prepare.survey import survey_columns
 from bert4rec.prepare.synthetic import GeneratedSource, oracle_ranks
 from bert4rec.prepare.ties import draw_targets, has_ties
 from bert4rec.prepare.writer import (
@@ -59,9 +61,13 @@ MOST_HASHED = 2**28  # bytes, about a second; files of public datasets are small
 
 
 def describe_rows(
-    config: Config, source: Interactions | GeneratedSource, ordered: OrderedRows, survey: HistoryStats
-) -> dict[str, Any]:
-    """Return the metadata of the rows: their origin, how many were read, dropped and kept, and their statistics."""
+    config: Config, source: Interactions | GeneratedSource, ordered: OrderedRows, survey: HistoryStats,
+    columns: Mapping[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """Return the metadata of the rows: their origin, how many were read, dropped and kept, and their statistics.
+
+    `columns`: those of events and sessions that no setting names.
+    """
     n_rows, n_users, n_items = int(ordered.counts.sum()), len(survey.lengths), len(survey.train_counts)
     bad = source.bad
     kinds = source.kinds if isinstance(source, Interactions) and "event" in source.columns else []
@@ -72,7 +78,7 @@ def describe_rows(
         "extends": bool(config.data.extends),
         "order": dict(source.order),
         **_columns(source),
-        **_log(source, ordered, survey),
+        **_log(source, ordered, survey, columns),
         "rows_read": ordered.n_rows_read + bad.total,
         "users_read": ordered.n_users_read,
         "items_read": ordered.n_items_read,
@@ -100,13 +106,12 @@ def _columns(source: Interactions | GeneratedSource) -> dict[str, dict[str, str]
 
 
 def _log(
-    source: Interactions | GeneratedSource, ordered: OrderedRows, survey: HistoryStats
+    source: Interactions | GeneratedSource, ordered: OrderedRows, survey: HistoryStats, columns: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """Return what `findings` tells about the log; {} for generated data."""
     if isinstance(source, GeneratedSource):
         return {}
-    others = first_of_other_columns(source) if source.source.form == "table" else pl.DataFrame()
-    log = survey.log.result(survey.lengths, ordered.counts, survey.time_span, survey_columns(others))
+    log = survey.log.result(survey.lengths, ordered.counts, survey.time_span, columns)
     unordered = {"unordered": dict(source.n_unordered)} if source.n_unordered else {}
     return {"log": log | {"order_options": order_options(source)} | unordered}
 
@@ -166,19 +171,17 @@ def _make_dataset(
     if not isinstance(source, GeneratedSource):
         _look(source, progress)
     fitted = read_fitted(Path(data.extends)) if data.extends else {}
-    if data.items_path or fitted:
-        _items_of(data, source, pl.String(), fitted)  # fail now rather than after minutes
+    others = look_at_other_columns(data, source, fitted)
+    if isinstance(source, Interactions) and others.first.columns:
+        if lines := others.lines(others.why, "the first rows"):
+            logger.info("\n".join(lines))
+        source = replace(source, others=ItemValues(others.candidates))
 
     run_bytes = int(settings.memory_gb * 1e9) // RUNS
     raw = read_rows(source, settings, known, folder=work, run_bytes=run_bytes, progress=progress)
     _look_at_rows(raw, source.bad, known, local, progress)
-    titles = source.item_titles(data.titles_path, dtype=raw.item_type)
-    file = _items_of(data, source, raw.item_type, fitted) if data.items_path else None
-    cold = pl.Series("item", [], raw.item_type)
-    if file:
-        logger.info("\n".join([f"the items of {data.items_path} (other kinds: data.item_features):", *file.lines()]))
-        titles = file.titles if titles is None else titles
-        cold = _cold_items(file, raw, data.items_path, progress)
+    about_items = read_about_items(data, source, raw, others, fitted, progress)
+    table, cold = about_items.table, about_items.cold
 
     has_whole_catalogue = data.source == "random" and settings.min_item_interactions == 1
     also = ([known.items["original"]] if known else []) + (
@@ -205,11 +208,12 @@ def _make_dataset(
     rule, instant = choose_split(settings, ordered.parts, kinds)
     survey = history_stats(histories, rule, settings, n_users=n_users, n_items=n_items, progress=progress)
     progress.warn(*survey.warnings(is_table=data.source == "table", now=time.time()))
-    items = item_table(ordered, ids, survey, titles)
+    items = item_table(ordered, ids, survey, about_items.titles)
     features = {}
-    if file:
-        features = {"item_features": write_features(new, file, items["original"], survey.train_counts)}
-        columns = file.rows.drop("title", strict=False)
+    if table and table.features:
+        features = {"item_features": write_features(new, table, items["original"], survey.train_counts)}
+    if table:
+        columns = table.rows.drop("title", strict=False)
         items = items.join(columns, on="original", how="left", maintain_order="left")
     write_items(new, items)
     n_negatives, seed = settings.n_eval_negatives, settings.seed
@@ -220,8 +224,9 @@ def _make_dataset(
     progress.warn(left_out_warning(held_out, n_negatives))
     _write_oracle(source, new, items, settings.split, progress)
 
-    rows = describe_rows(config, source, ordered, survey) | ({} if instant is None else {"split_instant": instant})
-    metadata = rows | held_out_metadata(held_out) | features
+    metadata = describe_rows(config, source, ordered, survey, about_items.survey)
+    metadata |= {} if instant is None else {"split_instant": instant}
+    metadata |= held_out_metadata(held_out) | features
     return metadata, _finish(new, metadata, writers, progress)
 
 
@@ -256,41 +261,6 @@ def _kinds_of_events(
         return ()
     source.kinds[1:] = known.kinds[1:] if known else []
     return source.kinds
-
-
-def _items_of(
-    data: Data, source: Interactions | GeneratedSource, item_type: pl.DataType, fitted: Mapping[str, Fitted]
-) -> ItemFile:
-    """Return the file of items, with ids of `item_type`; `fitted` are the features of the dataset to extend."""
-    if isinstance(source, GeneratedSource):
-        raise DataError(
-            f"data.items_path = {data.items_path}: the items of {data.source} data are invented; leave it out"
-        )
-    if data.extends:
-        if not (fitted and data.items_path):
-            has, advice = (
-                ("features", "name their file: --items=FILE") if fitted else ("no features", "leave --items out")
-            )
-            raise DataError(f"data.extends: the items of {data.extends} have {has}; {advice}")
-        if data.item_features:
-            raise DataError(f"data.item_features: the kinds are those of {data.extends}; leave them out")
-    return read_item_file(
-        data.items_path, data.item_features, item_column=source.columns["item"], item_type=item_type, fitted=fitted
-    )
-
-
-def _cold_items(file: ItemFile, raw: RawRows, path: str, progress: Progress) -> pl.Series:
-    """Return the items of `file` that are not in the log. Raises `DataError` if none of its items is."""
-    in_log = raw.items.rows()["item"]
-    is_in_log = file.rows["original"].is_in(in_log.implode())
-    n_known = int(is_in_log.sum())
-    if not n_known:
-        raise DataError(
-            f"{path}: has none of the {len(in_log):,} items of the log; are the ids written in another way?"
-        )
-    if n_known < len(in_log):
-        progress.warn(f"{path}: {len(in_log) - n_known:,} of the {len(in_log):,} items of the log have no row there")
-    return file.rows["original"].filter(~is_in_log).alias("item")
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from bert4rec.prepare.attributes import ItemValues
 from bert4rec.prepare.columns import NEARLY_ALL, are_columns_swapped, find_excel_days, looks_like_time
 from bert4rec.prepare.sources import Interactions
 from bert4rec.prepare.survey import columns_that_order
@@ -33,20 +34,13 @@ def first_look(interactions: Interactions) -> tuple[list[str], list[str]]:
     return [*_shown(rows, interactions.columns)], warnings
 
 
-def first_rows(interactions: Interactions) -> pl.DataFrame:
-    """Return the first usable rows, with their `title` if a column has it."""
-    first = interactions.again(files=interactions.files[:1], only_first=True)
+def first_rows(interactions: Interactions, others: ItemValues | None = None) -> pl.DataFrame:
+    """Return the first usable rows, with their `title` if a column has it, and the columns of `others` as read."""
+    first = interactions.again(files=interactions.files[:1], only_first=True, others=others or ItemValues())
     parts = [rows for rows, _ in first.usable()]
     rows = pl.concat(parts, how="diagonal_relaxed").head(FIRST_ROWS) if parts else pl.DataFrame()
     names = [pl.col("event").replace_strict(range(len(first.kinds)), first.kinds)] if "event" in rows.columns else []
     return rows.with_columns(names)
-
-
-def first_of_other_columns(interactions: Interactions) -> pl.DataFrame:
-    """Return the first values, as read, of the table columns that no setting names."""
-    present, named = interactions.open(interactions.files[0]).columns, interactions.columns.values()
-    others = [name for name, is_field in present.items() if is_field and name not in named]
-    return interactions.first_of({name: name for name in others}) if others else pl.DataFrame()
 
 
 def order_options(interactions: Interactions) -> list[str]:

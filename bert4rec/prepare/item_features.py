@@ -24,7 +24,8 @@ from bert4rec.dataset.item_features import ARRAYS, FOLDER, VALUES, Bags, write_b
 from bert4rec.prepare.column_inference import item_columns
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.text_blocks import NEWLINE, Block, blocks
-from bert4rec.prepare.text_rows import LONGEST_SHOWN, NOT_UTF_8, Layout, parse, read_layout
+from bert4rec.prepare.text_rows import NOT_UTF_8, Layout, parse, read_layout
+from bert4rec.prepare.text_values import MISSING, number_problem, shown, typed
 from bert4rec.runtime.arrays import Float32s, Float64s, Int64s, Integers
 from bert4rec.runtime.errors import DataError, did_you_mean, pluralize
 
@@ -38,7 +39,6 @@ MOST_PARTS = 0.75  # the same among the parts of a text with a separator
 FEWEST_WORDS = 3.0  # fewest words on average in a text that is guessed to be a title
 SEPARATORS = ("|", ";", ", ")
 WORD = re.compile(r"[^\W_]+")
-MISSING = ("", "(no genres listed)")
 LIST_AS_TEXT = r"^\s*\[.*\]\s*$"
 ITEM_KEYS = ("item", "movieId")  # keys of an object of JSON lines that is an item
 MOVIES_DAT = ("movieId", "title", "genres")  # columns of movies.dat
@@ -75,42 +75,54 @@ class ItemFile:
             return None
         return self.rows.select(item="original", title=pl.col("title").cast(pl.String)).drop_nulls()
 
-    def lines(self) -> list[str]:
-        """Return lines that show how each column is understood: kind, coverage, distinct values, three examples."""
-        lines = []
+    def described(self) -> dict[str, str]:
+        """Return how each feature is understood, by column: kind, coverage, distinct values, three examples."""
+        lines = {}
         for column, kind, separator in self.features:
             values = _values(self.rows[column], kind, separator)
-            coverage = 1 - values.null_count() / len(values)
             distinct = "" if kind == "vector" else f"{values.explode().drop_nulls().n_unique():,} values, "
             if column in self.fitted and kind not in ("vector", "number"):
-                shown = values.explode().drop_nulls().unique()
-                n_unknown = int((~shown.is_in(self.fitted[column]["names"])).sum())
+                present = values.explode().drop_nulls().unique()
+                n_unknown = int((~present.is_in(self.fitted[column]["names"])).sum())
                 distinct += f"{n_unknown:,} of them unknown to the dataset, " if n_unknown else ""
-            examples = ", ".join(str(value)[:40] for value in self.rows[column].drop_nulls().head(3).to_list())
             note = f' at "{separator}"' if separator else ""
-            lines.append(f"  {column}: {kind}{note}, {coverage:.0%} of the items, {distinct}as {examples[:80]}")
-        return [*lines, *(f"  {column}: not used ({why})" for column, why in self.unused.items())]
+            lines[column] = f"{kind}{note}, {coverage(values)}, {distinct}as {examples(self.rows[column])}"
+        return lines
+
+    def lines(self) -> list[str]:
+        """Return lines that show how each column is understood, or why it is not used."""
+        unused = {column: f"not used ({why})" for column, why in self.unused.items()}
+        return [f"  {column}: {text}" for column, text in (self.described() | unused).items()]
+
+
+def coverage(values: pl.Series) -> str:
+    """Return the share of the items that have a value."""
+    return f"{1 - values.null_count() / len(values):.0%} of the items"
+
+
+def examples(column: pl.Series) -> str:
+    """Return the first three values of a column."""
+    return ", ".join(str(value)[:40] for value in column.drop_nulls().head(3).to_list())[:80]
 
 
 def read_item_file(
     path: str, kinds: Mapping[str, str], *, item_column: str, item_type: pl.DataType,
-    fitted: Mapping[str, Fitted] = MappingProxyType({}), texts: Collection[str] = (),
+    fitted: Mapping[str, Fitted] = MappingProxyType({}), texts: Collection[str] = (), log: Collection[str] = (),
 ) -> ItemFile:  # fmt: skip
     """Return the item file at `path`, with ids of `item_type`; the features are those of `kinds` or, if empty, guessed.
 
     The ids are in the column `item_column`, or in one that is recognized. With `fitted`, the features of a dataset to
-    extend, the features are those, in their order. Of the columns `texts` of a CSV file, "007" is not 7. Raises
-    `DataError`, in one line, for a file that cannot be used.
+    extend, the features are those, in their order. Of the columns `texts` of a CSV file, "007" is not 7. Features that
+    the file does not have may be in columns of the `log`. Raises `DataError`, in one line, for a file that cannot be
+    used.
     """
     kinds = {name: of["kind"] for name, of in fitted.items()} or kinds
     table = _read(Path(path), item_column, item_type, texts)
     column = _id_column(path, table, item_column)
     if table.width == 1:
         raise DataError(f"{path}: has only the column {column}, so items have no features; leave data.items_path out")
-    if unknown := next((name for name in kinds if name not in table.columns), None):
-        advice = did_you_mean(difflib.get_close_matches(unknown, table.columns, n=1))
-        has = ", ".join(table.columns)
-        raise DataError(f"data.item_features.{unknown}: {path} has no such column; it has: {has}{advice}")
+    if unknown := next((name for name in kinds if name not in table.columns and name not in log), None):
+        raise no_column(unknown, path, table.columns)
     if column in kinds:
         raise DataError(f"data.item_features.{column}: is the id of the items; leave it out")
     if clash := next((name for name in table.columns if name in TAKEN and name != column), None):
@@ -119,12 +131,18 @@ def read_item_file(
     rows = rows.unique(maintain_order=True) if not _has_lists(rows) else rows
     if len(twice := rows.filter(pl.col("original").is_duplicated())):
         raise DataError(f'{path}: item "{twice["original"][0]}" has two rows; leave one row for each item')
-    features, unused = _features(path, rows, kinds, fitted)
-    if not features:
+    features, unused = features_of(path, rows, kinds, fitted)
+    if not features and not (kinds.keys() & log):
         why = ", ".join(f"{name} ({reason})" for name, reason in unused.items())
         advice = "name a kind, as in --data.item_features.COLUMN=category, or leave data.items_path out"
         raise DataError(f"{path}: none of its columns can be used: {why}; {advice}")
     return ItemFile(rows, features, unused, fitted)
+
+
+def no_column(name: str, path: str, columns: Sequence[str]) -> DataError:
+    """Return the error that the table at `path`, which has `columns`, does not have the one of a feature."""
+    advice = did_you_mean(difflib.get_close_matches(name, columns, n=1))
+    return DataError(f"data.item_features.{name}: {path} has no such column; it has: {', '.join(columns)}{advice}")
 
 
 def _ids(path: str, column: pl.Series, item_type: pl.DataType) -> pl.Series:
@@ -138,20 +156,13 @@ def _ids(path: str, column: pl.Series, item_type: pl.DataType) -> pl.Series:
             f"{path}: {pluralize(missing, 'row')} without {column.name}; every row needs the id of its item"
         )
     if is_bad.any():
-        value = _shown(column.filter(is_bad)[0])
+        value = shown(column.filter(is_bad)[0])
         raise DataError(f"{path}: {column.name} {value}: not an id like those of the log, which are numbers")
     return ids
 
 
 def _has_lists(rows: pl.DataFrame) -> bool:
     return any(dtype.is_nested() for dtype in rows.dtypes)
-
-
-def _shown(value: Any) -> str:
-    """Return a value as JSON, cut to a length for a message."""
-    value = value.to_list() if isinstance(value, pl.Series) else value
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…"
 
 
 def _read(path: Path, item_column: str, item_type: pl.DataType, texts: Collection[str]) -> pl.DataFrame:
@@ -208,11 +219,10 @@ def _read_text(path: Path, item_column: str, item_type: pl.DataType, texts: Coll
         more = f" (and {pluralize(bad.total - 1, 'line')} more)" if bad.total > 1 else ""
         raise DataError(f"{bad.shown[0]}{more}; correct the line")
     fields = pl.concat([frame.drop(LINE) for frame in frames]) if frames else pl.DataFrame(schema=[*layout.columns])
-    types = {name: pl.String for name in fields.columns if name in texts}
-    typed = pl.read_csv(fields.write_csv().encode(), schema_overrides=types, infer_schema_length=None)
+    table = typed(fields, texts)
     if item_type != pl.String or not len(fields):
-        return typed
-    return typed.with_columns(fields[_id_column(str(path), typed, item_column)])  # "007" is not 7
+        return table
+    return table.with_columns(fields[_id_column(str(path), table, item_column)])  # "007" is not 7
 
 
 def _read_json(path: Path, id_keys: set[str]) -> pl.DataFrame:
@@ -226,7 +236,7 @@ def _read_json(path: Path, id_keys: set[str]) -> pl.DataFrame:
         for item, values in content.items():
             if not isinstance(values, list):
                 raise DataError(
-                    f'{path}: item "{item}" has {_shown(values)}; expected: a list of values, as in {{"7": ["drama"]}},'
+                    f'{path}: item "{item}" has {shown(values)}; expected: a list of values, as in {{"7": ["drama"]}},'
                     ' or one object a line with the id of its item, as in {"item": 7, "genre": "drama"}'
                 )
         return pl.DataFrame({"item": [*content], "attributes": [*content.values()]}, strict=False)
@@ -238,7 +248,7 @@ def _read_json(path: Path, id_keys: set[str]) -> pl.DataFrame:
         except ValueError:
             row = line
         if not isinstance(row, dict):
-            raise DataError(f'{place}: {_shown(row)} is not a JSON object; expected: one a line, as in {{"item": 7}}')
+            raise DataError(f'{place}: {shown(row)} is not a JSON object; expected: one a line, as in {{"item": 7}}')
         rows.append(row)
     return pl.DataFrame(rows, infer_schema_length=None)
 
@@ -268,7 +278,7 @@ def _id_column(path: str, table: pl.DataFrame, item_column: str) -> str:
     return likely[0]
 
 
-def _features(
+def features_of(
     path: str, rows: pl.DataFrame, kinds: Mapping[str, str], fitted: Mapping[str, Fitted]
 ) -> tuple[list[Feature], dict[str, str]]:
     """Return the features of the columns, named by `kinds` or guessed, and why other columns are not used."""
@@ -303,7 +313,7 @@ def _guess(column: pl.Series) -> tuple[str, str, str]:
         return ("vector" if inner.is_float() else "categories"), "", ""
     n_values = values.n_unique()
     if n_values == 1:
-        return "ignore", "", f"the same for all items: {_shown(values[0])}"
+        return "ignore", "", f"the same for all items: {shown(values[0])}"
     if column.dtype == pl.Boolean:
         return "category", "", ""
     if column.dtype.is_numeric():
@@ -311,15 +321,17 @@ def _guess(column: pl.Series) -> tuple[str, str, str]:
     if column.dtype.is_temporal():
         return "number", "", ""
     if values.str.contains(LIST_AS_TEXT).all():
-        return "ignore", "", f"lists written as text, as {_shown(values[0])}; write the values as a|b"
+        return "ignore", "", f"lists written as text, as {shown(values[0])}; write the values as a|b"
     if separator := _separator(column):
         return "categories", separator, ""
+    if n_values > N_QUANTILES and (problem := number_problem(values)):
+        return "ignore", "", problem
     n_words = values.str.count_matches(WORD.pattern).mean()
     if n_values <= MOST_CATEGORIES * len(values):
         return "category", "", ""
     if (isinstance(n_words, float) and n_words >= FEWEST_WORDS) or column.name == "title":
         return "words", "", ""
-    return "ignore", "", "nearly a different value for each item"
+    return "ignore", "", number_problem(values) or "nearly a different value for each item"
 
 
 def _separator(column: pl.Series) -> str:
@@ -378,7 +390,7 @@ def _check(path: str, rows: pl.DataFrame, feature: Feature, fitted: Fitted | Non
         is_bad, expected = is_bad & (not fitted), "a text; for these values choose category or number"
     if is_bad.any():
         item, value = rows.filter(is_bad).row(0)
-        raise DataError(f'{place}: item "{item}" has {_shown(value)}; expected: {expected}')
+        raise DataError(f'{place}: item "{item}" has {shown(value)}; expected: {expected}')
     if not fitted and not len(_values(values, kind, feature.separator).drop_nulls()):
         raise DataError(f"{place}: the column has no value; leave it out")
 

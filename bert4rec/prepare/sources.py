@@ -13,6 +13,7 @@ import polars as pl
 from bert4rec.config.recognition import PACKED, SUFFIXES, format_of, has_sequences, matching_files, recognize
 from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.dataset.format import NO_EVENT
+from bert4rec.prepare.attributes import ItemValues
 from bert4rec.prepare.column_inference import columns_by_position, infer_columns
 from bert4rec.prepare.columns import IDS, Fields, all_decimal, column_advice, is_row
 from bert4rec.prepare.order_values import order_kind
@@ -20,6 +21,7 @@ from bert4rec.prepare.ordering import Distinct
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.synthetic import GENERATORS, GeneratedSource
 from bert4rec.prepare.tables import FIRST_ROWS, Part, SequenceFile, TableFile, Words
+from bert4rec.prepare.text_rows import OTHER
 from bert4rec.prepare.times import Times, unit_of_numbers
 from bert4rec.runtime.errors import ColumnUnknownError, DataError
 
@@ -109,9 +111,10 @@ class Interactions:
     Iterating yields a frame of usable rows (`user`, `item`: Int64 or String; `time`: Int64 seconds, and `fraction`:
     Int32 nanoseconds if any of them has one; `order`: sortable by `order_kind`; `rating`: Float32; `is_read`: Boolean;
     `event`: Int16), and how many of the `n_bytes` have been read so far. Reading fills `bad` (the unusable rows),
-    `words` (of sequences), `titles`, `kinds` (of events, by number) and `n_unordered` (rows without a value in the
-    order column, by its name). Text is read `block_bytes` at a time. `newest_first`: the order of rows without times.
-    `decimal_ids`: fields whose ids are whole numbers written as "7.0". `only_first`: read only the first rows.
+    `words` (of sequences), `titles`, `others` (the values of items in columns that no field has), `kinds` (of events,
+    by number) and `n_unordered` (rows without a value in the order column, by its name). Text is read `block_bytes` at
+    a time. `newest_first`: the order of rows without times. `decimal_ids`: fields whose ids are whole numbers written
+    as "7.0". `only_first`: read only the first rows.
     """
 
     source: FileSource
@@ -125,6 +128,7 @@ class Interactions:
     bad: BadRows = field(default_factory=BadRows)
     words: Words = field(default_factory=Words)
     titles: Distinct = field(default_factory=lambda: Distinct(title=pl.String))
+    others: ItemValues = field(default_factory=ItemValues)
     kinds: list[str] = field(default_factory=lambda: [NO_EVENT])
     order_kind: str = "number"
     n_unordered: Counter[str] = field(default_factory=Counter)
@@ -133,7 +137,8 @@ class Interactions:
         for rows, done in self.usable():
             if "title" in self.columns:
                 self.titles.add(rows.select("item", "title").drop_nulls("title"))
-            yield rows.drop("title", strict=False), done
+            self.others.add(rows)
+            yield rows.drop("title", *self.others.columns, strict=False), done
 
     @cached_property
     def n_bytes(self) -> int:
@@ -155,7 +160,7 @@ class Interactions:
         return {"by": "time", "column": column, "newest_first": False, **({"then": then} if then else {})}
 
     def usable(self) -> Iterator[Part]:
-        """Yield the usable rows, with the `title` if a column has it, and the bytes read so far."""
+        """Yield the usable rows, with `title` and the columns of `others` if the file has them, and the bytes read."""
         fields = Fields(
             self.columns,
             whole_number_ids=self.source.form == "text",
@@ -167,9 +172,10 @@ class Interactions:
         )
         before = 0
         for path in self.files:
-            unit = self.open(path).unit
-            for raw, done in self.raw(path, self.columns):
-                yield fields.cast(raw, path, self.bad, unit=unit), before + done
+            file = self.open(path)
+            others = {key: column for key, column in self.others.columns.items() if file.columns.get(column)}
+            for raw, done in self.raw(path, {**self.columns, **others}):
+                yield fields.cast(raw, path, self.bad, unit=file.unit), before + done
             before += path.stat().st_size
 
     def raw(self, path: Path, columns: Mapping[str, str]) -> Iterator[Part]:
@@ -178,7 +184,8 @@ class Interactions:
         for name, column in columns.items():
             if column not in file.columns:
                 advice = column_advice(self.columns, [*file.columns]) if self.source.form == "table" else ""
-                raise DataError(f'{path}: no column "{column}" ({name}); it has: {", ".join(file.columns)}{advice}')
+                field = name.removeprefix(OTHER)
+                raise DataError(f'{path}: no column "{column}" ({field}); it has: {", ".join(file.columns)}{advice}')
         yield from file.rows(columns, self.bad, block_bytes=self.block_bytes, only_first=self.only_first)
 
     def open(self, path: Path) -> TableFile | SequenceFile:
@@ -193,16 +200,9 @@ class Interactions:
         )
 
     def again(self, **changes: Any) -> "Interactions":
-        """Return a copy with `changes`, to be read separately: it has its own `bad`, `words`, `titles` and `kinds`."""
-        titles = Distinct(title=pl.String)
-        fresh: dict[str, Any] = {
-            "bad": BadRows(),
-            "words": Words(),
-            "titles": titles,
-            "kinds": [*self.kinds],
-            "n_unordered": Counter(),
-        }
-        return replace(self, **fresh | changes)
+        """Return a copy with `changes`, to be read separately: what reading fills is its own."""
+        own = {"bad": BadRows(), "words": Words(), "titles": Distinct(title=pl.String), "others": ItemValues()}
+        return replace(self, **{**own, "kinds": [*self.kinds], "n_unordered": Counter(), **changes})
 
     def check(self, n_users: int) -> None:
         """Raise `DataError` for a problem that only all rows together show; `n_users` is their number of users."""
@@ -219,8 +219,10 @@ class Interactions:
 
     def first_of(self, columns: Mapping[str, str]) -> pl.DataFrame:
         """Return the `columns` (new name → name in the file) of the first rows of the first file, without casts."""
-        parts = [raw.drop(LINE) for raw, _ in self.again(only_first=True).raw(self.files[0], columns)]
-        return pl.concat(parts).head(FIRST_ROWS) if parts else pl.DataFrame(schema=[*columns])
+        others = {OTHER + name: column for name, column in columns.items()}
+        parts = [raw.drop(LINE) for raw, _ in self.again(only_first=True).raw(self.files[0], others)]
+        first = pl.concat(parts).head(FIRST_ROWS) if parts else pl.DataFrame(schema=[*others])
+        return first.rename(lambda name: name.removeprefix(OTHER))
 
 
 def decimal_id_fields(interactions: Interactions, names: Collection[str]) -> list[str]:

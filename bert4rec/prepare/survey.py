@@ -23,7 +23,6 @@ SEQUENCES = {
     "sequence", "seq", "position", "pos", "order", "line", "step", "nr", "no", "num", "number", "rank", "index", "idx",
     "timeframe", "row", "clock", *TIMES,
 }  # fmt: skip
-PRICES = {"price", "amount", "revenue", "value", "cost", "total", "discount"}
 MOST_EVENTS = 12  # distinct values of a column of events
 RECENT = 0.1  # last share of the time span: items that begin there are new, items that end before it are gone
 HEAVY, HEAVY_FROM = 20, 1000  # times the 95th percentile of the users' rows, and the least number of rows
@@ -127,17 +126,16 @@ def _heavy_users(lengths: Int64s) -> dict[str, int]:
 
 
 def survey_columns(first: pl.DataFrame) -> dict[str, Any]:
-    """Return the columns, of those that no field has, with events (and their shares), sessions and prices.
+    """Return the columns, of those that no field has, with events (and their shares) and with sessions.
 
-    >>> survey_columns(pl.DataFrame({"event": ["view", "view", "buy", "view"], "price": [1, 2, 3, 4]}))
-    {'events': {'event': {'view': 0.75, 'buy': 0.25}}, 'sessions': [], 'prices': ['price']}
+    >>> survey_columns(pl.DataFrame({"event": ["view", "view", "buy", "view"], "visit": [1, 1, 2, 2]}))
+    {'events': {'event': {'view': 0.75, 'buy': 0.25}}, 'sessions': ['visit']}
     """
     words = {name: name_words(name) for name in first.columns}
     events = {name: shares for name in first.columns if (shares := _event_shares(first[name], words[name]))}
     return {
         "events": events,
         "sessions": [name for name in first.columns if words[name] & SESSIONS and first[name].n_unique() > 1],
-        "prices": [name for name in first.columns if words[name] & PRICES],
     }
 
 

@@ -22,13 +22,17 @@ ROWS_PER_FRAME = 1 << 20
 
 
 def typed_columns(path: Path, kind: Format) -> dict[str, bool]:
-    """Return the columns of the file at `path`, and whether each can be a field (is not nested).
+    """Return the columns of the file at `path`, and whether each can be a field (has neither lists nor bytes).
 
     Raises `DataError` for a damaged file.
     """
     with _readable(path, kind):
         schema = pq.read_schema(path) if kind == "parquet" else _open(path, kind, None)[1].schema
-        return {field.name: not pa.types.is_nested(field.type) for field in schema}
+        return {field.name: not (pa.types.is_nested(field.type) or _is_binary(field.type)) for field in schema}
+
+
+def _is_binary(dtype: pa.DataType) -> bool:
+    return pa.types.is_binary(dtype) or pa.types.is_large_binary(dtype) or pa.types.is_fixed_size_binary(dtype)
 
 
 def typed_rows(

@@ -241,6 +241,7 @@ def _first_text(path: Path) -> bytes:
     return start
 
 
+OTHER = "\n"  # begins the new name of a column that no field needs, so that no value of it makes a bad row
 LONGEST_SHOWN = 40  # characters of a value in a message
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # an unpaired surrogate is no valid text
 NO_FIELD = r"^(?:true|false|[\[{])"  # values, as text, that may be neither text nor number
@@ -269,7 +270,8 @@ def json_columns(path: Path) -> dict[str, bool]:
 def parse_json(block: Block, columns: Mapping[str, str], bad: BadRows) -> Iterator[pl.DataFrame]:
     """Yield `LINE` and, as text, the values of `columns` (new name → key of the objects); null for a missing key.
 
-    Lines that are no objects, and lines with an object, a list, true or false as a value, go to `bad`.
+    Lines that are no objects, and lines with an object, a list, true or false as a value, go to `bad`; but a column
+    whose new name begins with `OTHER` may have them, as JSON.
     """
     one_by_one = partial(_json_one_by_one, columns=columns, bad=bad)
     return parsed(block, partial(_json_at_once, columns=columns), one_by_one, quoted=False)
@@ -284,7 +286,8 @@ def _json_at_once(block: Block, columns: Mapping[str, str]) -> pl.DataFrame | No
     except pl.exceptions.PolarsError:
         return None
     n_lines = block.text.count(NEWLINE) + (not block.text.endswith(NEWLINE))
-    if len(frame) != n_lines or frame.select(pl.any_horizontal(pl.all().str.contains(NO_FIELD).any())).item():
+    fields = {column for new, column in columns.items() if not new.startswith(OTHER)}
+    if len(frame) != n_lines or any(frame[column].str.contains(NO_FIELD).any() for column in fields):
         return None
     return frame.select(line_numbers(block.first_line), **{new: pl.col(name) for new, name in columns.items()})
 
@@ -325,7 +328,9 @@ def _first_of_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _values(record: Mapping[str, Any], columns: Mapping[str, str]) -> Iterator[str | None]:
     for new, name in columns.items():
         value = record.get(name)
-        if isinstance(value, dict | list | bool):
+        if new.startswith(OTHER) and isinstance(value, dict | list | bool):
+            value = json.dumps(value, ensure_ascii=False)
+        elif isinstance(value, dict | list | bool):
             shown = json.dumps(value, ensure_ascii=False)
             shown = shown if len(shown) <= LONGEST_SHOWN else f"{shown[: LONGEST_SHOWN - 1]}…"
             raise _UnusableError(f"{new} is neither text nor number", f"{name} is {shown}: must be text or a number")

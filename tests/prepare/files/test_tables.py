@@ -192,7 +192,8 @@ def test_of_two_columns_of_one_name_the_first_counts(tmp_path: Path) -> None:
 CHANGED = """
 import sys
 from pathlib import Path
-from bert4rec.prepare.first_look import first_of_other_columns
+from bert4rec.config.tables import Data
+from bert4rec.prepare.about_items import look_at_other_columns
 from bert4rec.runtime.errors import DataError
 from tests.prepare.files.log import opened
 
@@ -204,7 +205,7 @@ for place in range(6, len(whole), 13):
     try:
         source = opened("table", path=str(path), user_column="who", item_column="what")
         said.add(sum(len(rows) for rows, _ in source))
-        first_of_other_columns(source)
+        look_at_other_columns(Data(), source, {})
     except DataError as error:
         assert "\\n" not in str(error)
         said.add("refused")

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from bert4rec.config.tables import Data, Preprocessing
-from bert4rec.prepare.first_look import first_of_other_columns, first_rows
+from bert4rec.prepare.attributes import ItemValues
+from bert4rec.prepare.first_look import first_rows
 from bert4rec.prepare.sources import Interactions, open_histories, read_titles
 from bert4rec.runtime.errors import DataError
 from tests.checks import one_line
@@ -92,7 +93,8 @@ def test_a_column_may_bear_any_name(tmp_path: Path, names: tuple[str, str]) -> N
     found = opened("table", path=file, user_column=user, item_column=item)
     assert content(found) == {"user": [1], "item": [2]}
     assert found.bad.shown[0].startswith(f"{file}, line 3: {user} ")
-    assert first_of_other_columns(found).to_dict(as_series=False) == {"line number 2": ["3", "6"]}
+    others = first_rows(found, ItemValues({"\nother": "line number 2"}))
+    assert others.to_dict(as_series=False) == {"user": [1], "item": [2], "\nother": ["3"]}
 
 
 DECIMAL = "user,item\n7.0,a\n,b\n-12.0,c\n"

@@ -73,17 +73,15 @@ def test_a_user_with_far_more_rows_is_told() -> None:
     assert survey_of([[(0, 1)] * 5] * 50)["heavy_users"] == {}
 
 
-def test_columns_of_events_sessions_and_prices() -> None:
+def test_columns_of_events_and_sessions() -> None:
     kinds = ["view"] * 3 + ["buy"]
     frame = pl.DataFrame({"what": kinds, "visit_id": [1, 2, 3, 4], "unit_price": [1.0] * 4, "colour": list("abcd")})
-    assert survey_columns(frame) == {
-        "events": {"what": {"view": 0.75, "buy": 0.25}}, "sessions": ["visit_id"], "prices": ["unit_price"],
-    }  # fmt: skip
+    assert survey_columns(frame) == {"events": {"what": {"view": 0.75, "buy": 0.25}}, "sessions": ["visit_id"]}
 
 
 NOTHING = {
     "repeats_in_a_row": 0, "duplicates": 0, "has_dates_only": False, "heavy_users": {}, "rare_items": 0,
-    "recent_from": 0, "gone_items": 0, "new_items": 0, "seasonal_items": 0, "events": {}, "sessions": [], "prices": [],
+    "recent_from": 0, "gone_items": 0, "new_items": 0, "seasonal_items": 0, "events": {}, "sessions": [],
 }  # fmt: skip
 
 
@@ -104,7 +102,6 @@ NOTHING = {
         ({"seasonal_items": 9}, "season", "--model.times=history"),
         ({"events": {"kind": {"view": 0.5, "buy": 0.5}}}, "events", ""),
         ({"sessions": ["visit"]}, "sessions", "--user=visit"),
-        ({"prices": ["price"]}, "not used", ""),
     ],
 )
 def test_each_is_told_with_its_option(changes: dict[str, Any], name: str, option: str) -> None:
