@@ -37,6 +37,7 @@ COMMANDS = FIRST_HOUR | {
     "doctor": "whether this machine can train: packages, devices, network, memory, plan",
 }
 OTHER_NAMES = {"prepare": "preprocess preprocessing", "train": "fit", "recommend": "predict"}  # in other programs
+OTHER_OPTIONS = {"--top": "--k --n --topk --top-k --limit", "--output": "--out", "--histories": "--history --input"}
 OUTLIVES_READERS = ("train",)  # commands that do not end when their output pipe is closed
 
 
@@ -76,7 +77,15 @@ class Parser(argparse.ArgumentParser):
     def _suggestion(self, name: str) -> str:
         from bert4rec.config.help import nearest_values
 
-        return did_you_mean(nearest_values(name, [*self._option_string_actions], {}))
+        return did_you_mean(nearest_values(name, [*self._option_string_actions], OTHER_OPTIONS))
+
+    def refuse_named(self, words: Sequence[str]) -> None:
+        """Raise `SettingsError` for the first of `words` that is an option with the name of a positional argument."""
+        for action in self._get_positional_actions():
+            for name in {action.dest, str(action.metavar).lower()} - {*self._option_string_actions}:
+                if any(word.partition("=")[0] == f"--{name}" for word in words):
+                    order = " ".join(f"{other.metavar}" for other in self._get_positional_actions())
+                    raise SettingsError(f"--{name}: write the {action.metavar} without a name: {self.prog} {order}")
 
 
 class HelpAll(argparse.Action):
@@ -122,6 +131,8 @@ def _run(name: str, words: Sequence[str], prog: str) -> int:
     takes_settings = parser.get_default("settings") is not None
     if takes_settings:
         parser.add_argument("--help-all", action=HelpAll, nargs=0, help="show all settings and exit")
+    else:
+        parser.refuse_named(words)
     arguments, unknown = parser.parse_known_args(words)
     if takes_settings:
         parser.refuse_misspelt(unknown)

@@ -2,7 +2,8 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from bert4rec.config.help import PREPARE_OPTIONS
 from bert4rec.config.load import Overrides, load_and_recognize, parse_mapping, with_changes
 from bert4rec.config.tables import GENERATED, Config
 from bert4rec.runtime.console import quiet_libraries
-from bert4rec.runtime.errors import Interrupted, SettingsError
+from bert4rec.runtime.errors import DataError, Interrupted, SettingsError
 
 if TYPE_CHECKING:  # these import Polars, Arrow and torch, which takes seconds
     from bert4rec.dataset.reader import Dataset
@@ -27,22 +28,55 @@ logger = logging.getLogger(__name__)
 
 
 def prepare(
-    settings: Mapping[str, Any] | None = None, *, config: StrPath | None = None, download: bool = False
-) -> "Dataset":
+    data: Any = None, settings: Mapping[str, Any] | None = None, *, config: StrPath | None = None,
+    download: bool = False,
+) -> "Dataset":  # fmt: skip
     """Make a dataset folder from raw interactions, like `bert4rec prepare`, and return the dataset.
 
-    `settings` are those of the command line, such as {"data.path": "log.csv", "model.max_len": 20}. They override the
-    settings file `config`, which overrides the defaults; without `config` no file is read. With `download`, the
-    MovieLens set `data.source` (default: ml-1m) is first downloaded into data/raw/.
+    `data` is a path, a frame of Polars or pandas, an Arrow table, or the settings themselves. A frame needs the setting
+    data.dataset_dir, and replaces a dataset that was made from a frame there. `settings` are those of the command line,
+    such as {"data.path": "log.csv", "model.max_len": 20}. They override the settings file `config`, which overrides the
+    defaults; without `config` no file is read. With `download`, the MovieLens set `data.source` (default: ml-1m) is
+    first downloaded into data/raw/.
 
     Raises `UserError`, in one line, for invalid settings or input; then no dataset is written.
     """
     file = None if config is None else os.fspath(config)
-    with quiet_libraries():
-        used = make_dataset(file, parse_mapping(settings or {}, PREPARE_OPTIONS), download=download)
+    if isinstance(data, Mapping) or data is None:
+        if data is not None and settings is not None:
+            raise SettingsError("settings are given twice; write prepare(settings), or prepare(data, settings)")
+        data, settings = None, settings if data is None else data
+    overrides = parse_mapping(settings or {}, PREPARE_OPTIONS)
+    if data is not None and (download or "data.path" in overrides):
+        other = "download=True" if download else f"data.path = {overrides['data.path']}"
+        raise SettingsError(f"{other}: the data are given already, as the first argument; remove one of the two")
+    with quiet_libraries(), _as_path(data, overrides) as path:
+        used = make_dataset(file, Overrides(overrides | path), download=download)
         from bert4rec.dataset.reader import open_dataset
 
         return open_dataset(used.data.folder, verify=False)
+
+
+@contextmanager
+def _as_path(data: Any, overrides: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    """Yield the settings that name `data`: those of a path, or of a file with the rows of a frame; {} for None."""
+    if data is None or isinstance(data, str | os.PathLike):
+        yield {} if data is None else {"data.path": os.fspath(data)}
+        return
+    if not hasattr(data, "__arrow_c_stream__"):
+        raise DataError(
+            f"prepare: the first argument is a {type(data).__name__}; expected: a path, a frame of Polars or pandas "
+            "(from 2.2 on), an Arrow table or a dictionary of settings"
+        )
+    if not overrides.get("data.dataset_dir"):
+        raise SettingsError(
+            'data.dataset_dir: a frame has no name for its dataset folder; type prepare(frame, {"data.dataset_dir": '
+            '"data/log"})'
+        )
+    from bert4rec.prepare.frames import frame_file
+
+    with frame_file(data, Path(overrides["data.dataset_dir"])) as path:
+        yield {"data.source": "table", "data.path": str(path)}
 
 
 def make_dataset(file: str | None, overrides: Overrides, *, download: bool) -> Config:

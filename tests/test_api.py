@@ -1,6 +1,7 @@
 """The package from Python: prepare, train, load; nothing said, nothing left behind."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -12,11 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+import pyarrow as pa
 import pytest
 
 import bert4rec
 from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import DataError, SettingsError
+from tests.checks import one_line
 from tests.conftest import SHORT, SMALL
 from tests.folders import contents
 from tests.runs import FORWARD, in_step
@@ -143,3 +147,63 @@ def test_the_package_offers_what_it_names() -> None:
     assert all(callable(getattr(bert4rec, name)) for name in bert4rec.__all__)
     with pytest.raises(AttributeError, match="'bert4rec' has no attribute 'trian'"):
         _ = bert4rec.trian
+
+
+ROWS = {
+    "customer": [f"c-{row % 30}" for row in range(400)], "sku": [f"S{row * 7 % 23}" for row in range(400)],
+    "at": [1_700_000_000 + row for row in range(400)],
+}  # fmt: skip
+
+
+def made_from(data: Any, folder: Path, **settings: Any) -> dict[str, str]:
+    """The files of the dataset that differ by what was prepared alone."""
+    dataset = bert4rec.prepare(data, {"data.dataset_dir": folder, **settings})
+    assert dataset.metadata["created_from"]["name"] in ("frame.parquet", "log.csv")
+    return {name: value for name, value in contents(folder).items() if name not in ("metadata.json", "README.md")}
+
+
+def test_a_frame_is_prepared_like_the_file_with_its_rows(alone: None, tmp_path: Path) -> None:
+    frame = pl.DataFrame(ROWS)
+    frame.write_csv(tmp_path / "log.csv")
+    expected = made_from(tmp_path / "log.csv", tmp_path / "a")
+    assert made_from(str(tmp_path / "log.csv"), tmp_path / "b") == expected
+    kinds: list[Any] = [frame, frame.to_arrow(), frame.with_columns(pl.col("sku").cast(pl.Categorical))]
+    kinds += [frame.with_columns(pl.from_epoch("at"))]
+    with contextlib.suppress(ImportError):
+        import pandas as pd
+
+        table = pd.DataFrame(ROWS)
+        kinds += [table, table.set_index(pd.Index(range(7, 407))), table.set_index("customer")]
+    for data in kinds:  # a frame replaces the dataset of a frame
+        assert made_from(data, tmp_path / "frame") == expected
+    assert [path.name for path in tmp_path.glob(".*")] == []
+
+
+def test_what_cannot_be_prepared_is_refused_in_one_line(alone: None, tmp_path: Path) -> None:
+    frame, folder = pl.DataFrame(ROWS), {"data.dataset_dir": tmp_path / "x"}
+    mixed = pa.table({"user": [1], "item": [2]})
+    frame.write_csv(tmp_path / "log.csv")
+    for arguments, start in (
+        ((frame,), "data.dataset_dir: a frame has no name"),
+        ((frame, {}), "data.dataset_dir: a frame has no name"),
+        ((frame, {**folder, "data.path": "x.csv"}), "data.path = x.csv: the data are given already"),
+        (({}, {}), "settings are given twice"),
+        ((frame.lazy(), folder), "prepare: the first argument is a LazyFrame"),
+        (([1, 2], folder), "prepare: the first argument is a list"),
+        ((frame.head(0), folder), "the frame"),
+        ((mixed.rename_columns(["a", "b"]), folder), "the frame"),
+        ((tmp_path / "no.csv", folder), f"{tmp_path}/no.csv: "),
+    ):
+        with one_line(start, error=bert4rec.UserError):
+            bert4rec.prepare(*arguments)
+    assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
+    made_from(tmp_path / "log.csv", tmp_path / "x")
+    with one_line(f"{tmp_path}/x: holds a dataset made from log.csv", error=bert4rec.UserError):
+        bert4rec.prepare(frame, folder)
+
+
+def test_a_column_with_values_of_several_types_is_named(alone: None, tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"user": [1, "x", 2.5] * 9, "item": [1, 2, 3] * 9})
+    with one_line("the frame: cannot be read: ", "user", error=DataError):
+        bert4rec.prepare(frame, {"data.dataset_dir": tmp_path / "x"})

@@ -21,11 +21,12 @@ FREE = (
 )  # fmt: skip
 WITHOUT_STATE = {"parallelism.sparse_optimizer": "sgd", "training.optimizer": "sgd"}  # nothing is updated
 OUTPUT = "evaluation"
+LIST_FORMS = ("csv", "jsonl", "parquet")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model and the folder of the results; some settings are options, too."""
-    parser.usage = "%(prog)s RUN [DATASET] [--output=FOLDER] [--table.key=value …]"
+    parser.usage = "%(prog)s RUN [DATASET] [--output=FOLDER] [--lists[=FORM]] [--table.key=value …]"
     parser.description = (
         "Evaluates the best weights of a run, a checkpoint, or a model package, on any number of processes. Without "
         "DATASET, it uses the dataset of the run and gets exactly the figures of the run's report. With DATASET, items "
@@ -39,7 +40,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model = "run folder (its best weights), a checkpoint, or a model package"
     parser.add_argument("model", metavar="RUN", type=Path, help=model)
     output = f"folder of the results (default: {OUTPUT} in the run folder); -2, -3, … if it exists"
+    parser.add_argument(
+        "--lists", metavar="FORM", nargs="?", const=LIST_FORMS[0], default="", type=_list_form, help="also write the "
+        f"ten best items and the actual item of each test user, as {', '.join(LIST_FORMS)} (without FORM: csv)",
+    )  # fmt: skip
     parser.add_argument("-o", "--output", metavar="FOLDER", type=Path, help=output)
+
+
+def _list_form(text: str) -> str:
+    if text not in LIST_FORMS:
+        raise SettingsError(
+            f"--lists {text}: must be one of {', '.join(LIST_FORMS)}; write a dataset before it: RUN DATASET --lists"
+        )
+    return text
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -57,7 +70,8 @@ def _evaluate(arguments: argparse.Namespace, trained: Trained, config: Config) -
     with importing():
         from bert4rec.training.evaluate import evaluate  # imports torch, after the libraries are quiet
 
-    evaluation = evaluate(config, trained, arguments.output or (trained.run or Path()) / OUTPUT)
+    output = arguments.output or (trained.run or Path()) / OUTPUT
+    evaluation = evaluate(config, trained, output, lists=arguments.lists)
     report = evaluation.report
     if launched.is_rank_zero():
         if "ratings" in report:

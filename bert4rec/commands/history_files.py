@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bert4rec.inference.histories import AT_ONCE, Histories, History, TimedHistory
-from bert4rec.inference.recommender import Recommendation
+from bert4rec.inference.recommender import Recommendations, UserScore
 from bert4rec.runtime.errors import DataError, pluralize
 
 if TYPE_CHECKING:
@@ -30,10 +30,11 @@ FORMS = (
     "read them from events, in rows from the column data.event_column or event"
 )
 ENDINGS = (".jsonl", ".csv", ".parquet")
-COLUMNS = ("user", "rank", "item", "title", "score")
+COLUMNS = ("user", "rank", "item", "title", "score", "fallback")
+USER_COLUMNS = ("item", "rank", "user", "score")
 
-Recommended: TypeAlias = Sequence[tuple[Any, Sequence[Recommendation]]]
-"""The name of each user and the recommendations, the best first."""
+Recommended: TypeAlias = Sequence[tuple[Any, Recommendations | Sequence[UserScore]]]
+"""The name of each user and the recommendations, or of an item and its users, the best first."""
 
 Write: TypeAlias = Callable[[Recommended], None]
 
@@ -161,10 +162,11 @@ def _from_rows(
 
 
 @contextlib.contextmanager
-def writer(path: Path | None) -> Iterator[Write]:
+def writer(path: Path | None, columns: Sequence[str] = COLUMNS) -> Iterator[Write]:
     """Yield a function that writes to `path` in the format of its suffix, or JSON lines to standard output for None.
 
-    The file appears only when it is complete. Raises `DataError` for another suffix, and if it cannot be written.
+    `columns` are those of recommendations, or `USER_COLUMNS`. A file that exists is replaced, once the new one is
+    complete. Raises `DataError` for another suffix, and if it cannot be written.
     """
     if path is None:
         yield _json_lines_writer(sys.stdout)
@@ -175,10 +177,10 @@ def writer(path: Path | None) -> Iterator[Write]:
     try:
         with contextlib.ExitStack() as stack:
             if path.suffix == ".parquet":
-                yield _parquet_writer(unfinished, stack)
+                yield _parquet_writer(unfinished, columns, stack)
             else:
                 file = stack.enter_context(unfinished.open("w", newline="", encoding="utf-8"))
-                yield _csv_writer(file) if path.suffix == ".csv" else _json_lines_writer(file)
+                yield _csv_writer(file, columns) if path.suffix == ".csv" else _json_lines_writer(file)
         unfinished.replace(path)
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {error.strerror}") from None
@@ -188,34 +190,55 @@ def writer(path: Path | None) -> Iterator[Write]:
 
 def _json_lines_writer(file: TextIO) -> Write:
     def write(rows: Recommended) -> None:
-        for user, best in rows:
-            line: dict[str, Any] = {"user": user, "items": [one.item for one in best]}
-            if any(one.title for one in best):
-                line["titles"] = [one.title for one in best]
-            print(json.dumps({**line, "scores": [round(one.score, 6) for one in best]}, ensure_ascii=False), file=file)
+        for name, best in rows:
+            print(json.dumps(_json_line(name, best), ensure_ascii=False), file=file)
 
     return write
 
 
+def _json_line(name: Any, best: Recommendations | Sequence[UserScore]) -> dict[str, Any]:
+    scores = [round(one.score, 6) for one in best]
+    if not isinstance(best, Recommendations):
+        return {"item": name, "users": [one.user for one in best], "scores": scores}
+    titles = {"titles": [one.title for one in best]} if any(one.title for one in best) else {}
+    fallback = {"fallback": True} if best.is_fallback else {}
+    return {"user": name, "items": [one.item for one in best], **titles, "scores": scores, **fallback}
+
+
 def _flat(rows: Recommended) -> list[tuple[Any, ...]]:
-    """Return one row of `COLUMNS` for each recommendation."""
-    return [(user, rank, *one) for user, best in rows for rank, one in enumerate(best, 1)]
+    """Return one row of the columns for each recommendation, or each user."""
+    return [
+        (name, rank, *one, *([best.is_fallback] if isinstance(best, Recommendations) else []))
+        for name, best in rows
+        for rank, one in enumerate(best, 1)
+    ]
 
 
-def _csv_writer(file: TextIO) -> Write:
-    lines = csv.writer(file, lineterminator="\n")
-    lines.writerow(COLUMNS)
-    return lambda rows: lines.writerows((*row, f"{score:.6f}") for *row, score in _flat(rows))
-
-
-def _parquet_writer(path: Path, stack: contextlib.ExitStack) -> Write:
-    opened: list[pq.ParquetWriter] = []
+def _csv_writer(file: TextIO, columns: Sequence[str]) -> Write:
+    lines, score = csv.writer(file, lineterminator="\n"), columns.index("score")
+    lines.writerow(columns)
 
     def write(rows: Recommended) -> None:
-        columns = [*zip(*_flat(rows), strict=True)] or [()] * len(COLUMNS)
-        table = pa.table(list(map(pa.array, columns)), names=COLUMNS)
+        for row in _flat(rows):
+            after = [str(value).lower() for value in row[score + 1 :]]  # true or false
+            lines.writerow([*row[:score], f"{row[score]:.6f}", *after])
+
+    return write
+
+
+def _parquet_writer(path: Path, names: Sequence[str], stack: contextlib.ExitStack) -> Write:
+    opened: list[pq.ParquetWriter] = []
+
+    def add(rows: Sequence[tuple[Any, ...]]) -> None:
+        columns = [*zip(*rows, strict=True)] or [()] * len(names)
+        table = pa.table(list(map(pa.array, columns)), names=names)
         if not opened:
             opened.append(stack.enter_context(pq.ParquetWriter(path, table.schema)))
         opened[0].write_table(table.cast(opened[0].schema))
 
+    def write(rows: Recommended) -> None:
+        if flat := _flat(rows):  # the first rows decide the types of the columns
+            add(flat)
+
+    stack.callback(lambda: None if opened else pq.write_table(pa.table([[]] * len(names), names=names), path))
     return write

@@ -2,7 +2,7 @@
 
 import argparse
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import tee
 from pathlib import Path
@@ -24,6 +24,7 @@ COLUMN_SETTINGS = ("data.user_column", "data.item_column", "data.time_column")
 FILE_SETTINGS = (
     *COLUMN_SETTINGS, "data.order_column", "data.event_column", "data.time_format", "data.separator", "data.has_header",
 )  # fmt: skip
+NAMED = 3  # number of users without a recommendation to list in a warning
 MOST_UNKNOWN = 0.5  # largest share of unknown items in a file of --allow or --deny
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_query("--items", metavar="ID,ID,…", help="one history, the oldest item first; empty: the most popular items")
     add_query("--user", metavar="ID", nargs="+", help="users of the dataset, by their own ids")
     add_query("--all", action="store_true", help="all users of the dataset")
+    add_query(
+        "--for-item", metavar="ID", help="the users of the dataset whom the model gives the largest share of this item "
+        "(log softmax over all items), without those who have it; --top says how many",
+    )  # fmt: skip
     add_query(
         "--histories", metavar="FILE", help="histories as JSON lines (- from standard input), CSV or Parquet, or a "
         "file like the one that was prepared; rows are taken in the order of their times",
@@ -101,9 +106,7 @@ def load_model(arguments: argparse.Namespace) -> "Recommender":
 
 def run(arguments: argparse.Namespace) -> int:
     """Recommend and return the exit status 0. Raises `UserError`."""
-    with importing():
-        from bert4rec.commands.history_files import writer
-
+    _refuse_with_item(arguments)
     data, preprocessing, is_named = _settings(arguments)
     rules = read_rules(arguments)
     model = load_model(arguments)
@@ -114,26 +117,112 @@ def run(arguments: argparse.Namespace) -> int:
         "deny": [] if arguments.deny is None else _items("--deny", arguments, model.ids, data),
     }
     total, parts = _histories(arguments, model, data, preprocessing, is_named=is_named)
+    if arguments.for_item is not None:
+        return _users_for_item(arguments, model, parts)
     if arguments.seen is None:
         what = "are left out" if model.leaves_out_seen else "may be recommended"
         origin = "this model was exported" if model.is_package else "in the evaluation of this run"
         logger.info(f"seen items {what}, as {origin} (--seen=keep|leave-out decides)")
+    empty = Unanswered()
     if arguments.output is None and (arguments.items is not None or arguments.user):
         (named_histories,) = parts
-        recommendations = model.recommend([items for _, items in named_histories], arguments.top, **options)
+        (recommendations,) = model.recommend_in_parts(
+            [[items for _, items in named_histories]], arguments.top, **options
+        )
         for (user, _), best in zip(named_histories, recommendations, strict=True):
             print(as_table(best) if arguments.items is not None else f"{user}\n{as_table(best)}")
-        return 0
-    with writer(arguments.output) as write, ProgressBar(total or 1, form=BAR if total else NO_BAR) as bar:
+            empty.count(user, best)
+    else:
+        _write_all(
+            arguments.output,
+            (total, parts),
+            lambda read: model.recommend_in_parts(read, arguments.top, **options),
+            empty,
+        )
+    leaves_out = model.leaves_out_seen if arguments.seen is None else arguments.seen == "leave-out"
+    empty.warn("user" if arguments.items is None else "history", leaves_out_seen=leaves_out)
+    return 0
+
+
+def _write_all(
+    path: Path | None, named: "tuple[int | None, Iterable[Histories]]", recommend: "Callable[[Iterable[Any]], Any]",
+    empty: "Unanswered",
+) -> None:  # fmt: skip
+    """Write what `recommend` returns for the `named` histories, their number and parts; count the `empty` lists."""
+    from bert4rec.commands.history_files import writer
+
+    (total, parts), is_new = named, path is None or not path.exists()
+    with writer(path) as write, ProgressBar(total or 1, form=BAR if total else NO_BAR) as bar:
         done, (parts, read) = 0, tee(parts)
         histories = ([history for _, history in part] for part in read)
-        for found, part in zip(model.recommend_in_parts(histories, arguments.top, **options), parts, strict=True):
+        for found, part in zip(recommend(histories), parts, strict=True):
             write([(user, best) for (user, _), best in zip(part, found, strict=True)])
+            for (user, _), best in zip(part, found, strict=True):
+                empty.count(user, best)
             done += len(part)
             if bar.is_due():
                 bar.show(done, _figures(bar, done, total))
-    if arguments.output is not None:
-        logger.info(f"{arguments.output}: recommendations for {pluralize(done, 'history')}")
+    if path is not None:
+        logger.info(f"{path}: recommendations for {pluralize(done, 'history')}{_replaced(is_new=is_new)}")
+
+
+def _replaced(*, is_new: bool) -> str:
+    return "" if is_new else "; the file of before is replaced"
+
+
+class Unanswered:
+    """Count the users who get no recommendation, for one warning that lists the first ones."""
+
+    def __init__(self) -> None:
+        self._n, self._of, self._names = 0, 0, list[str]()
+
+    def count(self, user: Any, found: "Sequence[Recommendation]") -> None:
+        """Count a user with the recommendations `found`."""
+        self._of += 1
+        if not found:
+            self._n += 1
+            self._names += [str(user)] if len(self._names) <= NAMED else []
+
+    def warn(self, noun: str, *, leaves_out_seen: bool) -> None:
+        """Warn if there is a user without a recommendation."""
+        if not self._n:
+            return
+        names = ", ".join(self._names[:NAMED]) + (", …" if len(self._names) > NAMED else "")
+        named, advice = f" ({names})" if noun == "user" else "", "relax --allow, --deny or --where"
+        advice = f"--seen=keep recommends seen items, too; or {advice}" if leaves_out_seen else advice
+        logger.warning(
+            f"{self._n:,} of {pluralize(self._of, noun)} without a recommendation, since no item is left for them"
+            f"{named}; {advice}"
+        )
+
+
+def _refuse_with_item(arguments: argparse.Namespace) -> None:
+    """Raise `SettingsError` for an option that says nothing about the users of --for-item."""
+    if arguments.for_item is None:
+        return
+    for name in ("allow", "deny", "where", "at_most", "per"):
+        if getattr(arguments, name) is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise SettingsError(f"{option}: limits the items of lists; with --for-item there is one item; remove it")
+
+
+def _users_for_item(arguments: argparse.Namespace, model: "Recommender", parts: "Iterable[Histories]") -> int:
+    """Print or write the users for the item of --for-item, and return the exit status 0."""
+    from bert4rec.commands.history_files import USER_COLUMNS, writer
+
+    item, path, leaves_out = arguments.for_item, arguments.output, arguments.seen != "keep"
+    users = model.users_for(item, arguments.top, histories=parts, leave_out_seen=leaves_out)
+    if path is None:
+        width = max((len(str(one.user)) for one in users), default=0)
+        for rank, one in enumerate(users, 1):
+            print(f"{rank:>4}  {one.user!s:<{width}}  {one.score:8.4f}")
+    else:
+        is_new = not path.exists()
+        with writer(path, USER_COLUMNS) as write:
+            write([(model.ids.of(model.ids.indices([item]).tolist())[0], users)])
+        logger.info(f"{path}: {pluralize(len(users), 'user')} for the item {item}{_replaced(is_new=is_new)}")
+    if arguments.seen is None:
+        logger.info("users who have the item are left out (--seen=keep keeps them)")
     return 0
 
 
@@ -214,7 +303,8 @@ def _histories(
             "--histories"
         )
     users = UserHistories(model.dataset, model.ids, **timed)
-    return (len(users), users.all()) if arguments.all else (len(arguments.user), [users.of(arguments.user)])
+    is_of_all = arguments.all or arguments.for_item is not None
+    return (len(users), users.all()) if is_of_all else (len(arguments.user), [users.of(arguments.user)])
 
 
 def _instant(text: str | None, times: str) -> int | None:

@@ -13,7 +13,7 @@ from bert4rec.config.load import load_config
 from bert4rec.config.tables import GENERATED, Config
 from bert4rec.report.figures import kind_of, read_report
 from bert4rec.report.pages import metrics_table
-from bert4rec.report.summary import rules
+from bert4rec.report.summary import advice, rules
 from bert4rec.runtime.errors import UserError
 
 RECOMMEND = """Recommendations for all its users, or for a history of items (--items=ID,ID):
@@ -81,11 +81,10 @@ def _next_steps(folder: Path, report: Mapping[str, Any]) -> str:
             settings=f"--config={ML_1M}" if ML_1M.exists() else "--data.source=ml-1m"
         )
     dataset = load_config(folder / CONFIG).data.folder
-    longer = on_processes(report["world_size"], f"--resume={folder}", *options_to_train_longer(folder))
+    command = on_processes(report["world_size"], f"--resume={folder}", *options_to_train_longer(folder))
+    longer = f"To train it longer:\n  {command}\n" if advice(report) == "longer" else ""
     again = shlex.join(["bert4rec", "prepare", f"--config={folder / CONFIG}", f"--data.extends={dataset}"])
-    return f"""{recommend}To train it longer:
-  {longer}
-To show that its dataset leaks nothing:
+    return f"""{recommend}{longer}To show that its dataset leaks nothing:
   {shlex.join(["bert4rec", "check", str(dataset)])}
 With newer interactions, in a FILE that has the old ones too; ids stay, FOLDER is new:
   {again} \\

@@ -126,6 +126,7 @@ DATA_OPTIONS = {
     "rating": "data.rating_column",
     "title": "data.title_column",
     "items": "data.items_path",
+    "extends": "data.extends",
     "min-rating": "preprocessing.min_rating",
     "min-user-interactions": "preprocessing.min_user_interactions",
     "min-item-interactions": "preprocessing.min_item_interactions",

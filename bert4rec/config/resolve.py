@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-from bert4rec.config.kinds import KINDS, Updates, has_optimizer, needs_negatives, table_updates
+from bert4rec.config.kinds import (
+    KINDS,
+    Updates,
+    has_optimizer,
+    needs_negatives,
+    supports_column_sharding,
+    table_updates,
+)  # fmt: skip
 from bert4rec.config.load import with_changes
 from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, WINDOW_LENGTHS, Config
 from bert4rec.runtime.errors import SettingsError, pluralize
@@ -50,8 +57,9 @@ def resolve(config: Config, device_type: str, facts: Facts, world_size: int = 1)
         compute_kernel=parallelism.compute_kernel, weight_decay=parallelism.sparse_weight_decay,
     )  # fmt: skip
     if optimizer == "auto":  # Adagrad if only Adam would prevent fused updates
+        is_whole = supports_column_sharding("rowwise_adagrad", parallelism.sharding_type)
         has_adam = has_optimizer("adam", updates_with(optimizer="rowwise_adagrad"), device_type)
-        optimizer = "adam" if has_adam else "rowwise_adagrad"
+        optimizer = "adam" if has_adam else "rowwise_adagrad" if is_whole else "adagrad"
     updates = updates_with(optimizer=optimizer)
     if not has_optimizer(optimizer, updates, device_type):
         raise SettingsError(

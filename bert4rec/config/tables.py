@@ -396,7 +396,8 @@ class Parallelism(Table):
     sharding_type: Literal["row_wise", "table_wise", "column_wise", "auto"] = "row_wise"
     """how the item table is sharded (dmp); auto = TorchRec's planner decides"""
     sparse_optimizer: Literal["auto", "sgd", "adagrad", "rowwise_adagrad", "adam"] = "auto"
-    """optimizer of the embedding tables; auto = adam; rowwise_adagrad where fbgemm updates a table on CPU"""
+    """optimizer of the embedding tables; auto = adam; rowwise_adagrad where fbgemm updates a table on CPU,
+    adagrad if the table is column_wise there"""
     sparse_learning_rate: Positive | Literal["auto"] = "auto"
     """learning rate of the embedding tables; auto = 0.02 for adagrad and rowwise_adagrad, else
     training.learning_rate"""

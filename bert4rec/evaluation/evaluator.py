@@ -73,6 +73,7 @@ class Evaluator:
     - `leaves_out_seen`: whether the seen-item filter is on.
     - `pairs`: the parts of the pairs, if the loss learns ratings.
     - `known_items`: the items of the model's catalogue, if it differs from the dataset's.
+    - `n_listed`: how many items of each test user's list of the model are kept.
 
     Every process makes the same calls.
     """
@@ -92,6 +93,7 @@ class Evaluator:
     features_not_tested: str = ""
     pairs: Mapping[str, PairExamples] = field(default_factory=dict)
     known_items: KnownItems | None = None
+    n_listed: int = 0
 
     def held_out(self) -> dict[str, Bools]:
         """Return for each split that is not empty whether its users [N] have seen their target before."""
@@ -117,7 +119,10 @@ class Evaluator:
         the dataset has it, the best possible order.
         """
         scorer = self._scorer(model)
-        ranks = {split: self._rank(scorer, split, between, self._missed(split)) for split in held_out}
+        ranks = {
+            split: self._rank(scorer, split, between, self._missed(split), n_kept=self.n_listed if split == TEST else 0)
+            for split in held_out
+        }
         if TEST in ranks:
             for kind, name in self._names.items():
                 ranks[name] = self._rank(self.counting.scorer(kind, between), TEST, between)
@@ -238,11 +243,12 @@ class Evaluator:
 
     def _rank(
         self, scorer: Scorer, split: str, between: BatchCallback, missed: Bools | None = None,
-        protocols: Sequence[str] = (),
+        protocols: Sequence[str] = (), *, n_kept: int = 0,
     ) -> Ranking:  # fmt: skip
         rows, lists, protocols = self.dataset.splits[split], None, protocols or self.protocols
         if "full" in protocols:
-            lists = Lists(len(rows), self.ks, self.dataset.popularity, scorer.partition, missed=missed)
+            popularity = self.dataset.popularity
+            lists = Lists(len(rows), self.ks, popularity, scorer.partition, missed=missed, n_kept=n_kept)
         ranks = self._ranker(scorer, between).rank(rows, protocols, lists)
         if missed is not None:
             for values in ranks.values():

@@ -13,9 +13,11 @@ Coverage and Gini describe all lists together: they have no values per user, and
 """
 
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bert4rec.dataset.format import LEFT_OUT, NO_ITEM
@@ -23,6 +25,8 @@ from bert4rec.evaluation import COVERAGE, GINI, NOVELTY, POPULARITY
 from bert4rec.evaluation.top_k import TopK
 from bert4rec.runtime.arrays import Bools, Float64s, Int32s, Int64s, Integers
 from bert4rec.runtime.collectives import Partition
+
+T = TypeVar("T", np.int64, np.float64)
 
 MISSED = 0  # instead of a rank: the target is not recommended in a list of any length
 LARGEST = 1e15  # the dot product of two vectors with values up to this is finite
@@ -93,12 +97,12 @@ class Lists:
 
     `popularity` [V]: training positions of the items. Each process of `partition` adds the lists of some users and
     counts the items of its part of the catalogue; rank zero holds the values per user. The targets of the users
-    `missed` [n_users] are in no list.
+    `missed` [n_users] are in no list. Rank zero keeps the first `n_kept` items of each list, and their scores.
     """
 
     def __init__(
         self, n_users: int, ks: Sequence[int], popularity: Integers, partition: Partition, *,
-        missed: Bools | None = None,
+        missed: Bools | None = None, n_kept: int = 0,
     ) -> None:  # fmt: skip
         self._ks, self._popularity, self._partition = [k for k in ks if k <= LONGEST], popularity, partition
         self.k = min(max(self._ks), len(popularity))
@@ -108,8 +112,13 @@ class Lists:
         n_known = n_users if partition.rank == 0 else 0
         self._of_users = {name: np.full((n_known, len(self._ks)), np.nan) for name in (POPULARITY, NOVELTY)}
         self._of_all: dict[str, float] = {}
+        self.kept_items = np.full((n_known if n_kept else 0, n_kept), NO_ITEM, np.int64)
+        self.kept_scores = np.full(self.kept_items.shape, -np.inf)
+        self._n_kept = min(n_kept, self.k)
 
-    def add(self, rows: Int64s, best: TopK, targets: Tensor, ahead: Tensor, missed: Bools) -> None:
+    def add(
+        self, rows: Int64s, best: TopK, targets: Tensor, target_scores: Tensor, ahead: Tensor, missed: Bools
+    ) -> None:
         """Add the lists of this process's users of a pass, `rows` [U]: the `best` items, with the target inserted.
 
         `best` does not contain the `targets` [U]; each is inserted at the index `ahead` [U]. A target that is `missed`
@@ -117,7 +126,12 @@ class Lists:
         """
         best_items = torch.where(best.scores > -torch.inf, best.indices, NO_ITEM).cpu().numpy()
         missed = missed if self._missed is None else missed | self._missed[rows]
-        items = _with_targets(best_items, targets.cpu().numpy(), np.where(missed, self.k, ahead.cpu().numpy()))
+        places = np.where(missed, self.k, ahead.cpu().numpy())
+        items = _with_targets(best_items, targets.cpu().numpy(), places)
+        if self._n_kept:
+            best_scores, target_scores = (values.double().cpu() for values in (best.scores, target_scores))
+            scores = _with_targets(best_scores.numpy(), target_scores.numpy(), places)
+            self._keep(rows, items, scores)
         local = np.column_stack([rows, items]), self._means(items)
         lists, means = (self._partition.concatenate(torch.from_numpy(values))[0].numpy() for values in local)
         for column, k in enumerate(self._ks):
@@ -127,6 +141,13 @@ class Lists:
         if self._partition.rank == 0:
             for values, of_metric in zip(self._of_users.values(), means.transpose(1, 0, 2), strict=True):
                 values[lists[:, 0]] = of_metric
+
+    def _keep(self, rows: Int64s, items: Int64s, scores: Float64s) -> None:
+        local = (rows, items[:, : self._n_kept], scores[:, : self._n_kept])
+        rows, items, scores = (self._partition.concatenate(torch.from_numpy(of))[0].numpy() for of in local)
+        if self._partition.rank == 0:
+            self.kept_items[rows, : self._n_kept] = items
+            self.kept_scores[rows, : self._n_kept] = scores
 
     def _means(self, items: Int64s) -> Float64s:
         """Return mean popularity and novelty [U, metrics, cut-offs] of the lists `items` [U, k]; NaN if empty."""
@@ -183,7 +204,7 @@ def gini(counts: Int64s, n_items: Int64s) -> float:
     return float(2 * (counts * ranks).sum() / (n * (counts * n_items).sum()) - (n + 1) / n)
 
 
-def _with_targets(found: Int64s, targets: Int64s, places: Int64s) -> Int64s:
+def _with_targets(found: NDArray[T], targets: NDArray[T], places: Int64s) -> NDArray[T]:
     """Return the lists `found` [U, k] with the targets inserted at `places` [U], from 0; places from k on drop them."""
     columns = np.arange(found.shape[1])[None]
     behind = np.take_along_axis(found, columns - (columns > places[:, None]), axis=1)

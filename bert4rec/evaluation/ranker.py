@@ -252,7 +252,7 @@ class Ranker:
     ) -> None:
         """Add the lists of the users at `places` [B] of a pass, with their `best` items without the targets."""
         rows, missed = indices[places.cpu().numpy()], self._are_missed(users)[places].cpu().numpy()
-        lists.add(rows, best, users.targets[places], ahead[places], missed)
+        lists.add(rows, best, users.targets[places], users.scores[places], ahead[places], missed)
 
 
 class Part(NamedTuple):

@@ -119,6 +119,15 @@ def top_k(
     return best.scores, best.indices
 
 
+def log_shares(hidden: Tensor, vectors: Tensor, index: int) -> Tensor:
+    """Return log softmax of the scores of `vectors` [V, D] for `hidden` [B, D], at the row `index`, as float64 [B]."""
+    total = torch.full((len(hidden),), -torch.inf, dtype=torch.float64, device=hidden.device)
+    for first in range(0, len(vectors), TILE):
+        scores = hidden @ vectors[first : first + TILE].T
+        total = torch.logaddexp(total, scores.double().logsumexp(1))
+    return (hidden @ vectors[index]).double() - total
+
+
 def excluder(rows: Tensor, items: Tensor) -> Callable[[Tensor, int], None]:
     """Return an `exclude` function that sets the scores of the pairs (`rows` [N], `items` [N]) to -inf."""
 

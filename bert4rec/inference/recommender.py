@@ -1,6 +1,5 @@
 """Recommend items for histories, by original id."""
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -13,19 +12,18 @@ from torch import Tensor
 from bert4rec.config.kinds import KINDS
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.evaluation.batches import chunks
-from bert4rec.evaluation.top_k import excluder, top_k
-from bert4rec.inference.histories import History, ItemIds, KnownHistory, items_of
+from bert4rec.evaluation.top_k import excluder, log_shares, top_k
+from bert4rec.inference.arguments import UnknownItems, checked_histories, checked_items, checked_k
+from bert4rec.inference.histories import Histories, History, ItemIds, KnownHistory, UserHistories, items_of
 from bert4rec.inference.network import ItemVectors, Network
 from bert4rec.inference.rules import Rules, is_within, make_rules
-from bert4rec.runtime.arrays import Int64s
-from bert4rec.runtime.errors import DataError, SettingsError, pluralize
+from bert4rec.runtime.arrays import Bools, Int64s
+from bert4rec.runtime.console import warn
+from bert4rec.runtime.errors import DataError, pluralize
 
 BATCH = 256  # histories per forward pass
 FACTOR = 1.5  # items that are looked at for each that is wanted, if a list may have only some of a kind
 NO_RULES = Rules()
-NAMED = 3  # number of unknown items to list in a warning
-
-logger = logging.getLogger(__name__)
 
 
 class Recommendation(NamedTuple):
@@ -33,6 +31,25 @@ class Recommendation(NamedTuple):
 
     item: Any
     title: str
+    score: float
+
+
+class Recommendations(list[Recommendation]):
+    """The recommendations for a history, the best first.
+
+    `is_fallback`: the history has no item that the model knows, so that these are the most popular items. The score of
+    one is the natural logarithm of its share of all training positions (of one position, if it has none).
+    """
+
+    def __init__(self, found: Iterable[Recommendation] = (), *, is_fallback: bool = False) -> None:
+        super().__init__(found)
+        self.is_fallback = is_fallback
+
+
+class UserScore(NamedTuple):
+    """The original id of a user, and the natural logarithm of the share that the model gives to an item."""
+
+    user: Any
     score: float
 
 
@@ -62,18 +79,30 @@ class Recommender:
     def recommend(
         self, histories: Sequence[History], k: int = 10, *, leave_out_seen: bool | None = None,
         allow: Collection[Any] | None = None, deny: Collection[Any] = (), rules: Rules = NO_RULES,
-    ) -> list[list[Recommendation]]:  # fmt: skip
+    ) -> list[Recommendations]:  # fmt: skip
         """Return the `k` best items for each history, the best first.
 
-        A history without a known item gets the most popular items, scored by their training positions, with a warning.
-        `leave_out_seen` overrides `leaves_out_seen`. With `allow`, only these items are recommended; items of `deny`
-        never are. Items that the model does not know are skipped, with one warning. `rules`, which `rules` makes, leave
-        out items and limit how many of a kind a list has.
+        A history without a known item gets the most popular items and `is_fallback`, with a warning; `knows` says
+        beforehand which items are known. `leave_out_seen` overrides `leaves_out_seen`. With `allow`, only these items
+        are recommended; items of `deny` never are. Items that the model does not know are skipped. `rules`, which
+        `rules` makes, leave out items and limit how many of a kind a list has. Whatever is skipped, and empty lists,
+        give one `DataWarning` each. Raises `DataError` for one history or one item where a list is expected.
         """
         (recommendations,) = self.recommend_in_parts(
             [histories], k, leave_out_seen=leave_out_seen, allow=allow, deny=deny, rules=rules
         )
+        if n_empty := sum(not found for found in recommendations):
+            leaves_out = self.leaves_out_seen if leave_out_seen is None else leave_out_seen
+            advice = "; leave_out_seen=False recommends seen items, too" if leaves_out else ""
+            warn(
+                f"{n_empty:,} of {pluralize(len(recommendations), 'history')} without a recommendation: no item that "
+                f"may be recommended is left{advice}"
+            )
         return recommendations
+
+    def knows(self, items: Sequence[Any]) -> Bools:
+        """Return for each of `items` whether the model knows it, as an array of NumPy."""
+        return self.ids.indices(checked_items("items", items, "model.knows({})")) != NO_ITEM
 
     def rules(self, *, where: str | None = None, at_most: int | None = None, per: str | None = None) -> Rules:
         """Return rules for `recommend` and `similar`: `where` is true, in SQL, and `at_most` items `per` value.
@@ -87,9 +116,9 @@ class Recommender:
     def recommend_in_parts(
         self, parts: Iterable[Sequence[History]], k: int = 10, *, leave_out_seen: bool | None = None,
         allow: Collection[Any] | None = None, deny: Collection[Any] = (), rules: Rules = NO_RULES,
-    ) -> Iterator[list[list[Recommendation]]]:  # fmt: skip
-        """Yield the recommendations for each part, like `recommend`, with the warnings at the end."""
-        _check(k)
+    ) -> Iterator[list[Recommendations]]:  # fmt: skip
+        """Yield the recommendations for each part, like `recommend`, and warn at the end, not of empty lists."""
+        k = checked_k(k)
         self.require_histories()
         leave_out = self.leaves_out_seen if leave_out_seen is None else leave_out_seen
         hidden_items, unknown = self._hidden(allow, deny, rules), UnknownItems()
@@ -97,9 +126,9 @@ class Recommender:
         shown = _Shown.of(self.network.item_vectors, hidden_items, rules)
         n_histories = n_empty = 0
         for part in parts:
-            known = self._known(part, unknown)
+            known = self._known(checked_histories(part, "recommend"), unknown)
             n_histories, n_empty = n_histories + len(known), n_empty + sum(not len(history) for history in known)
-            found: list[list[Recommendation]] = []
+            found: list[Recommendations] = []
             for rows in chunks(len(known), BATCH):
                 if queries := [history for history in known[rows] if len(history)]:
                     seen = [history.items for history in queries] if leave_out else []
@@ -108,17 +137,17 @@ class Recommender:
             yield [next(results) if len(history) else popular() for history in known]
         unknown.warn()
         if n_empty:
-            logger.warning(
+            warn(
                 f"{n_empty:,} of {pluralize(n_histories, 'history')} have no item that the model knows: the most "
                 "popular items are recommended"
             )
 
-    def similar(self, items: Sequence[Any], k: int = 10, *, rules: Rules = NO_RULES) -> list[list[Recommendation]]:
+    def similar(self, items: Sequence[Any], k: int = 10, *, rules: Rules = NO_RULES) -> list[Recommendations]:
         """Return the `k` items nearest to each of `items` by cosine similarity, by the rules, without the item itself.
 
         Raises `DataError` for an item that the model does not know.
         """
-        _check(k)
+        k, items = checked_k(k), checked_items("items", items, "model.similar({})")
         indices = self.ids.indices(items)
         if unknown := [item for item, index in zip(items, indices, strict=True) if index == NO_ITEM]:
             raise DataError(f"{unknown[0]}: the model does not know this item; expected: an id as in the interactions")
@@ -126,10 +155,44 @@ class Recommender:
         shown = _Shown.of(vectors, self._hidden(None, (), rules), rules)
         return self._named(*shown.best(vectors[torch.from_numpy(indices)], k, [*indices[:, None]]))
 
+    def users_for(
+        self, item: Any, k: int = 100, *, histories: Iterable[Histories] | None = None, leave_out_seen: bool = True
+    ) -> list[UserScore]:
+        """Return the `k` users whom the model gives `item` with the largest share, the best first.
+
+        The score is log softmax: the logarithm of the share of `item` in what the model expects a user to take next,
+        over all items. Shares of a user sum to 1, so that they are comparable among users, whatever their activity.
+        Ties go to the first. `leave_out_seen`: users who have the item are left out. The users are those of
+        `histories`, in parts of pairs of a user and a history, by default those of the dataset; a user without an item
+        that the model knows is left out. Raises `DataError` for an unknown item, and without users.
+        """
+        k, network = checked_k(k), self.require_histories()
+        (index,) = self.ids.indices([item]).tolist()
+        if index == NO_ITEM:
+            raise DataError(f"{item}: the model does not know this item; expected: an id as in the interactions")
+        best, unknown = list[UserScore](), UnknownItems()
+        for part in self._user_histories(network) if histories is None else histories:
+            checked = checked_histories([history for _, history in part], "users_for")
+            known = zip((user for user, _ in part), self._known(checked, unknown), strict=True)
+            rows = [(user, of) for user, of in known if len(of) and not (leave_out_seen and index in of.items)]
+            for where in chunks(len(rows), BATCH):
+                shares = log_shares(self._encode([of for _, of in rows[where]]), network.item_vectors, index)
+                best += map(UserScore, (user for user, _ in rows[where]), shares.tolist())
+                best = sorted(best, key=lambda one: -one.score)[:k]  # stable
+        unknown.warn()
+        return best
+
+    def _user_histories(self, network: Network) -> Iterator[Histories]:
+        if self.dataset is None:
+            raise DataError("a model package has no users; name their dataset: load(folder, dataset=FOLDER)")
+        kinds = {"with_times": network.knows_times, "with_events": bool(network.kinds)}
+        return UserHistories(self.dataset, self.ids, **kinds).all()
+
     @torch.no_grad()
     def encode(self, histories: Sequence[History]) -> Tensor:
         """Return the hidden states [B, d] after the histories; zeros for a history without a known item."""
         self.require_histories()
+        histories = checked_histories(histories, "encode")
         width = self.network.embed_dim
         states = torch.zeros(len(histories), width)
         unknown = UnknownItems()
@@ -183,65 +246,37 @@ class Recommender:
             known_histories.append(known)
         return known_histories
 
-    def _most_popular(self, k: int, hidden: Tensor | None, rules: Rules) -> list[Recommendation]:
+    def _most_popular(self, k: int, hidden: Tensor | None, rules: Rules) -> Recommendations:
         """Return the `k` items with most training positions that are not hidden, by the rules."""
         is_hidden = None if hidden is None else hidden.numpy()
         indices = self.ids.most_popular(k if rules.groups is None else len(self.ids), is_hidden)
         if rules.groups is not None:
             indices = indices[is_within(rules.groups[indices][None], rules.at_most)[0]][:k]
-        counts, numbers = self.ids.train_counts[indices].astype(float).tolist(), indices.tolist()
-        return list(map(Recommendation, self.ids.of(numbers), self.ids.titles_of(numbers), counts))
+        counts, numbers = self.ids.train_counts, indices.tolist()
+        scores = np.log(np.maximum(counts[indices], 1) / max(1, int(counts.sum()))).tolist()
+        found = map(Recommendation, self.ids.of(numbers), self.ids.titles_of(numbers), scores)
+        return Recommendations(found, is_fallback=True)
 
     def _hidden(self, allow: Collection[Any] | None, deny: Collection[Any], rules: Rules) -> Tensor | None:
         """Return which items [V] are never recommended; None if all items may be."""
-        if allow is None and not deny:
+        denied = checked_items("deny", deny, "deny={}")
+        allowed = None if allow is None else checked_items("allow", allow, "allow={}")
+        if allowed is None and not denied:
             return None if rules.allowed is None else ~torch.from_numpy(rules.allowed)
-        hidden, unknown = torch.full((len(self.ids),), allow is not None), UnknownItems("to allow or deny")
-        for items, value in ((list(allow or ()), False), (list(deny), True)):
+        hidden, unknown = torch.full((len(self.ids),), allowed is not None), UnknownItems("to allow or deny")
+        for items, value in ((allowed or [], False), (denied, True)):
             indices = self.ids.indices(items)
             unknown.count(items, indices)
             hidden[torch.from_numpy(indices[indices != NO_ITEM])] = value
         unknown.warn()
         return hidden if rules.allowed is None else hidden | ~torch.from_numpy(rules.allowed)
 
-    def _named(self, scores: Tensor, indices: Tensor) -> list[list[Recommendation]]:
+    def _named(self, scores: Tensor, indices: Tensor) -> list[Recommendations]:
         flat = indices.flatten().tolist()
         named = list(map(Recommendation, self.ids.of(flat), self.ids.titles_of(flat), scores.flatten().tolist()))
         k = scores.shape[1]
         rows = (named[row * k : (row + 1) * k] for row in range(len(scores)))
-        return [[one for one in row if one.score > -torch.inf] for row in rows]
-
-
-def _check(k: int) -> None:
-    if k < 1:
-        raise SettingsError(f"k = {k}: must be at least 1")
-
-
-class UnknownItems:
-    """Count the items that a model does not know, for one warning that lists the first ones."""
-
-    def __init__(self, purpose: str = "") -> None:
-        self._purpose = f" {purpose}" if purpose else ""
-        self._names: dict[str, None] = {}
-        self._n, self._of = 0, 0
-
-    def count(self, items: Sequence[Any], indices: Int64s) -> None:
-        """Count the `items` without an index."""
-        self._of += len(items)
-        for place in np.flatnonzero(indices == NO_ITEM).tolist():
-            self._n += 1
-            if len(self._names) <= NAMED:
-                self._names[str(items[place])] = None
-
-    def warn(self) -> None:
-        """Log one line if there were unknown items."""
-        if self._n:
-            names = [*self._names]
-            named = ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
-            logger.warning(
-                f"{self._n:,} of {pluralize(self._of, 'item')}{self._purpose} skipped, because the "
-                f"model does not know them: {named}"
-            )
+        return [Recommendations(one for one in row if one.score > -torch.inf) for row in rows]
 
 
 class _Shown(NamedTuple):

@@ -15,6 +15,9 @@ METRIC = "HR@10"
 
 GAIN = 0.01  # smallest gain in the last quarter of the validations that counts as improving
 DROP, N_WORSE = 0.05, 5  # smallest drop below the best, and number of validations since, that count as falling
+LAST_PART = 0.25  # of the training, without an improvement, after which it counts as finished
+MANY_STEPS = 2_000  # until then, a model may not have begun to learn
+ALL_FOUND = 0.9995  # HR@10 that is shown as 1.000
 FEW_STEPS = 5  # steps per epoch
 FEW_USERS = 100  # test users
 
@@ -65,18 +68,28 @@ def verdict(report: Report) -> Verdict:
         kind = "alone" if comparison is None or comparison["kind"] not in found else _judge(comparison["interval"])
     title = found[comparison["kind"]].title if comparison and comparison["kind"] in found else ""
     values = {
-        "title": report["model"],
-        "strongest": title,
-        "comparison": comparison,
-        "reason": reason,
-        "untied": untied,
-    }
+        "title": report["model"], "strongest": title, "comparison": comparison, "reason": reason,
+        "untied": untied, "advice": advice(report),
+    }  # fmt: skip
     return Verdict(kind, sentence("verdict", kind=kind, **values))
 
 
 def _judge(interval: Sequence[float]) -> str:
     low, high = interval
     return "use" if low > 0 else "worse" if high < 0 else "equal"
+
+
+def advice(report: Report) -> str:
+    """Return what may make a model better: "longer" training, an "other" model, or "" if it finds every target.
+
+    A training has ended by itself if patience has stopped it, or if its best weights are old.
+    """
+    protocol, training = main_protocol(report), report.get("training", {})
+    if protocol and report["test"][protocol].get(METRIC, 0.0) >= ALL_FOUND:
+        return ""
+    is_old = training.get("best_epoch", 0) < (1 - LAST_PART) * training.get("epochs", 0)
+    has_ended = training.get("stopped_by") == "patience" or (is_old and training["steps"] >= MANY_STEPS)
+    return "other" if has_ended else "longer"
 
 
 def result_line(report: Report) -> str:
@@ -184,7 +197,10 @@ def _baseline_checks(report: Report) -> Iterator[Check]:
     elif comparison and comparison["kind"] in found:
         model, strongest = found[MODEL], found[comparison["kind"]]
         is_warning = comparison["interval"][0] <= 0
-        yield _check("below_baseline", is_warning, model=model, strongest=strongest, comparison=comparison)
+        yield _check(
+            "below_baseline", is_warning, model=model, strongest=strongest, comparison=comparison,
+            advice=advice(report),
+        )  # fmt: skip
 
 
 def _training_checks(report: Report, validations: Sequence[Report], n_evaluated: int) -> Iterator[Check]:

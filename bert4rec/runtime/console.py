@@ -11,6 +11,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from typing import Any, Self
 
+from bert4rec.runtime.errors import DataWarning
+
 FOR_CTRL_C = 3  # free columns after the bar: the terminal writes ^C there, which must not wrap
 COLUMNS = 80  # of a terminal of unknown width
 SECONDS_BETWEEN_BARS = 0.5
@@ -20,6 +22,7 @@ NO_BAR = "{desc}"  # figures without a bar
 
 NOISY = ("torch", "torchrec")  # loggers
 EVENTS = "BERT4REC_EVENTS"  # environment variable: set if the program that started this process reads events
+CALLED_FROM = ("bert4rec", "torch")  # packages whose lines are not those of a caller; torch has decorators
 EVENT = "\x1e"  # start of an event line: JSON text sequences, RFC 7464
 
 logger = logging.getLogger(__name__)
@@ -37,6 +40,20 @@ def log_to_terminal(*, is_shown: bool = True, stream: str = "stdout", outlives_r
     package.handlers = [_Terminal(stream, outlives_reader)]
     package.setLevel(logging.INFO if is_shown else logging.CRITICAL)
     package.propagate = False  # libraries add a handler to the root logger, which would repeat every line
+
+
+def warn(message: str) -> None:
+    """Show one warning: as a line of the log if it goes to the terminal, else as a `DataWarning` at the caller's line.
+
+    The caller is the first function outside of the package.
+    """
+    if any(isinstance(handler, _Terminal) for handler in logging.getLogger("bert4rec").handlers):
+        logger.warning(message)
+        return
+    frame, level = sys._getframe(1), 2  # the caller of this function
+    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in CALLED_FROM:
+        frame, level = frame.f_back, level + 1  # type: ignore[assignment]
+    warnings.warn(message, DataWarning, stacklevel=level)
 
 
 def hide_warnings() -> None:

@@ -30,6 +30,10 @@ class DataError(UserError):
     """An input or a dataset folder that cannot be used."""
 
 
+class DataWarning(UserWarning):
+    """A part of the input of a call that was not used, or that has no result of its own."""
+
+
 class ColumnUnknownError(DataError):
     """A column that must be named: the `field` (user or item), and the `columns` to choose from."""
 

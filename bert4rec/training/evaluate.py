@@ -16,7 +16,7 @@ from bert4rec.checkpoint.run_folder import REPORT, WEIGHTS, Trained
 from bert4rec.checkpoint.store import verify
 from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
 from bert4rec.config.tables import Config
-from bert4rec.dataset.format import METADATA, NO_ITEM
+from bert4rec.dataset.format import METADATA, NO_ITEM, TEST
 from bert4rec.dataset.reader import Dataset, Sizes, open_dataset, problem_of, read_metadata, require_kinds
 from bert4rec.evaluation.evaluator import EVALUATED, Evaluator
 from bert4rec.evaluation.scorers import KnownItems
@@ -28,12 +28,20 @@ from bert4rec.report.figures import common_figures, differences, write_json
 from bert4rec.report.results_folder import ResultsFolder
 from bert4rec.runtime.collectives import StepSync, on_rank_zero
 from bert4rec.runtime.console import ProgressBar
-from bert4rec.runtime.errors import DataError, Interrupted, RunInterruptedError, format_duration, pluralize
+from bert4rec.runtime.errors import (
+    DataError,
+    Interrupted,
+    RunInterruptedError,
+    SettingsError,
+    format_duration,
+    pluralize,
+)  # fmt: skip
 from bert4rec.runtime.processes import Processes, process_group, rendezvous, this_process
 from bert4rec.runtime.signals import Interruption
 from bert4rec.sharding.plan import summary
 from bert4rec.training.agreement import CommonFacts, environment_facts, preflight
 from bert4rec.training.build import build_model, make_evaluator, plan_of_all, require_features, resolved
+from bert4rec.training.list_files import LENGTH, write_lists
 from bert4rec.training.results import EvaluationResult, evaluate_model, make_report
 
 logger = logging.getLogger(__name__)
@@ -47,17 +55,22 @@ class Evaluation:
     folder: Path | None
 
 
-def evaluate(config: Config, trained: Trained, output: Path) -> Evaluation:
+def evaluate(config: Config, trained: Trained, output: Path, *, lists: str = "") -> Evaluation:
     """Evaluate `trained` weights, write the results to `output`, or to `output`-2, -3, … if it exists, and return them.
 
-    Every rank of the launch calls this. Raises `UserError`.
+    `lists` is the format of the file with the list of each test user, "" for none. Every rank of the launch calls
+    this. Raises `UserError`.
     """
+    if lists and "full" not in config.evaluation.protocols:
+        raise SettingsError(
+            f'--lists={lists}: needs "full" in evaluation.protocols, the ranking of the whole catalogue'
+        )
     store, rank, world_size = rendezvous()
     world, dataset, known = preflight(store, rank, world_size, lambda: _prepare(config, trained, store))
     training = config.training
     with process_group(world, store, deterministic=training.deterministic, precision=training.precision):
         # The model lives in this call only, so that its shards are gone when the process group ends.
-        return _complete(config, trained, world, dataset, known, output)
+        return _complete(config, trained, world, dataset, known, output, lists)
 
 
 def load_weights(trained: Trained, model: nn.Module) -> None:
@@ -142,8 +155,9 @@ def _own_ids(trained: Trained) -> ItemIds | None:
 
 
 def _complete(
-    config: Config, trained: Trained, world: Processes, dataset: Dataset, known: KnownItems | None, output: Path
-) -> Evaluation:
+    config: Config, trained: Trained, world: Processes, dataset: Dataset, known: KnownItems | None, output: Path,
+    lists: str,
+) -> Evaluation:  # fmt: skip
     config = resolved(config, world, dataset)
     features = _features(trained, dataset)
     feature_sizes = features.sizes if features else None
@@ -152,7 +166,8 @@ def _complete(
     logger.info(summary(plan))
     logger.info(f"weights: {trained.folder}; dataset: {dataset.folder}")
     model = build_model(config, world, plan, features)
-    evaluator = replace(make_evaluator(config, world, dataset, features), known_items=known)
+    evaluator = make_evaluator(config, world, dataset, features)
+    evaluator = replace(evaluator, known_items=known, n_listed=LENGTH if lists else 0)
     load_weights(trained, model)
     held_out = evaluator.held_out()
     on_rank_zero(lambda: _try(output))  # fail before the work, not after it
@@ -164,7 +179,7 @@ def _complete(
         folder = None
         if world.is_rank_zero:
             with interruption.busy():
-                folder = _write(output, evaluator, report, result)
+                folder = _write(output, evaluator, report, result, lists)
             _compare(report, trained)
         return Evaluation(report, folder)
 
@@ -243,11 +258,13 @@ def _try(output: Path) -> None:
         pass
 
 
-def _write(output: Path, evaluator: Evaluator, report: Mapping[str, Any], result: EvaluationResult) -> Path:
+def _write(output: Path, evaluator: Evaluator, report: Mapping[str, Any], result: EvaluationResult, lists: str) -> Path:
     """Write the results, and return their folder."""
     try:
         with ResultsFolder(output) as results:
             evaluator.write_ranks(results.unfinished, result.ranks, result.held_out)
+            if lists and TEST in result.ranks:
+                write_lists(results.unfinished, lists, evaluator.dataset, result.ranks[TEST])
             write_json(results.unfinished / REPORT, report)
             return results.finish()
     except OSError as error:

@@ -4,6 +4,7 @@ import io
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +16,7 @@ from bert4rec.commands import history_files as module
 from bert4rec.commands.history_files import read_histories, writer
 from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.inference.histories import TimedHistory
-from bert4rec.inference.recommender import Recommendation
+from bert4rec.inference.recommender import Recommendation, Recommendations
 from bert4rec.prepare import sources
 from bert4rec.prepare.sources import open_histories
 from bert4rec.runtime.errors import DataError
@@ -144,15 +145,20 @@ def test_a_file_that_cannot_be_read_is_named_in_one_line(
 
 
 PARTS = [
-    [("u", [Recommendation("a", "Alien, the", 2.5), Recommendation("b", "", 1.25)])],
-    [("v", []), ("w", [Recommendation("a", "Alien, the", -0.5)])],
+    [("u", Recommendations([Recommendation("a", "Alien, the", 2.5), Recommendation("b", "", 1.25)]))],
+    [("v", Recommendations())],
+    [("w", Recommendations([Recommendation("a", "Alien, the", -0.5)], is_fallback=True))],
 ]
 LINES = [
     {"user": "u", "items": ["a", "b"], "titles": ["Alien, the", ""], "scores": [2.5, 1.25]},
     {"user": "v", "items": [], "scores": []},
-    {"user": "w", "items": ["a"], "titles": ["Alien, the"], "scores": [-0.5]},
+    {"user": "w", "items": ["a"], "titles": ["Alien, the"], "scores": [-0.5], "fallback": True},
 ]
-CSV = 'user,rank,item,title,score\nu,1,a,"Alien, the",2.500000\nu,2,b,,1.250000\nw,1,a,"Alien, the",-0.500000\n'
+CSV = """user,rank,item,title,score,fallback
+u,1,a,"Alien, the",2.500000,false
+u,2,b,,1.250000,false
+w,1,a,"Alien, the",-0.500000,true
+"""
 
 
 def test_recommendations_are_written_in_every_form(tmp_path: Path) -> None:
@@ -162,9 +168,23 @@ def test_recommendations_are_written_in_every_form(tmp_path: Path) -> None:
                 write(part)
     assert [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()] == LINES
     assert (tmp_path / "x.csv").read_text() == CSV
-    rows = [("u", 1, "a", "Alien, the", 2.5), ("u", 2, "b", "", 1.25), ("w", 1, "a", "Alien, the", -0.5)]
-    names = ("user", "rank", "item", "title", "score")
+    rows = [
+        ("u", 1, "a", "Alien, the", 2.5, False), ("u", 2, "b", "", 1.25, False),
+        ("w", 1, "a", "Alien, the", -0.5, True),
+    ]  # fmt: skip
+    names = ("user", "rank", "item", "title", "score", "fallback")
     assert pq.read_table(tmp_path / "x.parquet").to_pylist() == [dict(zip(names, row, strict=True)) for row in rows]
+
+
+@pytest.mark.parametrize("parts", [[], [[("v", Recommendations())]], [[("v", Recommendations())]] * 2])
+def test_without_a_recommendation_a_table_has_its_columns_and_no_rows(tmp_path: Path, parts: list[Any]) -> None:
+    for ending in ("csv", "parquet"):
+        with writer(tmp_path / f"x.{ending}") as write:
+            for part in parts:
+                write(part)
+    assert (tmp_path / "x.csv").read_text() == CSV.splitlines(keepends=True)[0]
+    table = pq.read_table(tmp_path / "x.parquet")
+    assert (table.num_rows, ",".join(table.column_names)) == (0, CSV.splitlines()[0])
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.csv", "x.parquet"])

@@ -80,6 +80,52 @@ def test_who_is_unknown_gets_the_most_popular_items(made: Path, capsys: Capture,
     assert printed.err.splitlines()[-1].startswith("warning: 1 of 1 history")
 
 
+def test_who_has_everything_is_counted_and_named(log_config: Settings, tmp_path: Path, capsys: Capture) -> None:
+    """The users d and f have all eight items."""
+    folder = run(log_config(**{"training.n_epochs": 1}))
+    for name in ("x.jsonl", "x.csv", "x.parquet"):
+        capsys.readouterr()
+        assert main(["recommend", str(folder), "--all", "--seen=leave-out", f"--output={tmp_path / name}"]) == 0
+        warning = capsys.readouterr().err.splitlines()[-1]
+        assert warning.startswith("warning: 2 of 6 users without a recommendation")
+        assert [part in warning for part in ("(d, f)", "--seen=keep")] == [True, True]
+    lines = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
+    assert [line["user"] for line in lines if not line["items"]] == ["d", "f"]
+    rows = pq.read_table(tmp_path / "x.parquet").to_pylist()
+    assert {row["user"] for row in rows} == {"a", "b", "c", "e"} == {
+        line.split(",")[0] for line in (tmp_path / "x.csv").read_text().splitlines()[1:]
+    }  # fmt: skip
+    assert main(["recommend", str(folder), "--all", "--seen=keep", f"--output={tmp_path / 'x.csv'}"]) == 0
+    written = capsys.readouterr().err
+    assert ("without" in written, "the file of before is replaced" in written) == (False, True)
+
+
+def test_the_users_for_an_item(made: Path, tmp_path: Path, capsys: Capture) -> None:
+    best = load(made).users_for(1, 5)
+    capsys.readouterr()
+    assert main(["recommend", str(made), "--for-item=1", "--top=5"]) == 0
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [
+        [str(rank), str(one.user)] for rank, one in enumerate(best, 1)
+    ]
+    for name in ("x.jsonl", "x.csv", "x.parquet"):
+        assert main(["recommend", str(made), "--for-item=1", "--top=5", f"--output={tmp_path / name}"]) == 0
+    line = json.loads((tmp_path / "x.jsonl").read_text())
+    assert (line["item"], line["users"]) == (1, [one.user for one in best])
+    rows = pq.read_table(tmp_path / "x.parquet").to_pylist()
+    assert [(row["item"], row["rank"], row["user"]) for row in rows] == [
+        (1, rank, one.user) for rank, one in enumerate(best, 1)
+    ]
+    assert (tmp_path / "x.csv").read_text().splitlines()[:2] == [
+        "item,rank,user,score", f"1,1,{best[0].user},{best[0].score:.6f}",
+    ]  # fmt: skip
+    everybody = load(made).users_for(1, 100, leave_out_seen=False)
+    assert (len(everybody), {*best} <= {*everybody}) == (60, True)
+    capsys.readouterr()
+    for wrong in (["--for-item=nothing"], ["--for-item=1", "--where=item = 1"], ["--for-item=1", "--all"]):
+        assert main(["recommend", str(made), *wrong]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_progress_is_shown_on_the_way(made: Path, tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setattr("bert4rec.runtime.console.SECONDS_BETWEEN_LINES", 0.0)
     monkeypatch.setattr("bert4rec.inference.histories.AT_ONCE", 40)

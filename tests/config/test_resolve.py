@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from bert4rec.config.kinds import SHARDING_TYPES, supports_column_sharding
 from bert4rec.config.load import load_config, with_changes
 from bert4rec.config.resolve import Facts, choices, resolve, slow_settings
 from bert4rec.runtime.errors import SettingsError
@@ -23,6 +24,9 @@ BATCHES_OF_8 = {"training.per_device_train_batch_size": 8}
         ("dmp", "cpu", {"training.loss": "gbce"}, "rowwise_adagrad", 0.02),
         ("dmp", "cpu", {"parallelism.sharding_type": "table_wise"}, "rowwise_adagrad", 0.02),
         ("dmp", "cpu", {"model.head": "linear"}, "rowwise_adagrad", 0.02),
+        ("dmp", "cpu", {"parallelism.sharding_type": "column_wise"}, "adagrad", 0.02),
+        ("dmp", "cuda", {"parallelism.sharding_type": "column_wise"}, "adam", 0.003),
+        ("ddp", "cpu", {"parallelism.sharding_type": "column_wise"}, "adam", 0.003),
     ],
 )
 def test_auto_is_adam_unless_fbgemm_updates_the_table_on_cpu(
@@ -148,9 +152,14 @@ def test_tables_in_host_memory_need_gpus() -> None:
         resolve(config, "cpu", Facts(100))
 
 
-def test_what_auto_becomes_must_fit_the_sharding() -> None:
-    with pytest.raises(SettingsError, match='sparse_optimizer = "rowwise_adagrad": '):
-        resolve(load_config(None, {"parallelism.sharding_type": "column_wise"}), "cpu", Facts(100))
+@pytest.mark.parametrize("mode", ["dmp", "ddp"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("loss", ["auto", "softmax", "gbce"])
+@pytest.mark.parametrize("sharding_type", SHARDING_TYPES)
+def test_no_auto_becomes_what_the_sharding_refuses(mode: str, device: str, loss: str, sharding_type: str) -> None:
+    changes = {"parallelism.mode": mode, "parallelism.sharding_type": sharding_type, "training.loss": loss}
+    found = resolve(load_config(None, changes), device, Facts(100)).parallelism
+    assert mode == "ddp" or supports_column_sharding(found.sparse_optimizer, sharding_type)
 
 
 def test_rows_of_half_precision_are_for_updates_by_fbgemm() -> None:

@@ -92,7 +92,8 @@ def test_it_recommends_what_its_run_recommends_without_torchrec(made: Path, pack
         f"print([[one.item for one in row] for row in model.recommend({HISTORIES}, 5)]); "
         "print(model.items.ids[:3], tuple(model.items.vectors.shape))"
     )
-    ran = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=True)
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert (ran.stderr.count("DataWarning: 1 of "), ran.stderr.count("Warning: ")) == (2, 2)  # no library warns
     model = load(made)
     wanted = [[one.item for one in row] for row in model.recommend(HISTORIES, 5)]
     assert ran.stdout == f"{wanted}\n{model.items.ids[:3]} {tuple(model.items.vectors.shape)}\n"

@@ -89,7 +89,8 @@ def test_a_history_without_a_known_item_gets_the_most_popular_items(capsys: pyte
     recommender = by_hand()
     found = recommender.recommend([["y", "a"], ["y"], ["c", "x"], []], 3)
     assert items(found) == [["b", "d", "c"], ["c", "b", "d"], ["d", "b", "a"], ["c", "b", "d"]]
-    assert found[1][0] == Recommendation("c", "Amélie", 9.0)
+    assert found[1][0] == Recommendation("c", "Amélie", pytest.approx(np.log(9 / 22)))
+    assert [one.is_fallback for one in found] == [False, True, False, True]
     unknown, empty = capsys.readouterr().out.splitlines()
     assert (unknown.startswith("warning: 3 of 5 items"), unknown.endswith(" y, x")) == (True, True)
     assert empty.startswith("warning: 2 of 4 histories")

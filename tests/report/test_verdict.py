@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bert4rec.report.summary import verdict
+from bert4rec.report.summary import advice, verdict
 
 DUPLICATES = {"name": "duplicates", "text": "8 % of the rows repeat the row before", "is_damage": True}
 
@@ -41,3 +41,26 @@ def test_what_to_do(found: dict[str, Any], kind: str, words: list[str]) -> None:
     result = verdict(found)
     assert result.kind == kind
     assert all(word in result.text for word in words)
+
+
+@pytest.mark.parametrize(
+    ("hits", "training", "helps"),
+    [
+        (0.3, {}, "longer"),
+        (0.3, {"stopped_by": "n_epochs", "epochs": 40, "best_epoch": 40, "steps": 9_000}, "longer"),
+        (0.3, {"stopped_by": "n_epochs", "epochs": 40, "best_epoch": 9, "steps": 900}, "longer"),  # it may still begin
+        (0.3, {"stopped_by": "n_epochs", "epochs": 40, "best_epoch": 9, "steps": 9_000}, "other"),
+        (0.3, {"stopped_by": "max_minutes", "epochs": 40, "best_epoch": 38, "steps": 9_000}, "longer"),
+        (0.3, {"stopped_by": "patience", "epochs": 40, "best_epoch": 30, "steps": 900}, "other"),
+        (1.0, {"stopped_by": "n_epochs", "epochs": 40, "best_epoch": 40, "steps": 900}, ""),
+    ],
+)
+@pytest.mark.parametrize("interval", [(-0.01, 0.03), (-0.03, -0.01)])
+def test_longer_training_is_advised_only_where_it_may_help(
+    hits: float, training: dict[str, Any], helps: str, interval: tuple[float, float]
+) -> None:
+    found = report(interval) | {"training": training, "kind": "sasrec"}
+    found["test"]["full"]["HR@10"] = hits
+    text = verdict(found).text
+    assert advice(found) == helps
+    assert ["Train longer" in text, "another model" in text] == [helps == "longer", helps == "other"]

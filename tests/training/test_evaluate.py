@@ -1,5 +1,6 @@
 """An evaluation gives the figures of the run's report, exactly, however the model is placed; and the ranks of all."""
 
+import csv
 import json
 import logging
 import shutil
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import preprocessing
+from bert4rec import load
 from bert4rec.checkpoint.run_folder import find_trained
 from bert4rec.commands.evaluate import settings_of
 from bert4rec.evaluation import ranker
@@ -22,7 +24,7 @@ from bert4rec.runtime.errors import DataError, Interrupted, SettingsError, UserE
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.training.evaluate import Evaluation, evaluate
 from bert4rec.training.run import run
-from tests.conftest import SMALL, leave_group
+from tests.conftest import LOG, SMALL, leave_group
 from tests.fixture_types import Patch, Settings
 from tests.folders import remove_targets
 from tests.processes import jobs
@@ -213,3 +215,46 @@ def test_settings_that_an_evaluation_cannot_change(whole: Path) -> None:
     config = (whole / "config.toml").read_text()
     (whole / "config.toml").write_text(config.replace("embed_dim = 16", "embed_dim = 32"))
     assert settings_of(trained, []).model.embed_dim == 16  # that of the weights
+
+
+@pytest.mark.parametrize("seen", ["leave_out", "keep"])
+def test_the_lists_of_all_test_users_have_the_hits_of_the_report(
+    log_config: Settings, tmp_path: Path, seen: str
+) -> None:
+    """And the lists are those of `recommend` for the histories before the targets."""
+    folder = run(log_config(**{"training.n_epochs": 1}))
+    trained, ks = find_trained(folder), [1, 3, 10]
+    options = [f"--evaluation.seen_items={seen}", "--evaluation.ks=[1, 3, 10]"]
+    files = {}
+    for form in ("csv", "jsonl", "parquet"):
+        evaluation = evaluate(settings_of(trained, options), trained, tmp_path / form, lists=form)
+        assert evaluation.folder is not None
+        files[form] = evaluation.folder / f"lists-test.{form}"
+        leave_group()
+    rows = [json.loads(line) for line in files["jsonl"].read_text().splitlines()]
+    assert rows == pq.read_table(files["parquet"]).to_pylist()
+    figures = evaluation.report["test"]["full"]
+    for k in ks:
+        hits = [row["target"] in row["items"][:k] for row in rows]
+        assert sum(hits) / len(rows) == figures[f"HR@{k}"]
+        assert hits == [row["rank"] is not None and row["rank"] <= k for row in rows]
+    ranks = pq.read_table(evaluation.folder / "ranks-test.parquet")
+    assert [row["rank"] or 0 for row in rows] == ranks["full"].to_pylist()
+    assert [row["user"] for row in rows] == ranks["original_user"].to_pylist()
+    table = list(csv.DictReader(files["csv"].open()))
+    assert [[line[f"item_{n}"] for n in range(1, 11) if line[f"item_{n}"]] for line in table] == [
+        list(map(str, row["items"])) for row in rows
+    ]
+    model = load(folder)
+    for row in rows:
+        assert row["scores"] == sorted(row["scores"], reverse=True)
+        (best,) = model.recommend([LOG[row["user"]][:-1]], 10, leave_out_seen=seen == "leave_out")
+        if seen == "keep" or row["rank"]:
+            assert [one.item for one in best] == row["items"]
+            assert [one.score for one in best] == pytest.approx(row["scores"], abs=1e-5)
+
+
+def test_lists_need_the_full_catalogue(made: Path, tmp_path: Path) -> None:
+    trained = find_trained(made)
+    with pytest.raises(SettingsError, match="--lists=csv: needs"):
+        evaluate(settings_of(trained, ['--evaluation.protocols=["popular"]']), trained, tmp_path / "x", lists="csv")

@@ -1,0 +1,137 @@
+"""Check what a call of a `Recommender` is given: lists where lists are expected, and items that the model knows."""
+
+import operator
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from numbers import Number
+from typing import Any
+
+import numpy as np
+
+from bert4rec.dataset.format import NO_ITEM
+from bert4rec.inference.histories import History, TimedHistory, items_of
+from bert4rec.runtime.arrays import Int64s
+from bert4rec.runtime.console import warn
+from bert4rec.runtime.errors import DataError, SettingsError, pluralize
+
+NAMED = 3  # number of unknown items to list in a warning
+LONGEST = 60  # characters of a value in a message
+FROM_A_FRAME = (
+    'with Polars frame.group_by("user", maintain_order=True).agg("item")["item"].to_list(), with pandas '
+    'frame.groupby("user")["item"].agg(list).tolist()'
+)
+
+
+def checked_k(k: Any) -> int:
+    """Return `k`, a whole number of Python, NumPy or torch. Raises `SettingsError` for anything else, and below 1."""
+    try:
+        number = 0 if isinstance(k, bool) else operator.index(k)
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise SettingsError(f"k = {_shown(k)}: must be a whole number, at least 1")
+    return number
+
+
+def checked_items(name: str, items: Any, call: str) -> list[Any]:
+    """Return `items` as a list. Raises `DataError`, with the right `call`, if they are one item or a table.
+
+    >>> checked_items("allow", {"A": 1}.keys(), "allow={}")
+    ['A']
+    >>> checked_items("allow", "A0305", "allow={}")
+    Traceback (most recent call last):
+    bert4rec.runtime.errors.DataError: allow = 'A0305': expected a list of items; type allow=['A0305']
+    """
+    if is_one_value(items):
+        raise DataError(f"{name} = {_shown(items)}: expected a list of items; type {call.format(f'[{_shown(items)}]')}")
+    if _is_table(items) or items is None:
+        raise DataError(f"{name}: expected a list of items, not a {type(items).__name__}; type {call.format('[…]')}")
+    return _as_list(items)
+
+
+def checked_histories(histories: Any, function: str) -> Sequence[History]:
+    """Return `histories`, each a list of items or a `TimedHistory`.
+
+    Raises `DataError`, with the right call of `function`, for one history instead of a list of them, and for a table.
+    """
+    if isinstance(histories, TimedHistory):
+        raise DataError(
+            f"histories: expected a list of histories, not one; type model.{function}([TimedHistory(items, times)])"
+        )
+    if is_one_value(histories):
+        right = f"model.{function}([[{_shown(histories)}]])"
+        raise DataError(f"histories = {_shown(histories)}: expected a list of histories, each a list; type {right}")
+    if _is_table(histories) or histories is None:
+        raise DataError(
+            f"histories: expected a list of histories, not a {type(histories).__name__}; each history is a list of "
+            f"items, the oldest first: {FROM_A_FRAME}"
+        )
+    return [_checked_history(history, histories, function) for history in _as_list(histories)]
+
+
+def _checked_history(history: Any, histories: Any, function: str) -> History:
+    items = items_of(history)
+    if is_one_value(items) and isinstance(history, TimedHistory):
+        right = f"TimedHistory([{_shown(items)}], [time])"
+        raise DataError(f"the items of a history are {_shown(items)}: expected a list of items; type {right}")
+    if is_one_value(items):
+        one = _as_list(histories)
+        right = f"model.{function}([{_shown(one)}])" if all(map(is_one_value, one)) else f"[{_shown(items)}]"
+        raise DataError(
+            f"a history is {_shown(items)}: expected a list of histories, each a list of items; type {right}"
+        )
+    if items is None or isinstance(items, set | frozenset) or _is_table(items):
+        raise DataError(f"a history is a {type(items).__name__}: expected a list of items, the oldest first")
+    if isinstance(history, TimedHistory):
+        return history if isinstance(items, list | tuple) else history._replace(items=_as_list(items))
+    return items if isinstance(items, list | tuple) else _as_list(items)
+
+
+def is_one_value(value: Any) -> bool:
+    """Return whether `value` is text or a number, not a list; an array without dimensions is a number."""
+    return isinstance(value, str | bytes | bytearray | Number | np.generic) or getattr(value, "ndim", 1) == 0
+
+
+def _is_table(value: Any) -> bool:
+    """Return whether `value` is a frame, a table or a mapping, whose elements are the names of its columns."""
+    return isinstance(value, Mapping) or hasattr(value, "columns")
+
+
+def _as_list(values: Iterable[Any]) -> list[Any]:
+    """Return a list; arrays and series become values of Python."""
+    try:
+        return list(values.tolist() if isinstance(values, np.ndarray) else values)
+    except TypeError:
+        raise DataError(f"{_shown(values)}: expected a list, not a {type(values).__name__}") from None
+
+
+def _shown(value: Any) -> str:
+    text = repr(value.item() if isinstance(value, np.generic) else value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+class UnknownItems:
+    """Count the items that a model does not know, for one warning that lists the first ones."""
+
+    def __init__(self, purpose: str = "") -> None:
+        self._purpose = f" {purpose}" if purpose else ""
+        self._names: dict[str, None] = {}
+        self._n, self._of = 0, 0
+
+    def count(self, items: Collection[Any], indices: Int64s) -> None:
+        """Count the `items` without an index."""
+        self._of += len(items)
+        listed = items if isinstance(items, Sequence) else list(items)
+        for place in np.flatnonzero(indices == NO_ITEM).tolist():
+            self._n += 1
+            if len(self._names) <= NAMED:
+                self._names[str(listed[place])] = None
+
+    def warn(self) -> None:
+        """Warn once if there were unknown items."""
+        if self._n:
+            names = [*self._names]
+            named = ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
+            warn(
+                f"{self._n:,} of {pluralize(self._of, 'item')}{self._purpose} skipped, because the "
+                f"model does not know them: {named}"
+            )

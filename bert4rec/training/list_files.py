@@ -1,0 +1,85 @@
+"""Write the list of each test user beside the actual item: `lists-test` as CSV, JSON lines or Parquet."""
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bert4rec.dataset.format import NO_ITEM, TEST, USERS, one_array
+from bert4rec.dataset.reader import Dataset
+from bert4rec.evaluation.batches import chunks
+from bert4rec.evaluation.intervals import Ranking
+from bert4rec.evaluation.metrics import MISSED
+from bert4rec.inference.histories import ItemIds
+
+LENGTH = 10  # items of a list
+ROWS_AT_ONCE = 16_384
+
+
+def write_lists(folder: Path, form: str, dataset: Dataset, ranking: Ranking) -> None:
+    """Write `lists-test.FORM` into `folder`: a row for each test user, in the order of `ranks-test.parquet`.
+
+    A row has the `user`, the `target`, its `rank` in the full catalogue (null if it is missed), and the best items,
+    best first, with their scores and, if the items have any, titles. Raises `OSError`.
+    """
+    parts = _parts(dataset, ranking)
+    path = folder / f"lists-{TEST}.{form}"
+    if form == "parquet":
+        first = next(parts)
+        with pq.ParquetWriter(path, first.schema) as writer:
+            writer.write_table(first)
+            for part in parts:
+                writer.write_table(part)
+        return
+    with path.open("w", newline="", encoding="utf-8") as file:
+        if form == "jsonl":
+            for part in parts:
+                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in part.to_pylist())
+            return
+        lines = csv.writer(file, lineterminator="\n")
+        for number, part in enumerate(parts):
+            if not number:
+                lines.writerow(_header(part.column_names))
+            lines.writerows(_wide(row) for row in part.to_pylist())
+
+
+def _parts(dataset: Dataset, ranking: Ranking) -> Iterator[pa.Table]:
+    lists, split, ids = ranking.lists, dataset.splits[TEST], ItemIds.read(dataset.folder)
+    assert lists is not None, "the full catalogue was ranked"
+    users = pq.read_table(dataset.folder / USERS, columns=["user", "original"]).sort_by("user")
+    names, ranks = one_array(users["original"]), ranking.ranks["full"]
+    for rows in chunks(len(split), ROWS_AT_ONCE):
+        targets = split.targets(np.arange(rows.start, rows.stop)).tolist()
+        is_item = lists.kept_items[rows] != NO_ITEM
+        items, scores = lists.kept_items[rows][is_item].tolist(), lists.kept_scores[rows][is_item]
+        ends = pa.array([0, *is_item.sum(1).cumsum().tolist()], pa.int32())
+        columns: dict[str, Any] = {"user": names.take(pa.array(split.users[rows])), "target": ids.of(targets)}
+        if ids.titles is not None:
+            columns["target_title"] = ids.titles_of(targets)
+        columns["rank"] = pa.array(ranks[rows], pa.int32(), mask=ranks[rows] == MISSED)
+        columns["items"] = pa.ListArray.from_arrays(ends, ids.originals.take(pa.array(items, pa.int64())))
+        if ids.titles is not None:
+            columns["titles"] = pa.ListArray.from_arrays(ends, pa.array(ids.titles_of(items), pa.string()))
+        columns["scores"] = pa.ListArray.from_arrays(ends, pa.array(scores, pa.float64()))
+        yield pa.table(columns)
+
+
+def _header(names: list[str]) -> list[str]:
+    """Return the columns of the CSV file: item_1, item_2, … for `items`."""
+    wide = {"items", "titles", "scores"}
+    return [
+        column
+        for name in names
+        for column in ([f"{name[:-1]}_{n}" for n in range(1, LENGTH + 1)] if name in wide else [name])
+    ]
+
+
+def _wide(row: dict[str, Any]) -> list[Any]:
+    """Return a row of the CSV file; a list that is shorter leaves cells empty."""
+    values = (value + [None] * (LENGTH - len(value)) if isinstance(value, list) else [value] for value in row.values())
+    return [cell for cells in values for cell in cells]
