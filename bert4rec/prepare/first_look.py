@@ -1,8 +1,9 @@
 """Look at the first rows before all rows are read: show their values, and warn of what looks wrong."""
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -11,7 +12,7 @@ from bert4rec.prepare.columns import NEARLY_ALL, are_columns_swapped, find_excel
 from bert4rec.prepare.sources import Interactions
 from bert4rec.prepare.tables import FIRST_ROWS
 from bert4rec.prepare.times import YEAR, moment
-from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.errors import DataError, pluralize
 
 SHOWN = ("user", "item", "time", "rating", "event", "title")
 SHOWN_ROWS = 3
@@ -24,7 +25,7 @@ def first_look(interactions: Interactions) -> tuple[list[str], list[str]]:
     Raises `DataError` for times that are Excel day numbers.
     """
     rows, source = first_rows(interactions), interactions.source
-    warnings: list[str] = []
+    warnings = [*_skipped_warnings(interactions.skipped)]
     if source.form == "table":
         _refuse_excel_days(interactions)
         warnings += [*_order_warnings(interactions), *_name_warnings(interactions)]
@@ -46,6 +47,12 @@ def first_of_other_columns(interactions: Interactions) -> pl.DataFrame:
     present, named = interactions.open(interactions.files[0]).columns, interactions.columns.values()
     others = [name for name, is_field in present.items() if is_field and name not in named]
     return interactions.first_of({name: name for name in others}) if others else pl.DataFrame()
+
+
+def _skipped_warnings(skipped: Sequence[Path]) -> Iterator[str]:
+    if skipped:
+        names = ", ".join(str(file) for file in skipped[:SHOWN_ROWS]) + (", …" if len(skipped) > SHOWN_ROWS else "")
+        yield f"skipped {pluralize(len(skipped), 'file')} without rows: {names}"
 
 
 def _order_warnings(interactions: Interactions) -> Iterator[str]:

@@ -9,7 +9,16 @@ from typing import Any, Literal
 
 import polars as pl
 
-from bert4rec.config.recognition import PACKED, SUFFIXES, format_of, has_sequences, matching_files, recognize
+from bert4rec.config.recognition import (
+    PACKED,
+    SUFFIXES,
+    format_of,
+    has_rows,
+    has_sequences,
+    matching_files,
+    problem_of_path,
+    recognize,
+)
 from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.dataset.format import NO_EVENT
 from bert4rec.prepare.column_inference import columns_by_position, infer_columns
@@ -87,13 +96,14 @@ class FileSource:
     """Describe a source that reads files.
 
     `names`: names of its file in a folder, with wildcards. `form`: lines of text with known `columns` (field → name in
-    the file), sequences, or a table in any format with the columns of the settings. `separator`, `has_header`: the form
-    of its lines. `newest_first`: the order of rows without times. `is_movielens`: its folder may have files of titles.
+    the file), sequences, baskets (items alone), or a table in any format with the columns of the settings.
+    `separator`, `has_header`: the form of its lines. `newest_first`: the order of rows without times. `is_movielens`:
+    its folder may have files of titles.
     """
 
     names: tuple[str, ...]
     columns: Mapping[str, str] = field(default_factory=dict)
-    form: Literal["text", "sequences", "table"] = "text"
+    form: Literal["text", "sequences", "baskets", "table"] = "text"
     separator: str = ","
     has_header: bool = True
     newest_first: bool = False
@@ -108,7 +118,7 @@ class Interactions:
     `is_read`: Boolean; `event`: Int16), and how many of the `n_bytes` have been read so far. Reading fills `bad` (the
     unusable rows), `words` (of sequences), `titles` and `kinds` (of events, by number). Text is read `block_bytes` at a
     time. `newest_first`: the order of rows without times. `decimal_ids`: fields whose ids are whole numbers written as
-    "7.0". `only_first`: read only the first rows.
+    "7.0". `only_first`: read only the first rows. `skipped`: files without rows.
     """
 
     source: FileSource
@@ -119,6 +129,7 @@ class Interactions:
     newest_first: bool = False
     decimal_ids: Collection[str] = ()
     only_first: bool = False
+    skipped: tuple[Path, ...] = ()
     bad: BadRows = field(default_factory=BadRows)
     words: Words = field(default_factory=Words)
     titles: Distinct = field(default_factory=lambda: Distinct(title=pl.String))
@@ -170,8 +181,8 @@ class Interactions:
 
     def open(self, path: Path) -> TableFile | SequenceFile:
         """Return a reader for the file at `path`."""
-        if self.source.form == "sequences":
-            return SequenceFile(path, self.words)
+        if self.source.form in ("sequences", "baskets"):
+            return SequenceFile(path, self.words, is_basket=self.source.form == "baskets")
         if self.source.form == "table":
             return TableFile(path, format_of(path), self.source.separator, self.source.has_header)
         types = {name: NUMBERS[field] for field, name in self.columns.items()}
@@ -234,6 +245,7 @@ SOURCES = {
         ("goodreads_interactions.csv",), {"user": "user_id", "item": "book_id", "rating": "rating"}, newest_first=True
     ),
     "sequences": FileSource(("*.txt",), {"user": "user", "item": "item"}, form="sequences", has_header=False),
+    "baskets": FileSource(("*.txt", "*.dat"), {"user": "user", "item": "item"}, form="baskets", has_header=False),
     "table": FileSource(tuple(f"*{suffix}" for suffix in SUFFIXES), form="table"),
 }
 
@@ -265,7 +277,13 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, text_ids: Col
         raise DataError(
             f"data.path is empty: {download}name the file with the interactions, or the folder that holds it"
         )
-    files = _files(data.path, *source.names)
+    present = _files(data.path, *source.names)
+    has_header = data.has_header if is_table else source.has_header
+    files = tuple(file for file in present if has_rows(file, has_header=has_header))
+    if not files and format_of(present[0]) == "text":
+        place = present[0] if len(present) == 1 else data.path
+        raise DataError(f"{place}: is empty, or has a header without rows; name another file")
+    files = files or present[:1]
     if source.is_movielens and has_sequences(files[0]):
         raise DataError(
             f"{files[0]}: has lines of a user and items, not the ratings of {data.source}; read them with "
@@ -276,7 +294,8 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, text_ids: Col
     times = Times(data.time_format if is_table else unit_of_numbers(data.time_format))
     if is_table:
         source = replace(source, separator=data.separator, has_header=data.has_header)
-    interactions = Interactions(source, files, columns, times, block_bytes, newest_first)
+    skipped = tuple(file for file in present if file not in {*files}) if len(files) < len(present) else ()
+    interactions = Interactions(source, files, columns, times, block_bytes, newest_first, skipped=skipped)
     if is_table:
         interactions = replace(interactions, columns=_columns_of_table(interactions, data))
     names = [name for name in IDS if name not in text_ids] if is_table else []
@@ -391,7 +410,7 @@ def _files(path: str, *names: str) -> tuple[Path, ...]:
     try:
         place.stat()
     except OSError as error:
-        raise DataError(f"{place}: {error.strerror}; correct data.path") from None
+        raise DataError(problem_of_path(place, error)) from None
     if place.is_file():
         return (place,)
     patterns = [name + packed for name in names for packed in ("", *PACKED)]

@@ -221,8 +221,8 @@ def test_a_pattern_names_several_files_of_any_kind_in_the_order_of_their_names(t
 @pytest.mark.parametrize(
     ("names", "path", "message"),
     [
-        (["a.csv"], "b*.csv", "data.path"), (["a.csv", "b.csv"], "", "a.csv, b.csv"),
-        ([], "", "data.path"), ([], "t.csv", "No such file"),
+        (["a.csv"], "b*.csv", "pattern"), (["a.csv", "b.csv"], "", "a.csv, b.csv"),
+        ([], "", "data.path"), ([], "t.csv", "no such file"),
     ],
 )  # fmt: skip
 def test_what_is_not_there_is_refused(tmp_path: Path, names: list[str], path: str, message: str) -> None:
