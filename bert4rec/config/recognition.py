@@ -411,7 +411,7 @@ def _first_bytes(file: Path, size: int, *, unpack: bool = True) -> bytes:
         return start.removeprefix(BYTE_ORDER_MARK)
     except OSError as error:
         if error.strerror:
-            raise DataError(f"{file}: cannot be read: {error.strerror}; name a file that can be read") from None
+            raise DataError(problem_of_path(file, error)) from None
         raise DataError(f"{file}: damaged or cut off ({error}); copy the whole file again") from None
 
 

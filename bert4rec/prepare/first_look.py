@@ -12,6 +12,7 @@ from bert4rec.prepare.columns import NEARLY_ALL, are_columns_swapped, find_excel
 from bert4rec.prepare.sources import Interactions
 from bert4rec.prepare.tables import FIRST_ROWS
 from bert4rec.prepare.times import YEAR, moment
+from bert4rec.runtime.console import visible
 from bert4rec.runtime.errors import DataError, pluralize
 
 SHOWN = ("user", "item", "time", "rating", "event", "title")
@@ -100,7 +101,7 @@ def _shown(rows: pl.DataFrame, columns: Mapping[str, str]) -> Iterator[str]:
     names = [name for name in SHOWN if name in rows.columns]
     if not len(rows):
         return
-    table = [[name if columns[name] == name else f"{name} ({columns[name]})" for name in names]]
+    table = [[name if columns[name] == name else f"{name} ({visible(columns[name], keep='')})" for name in names]]
     for row in rows.select(names).head(SHOWN_ROWS).rows():
         table.append([_cell(name, value) for name, value in zip(names, row, strict=True)])
     widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
@@ -114,5 +115,5 @@ def _cell(name: str, value: Any) -> str:
         return ""
     if name == "time":
         return moment(value)
-    text = f"{value:g}" if name == "rating" else " ".join(str(value).split())
+    text = f"{value:g}" if name == "rating" else visible(" ".join(str(value).split()), keep="")
     return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…"

@@ -28,51 +28,32 @@ from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.synthetic import GENERATORS, GeneratedSource
 from bert4rec.prepare.tables import FIRST_ROWS, Part, SequenceFile, TableFile, Words
 from bert4rec.prepare.times import Times, unit_of_numbers
+from bert4rec.prepare.user_tables import id_column, read_table
 from bert4rec.runtime.errors import ColumnUnknownError, DataError
 
 MOVIELENS_FILES = ("movies.csv", "movies.dat", "u.item")
-SEPARATORS = {".dat": "::", ".item": "|"}
 
 
-def read_titles(path: str, *, beside: Path | None, dtype: pl.DataType) -> pl.DataFrame | None:
+def read_titles(
+    path: str, *, beside: Path | None, dtype: pl.DataType, item_column: str = "item"
+) -> pl.DataFrame | None:
     """Return `item` (of type `dtype`) and `title` from the file at `path`, or from a MovieLens file in `beside`.
 
-    `.dat` and `.item` files have MovieLens' own formats; other files are CSV with the columns `item` (or `movieId`) and
-    `title`. Returns None if there is no file. Raises `DataError` for a file that cannot be used.
+    The file is a table with the ids in the column `item_column`, or in one that is recognized, and a column `title` or
+    only one other column; `.dat` and `.item` files may have MovieLens' own formats. Returns None if there is no file.
+    Raises `DataError` for a file that cannot be used.
     """
     movielens = [beside / name for name in MOVIELENS_FILES] if beside else []
     file = Path(path) if path else next((file for file in movielens if file.is_file()), None)
     if file is None:
         return None
-    if not file.is_file():
-        raise DataError(f"{file}: no such file; correct data.titles_path")
-    try:
-        content = file.read_bytes()
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = content.decode("latin-1")  # the encoding of the older MovieLens files
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read: {error.strerror}") from None
-    separator = SEPARATORS.get(file.suffix.lower())
-    titles = _from_csv(file, text) if separator is None else _from_lines(text, separator)
-    return _checked(file, titles, dtype)
-
-
-def _from_lines(text: str, separator: str) -> pl.DataFrame:
-    lines = pl.DataFrame({"line": text.split("\n")}).select(pl.col("line").str.strip_chars_end("\r"))
-    parts = pl.col("line").str.splitn(separator, 3).struct
-    return lines.filter(pl.col("line") != "").select(item=parts[0], title=parts[1])
-
-
-def _from_csv(path: Path, text: str) -> pl.DataFrame:
-    try:
-        table = pl.read_csv(text.encode(), infer_schema=False)
-    except pl.exceptions.PolarsError as error:
-        raise DataError(f"{path}: not a CSV file: {str(error).splitlines()[0]}") from None
-    item = "item" if "item" in table.columns else "movieId"
-    if item not in table.columns or "title" not in table.columns:
-        raise DataError(f'{path}: columns {table.columns}: titles need the columns "item" and "title"')
-    return table.select(item=item, title="title")
+    table = read_table(file, setting="data.titles_path", item_column=item_column)
+    item = id_column(str(file), table, item_column)
+    others = [name for name in table.columns if name != item]
+    if "title" not in others and len(others) != 1:
+        raise DataError(f"{file}: no column title; it has: {', '.join(table.columns)}; rename the column of the titles")
+    title = "title" if "title" in others else others[0]
+    return _checked(file, table.select(item=item, title=pl.col(title).cast(pl.String)), dtype)
 
 
 def _checked(path: Path, titles: pl.DataFrame, dtype: pl.DataType) -> pl.DataFrame:
@@ -206,7 +187,8 @@ class Interactions:
         """
         if "title" in self.columns:
             return self.titles.rows().cast({"item": dtype})
-        return read_titles(path, beside=self.files[0].parent if self.source.is_movielens else None, dtype=dtype)
+        beside = self.files[0].parent if self.source.is_movielens else None
+        return read_titles(path, beside=beside, dtype=dtype, item_column=self.columns["item"])
 
     def first_of(self, columns: Mapping[str, str]) -> pl.DataFrame:
         """Return the `columns` (new name → name in the file) of the first rows of the first file, without casts."""

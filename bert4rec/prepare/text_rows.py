@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import xor
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -219,8 +219,21 @@ def _problem(fields: list[str], layout: Layout) -> Problem | None:
         n_expected, why = len(layout.columns), "as the header has" if layout.header else "expected"
         if fields == [""]:
             return "empty line", f"is empty; {n_expected} fields {why}"
-        return "wrong number of fields", f"has {pluralize(len(fields), 'field')}; {n_expected} {why}"
+        decimal = _decimal_comma(fields) if len(fields) > n_expected and layout.separator == b"," else ""
+        return "wrong number of fields", f"has {pluralize(len(fields), 'field')}; {n_expected} {why}{decimal}"
     return None
+
+
+def _decimal_comma(fields: Sequence[str]) -> str:
+    """Return the end of a message that names a number with a decimal comma among the fields; "" if there is none."""
+    numbers = [
+        (whole, digits) for whole, digits in pairwise(fields)
+        if re.fullmatch(r"[-+]?\d{1,6}", whole) and re.fullmatch(r"\d{1,2}", digits)
+    ]  # fmt: skip
+    if len(numbers) != 1:
+        return ""
+    whole, digits = numbers[0]
+    return f'; if "{whole},{digits}" is one number, write it as {whole}.{digits} or in quotes'
 
 
 def read_layout(
