@@ -13,6 +13,7 @@ from bert4rec.runtime.startup import exit_for_missing, require_python
 try:
     require_python()
     from bert4rec import __version__
+    from bert4rec.runtime.console import visible
     from bert4rec.runtime.errors import SettingsError, UserError, did_you_mean
     from bert4rec.runtime.signals import ending_on_broken_pipe, log_interrupted, stop_with_parent
 except ModuleNotFoundError as error:
@@ -114,7 +115,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "") -> int:
         except ModuleNotFoundError as error:
             exit_for_missing(error)
         except UserError as error:
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {visible(str(error), keep='')}", file=sys.stderr)
             return 2
         except KeyboardInterrupt:
             log_interrupted("stopped")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert4rec.runtime.console import log_to_terminal
+from bert4rec.runtime.console import log_to_terminal, visible
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.signals import log_interrupted
 
@@ -40,10 +40,10 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         log_interrupted("stopped before the check was finished")
         return 130
-    print(summary(arguments.folder, metadata))
+    print(visible(summary(arguments.folder, metadata)))
     print(f"the dataset is complete, no target is in the training part: {time.monotonic() - started:.1f} s")
     if found := findings(metadata):
-        print("\n".join(["", "what stands out in the log:", *map(str, found)]))
+        print(visible("\n".join(["", "what stands out in the log:", *map(str, found)])))
     return 0
 
 

@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from bert4rec.runtime.console import visible
+
 PAGE = "description.html"
 
 
@@ -25,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     from bert4rec.dataset.reader import open_dataset
 
     dataset = open_dataset(arguments.folder, verify=False)
-    print("\n".join([describe(dataset.metadata), "", *map(str, findings(dataset.metadata))]))
+    print(visible("\n".join([describe(dataset.metadata), "", *map(str, findings(dataset.metadata))])))
     if arguments.html is not None:
         from bert4rec.report.dataset_page import write_dataset_page
         from bert4rec.runtime.errors import UserError

@@ -6,7 +6,7 @@ import itertools
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
@@ -14,8 +14,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bert4rec.config.recognition import MAGIC, problem_of_path
 from bert4rec.inference.histories import AT_ONCE, Histories, History, TimedHistory
 from bert4rec.inference.recommender import Recommendations, UserScore
+from bert4rec.prepare.text_blocks import blocks, head
 from bert4rec.runtime.errors import DataError, pluralize
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ FORMS = (
     "that know times need them, and rows without times are taken as the oldest first; models that know kinds of events "
     "read them from events, in rows from the column data.event_column or event"
 )
+BLOCK_BYTES = 1 << 20
+PARQUET = next(magic for magic, kind in MAGIC.items() if kind == "parquet")
 ENDINGS = (".jsonl", ".csv", ".parquet")
 COLUMNS = ("user", "rank", "item", "title", "score", "fallback")
 USER_COLUMNS = ("item", "rank", "user", "score")
@@ -52,38 +56,48 @@ def read_histories(
     """
     has = {"with_times": with_times, "with_events": with_events}
     try:
-        with contextlib.ExitStack() as stack:
-            if path == "-":
-                histories = _from_json_lines(sys.stdin, **has)
-            elif Path(path).suffix == ".parquet" and "items" in pq.read_schema(path).names:
-                histories = _from_parquet_lists(path, **has)
-            elif _has_json_lists(path):
-                file = stack.enter_context(open(path, encoding="utf-8"))
-                histories = _from_json_lines(file, **has)
-            else:
-                histories = _from_rows(path, open_rows(path), **has)
-            while part := list(itertools.islice(histories, AT_ONCE)):
-                yield [(user, of._replace(at=at) if isinstance(of, TimedHistory) else of) for user, of in part]
-    except (OSError, ValueError) as error:  # text that is not UTF-8 and errors of Arrow are ValueErrors, too
-        reason = getattr(error, "strerror", None) or error
+        magic = b"" if path == "-" else _first_bytes(path)
+        if path == "-":
+            histories = _from_json_lines(sys.stdin, **has)
+        elif magic == PARQUET and "items" in pq.read_schema(path).names:
+            histories = _from_parquet_lists(path, **has)
+        elif not magic.startswith(tuple(MAGIC)) and _has_json_lists(path):
+            histories = _from_json_lines(_lines(path), **has)
+        else:
+            histories = _from_rows(path, open_rows(path), **has)
+        while part := list(itertools.islice(histories, AT_ONCE)):
+            yield [(user, of._replace(at=at) if isinstance(of, TimedHistory) else of) for user, of in part]
+    except OSError as error:
+        raise DataError(problem_of_path(Path(path), error)) from None
+    except ValueError as error:  # text that is not UTF-8 and errors of Arrow, too
         name = "standard input" if path == "-" else path
-        raise DataError(f"{name}: cannot be read: {reason}; it must be {FORMS}") from None
+        raise DataError(f"{name}: cannot be read: {error}; it must be {FORMS}") from None
+
+
+def _first_bytes(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(len(PARQUET))
 
 
 def _has_json_lists(path: str) -> bool:
     """Return whether each line of a file is a history as JSON, judged by its first line or else by its name."""
-    with open(path, "rb") as file:
-        start = next((line.strip() for line in file if line.strip()), b"")
+    start = head(Path(path)).lstrip().split(b"\n", 1)[0]
     try:
         first = json.loads(start)
     except ValueError:
         first = None
     if isinstance(first, dict):
         return "items" in first
-    return isinstance(first, list) or Path(path).suffix in JSON_LINES
+    return isinstance(first, list) or bool({*Path(path).suffixes[-2:]} & {*JSON_LINES})
 
 
-def _from_json_lines(file: TextIO, *, with_times: bool, with_events: bool) -> Iterator[tuple[Any, History]]:
+def _lines(path: str) -> Iterator[str]:
+    """Yield the lines of a text file, which may be compressed."""
+    for block in blocks(Path(path), size=BLOCK_BYTES, quoted=False):
+        yield from block.text.decode().split("\n")
+
+
+def _from_json_lines(file: Iterable[str], *, with_times: bool, with_events: bool) -> Iterator[tuple[Any, History]]:
     for number, line in enumerate(file, 1):
         if not line.strip():
             continue
@@ -161,6 +175,12 @@ def _from_rows(
         yield from ((user, _history([*wanted], of)) for user, *of in part.iter_rows())
 
 
+def check_ending(path: Path | None) -> None:
+    """Raise `DataError` if the suffix of the output `path` names no format that can be written."""
+    if path is not None and path.suffix not in ENDINGS:
+        raise DataError(f"{path}: its name must end in {', '.join(ENDINGS)}")
+
+
 @contextlib.contextmanager
 def writer(path: Path | None, columns: Sequence[str] = COLUMNS) -> Iterator[Write]:
     """Yield a function that writes to `path` in the format of its suffix, or JSON lines to standard output for None.
@@ -171,8 +191,7 @@ def writer(path: Path | None, columns: Sequence[str] = COLUMNS) -> Iterator[Writ
     if path is None:
         yield _json_lines_writer(sys.stdout)
         return
-    if path.suffix not in ENDINGS:
-        raise DataError(f"{path}: its name must end in {', '.join(ENDINGS)}")
+    check_ending(path)
     unfinished = path.with_name(path.name + ".tmp")
     try:
         with contextlib.ExitStack() as stack:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from bert4rec.checkpoint.run_settings import how_to_continue
-from bert4rec.runtime.console import emit_event, hide_warnings
+from bert4rec.runtime.console import emit_event, hide_warnings, visible
 from bert4rec.runtime.errors import Interrupted, RunInterruptedError, UserError
 from bert4rec.runtime.signals import log_interrupted
 from bert4rec.runtime.startup import exit_for_missing, importing
@@ -129,4 +129,4 @@ def _print(text: str) -> None:
         content = {"message": {"message": text, "extraInfo": {"timestamp": f"{time.time():.0f}"}}}
         Path(file).write_text(json.dumps(content))
     with contextlib.suppress(OSError):  # the terminal may be closed
-        print(text, file=sys.stderr, flush=True)
+        print(visible(text), file=sys.stderr, flush=True)

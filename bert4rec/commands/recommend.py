@@ -1,6 +1,7 @@
 """`bert4rec recommend RUN …`: recommend the next items for histories, in their original ids."""
 
 import argparse
+import csv
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bert4rec.checkpoint.run_folder import find_trained
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Data, Preprocessing, instant
-from bert4rec.runtime.console import BAR, NO_BAR, ProgressBar, log_to_terminal
+from bert4rec.runtime.console import BAR, NO_BAR, ProgressBar, log_to_terminal, visible
 from bert4rec.runtime.errors import DataError, SettingsError, format_duration, pluralize
 from bert4rec.runtime.startup import importing, threads_of_process
 
@@ -40,7 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     add_seen_argument(parser)
     add_query = parser.add_mutually_exclusive_group(required=True).add_argument
-    add_query("--items", metavar="ID,ID,…", help="one history, the oldest item first; empty: the most popular items")
+    add_query(
+        "--items",
+        metavar="ID,ID,…",
+        help="one history, the oldest item first, as CSV writes it: "
+        "--items='\"Rook, Knight\",Plain'; empty: the most popular items",
+    )
     add_query("--user", metavar="ID", nargs="+", help="users of the dataset, by their own ids")
     add_query("--all", action="store_true", help="all users of the dataset")
     add_query(
@@ -106,6 +112,10 @@ def load_model(arguments: argparse.Namespace) -> "Recommender":
 
 def run(arguments: argparse.Namespace) -> int:
     """Recommend and return the exit status 0. Raises `UserError`."""
+    with importing():
+        from bert4rec.commands.history_files import check_ending
+
+    check_ending(arguments.output)
     _refuse_with_item(arguments)
     data, preprocessing, is_named = _settings(arguments)
     rules = read_rules(arguments)
@@ -130,7 +140,7 @@ def run(arguments: argparse.Namespace) -> int:
             [[items for _, items in named_histories]], arguments.top, **options
         )
         for (user, _), best in zip(named_histories, recommendations, strict=True):
-            print(as_table(best) if arguments.items is not None else f"{user}\n{as_table(best)}")
+            print(as_table(best) if arguments.items is not None else f"{visible(str(user), keep='')}\n{as_table(best)}")
             empty.count(user, best)
     else:
         _write_all(
@@ -254,10 +264,10 @@ def _figures(bar: ProgressBar, done: int, total: int | None) -> str:
 
 def as_table(found: "list[Recommendation]") -> str:
     """Return rank, item, score and, if known, title as columns of text."""
-    items = [str(one.item) for one in found]
+    items = [visible(str(one.item), keep="") for one in found]
     width = max(map(len, items), default=0)
     lines = (
-        f"{rank:>4}  {item:<{width}}  {one.score:8.4f}  {one.title}".rstrip()
+        f"{rank:>4}  {item:<{width}}  {one.score:8.4f}  {visible(one.title, keep='')}".rstrip()
         for rank, (item, one) in enumerate(zip(items, found, strict=True), 1)
     )
     return "\n".join(lines)
@@ -293,7 +303,7 @@ def _histories(
     timed: dict[str, Any] = {"with_times": network.knows_times, "at": _instant(arguments.at, network.times)}
     timed["with_events"] = bool(network.kinds)
     if arguments.items is not None:
-        return 1, [[(1, [item for item in arguments.items.split(",") if item])]]
+        return 1, [[(1, split_items(arguments.items))]]
     if arguments.histories is not None:
         open_rows = partial(open_histories, data=data, preprocessing=preprocessing, is_named=is_named)
         return None, read_histories(arguments.histories, open_rows, **timed)
@@ -305,6 +315,19 @@ def _histories(
     users = UserHistories(model.dataset, model.ids, **timed)
     is_of_all = arguments.all or arguments.for_item is not None
     return (len(users), users.all()) if is_of_all else (len(arguments.user), [users.of(arguments.user)])
+
+
+def split_items(text: str) -> list[str]:
+    """Return the items of `--items`: a row as CSV writes it, so that an item with a comma stands in quotes.
+
+    >>> split_items('"Rook, Knight",Plain,')
+    ['Rook, Knight', 'Plain']
+    """
+    rows = csv.reader([text], skipinitialspace=True, strict=True)
+    try:
+        return [item for row in rows for item in row if item]
+    except csv.Error as error:
+        raise SettingsError(f"--items={text}: {error}; expected: items as CSV writes them: 'a,\"b, c\"'") from None
 
 
 def _instant(text: str | None, times: str) -> int | None:
@@ -322,9 +345,11 @@ def _instant(text: str | None, times: str) -> int | None:
 def _items(option: str, arguments: argparse.Namespace, ids: "ItemIds", data: Data) -> list[Any]:
     """Return the items in the file of an `option`. Raises `DataError` if the model does not know enough of them."""
     from bert4rec.dataset.format import NO_ITEM
+    from bert4rec.prepare.user_tables import read_item_list
 
     path = arguments.allow if option == "--allow" else arguments.deny
-    items, column = _read_items(path, ids, data)
+    is_known = lambda items: (ids.indices(items) != NO_ITEM).tolist()  # noqa: E731
+    items, column = read_item_list(path, is_known, item_column=data.item_column, setting=option)
     n_known = int((ids.indices(items) != NO_ITEM).sum())
     named, of = f"{option}={path}", f"{pluralize(len(items), 'item')}{f' in the column {column}' if column else ''}"
     if not n_known and (items or option == "--allow"):
@@ -340,41 +365,3 @@ def _items(option: str, arguments: argparse.Namespace, ids: "ItemIds", data: Dat
     if column:
         logger.info(f"{named}: items from the column {column}")
     return items
-
-
-def _read_items(path: Path, ids: "ItemIds", data: Data) -> tuple[list[Any], str]:
-    """Return the items that a file lists, and the column that has them; "" for a file with one item per line."""
-    from bert4rec.config.recognition import format_of
-    from bert4rec.dataset.format import NO_ITEM
-    from bert4rec.prepare.columns import ITEMS, name_words
-    from bert4rec.prepare.progress import BadRows
-    from bert4rec.prepare.tables import TableFile
-
-    kind, names = format_of(path), (data.item_column, "item")
-    lines = _lines(path) if kind == "text" else []
-    is_known = ids.indices(lines) != NO_ITEM
-    if kind == "text" and (not lines or is_known[0]):
-        return lines, ""
-    table = TableFile(path, kind)
-    present = [*table.columns]
-    column = next((name for name in names if name in present), "")
-    if not column and kind == "text" and (is_known.any() or len(present) == 1):
-        return lines, ""
-    likely = [name for name in present if name_words(name) & ITEMS] or present
-    column = column or (likely[0] if len(likely) == 1 else "")
-    if not column:
-        raise DataError(
-            f"{path}: the column of the items is not recognized; it has: {', '.join(present)}; "
-            "rename that column to item"
-        )
-    parts = table.rows({"item": column}, BadRows(), block_bytes=1 << 24, only_first=False)
-    return [item for rows, _ in parts for item in rows["item"].drop_nulls().to_list()], column
-
-
-def _lines(path: Path) -> list[str]:
-    """Return the lines of a file with one item a line."""
-    try:
-        return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise DataError(f"{path}: cannot be read: {reason}") from None

@@ -3,6 +3,7 @@
 import argparse
 
 from bert4rec.commands.recommend import add_model_arguments, add_rule_arguments, as_table, load_model, read_rules
+from bert4rec.runtime.console import visible
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,5 +22,5 @@ def run(arguments: argparse.Namespace) -> int:
     for item, nearest in zip(arguments.items, similar, strict=True):
         (index,) = model.ids.indices([item])
         title = model.ids.titles_of([index])[0]
-        print(f"{item}{f' ({title})' if title else ''}\n{as_table(nearest)}")
+        print(f"{visible(f'{item} ({title})' if title else item, keep='')}\n{as_table(nearest)}")
     return 0

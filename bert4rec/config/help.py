@@ -59,6 +59,7 @@ OTHER_KEYS = {
 OTHER_SOURCES = {
     "table": "csv tsv parquet pq json jsonl ndjson feather arrow ipc file dataframe log tabular",
     "sequences": "txt text sasrec bert4rec pairs",
+    "baskets": "basket transactions carts",
     "ml-1m": "movielens ml movielens-1m movielens1m ml1m",
     "ml-32m": "movielens ml ml-latest",
     "ml-latest-small": "movielens ml ml-latest movielens-small",

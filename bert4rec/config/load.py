@@ -34,6 +34,10 @@ from bert4rec.runtime.errors import SettingsError, did_you_mean
 
 USUAL_FILE = "config.toml"
 NO_FILE = f"no {USUAL_FILE} here: all settings have their defaults"
+DATASET_ALONE = (
+    "; correct data.path; if only the dataset folder is on this machine, add --data.source=… or give "
+    "--data.dataset_dir=… instead"
+)
 
 
 class Overrides(dict[str, Any]):
@@ -82,7 +86,7 @@ def load_and_recognize(
     if config.data.source not in GENERATED or not config.data.path:
         return config, None
     _refuse_two_inputs(config, origins, is_chosen="data.source" in overrides)
-    recognized = recognize(config.data.path)
+    recognized = recognize(config.data.path, advice="" if "data.path" in overrides else DATASET_ALONE)
     return with_changes(config, "data", {"source": recognized.source}), recognized
 
 

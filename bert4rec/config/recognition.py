@@ -3,16 +3,25 @@
 Imports neither Polars nor torch, since this runs before anything else.
 """
 
+import difflib
 import glob
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NoReturn, TypeAlias
 
-from bert4rec.runtime.errors import DataError
+from bert4rec.config.first_lines import (
+    are_rows,
+    are_sequences,
+    cells,
+    has_number,
+    may_be_baskets,
+    problem_of_text,
+)
+from bert4rec.runtime.errors import DataError, did_you_mean
 
 SCHEMES = ("s3", "gs", "hf", "https", "http")
 LISTED = ("s3", "gs", "hf")  # their files can be listed, so a pattern can name several
@@ -64,6 +73,7 @@ TYPED_NAMES: dict[Format, str] = {  # of formats that carry the types of their c
 SUFFIXES: dict[str, tuple[Format, str]] = {
     ".csv": ("text", "a CSV file"),
     ".tsv": ("text", "a TSV file"),
+    ".inter": ("text", "a file of interactions"),
     ".parquet": ("parquet", "a Parquet file"),
     ".pq": ("parquet", "a Parquet file"),
     ".jsonl": ("json lines", "a file of JSON lines"),
@@ -96,7 +106,6 @@ UNREAD: tuple[tuple[str, str, tuple[bytes, ...], tuple[str, ...]], ...] = (  # f
     ("packed with bzip2", REPACK, (), (".bz2",)),
     ("packed with xz", REPACK, (b"\xfd7zXZ",), (".xz",)),
 )  # fmt: skip
-SEPARATORS = ("\t", "::", ";", ",")
 GROUPLENS_LINES = {
     "ratings.dat": ("ml-1m", re.compile(r"\d+::\d+::[\d.]+::\d+"), "user::movie::rating::time"),
     "u.data": ("ml-100k", re.compile(r"\d+\t\d+\t\d+\t\d+"), "user, movie, rating and time between tabs"),
@@ -107,8 +116,8 @@ GOODREADS_HEADER = ["user_id", "book_id", "is_read"]
 PUBLIC_FILES = (*GROUPLENS_LINES, "ratings.csv", "goodreads_interactions.csv")
 NOT_DATA = ("readme", "license", "changelog")
 HEAD = 1 << 16  # bytes that are read to recognize a file
-FIRST_LINE = 1 << 20  # bytes that are searched for the first line of a table
 N_LINES = 20  # largest number of lines to look at
+FIRST_LINE = 1 << 20  # bytes that are searched for the first line of a table
 SHOWN = 8  # number of columns, runs or datasets to list
 ADVICE = "say what it is: --data.source=table (columns by their names), sequences (lines of a user and items), ml-1m, …"
 
@@ -121,11 +130,11 @@ class DetectedSource:
     reason: str
 
 
-def recognize(path: str) -> DetectedSource:
+def recognize(path: str, *, advice: str = "") -> DetectedSource:
     """Return the source of the file at `path`, of the file in that folder, or of the first file that fits a pattern.
 
-    A URL is recognized only by its name, so that a training does not need the network. Raises `DataError` for a path
-    that does not exist and for a file that is not recognized.
+    A URL is recognized only by its name, so that a training does not need the network. Raises `DataError` for a file
+    that is not recognized, and, with `advice` at the end, for a path that does not exist.
     """
     if is_url(path):
         url = without_secrets(path)
@@ -133,36 +142,75 @@ def recognize(path: str) -> DetectedSource:
             return DetectedSource("table", f"{Path(url).name} is {what} by its name")
         raise DataError(f"{url}: not recognized by its name; {ADVICE}")
     if files := matching_files(path):
-        first = _of_file(files[0]) or _refuse(files[0])
+        file = next((file for file in files if has_rows(file)), files[0])
+        first = _of_file(file) or _refuse(file)
         return DetectedSource(first.source, first.reason + (f" (the first of {len(files)})" if len(files) > 1 else ""))
     place = Path(path)
     try:
         place.stat()
     except OSError as error:
-        raise DataError(
-            f"{path}: {error.strerror}; correct data.path; if only the dataset folder is on this machine, add "
-            "--data.source=… or give --data.dataset_dir=… instead"
-        ) from None
+        raise DataError(f"{problem_of_path(place, error)}{advice}") from None
     return _of_folder(place) if place.is_dir() else _of_file(place) or _refuse(place)
 
 
 def what_is(path: Path) -> str:
     """Return what lies at `path` in a few words, for a message that something else is expected there."""
     if not path.exists():
-        return "there is no such folder"
+        kind, names = _contents(path.parent)
+        near = _near(path) or (f"; the {kind} in {path.parent}: {_listed(names)}" if names else "")
+        return f"there is no such folder{near}"
     if path.is_file():
         return f"this is a file; prepare a dataset from it first: bert4rec prepare {path}"
     if (path / "metadata.json").is_file() and (path / "histories").is_dir():
         return f"this is a dataset; train on it: bert4rec train {path}"
     if (path / "checkpoints").is_dir() or (path / "report.json").is_file():
         return "this is a run"
-    runs = sorted(child.name for child in path.iterdir() if (child / "config.toml").is_file())
-    sets = sorted(child.name for child in path.iterdir() if (child / "metadata.json").is_file())
-    for kind, names in (("runs", runs), ("datasets", sets)):
-        if names:
-            shown = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
-            return f"this is a folder of {kind}; name one of them: {shown}"
-    return "this is another folder"
+    kind, names = _contents(path)
+    return f"this is a folder of {kind}; name one of them: {_listed(names)}" if names else "this is another folder"
+
+
+def _contents(folder: Path) -> tuple[str, list[str]]:
+    """Return "runs" or "datasets", and the names of those in the folder; no names if there are none."""
+    children = sorted(folder.iterdir()) if folder.is_dir() else []
+    for kind, file in (("runs", "config.toml"), ("datasets", "metadata.json")):
+        if names := [child.name for child in children if (child / file).is_file()]:
+            return kind, names
+    return "", []
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
+
+
+def problem_of_path(path: Path, error: OSError) -> str:
+    """Return the message that the file or folder at `path` cannot be found or read; it has the nearest name."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        return f"{path}: cannot be read: {error.strerror}"
+    return f"{path}: no such file or folder{_near(path)}"
+
+
+def _near(path: Path) -> str:
+    """Return the end of a message: the nearest name beside `path`, if there is one."""
+    folder = path.parent
+    try:
+        names = {child.name.lower(): child.name for child in sorted(folder.iterdir())}
+    except OSError:
+        return f"; there is no folder {folder}"
+    near = [str(folder / names[name]) for name in difflib.get_close_matches(path.name.lower(), names, n=1)]
+    return did_you_mean(near)
+
+
+def has_rows(file: Path, *, has_header: bool = True) -> bool:
+    """Return whether the file has more than nothing or a header. A file that cannot be read counts as one with rows."""
+    try:
+        if file.stat().st_size > HEAD:
+            return True
+        start = _first_bytes(file, FIRST_LINE)
+    except (DataError, OSError):
+        return True
+    if _typed_format(start) or _is_json_object(start.lstrip().split(b"\n", 1)[0]):
+        return True
+    return len(start.strip().splitlines()) > has_header
 
 
 def matching_files(path: str) -> tuple[Path, ...]:
@@ -176,7 +224,7 @@ def matching_files(path: str) -> tuple[Path, ...]:
         return ()
     if files := tuple(file for file in sorted(map(Path, glob.glob(path, recursive=True))) if file.is_file()):
         return files
-    raise DataError(f"{path}: no file fits this pattern; correct data.path")
+    raise DataError(f"{path}: no file fits this pattern")
 
 
 def _parquet_files(folder: Path) -> tuple[Path, ...]:
@@ -204,6 +252,8 @@ def format_of(path: Path) -> Format:
     if _is_json_object(start.lstrip().split(b"\n", 1)[0]):
         return "json lines"
     refuse_unsupported_format(str(path), start)
+    if problem := problem_of_text(start):
+        raise DataError(f"{path}: {problem}")
     suffixes = {suffix.lower() for suffix in path.suffixes[-2:]}
     if ".json" in suffixes and start.strip():
         raise DataError(f"{path}: {JSON_IN_ONE_PIECE}")
@@ -227,12 +277,7 @@ def refuse_unsupported_format(name: str, start: bytes = b"") -> None:
 
 def has_sequences(file: Path) -> bool:
     """Return whether the lines of `file` are whole numbers with blanks between them: a user and items."""
-    return _are_sequences(_lines(_first_bytes(file, HEAD)))
-
-
-def infer_separator(line: str) -> str:
-    """Return the separator of `SEPARATORS` that `line` has most of."""
-    return max(reversed(SEPARATORS), key=line.count)
+    return are_sequences(_lines(_first_bytes(file, HEAD)))
 
 
 def _of_folder(folder: Path) -> DetectedSource:
@@ -253,7 +298,9 @@ def _of_folder(folder: Path) -> DetectedSource:
             f"{folder}: has several files: {names}; name one in data.path, or several by a pattern in quotes"
         )
     for file in files:
-        refuse_unsupported_format(str(file), _first_bytes(file, HEAD))
+        refuse_unsupported_format(str(file), head := _first_bytes(file, HEAD))
+        if may_be_baskets(_unpacked_name(file), _lines(head)):
+            _refuse(file)
     raise DataError(f"{folder}: holds no file that is recognized; name it in data.path, and {ADVICE}")
 
 
@@ -267,14 +314,17 @@ def _of_file(file: Path) -> DetectedSource | None:
     head = _first_bytes(file, HEAD)
     if typed := _typed_format(head):
         return DetectedSource("table", f"{file.name} is {TYPED_NAMES[typed]}")
-    if _problem_of_format(str(file), head):
+    if _problem_of_format(str(file), head) or problem_of_text(head):
         return _refuse(file) if what else None
     lines = _lines(head)
     if public := _public(file, lines):
         return public
-    if not what and _are_sequences(lines):
-        return DetectedSource("sequences", f"the lines of {file.name} are whole numbers with blanks between them")
-    if not what and not _are_rows(lines):
+    if may_be_baskets(name, lines):
+        return _refuse(file) if what else None
+    if not what and are_sequences(lines):
+        reason = f"the lines of {file.name} are whole numbers with blanks between them: a user and items"
+        return DetectedSource("sequences", reason)
+    if not what and not are_rows(lines):
         return None
     return DetectedSource("table", f"{file.name} is {what or 'text'}{_with_columns(lines)}")
 
@@ -284,7 +334,7 @@ def _public(file: Path, lines: Sequence[str]) -> DetectedSource | None:
     if lines and (known := GROUPLENS_LINES.get(_unpacked_name(file))):
         source, form, words = known
         return DetectedSource(source, f"{file.name} has lines of {words}") if form.fullmatch(lines[0]) else None
-    header = _cells(lines[0]) if lines else []
+    header = cells(lines)
     if header[: len(GOODREADS_HEADER)] == GOODREADS_HEADER:
         return DetectedSource("goodreads", f"{file.name} has the columns {', '.join(header)}")
     if header != GROUPLENS_HEADER:
@@ -299,7 +349,14 @@ def _public(file: Path, lines: Sequence[str]) -> DetectedSource | None:
 def _refuse(file: Path) -> NoReturn:
     head = _first_bytes(file, HEAD)
     refuse_unsupported_format(str(file), head)
+    if problem := problem_of_text(head):
+        raise DataError(f"{file}: {problem}")
     lines = _lines(head)
+    if may_be_baskets(_unpacked_name(file), lines):
+        raise DataError(
+            f'{file}: begins with "{lines[0][:60]}": is its first number a user, or an item of a basket without a '
+            "user? if a user: --data.source=sequences; if each line has only items: --data.source=baskets"
+        )
     start = f'it begins with "{lines[0][:60]}"' if lines else "it is empty"
     raise DataError(f"{file}: not recognized by its name and first lines ({start}); {ADVICE}")
 
@@ -310,9 +367,12 @@ def _problem_of_format(name: str, start: bytes) -> str:
     if start.startswith(ZIP) and OFFICE.search(start):
         suffix = ".xlsx"
     begins = (start, start.lstrip().lower())
-    matches = [(what, advice) for what, advice, _, suffixes in UNREAD if suffix in suffixes]
-    matches += [(what, advice) for what, advice, magic, _ in UNREAD if any(text.startswith(magic) for text in begins)]
-    if matches:
+    by_name = [(what, advice) for what, advice, _, suffixes in UNREAD if suffix in suffixes]
+    matches = [(what, advice) for what, advice, magic, _ in UNREAD if any(text.startswith(magic) for text in begins)]
+    is_text = start.strip() and not problem_of_text(start) and b"\xff" not in start
+    if by_name and not matches and is_text:
+        return f"is text, not {by_name[0][0]} as its name says: rename it to {Path(name).stem}.csv"
+    if matches := by_name + matches:
         return f"is {matches[0][0]}, which is not read: {matches[0][1]}"
     return JSON_IN_ONE_PIECE if ARRAY.match(start) else ""
 
@@ -351,7 +411,7 @@ def _first_bytes(file: Path, size: int, *, unpack: bool = True) -> bytes:
         return start.removeprefix(BYTE_ORDER_MARK)
     except OSError as error:
         if error.strerror:
-            raise DataError(f"{file}: cannot be read: {error.strerror}; name a file that can be read") from None
+            raise DataError(problem_of_path(file, error)) from None
         raise DataError(f"{file}: damaged or cut off ({error}); copy the whole file again") from None
 
 
@@ -362,41 +422,11 @@ def _lines(head: bytes) -> list[str]:
     return [line.rstrip("\r") for line in whole.split("\n") if line.strip()][:N_LINES]
 
 
-def _are_sequences(lines: Sequence[str]) -> bool:
-    """Return whether the lines are `user item` pairs, or have each user once with all items.
-
-    Lines that all have one length above two, or a user on two longer lines, may be rows of a table.
-    """
-    rows = [line.split() for line in lines]
-    if not rows or not all(len(row) > 1 and all(word.isdecimal() for word in row) for row in rows):
-        return False
-    lengths = {len(row) for row in rows}
-    is_line_a_user = len({row[0] for row in rows}) == len(rows) and (len(lengths) > 1 or len(rows) == 1)
-    return lengths == {2} or is_line_a_user
-
-
-def _are_rows(lines: Sequence[str]) -> bool:
-    """Return whether a header and at least one row have the same number of fields, more than one."""
-    is_other = not lines or lines[0].startswith(("{", "[", "<"))  # JSON, XML
-    if len(lines) < 2 or is_other or _has_number(_cells(lines[0])):
-        return False
-    counts = {line.count(infer_separator(lines[0])) for line in lines}
-    return len(counts) == 1 and counts != {0}
-
-
 def _with_columns(lines: Sequence[str]) -> str:
     """Return the end of a message that describes the columns; "" if the first line has fewer than two."""
-    cells = _cells(lines[0]) if lines else []
-    if len(cells) < 2:
+    names = cells(lines)
+    if len(names) < 2:
         return ""
-    if _has_number(cells):
+    if has_number(names):
         return " without a header"
-    return f" with the columns {', '.join(cells[:SHOWN])}{', …' if len(cells) > SHOWN else ''}"
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip().strip('"') for cell in line.split(infer_separator(line))]
-
-
-def _has_number(cells: Iterable[str]) -> bool:
-    return any(re.fullmatch(r"[-+]?\d+(\.\d*)?", cell) for cell in cells)
+    return f" with the columns {_listed(names)}"

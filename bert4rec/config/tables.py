@@ -21,13 +21,13 @@ from bert4rec.config.recognition import PACKED, SUFFIXES, check_url, is_url, wit
 
 Source: TypeAlias = Literal[
     "synthetic", "random", "ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "ml-latest-small",
-    "goodreads", "sequences", "table",
+    "goodreads", "sequences", "baskets", "table",
 ]  # fmt: skip
 
 FeatureKind: TypeAlias = Literal["category", "categories", "number", "words", "vector", "ignore"]
 
 GENERATED: tuple[Source, ...] = ("synthetic", "random")  # they read no file
-OWN_DATA: tuple[Source, ...] = ("table", "sequences")  # a format of many data sets; the others are one each
+OWN_DATA: tuple[Source, ...] = ("table", "sequences", "baskets")  # a format of many data sets; the others are one each
 
 # Above, baselines are no longer a matter of seconds beside the test of a model.
 ALL_BASELINES_UP_TO = 5_000_000  # training positions
@@ -130,13 +130,13 @@ class Data(Table):
     source: Source = "synthetic"
     """input format: table (CSV, Parquet, JSON lines), sequences, ml-1m, …; detected if only data.path is set; table =
     CSV, Parquet, JSON lines or Feather; sequences = text lines of one user and one item, or of a user and all its
-    items; synthetic and random are generated"""
+    items; baskets = text lines of items alone, each line a user of its own; synthetic and random are generated"""
     path: DataPath = ""
     """file, folder, glob pattern or URL of the interactions; s3://, gs://, hf:// or https://; not for synthetic and
     random"""
     dataset_dir: UserPath = ""
     """dataset folder, "" = data/<name>; written by `prepare`, the default of `train`; <name> = name of data.path for
-    table and sequences, else the source"""
+    table, sequences and baskets, else the source"""
     replace: bool = False
     """overwrite a dataset that was made from another input; one from the same input is always overwritten"""
     titles_path: DataPath = ""
@@ -166,7 +166,8 @@ class Data(Table):
     title_column: str = "auto"
     """column of the item titles (table), "" = none; the first title of each item is used"""
     separator: str = "auto"
-    """field separator (table); auto = tab, "::", ";" or ",", detected from the first line"""
+    """field separator (table); auto = tab, "::", ";", "|", "," or blanks: the one that gives the first lines the same
+    number of fields; " " = one blank or several"""
     has_header: bool = True
     """the first line of a text file has the column names (table); false = columns are named 1, 2, …"""
     time_format: str = ""

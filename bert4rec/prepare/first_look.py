@@ -1,8 +1,9 @@
 """Look at the first rows before all rows are read: show their values, and warn of what looks wrong."""
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -13,7 +14,8 @@ from bert4rec.prepare.sources import Interactions
 from bert4rec.prepare.survey import columns_that_order
 from bert4rec.prepare.tables import FIRST_ROWS
 from bert4rec.prepare.times import YEAR, moment
-from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.console import visible
+from bert4rec.runtime.errors import DataError, pluralize
 
 SHOWN = ("user", "item", "time", "rating", "event", "title")
 SHOWN_ROWS = 3
@@ -26,7 +28,7 @@ def first_look(interactions: Interactions) -> tuple[list[str], list[str]]:
     Raises `DataError` for times that are Excel day numbers.
     """
     rows, source = first_rows(interactions), interactions.source
-    warnings: list[str] = []
+    warnings = [*_skipped_warnings(interactions.skipped)]
     if source.form == "table":
         _refuse_excel_days(interactions)
         warnings += [*_order_warnings(interactions), *_name_warnings(interactions)]
@@ -60,6 +62,12 @@ def order_options(interactions: Interactions) -> list[str]:
     columns = columns_that_order(rows, first.select(others))
     options = {name: "order" if "time" in named or not looks_like_time(first[name]) else "time" for name in columns}
     return [shlex.quote(f"--{option}={name}") for name, option in options.items()]
+
+
+def _skipped_warnings(skipped: Sequence[Path]) -> Iterator[str]:
+    if skipped:
+        names = ", ".join(str(file) for file in skipped[:SHOWN_ROWS]) + (", …" if len(skipped) > SHOWN_ROWS else "")
+        yield f"skipped {pluralize(len(skipped), 'file')} without rows: {names}"
 
 
 def _order_warnings(interactions: Interactions) -> Iterator[str]:
@@ -111,7 +119,7 @@ def _shown(rows: pl.DataFrame, columns: Mapping[str, str]) -> Iterator[str]:
     names = [name for name in SHOWN if name in rows.columns]
     if not len(rows):
         return
-    table = [[name if columns[name] == name else f"{name} ({columns[name]})" for name in names]]
+    table = [[name if columns[name] == name else f"{name} ({visible(columns[name], keep='')})" for name in names]]
     for row in rows.select(names).head(SHOWN_ROWS).rows():
         table.append([_cell(name, value) for name, value in zip(names, row, strict=True)])
     widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
@@ -125,5 +133,5 @@ def _cell(name: str, value: Any) -> str:
         return ""
     if name == "time":
         return moment(value)
-    text = f"{value:g}" if name == "rating" else " ".join(str(value).split())
+    text = f"{value:g}" if name == "rating" else visible(" ".join(str(value).split()), keep="")
     return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…"

@@ -18,19 +18,14 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import polars as pl
 
-from bert4rec.config.recognition import format_of
 from bert4rec.dataset.format import METADATA
 from bert4rec.dataset.item_features import ARRAYS, FOLDER, VALUES, Bags, write_bags
-from bert4rec.prepare.column_inference import item_columns
-from bert4rec.prepare.progress import LINE, BadRows
-from bert4rec.prepare.text_blocks import NEWLINE, Block, blocks
-from bert4rec.prepare.text_rows import NOT_UTF_8, Layout, parse, read_layout
-from bert4rec.prepare.text_values import MISSING, number_problem, shown, typed
+from bert4rec.prepare.text_values import MISSING, number_problem, shown
+from bert4rec.prepare.user_tables import id_column, read_table
 from bert4rec.runtime.arrays import Float32s, Float64s, Int64s, Integers
 from bert4rec.runtime.errors import DataError, did_you_mean, pluralize
 
 VALUES_SCHEMA = {"feature": pl.String, "number": pl.Int64, "name": pl.String}
-BLOCK_BYTES = 1 << 24
 N_QUANTILES = 16
 N_WORDS = 4096  # buckets of hashed words
 FEWEST = 2  # items that must have a word
@@ -40,8 +35,6 @@ FEWEST_WORDS = 3.0  # fewest words on average in a text that is guessed to be a 
 SEPARATORS = ("|", ";", ", ")
 WORD = re.compile(r"[^\W_]+")
 LIST_AS_TEXT = r"^\s*\[.*\]\s*$"
-ITEM_KEYS = ("item", "movieId")  # keys of an object of JSON lines that is an item
-MOVIES_DAT = ("movieId", "title", "genres")  # columns of movies.dat
 TAKEN = ("item", "original", "count", "train_count")  # columns of items.parquet
 
 
@@ -117,8 +110,9 @@ def read_item_file(
     used.
     """
     kinds = {name: of["kind"] for name, of in fitted.items()} or kinds
-    table = _read(Path(path), item_column, item_type, texts)
-    column = _id_column(path, table, item_column)
+    table = read_table(Path(path), setting="data.items_path", item_column=item_column, item_type=item_type, texts=texts)
+    table = table.with_columns(pl.col(pl.String).replace(dict.fromkeys(MISSING)))
+    column = id_column(path, table, item_column)
     if table.width == 1:
         raise DataError(f"{path}: has only the column {column}, so items have no features; leave data.items_path out")
     if unknown := next((name for name in kinds if name not in table.columns and name not in log), None):
@@ -163,119 +157,6 @@ def _ids(path: str, column: pl.Series, item_type: pl.DataType) -> pl.Series:
 
 def _has_lists(rows: pl.DataFrame) -> bool:
     return any(dtype.is_nested() for dtype in rows.dtypes)
-
-
-def _read(path: Path, item_column: str, item_type: pl.DataType, texts: Collection[str]) -> pl.DataFrame:
-    """Return the table in the file at `path`, with typed columns."""
-    try:
-        kind = format_of(path)
-        if kind == "parquet":
-            table = pl.read_parquet(path, glob=False)
-        elif kind in ("arrow file", "arrow stream"):
-            table = (pl.read_ipc if kind == "arrow file" else pl.read_ipc_stream)(path)
-        elif kind == "json lines" or path.suffix.lower() == ".json":
-            table = _read_json(path, {item_column, *ITEM_KEYS})
-        else:
-            table = _read_text(path, item_column, item_type, texts)
-    except (pl.exceptions.PolarsError, TypeError, ValueError, OSError) as error:
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise DataError(f"{path}: cannot be read as a table of items: {reason}; correct data.items_path") from None
-    if not len(table):
-        raise DataError(f"{path}: holds no items; name another file in data.items_path")
-    if "" in table.columns:
-        number = 1 + table.columns.index("")
-        raise DataError(f"{path}: column {number} of {table.width} has no name; name it, or leave it out of the file")
-    table = table.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
-    return table.with_columns(pl.col(pl.String).replace(dict.fromkeys(MISSING)))
-
-
-def _content(path: Path) -> str:
-    """Return the text of a file, unpacked. Raises `DataError` if it is empty or not UTF-8."""
-    content = b"".join(block.text for block in blocks(path, size=BLOCK_BYTES, quoted=False))
-    if not content.strip():
-        raise DataError(f"{path}: is empty; name another file in data.items_path")
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        if path.suffix.lower() == ".dat":
-            return content.decode("latin-1")  # the encoding of the older MovieLens files
-        raise DataError(f"{path}, line {1 + content.count(NEWLINE, 0, error.start)}: {NOT_UTF_8}") from None
-
-
-def _read_text(path: Path, item_column: str, item_type: pl.DataType, texts: Collection[str]) -> pl.DataFrame:
-    """Return the rows of CSV, or of `movies.dat`. Raises `DataError` for a line with another number of fields."""
-    text = _content(path).rstrip("\r\n")
-    header, _, body = text.partition("\n")
-    if path.suffix.lower() == ".dat":
-        layout, block = Layout(MOVIES_DAT, b"::", quoted=False, header=()), Block(path, text.encode(), 1, 0)
-    else:
-        layout = read_layout(path, separator=max(("\t", ";", ",", "|"), key=header.count), has_header=True)
-        block = Block(path, body.encode(), 2, 0)
-    if twice := next((name for name in layout.header if layout.header.count(name) > 1), None):
-        raise DataError(f'{path}: two columns are called "{twice}"; rename one')
-    bad = BadRows()
-    frames = [*parse(block, layout, bad)] if block.text else []
-    if bad.total:
-        more = f" (and {pluralize(bad.total - 1, 'line')} more)" if bad.total > 1 else ""
-        raise DataError(f"{bad.shown[0]}{more}; correct the line")
-    fields = pl.concat([frame.drop(LINE) for frame in frames]) if frames else pl.DataFrame(schema=[*layout.columns])
-    table = typed(fields, texts)
-    if item_type != pl.String or not len(fields):
-        return table
-    return table.with_columns(fields[_id_column(str(path), table, item_column)])  # "007" is not 7
-
-
-def _read_json(path: Path, id_keys: set[str]) -> pl.DataFrame:
-    """Return JSON lines, or one object {item: list of values}, as the attribute files of S3-Rec have."""
-    text = _content(path)
-    try:
-        content = _json(text, f"{path}")
-    except ValueError:
-        content = None
-    if isinstance(content, dict) and not any(isinstance(content.get(key), str | int) for key in id_keys):
-        for item, values in content.items():
-            if not isinstance(values, list):
-                raise DataError(
-                    f'{path}: item "{item}" has {shown(values)}; expected: a list of values, as in {{"7": ["drama"]}},'
-                    ' or one object a line with the id of its item, as in {"item": 7, "genre": "drama"}'
-                )
-        return pl.DataFrame({"item": [*content], "attributes": [*content.values()]}, strict=False)
-    rows = []
-    for number, line in enumerate(text.rstrip().split("\n"), 1):
-        place = f"{path}, line {number}"
-        try:
-            row = _json(line, place)
-        except ValueError:
-            row = line
-        if not isinstance(row, dict):
-            raise DataError(f'{place}: {shown(row)} is not a JSON object; expected: one a line, as in {{"item": 7}}')
-        rows.append(row)
-    return pl.DataFrame(rows, infer_schema_length=None)
-
-
-def _json(text: str, place: str) -> Any:
-    """Return the value of a JSON text. Raises `DataError` for a key that comes twice in an object."""
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            twice = next(key for key in found if [name for name, _ in pairs].count(key) > 1)
-            raise DataError(f'{place}: the key "{twice}" comes twice in an object; leave one')
-        return found
-
-    return json.loads(text, object_pairs_hook=once)
-
-
-def _id_column(path: str, table: pl.DataFrame, item_column: str) -> str:
-    if item_column in table.columns:
-        return item_column
-    likely = item_columns(table)
-    if len(likely) != 1:
-        raise DataError(
-            f"{path}: no column {item_column}, and no other column is recognized as the ids of the items; it has: "
-            f"{', '.join(table.columns)}; rename the column of the ids to {item_column}"
-        )
-    return likely[0]
 
 
 def features_of(

@@ -10,7 +10,16 @@ from typing import Any, Literal
 
 import polars as pl
 
-from bert4rec.config.recognition import PACKED, SUFFIXES, format_of, has_sequences, matching_files, recognize
+from bert4rec.config.recognition import (
+    PACKED,
+    SUFFIXES,
+    format_of,
+    has_rows,
+    has_sequences,
+    matching_files,
+    problem_of_path,
+    recognize,
+)
 from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.dataset.format import NO_EVENT
 from bert4rec.prepare.attributes import ItemValues
@@ -23,51 +32,32 @@ from bert4rec.prepare.synthetic import GENERATORS, GeneratedSource
 from bert4rec.prepare.tables import FIRST_ROWS, Part, SequenceFile, TableFile, Words
 from bert4rec.prepare.text_rows import OTHER
 from bert4rec.prepare.times import Times, unit_of_numbers
+from bert4rec.prepare.user_tables import id_column, read_table
 from bert4rec.runtime.errors import ColumnUnknownError, DataError
 
 MOVIELENS_FILES = ("movies.csv", "movies.dat", "u.item")
-SEPARATORS = {".dat": "::", ".item": "|"}
 
 
-def read_titles(path: str, *, beside: Path | None, dtype: pl.DataType) -> pl.DataFrame | None:
+def read_titles(
+    path: str, *, beside: Path | None, dtype: pl.DataType, item_column: str = "item"
+) -> pl.DataFrame | None:
     """Return `item` (of type `dtype`) and `title` from the file at `path`, or from a MovieLens file in `beside`.
 
-    `.dat` and `.item` files have MovieLens' own formats; other files are CSV with the columns `item` (or `movieId`) and
-    `title`. Returns None if there is no file. Raises `DataError` for a file that cannot be used.
+    The file is a table with the ids in the column `item_column`, or in one that is recognized, and a column `title` or
+    only one other column; `.dat` and `.item` files may have MovieLens' own formats. Returns None if there is no file.
+    Raises `DataError` for a file that cannot be used.
     """
     movielens = [beside / name for name in MOVIELENS_FILES] if beside else []
     file = Path(path) if path else next((file for file in movielens if file.is_file()), None)
     if file is None:
         return None
-    if not file.is_file():
-        raise DataError(f"{file}: no such file; correct data.titles_path")
-    try:
-        content = file.read_bytes()
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = content.decode("latin-1")  # the encoding of the older MovieLens files
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read: {error.strerror}") from None
-    separator = SEPARATORS.get(file.suffix.lower())
-    titles = _from_csv(file, text) if separator is None else _from_lines(text, separator)
-    return _checked(file, titles, dtype)
-
-
-def _from_lines(text: str, separator: str) -> pl.DataFrame:
-    lines = pl.DataFrame({"line": text.split("\n")}).select(pl.col("line").str.strip_chars_end("\r"))
-    parts = pl.col("line").str.splitn(separator, 3).struct
-    return lines.filter(pl.col("line") != "").select(item=parts[0], title=parts[1])
-
-
-def _from_csv(path: Path, text: str) -> pl.DataFrame:
-    try:
-        table = pl.read_csv(text.encode(), infer_schema=False)
-    except pl.exceptions.PolarsError as error:
-        raise DataError(f"{path}: not a CSV file: {str(error).splitlines()[0]}") from None
-    item = "item" if "item" in table.columns else "movieId"
-    if item not in table.columns or "title" not in table.columns:
-        raise DataError(f'{path}: columns {table.columns}: titles need the columns "item" and "title"')
-    return table.select(item=item, title="title")
+    table = read_table(file, setting="data.titles_path", item_column=item_column)
+    item = id_column(str(file), table, item_column)
+    others = [name for name in table.columns if name != item]
+    if "title" not in others and len(others) != 1:
+        raise DataError(f"{file}: no column title; it has: {', '.join(table.columns)}; rename the column of the titles")
+    title = "title" if "title" in others else others[0]
+    return _checked(file, table.select(item=item, title=pl.col(title).cast(pl.String)), dtype)
 
 
 def _checked(path: Path, titles: pl.DataFrame, dtype: pl.DataType) -> pl.DataFrame:
@@ -91,13 +81,14 @@ class FileSource:
     """Describe a source that reads files.
 
     `names`: names of its file in a folder, with wildcards. `form`: lines of text with known `columns` (field → name in
-    the file), sequences, or a table in any format with the columns of the settings. `separator`, `has_header`: the form
-    of its lines. `newest_first`: the order of rows without times. `is_movielens`: its folder may have files of titles.
+    the file), sequences, baskets (items alone), or a table in any format with the columns of the settings.
+    `separator`, `has_header`: the form of its lines. `newest_first`: the order of rows without times. `is_movielens`:
+    its folder may have files of titles.
     """
 
     names: tuple[str, ...]
     columns: Mapping[str, str] = field(default_factory=dict)
-    form: Literal["text", "sequences", "table"] = "text"
+    form: Literal["text", "sequences", "baskets", "table"] = "text"
     separator: str = ","
     has_header: bool = True
     newest_first: bool = False
@@ -114,7 +105,7 @@ class Interactions:
     `words` (of sequences), `titles`, `others` (the values of items in columns that no field has), `kinds` (of events,
     by number) and `n_unordered` (rows without a value in the order column, by its name). Text is read `block_bytes` at
     a time. `newest_first`: the order of rows without times. `decimal_ids`: fields whose ids are whole numbers written
-    as "7.0". `only_first`: read only the first rows.
+    as "7.0". `only_first`: read only the first rows. `skipped`: files without rows.
     """
 
     source: FileSource
@@ -125,6 +116,7 @@ class Interactions:
     newest_first: bool = False
     decimal_ids: Collection[str] = ()
     only_first: bool = False
+    skipped: tuple[Path, ...] = ()
     bad: BadRows = field(default_factory=BadRows)
     words: Words = field(default_factory=Words)
     titles: Distinct = field(default_factory=lambda: Distinct(title=pl.String))
@@ -190,8 +182,8 @@ class Interactions:
 
     def open(self, path: Path) -> TableFile | SequenceFile:
         """Return a reader for the file at `path`."""
-        if self.source.form == "sequences":
-            return SequenceFile(path, self.words)
+        if self.source.form in ("sequences", "baskets"):
+            return SequenceFile(path, self.words, is_basket=self.source.form == "baskets")
         if self.source.form == "table":
             return TableFile(path, format_of(path), self.source.separator, self.source.has_header)
         types = {name: NUMBERS[field] for field, name in self.columns.items()}
@@ -215,7 +207,8 @@ class Interactions:
         """
         if "title" in self.columns:
             return self.titles.rows().cast({"item": dtype})
-        return read_titles(path, beside=self.files[0].parent if self.source.is_movielens else None, dtype=dtype)
+        beside = self.files[0].parent if self.source.is_movielens else None
+        return read_titles(path, beside=beside, dtype=dtype, item_column=self.columns["item"])
 
     def first_of(self, columns: Mapping[str, str]) -> pl.DataFrame:
         """Return the `columns` (new name → name in the file) of the first rows of the first file, without casts."""
@@ -256,6 +249,7 @@ SOURCES = {
         ("goodreads_interactions.csv",), {"user": "user_id", "item": "book_id", "rating": "rating"}, newest_first=True
     ),
     "sequences": FileSource(("*.txt",), {"user": "user", "item": "item"}, form="sequences", has_header=False),
+    "baskets": FileSource(("*.txt", "*.dat"), {"user": "user", "item": "item"}, form="baskets", has_header=False),
     "table": FileSource(tuple(f"*{suffix}" for suffix in SUFFIXES), form="table"),
 }
 
@@ -287,7 +281,13 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, text_ids: Col
         raise DataError(
             f"data.path is empty: {download}name the file with the interactions, or the folder that holds it"
         )
-    files = _files(data.path, *source.names)
+    present = _files(data.path, *source.names)
+    has_header = data.has_header if is_table else source.has_header
+    files = tuple(file for file in present if has_rows(file, has_header=has_header))
+    if not files and format_of(present[0]) == "text":
+        place = present[0] if len(present) == 1 else data.path
+        raise DataError(f"{place}: is empty, or has a header without rows; name another file")
+    files = files or present[:1]
     if source.is_movielens and has_sequences(files[0]):
         raise DataError(
             f"{files[0]}: has lines of a user and items, not the ratings of {data.source}; read them with "
@@ -298,7 +298,8 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, text_ids: Col
     times = Times(data.time_format if is_table else unit_of_numbers(data.time_format))
     if is_table:
         source = replace(source, separator=data.separator, has_header=data.has_header)
-    interactions = Interactions(source, files, columns, times, block_bytes, newest_first)
+    skipped = tuple(file for file in present if file not in {*files}) if len(files) < len(present) else ()
+    interactions = Interactions(source, files, columns, times, block_bytes, newest_first, skipped=skipped)
     if is_table:
         interactions = replace(interactions, columns=_columns_of_table(interactions, data))
     elif data.order_column:
@@ -427,7 +428,7 @@ def _files(path: str, *names: str) -> tuple[Path, ...]:
     try:
         place.stat()
     except OSError as error:
-        raise DataError(f"{place}: {error.strerror}; correct data.path") from None
+        raise DataError(problem_of_path(place, error)) from None
     if place.is_file():
         return (place,)
     patterns = [name + packed for name in names for packed in ("", *PACKED)]

@@ -155,13 +155,22 @@ class Words:
     """Split lines into words, and check that a file has only one of the two forms of lines."""
 
     def __init__(self) -> None:
-        self._n_lines = 0
+        self._n_lines = self._n_baskets = 0
         self._first_long = ""  # file and number of the first line with more than two words
 
-    def parse(self, block: Block, bad: BadRows) -> pl.DataFrame:
-        """Return `LINE`, `user`, `item`, a row per interaction; lines without an item, or not UTF-8, go to `bad`."""
+    def parse(self, block: Block, bad: BadRows, *, is_basket: bool = False) -> pl.DataFrame:
+        """Return `LINE`, `user`, `item`, a row per interaction; lines without an item, or not UTF-8, go to `bad`.
+
+        The first word is the user; with `is_basket`, each line has a user of its own, who is numbered from 1.
+        """
         lines = _lines(block, bad)
         words = lines.select(LINE, words=pl.col("text").str.extract_all(r"[^ \t\r]+"))
+        if is_basket:
+            self._n_baskets += len(words)
+            numbers = pl.int_range(self._n_baskets - len(words) + 1, self._n_baskets + 1).cast(pl.String)
+            is_empty = pl.col("words").list.len() == 0
+            of_user = pl.when(is_empty).then("words").otherwise(pl.concat_list(numbers, "words"))
+            words = words.with_columns(words=of_user)
         count = pl.col("words").list.len()
         for line, n in words.filter(count < 2).select(LINE, count).iter_rows():
             problem = ("item is missing", "item is missing") if n else ("empty line", "is empty")
@@ -179,23 +188,24 @@ class Words:
         if self._first_long and n_users < self._n_lines:
             raise DataError(
                 f"{self._first_long}, and some users are on several lines: write either one `user item` pair on "
-                "each line, or each user once with all its items"
+                "each line, or each user once with all its items; lines of items alone: --data.source=baskets"
             )
 
 
 @dataclass(frozen=True)
 class SequenceFile:
-    """A sequence file at `path`; `words` splits its lines."""
+    """A sequence file at `path`, or one of baskets; `words` splits its lines."""
 
     path: Path
     words: Words
+    is_basket: bool = False
     unit: ClassVar[str] = "line"  # what messages count
     columns: ClassVar[Mapping[str, bool]] = {"user": True, "item": True}
 
     def rows(self, columns: Mapping[str, str], bad: BadRows, *, block_bytes: int, only_first: bool) -> Iterator[Part]:
         """Yield the rows as `TableFile.rows` does; the `columns` are always user and item."""
         for block in blocks(self.path, size=block_bytes, quoted=False, only_first=only_first):
-            yield self.words.parse(block, bad), block.done
+            yield self.words.parse(block, bad, is_basket=self.is_basket), block.done
 
 
 def _lines(block: Block, bad: BadRows) -> pl.DataFrame:

@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from bert4rec.config.recognition import BYTE_ORDER_MARK, compression_of
+from bert4rec.config.first_lines import IS_UTF_16, UTF_16, problem_of_text
+from bert4rec.config.recognition import BYTE_ORDER_MARK, compression_of, problem_of_path
 from bert4rec.runtime.errors import DataError
 
 T = TypeVar("T")
 
 SMALL = 1 << 14  # bytes; smaller blocks are parsed line by line and not halved again
-UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 FIRST_BYTES = 1 << 20  # bytes that are read for the header, the keys of JSON objects, and the first rows
 QUOTE = b'"'
 NEWLINE = b"\n"
@@ -66,11 +66,13 @@ def blocks(path: Path, *, size: int, quoted: bool, only_first: bool = False) -> 
 
 
 def head(path: Path) -> bytes:
-    """Return at most the first `FIRST_BYTES` of the text."""
+    """Return at most the first `FIRST_BYTES` of the text. Raises `DataError` for a file that is no UTF-8 text."""
     start = b""
     with _opened(path) as (_, stream):
         while len(start) < FIRST_BYTES and (piece := stream.read(FIRST_BYTES - len(start))):
             start += piece
+    if problem := problem_of_text(start):
+        raise DataError(f"{path}: {problem}")
     return start.removeprefix(BYTE_ORDER_MARK)
 
 
@@ -125,11 +127,11 @@ def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
             start = file.read(4)
             file.seek(0)
             if start[:2] in UTF_16:
-                advice = "convert it, for instance with iconv -f UTF-16 -t UTF-8"
-                raise DataError(f"{path}: not UTF-8 but UTF-16 text; {advice}")
+                raise DataError(f"{path}: {IS_UTF_16}")
             compression = compression_of(start)
             with pa.CompressedInputStream(file, compression) if compression else file as stream:
                 yield file, stream
     except OSError as error:
-        reason = f"cannot be read: {error.strerror}" if error.strerror else f"damaged or cut off: {error}"
-        raise DataError(f"{path}: {reason}{'' if error.strerror else '; copy the whole file again'}") from None
+        if error.strerror:
+            raise DataError(problem_of_path(path, error)) from None
+        raise DataError(f"{path}: damaged or cut off: {error}; copy the whole file again") from None

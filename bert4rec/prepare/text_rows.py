@@ -7,11 +7,11 @@ until the few lines with the problem are parsed one by one.
 import csv
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import xor
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,14 +20,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bert4rec.config.recognition import infer_separator
+from bert4rec.config.first_lines import column_names, has_runs_of_blanks, infer_separator
 from bert4rec.prepare.progress import LINE, BadRows, line_numbers
 from bert4rec.prepare.text_blocks import NEWLINE, QUOTE, Block, head, inside_quotes, parsed
 from bert4rec.runtime.arrays import Bools, Int64s
 from bert4rec.runtime.errors import DataError, pluralize
 
 UNIT_SEPARATOR = b"\x1f"  # replaces a separator of several characters, which Polars does not support
+SEPARATOR_BYTES = 1 << 16  # bytes in which the separator is looked for
 NOT_UTF_8 = "is not UTF-8 text; convert the file, for instance with iconv -f ISO-8859-1 -t UTF-8"
+BLANKS = re.compile(rb'(?m)(?<![^ \t\n])("[^"]*")(?![^ \t\r\n])|(^[ \t]+|[ \t]+(?=\r?$))|[ \t]+')
 HEADER_AGAIN = ("header line again", "is the header line again")
 UNCLOSED = ("unclosed quote", 'has a quote (") that nothing closes')
 RETURN = "\udc0d"  # replaces a carriage return inside a line, where `csv` would end the row; no decoded text has it
@@ -41,7 +43,7 @@ class Layout:
 
     `header`: the fields of the first line, since a repeated header line is no row; () = no header. `types`: columns
     that are numbers in every usable row. A block in which this holds is parsed with these types, which takes half the
-    time.
+    time. `has_runs`: the separator is one blank or several, also tabs.
     """
 
     columns: tuple[str, ...]
@@ -49,6 +51,7 @@ class Layout:
     quoted: bool
     header: tuple[str, ...]
     types: Mapping[str, type[pl.DataType]] = field(default_factory=dict)
+    has_runs: bool = False
 
 
 def parse(block: Block, layout: Layout, bad: BadRows) -> Iterator[pl.DataFrame]:
@@ -57,8 +60,17 @@ def parse(block: Block, layout: Layout, bad: BadRows) -> Iterator[pl.DataFrame]:
     Lines with too many or too few fields, that are not UTF-8, with an unclosed quote, or that repeat the header go to
     `bad`.
     """
+    block = replace(block, text=_single_blanks(block.text)) if layout.has_runs else block
     one_by_one = partial(_one_by_one, layout=layout, bad=bad)
     return parsed(block, partial(_at_once, layout=layout, bad=bad), one_by_one, quoted=layout.quoted)
+
+
+def _single_blanks(text: bytes) -> bytes:
+    """Return the lines of `text` with one blank between two fields, and none at the ends; quoted fields are kept."""
+    if QUOTE in text:
+        return BLANKS.sub(lambda match: match[1] or (b" " if match[2] is None else b""), text)
+    text = re.sub(rb"[ \t]+", b" ", text)
+    return text.replace(b" \r\n", b"\r\n").replace(b" \n", b"\n").replace(b"\n ", b"\n").strip(b" ")
 
 
 def _at_once(block: Block, layout: Layout, bad: BadRows) -> pl.DataFrame | None:
@@ -207,29 +219,44 @@ def _problem(fields: list[str], layout: Layout) -> Problem | None:
         n_expected, why = len(layout.columns), "as the header has" if layout.header else "expected"
         if fields == [""]:
             return "empty line", f"is empty; {n_expected} fields {why}"
-        return "wrong number of fields", f"has {pluralize(len(fields), 'field')}; {n_expected} {why}"
+        decimal = _decimal_comma(fields) if len(fields) > n_expected and layout.separator == b"," else ""
+        return "wrong number of fields", f"has {pluralize(len(fields), 'field')}; {n_expected} {why}{decimal}"
     return None
+
+
+def _decimal_comma(fields: Sequence[str]) -> str:
+    """Return the end of a message that names a number with a decimal comma among the fields; "" if there is none."""
+    numbers = [
+        (whole, digits) for whole, digits in pairwise(fields)
+        if re.fullmatch(r"[-+]?\d{1,6}", whole) and re.fullmatch(r"\d{1,2}", digits)
+    ]  # fmt: skip
+    if len(numbers) != 1:
+        return ""
+    whole, digits = numbers[0]
+    return f'; if "{whole},{digits}" is one number, write it as {whole}.{digits} or in quotes'
 
 
 def read_layout(
     path: Path, *, separator: str, has_header: bool, types: Mapping[str, type[pl.DataType]] | None = None
 ) -> Layout:
-    """Return the layout of the file at `path`; "auto" chooses the separator that is most frequent in the first line.
+    """Return the layout of the file at `path`; "auto" chooses the separator that fits the first lines best.
 
     Raises `DataError` for an empty file, or a header with an unclosed quote.
     """
-    lines = _first_text(path).decode("utf-8", "replace").split("\n")
-    bar = infer_separator(lines[0]) if separator == "auto" else separator.replace("\\t", "\t")
-    quoted = len(bar) == 1
+    text = _first_text(path)
+    start = text[:SEPARATOR_BYTES].decode("utf-8", "replace")
+    bar = infer_separator(start) if separator == "auto" else separator.replace("\\t", "\t")
+    quoted, has_runs = len(bar) == 1, bar == " " and has_runs_of_blanks(start)
+    lines = (_single_blanks(text) if has_runs else text).decode("utf-8", "replace").split("\n")
     cells, n_lines = split_fields(lines, bar, quoted=quoted)
     header = tuple(cells) if has_header else ()
     if not cells or (header and n_lines > 1):
         raise DataError(f'{path}, line 1: has a quote (") that is not closed on it; correct the line')
-    columns = _distinct(header) or tuple(str(number) for number in range(1, len(cells) + 1))
-    return Layout(columns, bar.encode(), quoted, header, types or {})
+    columns = _distinct(column_names(header)) or tuple(str(number) for number in range(1, len(cells) + 1))
+    return Layout(columns, bar.encode(), quoted, header, types or {}, has_runs)
 
 
-def _distinct(columns: tuple[str, ...]) -> tuple[str, ...]:
+def _distinct(columns: Sequence[str]) -> tuple[str, ...]:
     """Return the names; a repeated name gets its position appended, so that no setting names it by accident."""
     return tuple(name if columns.index(name) == i else f"{name} {i + 1}" for i, name in enumerate(columns))
 

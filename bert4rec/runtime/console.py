@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import sys
 import time
 import warnings
@@ -25,8 +26,19 @@ EVENTS = "BERT4REC_EVENTS"  # environment variable: set if the program that star
 CALLED_FROM = ("bert4rec", "torch")  # packages whose lines are not those of a caller; torch has decorators
 EVENT = "\x1e"  # start of an event line: JSON text sequences, RFC 7464
 
+HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")  # also what turns text around
+
 logger = logging.getLogger(__name__)
 _bars: list[Any] = []  # the open tqdm bars: at most one
+
+
+def visible(text: str, *, keep: str = "\n") -> str:
+    """Return `text` with its control characters, except for those of `keep`, as a terminal can show them.
+
+    >>> print(visible(f"a{chr(27)}[2J{chr(13)}b"))
+    a\\x1b[2J\\rb
+    """
+    return HIDDEN.sub(lambda match: match[0] if match[0] in keep else ascii(match[0])[1:-1], text)
 
 
 def log_to_terminal(*, is_shown: bool = True, stream: str = "stdout", outlives_reader: bool = False) -> None:
@@ -173,7 +185,7 @@ class _Terminal(logging.Handler):
         try:
             with _bars[-1].external_write_mode() if _bars else nullcontext():  # above the bar
                 word = "warning: " if record.levelno == logging.WARNING else ""
-                print(word + record.getMessage(), file=getattr(sys, self._stream), flush=True)
+                print(word + visible(record.getMessage()), file=getattr(sys, self._stream), flush=True)
         except OSError:
             if not self._outlives_reader:
                 raise

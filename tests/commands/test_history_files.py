@@ -130,7 +130,7 @@ def test_parquet_lists_without_users_or_items(tmp_path: Path) -> None:
         ("x.jsonl", "a b c\n", False, "x.jsonl: .*line 1 "),
         ("x.jsonl", '{"items": ["a"]}\n', True, "x.jsonl: .*line 1 .*times"),
         ("x.parquet", "no parquet", False, "x.parquet: "),
-        ("x.jsonl", None, False, "x.jsonl: .*No such file"),
+        ("x.jsonl", None, False, "x.jsonl: .*no such file"),
         ("x.csv", "user,item\nu,a\n", True, "x.csv: .*time"),
         ("x.csv", "user,item,time\nu,a,noon\n", True, 'x.csv, line 2: time "noon"'),
     ],

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 
 from bert4rec.config.load import load_and_recognize, parse_command_line
-from bert4rec.config.recognition import check_url, format_of, is_url, recognize, without_secrets
-from bert4rec.config.tables import GENERATED
+from bert4rec.config.recognition import check_url, format_of, is_url, recognize, what_is, without_secrets
+from bert4rec.config.tables import GENERATED, Data, Preprocessing
+from bert4rec.prepare.sources import open_interactions
 from bert4rec.prepare.synthetic import GENERATORS
 from bert4rec.runtime.errors import DataError, SettingsError
 from tests.checks import one_line
@@ -35,7 +36,8 @@ def write(folder: Path, name: str, content: bytes) -> Path:
 
 FOUND = [  # file, content, source, end of the reason
     ("log.csv", TABLE, "table", "customer, sku, at"), ("LOG.CSV", TABLE, "table", "customer, sku, at"),
-    ("log.csv", b"1,2,3\n4,5,6\n", "table", "without a header"), ("log.csv", b"user|item\n1|2\n", "table", "CSV file"),
+    ("log.csv", b"1,2,3\n4,5,6\n", "table", "without a header"),
+    ("log.csv", b"user|item\n1|2\n", "table", "user, item"),
     ("log.tsv", b'"user"\titem\n1\t2\n', "table", "user, item"),
     ("log.csv.gz", gzip.compress(TABLE, mtime=0), "table", "customer, sku, at"),
     ("log.csv.zst", pa.compress(TABLE, codec="zstd", asbytes=True), "table", "customer, sku, at"),
@@ -167,10 +169,30 @@ def test_a_folder_of_several_or_no_recognized_files_is_refused(tmp_path: Path) -
 
 
 def test_a_path_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"log\.csv: No such file .*data\.path.*--data\.source.*--data\.dataset_dir"):
-        recognize(str(tmp_path / "log.csv"))
-    with pytest.raises(DataError, match=r"\*\.csv: .*data\.path"):
+    (tmp_path / "my.toml").write_text(f'[data]\npath = "{tmp_path / "log.csv"}"\n')
+    with one_line(f"{tmp_path / 'log.csv'}: no such file", "data.path", "--data.source", "--data.dataset_dir"):
+        load_and_recognize(str(tmp_path / "my.toml"))
+    with one_line(f"{tmp_path / 'logs' / 'a.csv'}: no such file", f"no folder {tmp_path / 'logs'}"):
+        recognize(str(tmp_path / "logs" / "a.csv"))
+    with one_line(f"{tmp_path}/*.csv: no file fits"):
         recognize(f"{tmp_path}/*.csv")
+
+
+@pytest.mark.parametrize("typed", ["ratngs.csv", "ratings.cvs", "Ratings.csv", "ratings", "ratings.csv.gz"])
+def test_a_mistyped_name_gets_the_nearest_one(tmp_path: Path, typed: str) -> None:
+    write(tmp_path, "ratings.csv", TABLE)
+    write(tmp_path, "zebra.txt", TABLE)
+    for find in (recognize, lambda path: open_interactions(Data(source="table", path=path), Preprocessing())):
+        with one_line(f"{tmp_path / typed}: no such file", f"; did you mean {tmp_path / 'ratings.csv'}?") as caught:
+            find(str(tmp_path / typed))
+        assert "data.path" not in str(caught.value)
+
+
+def test_a_dataset_that_does_not_exist_gets_those_that_do(tmp_path: Path) -> None:
+    for name in ("log", "shop"):
+        write(tmp_path / name, "metadata.json", b"{}")
+    assert what_is(tmp_path / "nosuch").endswith(f"the datasets in {tmp_path}: log, shop")
+    assert what_is(tmp_path / "shopp").endswith(f"did you mean {tmp_path / 'shop'}?")
 
 
 def test_an_address_is_recognized_by_its_name_alone() -> None:

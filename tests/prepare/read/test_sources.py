@@ -223,8 +223,8 @@ def test_a_pattern_names_several_files_of_any_kind_in_the_order_of_their_names(t
 @pytest.mark.parametrize(
     ("names", "path", "message"),
     [
-        (["a.csv"], "b*.csv", "data.path"), (["a.csv", "b.csv"], "", "a.csv, b.csv"),
-        ([], "", "data.path"), ([], "t.csv", "No such file"),
+        (["a.csv"], "b*.csv", "pattern"), (["a.csv", "b.csv"], "", "a.csv, b.csv"),
+        ([], "", "data.path"), ([], "t.csv", "no such file"),
     ],
 )  # fmt: skip
 def test_what_is_not_there_is_refused(tmp_path: Path, names: list[str], path: str, message: str) -> None:
@@ -310,7 +310,7 @@ TITLES = {"item": [3, 9], "title": ["Amélie (2001)", "Heat, The: a::b"]}
     [
         (
             "ml-100k", "u.data", "1\t9\t5\t7\n1\t3\t5\t7\n",
-            "u.item", "3|Amélie (2001)|x|y\n9|Heat, The: a::b|||\n", "latin-1",
+            "u.item", "3|Amélie (2001)|x|y\n9|Heat, The: a::b||\n", "latin-1",
         ),
         *[
             ("ml-1m", "ratings.dat", "1::9::5::7\n", "movies.dat", "3::Amélie (2001)::Comedy\n9::Heat::x\n", encoding)
@@ -346,8 +346,8 @@ def test_titles_of_other_sources_are_named_and_get_the_type_of_the_items(tmp_pat
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name,item\na,1\n", '"item"'), ("item,title\nx,One\n", 'item "x", title "One"'),
-        ("item,title\n1,One\n1,Two\n", 'item "1"'), ("", "data.titles_path"),
+        ("name,item,x\na,1,2\n", "title"), ("item,title\nx,One\n", 'item "x", title "One"'),
+        ("item,title\n1,One\n1,Two\n", 'item "1"'), ("", "no such file"),
     ],
 )  # fmt: skip
 def test_bad_titles_are_refused(tmp_path: Path, text: str, message: str) -> None:
