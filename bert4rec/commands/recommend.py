@@ -254,7 +254,7 @@ def _read_items(path: Path, ids: "ItemIds", data: Data) -> tuple[list[Any], str]
     """Return the items that a file lists, and the column that has them; "" for a file with one item per line."""
     from bert4rec.config.recognition import format_of
     from bert4rec.dataset.format import NO_ITEM
-    from bert4rec.prepare.columns import ITEMS, name_words
+    from bert4rec.prepare.column_words import ITEMS, name_words
     from bert4rec.prepare.progress import BadRows
     from bert4rec.prepare.tables import TableFile
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import polars as pl
 
-from bert4rec.prepare.columns import NEARLY_ALL, are_columns_swapped, find_excel_days
+from bert4rec.prepare.column_words import are_columns_swapped
+from bert4rec.prepare.columns import NEARLY_ALL, find_excel_days
 from bert4rec.prepare.sources import Interactions
 from bert4rec.prepare.tables import FIRST_ROWS
 from bert4rec.prepare.times import YEAR, moment
@@ -51,6 +52,10 @@ def first_of_other_columns(interactions: Interactions) -> pl.DataFrame:
 def _order_warnings(interactions: Interactions) -> Iterator[str]:
     if interactions.order["by"] == "file":
         yield "the rows have no times: the order of the rows in the file is used"
+    elif others := interactions.other_times:
+        column = interactions.columns["time"]
+        options = " or ".join(shlex.quote(f"--time={name}") for name in others)
+        yield f"the times are those of {column}; {' and '.join(others)} may be times, too: {options}"
 
 
 def _name_warnings(interactions: Interactions) -> Iterator[str]:

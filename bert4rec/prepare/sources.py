@@ -12,7 +12,7 @@ import polars as pl
 from bert4rec.config.recognition import PACKED, SUFFIXES, format_of, has_sequences, matching_files, recognize
 from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.dataset.format import NO_EVENT
-from bert4rec.prepare.column_inference import columns_by_position, infer_columns
+from bert4rec.prepare.column_inference import columns_by_position, infer_columns, other_times
 from bert4rec.prepare.columns import IDS, Fields, all_decimal, column_advice, is_row
 from bert4rec.prepare.ordering import Distinct
 from bert4rec.prepare.progress import LINE, BadRows
@@ -108,7 +108,8 @@ class Interactions:
     `is_read`: Boolean; `event`: Int16), and how many of the `n_bytes` have been read so far. Reading fills `bad` (the
     unusable rows), `words` (of sequences), `titles` and `kinds` (of events, by number). Text is read `block_bytes` at a
     time. `newest_first`: the order of rows without times. `decimal_ids`: fields whose ids are whole numbers written as
-    "7.0". `only_first`: read only the first rows.
+    "7.0". `other_times`: columns that may have the times instead, if none was named. `only_first`: read only the first
+    rows.
     """
 
     source: FileSource
@@ -118,6 +119,7 @@ class Interactions:
     block_bytes: int
     newest_first: bool = False
     decimal_ids: Collection[str] = ()
+    other_times: Collection[str] = ()
     only_first: bool = False
     bad: BadRows = field(default_factory=BadRows)
     words: Words = field(default_factory=Words)
@@ -278,7 +280,8 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, text_ids: Col
         source = replace(source, separator=data.separator, has_header=data.has_header)
     interactions = Interactions(source, files, columns, times, block_bytes, newest_first)
     if is_table:
-        interactions = replace(interactions, columns=_columns_of_table(interactions, data))
+        columns, others = _columns_of_table(interactions, data)
+        interactions = replace(interactions, columns=columns, other_times=others)
     names = [name for name in IDS if name not in text_ids] if is_table else []
     return replace(interactions, decimal_ids=decimal_id_fields(interactions, names))
 
@@ -320,9 +323,10 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
     rows = Interactions(source, (file,), {}, Times(data.time_format), HISTORY_BYTES, of_data[-1])
     try:
         unused = dict.fromkeys(("rating_column", "title_column", "event_column"), "")
-        columns = _columns_of_table(rows, data.model_copy(update=unused))
+        columns, _ = _columns_of_table(rows, data.model_copy(update=unused))
     except ColumnUnknownError as error:
-        raise DataError(f"{error.question}; name one with --data.{error.field}_column=COLUMN") from None
+        options = [re.sub(r"^--(\w+)=", r"--data.\1_column=", option) for option in error.options]
+        raise DataError(error.with_command(options, "add")) from None
     rows = replace(rows, columns=columns | _event_column(data, present))
     return replace(rows, decimal_ids=decimal_id_fields(rows, IDS))
 
@@ -340,13 +344,15 @@ def _recognized(path: str) -> str:
         return ""
 
 
-def _columns_of_table(interactions: Interactions, data: Data) -> dict[str, str]:
-    """Return field → column, as the settings name it or as it is recognized in the first file."""
+def _columns_of_table(interactions: Interactions, data: Data) -> tuple[dict[str, str], list[str]]:
+    """Return field → column, as the settings name it or as it is recognized in the first file, and `other_times`."""
     first, file = pl.DataFrame(), interactions.files[0]
     if "auto" in named_columns(data).values():
         present = interactions.open(file).columns
         first = interactions.first_of({name: name for name, is_field in present.items() if is_field})
-    return choose_columns(data, first, str(file))
+    columns = choose_columns(data, first, str(file))
+    is_open = data.time_column == "auto" and data.has_header
+    return columns, other_times(first, columns) if is_open else []
 
 
 def choose_columns(data: Data, first: pl.DataFrame, path: str) -> dict[str, str]:

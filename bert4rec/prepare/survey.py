@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from bert4rec.dataset.findings import FEW
-from bert4rec.prepare.columns import SESSIONS, name_words
+from bert4rec.prepare.column_words import SESSIONS, name_words
 from bert4rec.prepare.times import DAY, YEAR
 from bert4rec.runtime.arrays import Int64s
 
