@@ -26,6 +26,8 @@ from bert4rec.prepare.times import stripped
 from bert4rec.runtime.errors import ColumnUnknownError, pluralize
 
 ADDRESSES = ({"email", "mail"}, {"phone"})  # of users, taken if nothing better is there
+ACCOUNTS = {"account", "konto", "compte", "cuenta", "conta"}  # of a user, beside a word for users
+COARSE = {"artist", "album", "author", "channel", "podcast", "series", "show"}  # of which others are parts
 RANKED = RATINGS - {"score", "note"}  # a score may be that of a search, and a note a text
 MOST_TITLES = 0.2  # largest share of items with several values in a column of titles
 LEAST_TITLES = 0.8  # least number of titles for an item, else they are categories
@@ -125,17 +127,17 @@ def _users(first: pl.DataFrame) -> list[str]:
         *((words, 1) for words in ADDRESSES),
         *((SESSIONS, level) for level in (0, 1)),
     )
-    return _ids(first, stages, allowed=set())
+    return _with_keys(first, _ids(first, stages, ACCOUNTS))
 
 
 def _items(first: pl.DataFrame) -> list[str]:
     stages = tuple((words, level) for words in (ITEMS, OTHER_ITEMS) for level in range(4))
-    likely = _ids(first, stages, allowed=OTHER_ITEMS)
+    likely = _ids(first, stages, OTHER_ITEMS)
     exact = [name for name in likely if name_words(name) & {"item", "sku", "asin", "isbn"}]
     if len(likely) > 1 and len(exact) == 1 and not _has_more_values(first, likely, exact[0]):
-        return exact
+        likely = exact
     others = [name for name in likely if not name_words(name) & BARCODES]
-    return others if len(likely) > 1 and len(others) == 1 else likely
+    return _with_keys(first, others if len(likely) > 1 and len(others) == 1 else likely)
 
 
 def _has_more_values(first: pl.DataFrame, names: Sequence[str], than: str) -> bool:
@@ -145,7 +147,8 @@ def _has_more_values(first: pl.DataFrame, names: Sequence[str], than: str) -> bo
 def _ids(first: pl.DataFrame, stages: Sequence[tuple[set[str], int]], allowed: set[str]) -> list[str]:
     """Return the columns of ids of the first of the `stages` (words, level of `_level`) that has any.
 
-    A column of a category, such as the client "web" or "app", is taken only if a later stage has none either.
+    A column of few values, such as the client "web" or "app", is taken only if no stage has another one. The ids of
+    sessions, devices and the like must repeat.
     """
     present = [column.name for column in first if column.null_count() <= MOST_MISSING * len(column)]
     words = {name: ordered_words(name) for name in present}
@@ -153,10 +156,34 @@ def _ids(first: pl.DataFrame, stages: Sequence[tuple[set[str], int]], allowed: s
     for kinds, wanted in stages:
         named = [name for name in present if _level(words[name], kinds, allowed) == wanted]
         likely = [name for name in named if not _is_category(first[name])]
-        categories = categories or named
+        if kinds in (USERS, ITEMS):
+            categories = categories or (named if wanted < 2 else [])
+        else:
+            likely = [name for name in likely if len(first) < FEW_ROWS or not _is_row_number(first[name])]
         if likely:
-            return _finest(first, likely) if len(likely) > 1 else likely
+            return _finest(first, likely)
     return categories
+
+
+def _with_keys(first: pl.DataFrame, likely: list[str]) -> list[str]:
+    """Return `likely`, and if it is only a text or an artist, the unnamed columns on which that depends, as its id."""
+    if len(likely) != 1:
+        return likely
+    name, words = likely[0], name_words(likely[0])
+    is_text = first.schema[name] == pl.String and not words & (IDENTIFIERS | CODES)
+    is_coarse = bool(words & COARSE)
+    if not is_coarse and not (is_text and _has_several_words(first[name])):
+        return likely
+    n_values = {other: first[other].n_unique() for other in [*_unnamed(first), name]}
+    least = n_values.pop(name) * (FINER if is_coarse else 1)
+    most = len(first) / LEAST_ROWS
+    keys = [other for other, n in n_values.items() if least <= n <= most and _depends(first, name, other)]
+    return [*keys, *likely]
+
+
+def _is_row_number(column: pl.Series) -> bool:
+    """Return whether nearly every row has its own value, as in a column of orders or events."""
+    return column.drop_nulls().n_unique() >= NEARLY_UNIQUE * column.count()
 
 
 def _level(words: Sequence[str], kinds: set[str], allowed: set[str]) -> int | None:
@@ -190,10 +217,10 @@ def _finest(first: pl.DataFrame, names: Sequence[str]) -> list[str]:
 
     Columns with one value, and those that number the rows, are not ids of users or items.
     """
-    if len(first) < FEW_ROWS:
+    if len(first) < FEW_ROWS or len(names) < 2:
         return [*names]
     n_values = {name: first[name].drop_nulls().n_unique() for name in names}
-    varied = [name for name in names if 1 < n_values[name] < NEARLY_UNIQUE * first[name].count()] or [*names]
+    varied = [name for name in names if n_values[name] > 1 and not _is_row_number(first[name])] or [*names]
     if len(varied) < 2:
         return varied
     finest = max(varied, key=lambda name: n_values[name])
@@ -223,7 +250,7 @@ def _is_other(column: pl.Series) -> bool:
         return True
     if len(known) < max(1, MOST_MISSING * len(column)):
         return True
-    if len(known) >= FEW_ROWS and not 1 < known.n_unique() < NEARLY_UNIQUE * len(known):
+    if len(known) >= FEW_ROWS and (known.n_unique() == 1 or _is_row_number(known)):
         return True
     numbers = stripped(known).cast(pl.Float64, strict=False)
     return not numbers.null_count() and bool((numbers != numbers.floor()).any())
@@ -236,7 +263,7 @@ def _refusal(
     guesses = {field: found.get(field, "") for field in FIELDS}
     for field, likely in unknown.items():
         left = [name for name in first.columns if name not in {*guesses.values(), *found.values()}]
-        ids = _unnamed(first.select(left))
+        ids = [name for name in _unnamed(first.select(left)) if not _is_category(first[name])]
         guesses[field] = next(iter([*likely, *ids]), "")
     field, *_ = unknown
     options = [f"--{name}={guesses[name] or 'COLUMN'}" for name in unknown]
@@ -266,7 +293,7 @@ def _titles(first: pl.DataFrame, free: Sequence[str], item: str) -> Iterator[str
     levels = (
         [name for name in free if words[name] & NAMES and words[name] & own],
         [name for name in free if words[name] <= {"title"}],
-        [name for name in free if words[name] & NAMES and words[name] & of_item and not words[name] & OTHERS],
+        [name for name in free if words[name] & NAMES and words[name] & of_item and _are_apart(first, item, name)],
         [name for name in free if words[name] <= of_item],
         [name for name in free if words[name] <= NAMES],
     )
@@ -287,12 +314,18 @@ def _is_title_by_values(first: pl.DataFrame, item: str, name: str) -> bool:
     if not _is_title(first, item, name):
         return False
     known = first.select(item, name).drop_nulls()
-    n_items, texts = known[item].n_unique(), known[name].unique()
-    has_words = texts.str.strip_chars().str.contains(r"\p{L}\S*\s+\S") & ~texts.str.contains("://", literal=True)
-    return (
-        n_items >= FEW_ROWS
-        and len(known) >= LEAST_ROWS * n_items
-        and len(texts) >= LEAST_TITLES * n_items
-        and float(has_words.mean() or 0) > MOST_MISSING  # type: ignore[arg-type]
-        and not is_moment(first[name])
-    )
+    n_items = known[item].n_unique()
+    is_told = n_items >= FEW_ROWS and len(known) >= LEAST_ROWS * n_items and _are_apart(first, item, name)
+    return is_told and _has_several_words(known[name]) and not is_moment(known[name])
+
+
+def _are_apart(first: pl.DataFrame, item: str, name: str) -> bool:
+    """Return whether nearly every item has an own title, unlike a category or the name of an artist."""
+    known = first.select(item, name).drop_nulls()
+    return known[name].n_unique() >= LEAST_TITLES * known[item].n_unique()
+
+
+def _has_several_words(texts: pl.Series) -> bool:
+    known = texts.drop_nulls().unique()
+    words = known.str.strip_chars().str.contains(r"\p{L}\S*\s+\S") & ~known.str.contains("://", literal=True)
+    return int(words.sum()) > len(known) / 2

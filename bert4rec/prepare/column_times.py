@@ -81,7 +81,7 @@ def _rank(first: pl.DataFrame, name: str, found: Mapping[str, str]) -> int | Non
             return None
         if _is_of_item(first, name, found.get("item", "")):
             return None
-        return 1 if words & ENDS or not words & (TIMES | STARTS) else 0
+        return 1 if words & (ENDS | SESSIONS) or not words & (TIMES | STARTS) else 0
     return _rank_of_numbers(column, words)
 
 

@@ -10,11 +10,13 @@ def _words(text: str) -> set[str]:
 
 
 IDENTIFIERS = _words("""
+    n cod cve uri md
     id uid uuid guid code cd number key hash pseudo ref slug handle no nr num nbr msid mbid token unique
     nummer schluessel schlussel kennung numero cle codigo clave codice numer kod kodu numara numarasi номер код
     ид 编号 编码 号 番号 コード 번호 코드 아이디
 """)
 NAMES = _words("""
+    nombres
     name title naam nom titre nombre titulo nome titolo nazwa tytul ad adi isim baslik titel bezeichnung
     beschreibung description desc descripcion descrizione descricao opis aciklama omschrijving libelle label
     caption denominacion designation название имя наименование описание 名称 标题 名 名前 タイトル 이름 명 제목
@@ -29,10 +31,10 @@ USERS = _words("""
     utilizador assinante klant gebruiker koper lid bezoeker klient klienta uzytkownik uzytkownika kupujacy
     nabywca musteri kullanici uye alici abone клиент клиента покупатель покупателя пользователь пользователя
     юзер абонент подписчик 用户 客户 顾客 会员 买家 使用者 用戶 客戶 顧客 會員 ユーザー ユーザ 会員 客 購入者
-    회원 사용자 고객 이용자 유저 구매자 kund bruger bruker anvandare zakaznik uzivatel asiakas kunnr kdnr custid
-    custno steamid msno visid
+    회원 사용자 고객 이용자 유저 구매자 kund bruger bruker anvandare zakaznik uzivatel asiakas
 """)
 SESSIONS = _words("""
+    playlist
     session visit sitzung sesion sessione sessao sessie sesja oturum сессия 会话 セッション 세션
 """)
 OTHER_USERS = _words("""
@@ -50,23 +52,24 @@ ITEMS = _words("""
     articolo canzone produto artigo livro musica jogo boek liedje spel towar produktu artykul ksiazka utwor urun
     urunu kitap sarki товар товара продукт продукта артикул книга фильм песня трек номенклатура 商品 产品 物品
     货品 電影 电影 歌曲 书籍 產品 品目 製品 アイテム 作品 상품 제품 아이템 품목 vare vara tuote zbozi vyrobek
-    upc ean gtin plu matnr stockcode appid traid aid iid mid artnr
+    upc ean gtin plu
 """)
 CODES = _words("""
-    sku upc ean gtin plu isbn asin matnr stockcode appid traid aid iid mid artnr isrc kunnr kdnr custid custno
-    steamid msno visid uid msisdn imei
+    sku upc ean gtin plu isbn asin isrc
+    msisdn imei
 """)  # words that are ids without a second word
 BARCODES = _words("upc ean gtin plu isbn isrc")  # second names of what another column has the ids of
 OTHER_ITEMS = _words("""
+    element
     page url screen post content place venue business location ad app poi reference link seite pagina страница
     页面 ページ creative asset clip channel station pid vid nid
 """)  # taken if no column names items
 TIMES = _words("""
     time timestamp date datetime ts at when day moment instant epoch unixtime tstamp dt dat stamp tms timeframe
-    dttm utc zeit datum zeitpunkt zeitstempel uhrzeit tag bestelldatum belegdatum heure horodatage jour fecha
+    dttm utc zeit datum zeitpunkt zeitstempel uhrzeit tag heure horodatage jour fecha
     hora dia momento data ora giorno tijd tijdstip dag czas dzien godzina tarih tarihi zaman saat gun дата время
-    день момент датавремя 时间 日期 时刻 時間 時刻 日時 日付 日 일시 날짜 시간 일자 시각 erdat budat fkdat bldat
-    audat erzet tid dato pvm
+    день момент датавремя 时间 日期 时刻 時間 時刻 日時 日付 日 일시 날짜 시간 일자 시각
+    tid dato pvm
 """)
 RATINGS = _words("""
     rating star score overall grade bewertung sterne note evaluation valoracion puntuacion calificacion voto
@@ -96,11 +99,13 @@ DURATIONS = _words("""
     duree duracion durata duracao duur sure длительность 时长 再生時間
 """)  # with a word of time: how long, or how often
 NEUTRAL = _words("""
+    review log acct
     line event my the of by anonymous external internal domain action click clicked view viewed source original
     global web shop sold legacy old new main primary raw crm erp int str bk sk pk master unified encoded enc de
     du la le di do da del der des van nr
 """)  # words beside which an id stays the same id
 OTHERS = _words("""
+    beleg
     order invoice basket cart transaction receipt ticket message review category cat class subclass subcategory
     group type brand price amount qty quantity country city region state zip pin age gender sex store shop
     seller vendor supplier merchant agent count size color colour status version platform browser os language
@@ -121,6 +126,34 @@ WORDS = {
 }  # fmt: skip
 ROLES = USERS | SESSIONS | OTHER_USERS | ITEMS | OTHER_ITEMS | TIMES | RATINGS
 KNOWN = ROLES | IDENTIFIERS | NAMES | STARTS | ENDS | NEVER | DURATIONS | NEUTRAL | OTHERS | {"mail", "email", "phone"}
+FAMOUS = {
+    "uid": "user id",
+    "iid": "item id",
+    "aid": "article id",
+    "mid": "movie id",
+    "pno": "product no",
+    "kunnr": "customer no",
+    "kdnr": "customer no",
+    "custid": "customer id",
+    "custno": "customer no",
+    "msno": "user id",
+    "steamid": "user id",
+    "visid": "visitor id",
+    "distinctid": "user id",
+    "matnr": "product no",
+    "artnr": "article no",
+    "stockcode": "product code",
+    "appid": "app id",
+    "traid": "track id",
+    "traname": "track name",
+    "artid": "artist id",
+    "artname": "artist name",
+    "erdat": "created date",
+    "budat": "posted date",
+    "fkdat": "ordered date",
+    "bldat": "ordered date",
+    "audat": "ordered date",
+}  # whole names in public data sets and programs
 AT_EDGES = {"id", "no", "nr", "kd", "at", "dt", "ts", "ad", "cd"}  # short words that begin or end a longer one
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")
 
@@ -143,8 +176,8 @@ def ordered_words(name: str) -> tuple[str, ...]:
     last = parts.pop()
     while parts and set(last) <= IDENTIFIERS | NAMES:
         last = parts.pop() + last
-    whole = "".join(last)
-    return (whole,) if whole in CODES else tuple(last)
+    famous = FAMOUS.get("".join(last))
+    return tuple(famous.split() if famous else last)
 
 
 def name_words(name: str) -> set[str]:
