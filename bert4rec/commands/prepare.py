@@ -12,7 +12,7 @@ from bert4rec.config.help import DATA_OPTIONS, PREPARE_OPTIONS, usual_help
 from bert4rec.config.load import NO_FILE, Overrides, parse_command_line, settings_file, take_positional
 from bert4rec.config.tables import Config, Source
 from bert4rec.runtime.console import log_to_terminal
-from bert4rec.runtime.errors import ColumnUnknownError, SettingsError
+from bert4rec.runtime.errors import ColumnUnknownError, DataError, SettingsError
 from bert4rec.runtime.signals import log_interrupted
 
 SCRIPT = "python preprocessing.py"
@@ -47,6 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(NO_FILE, flush=True)
     try:
         config = _make(file, overrides, download=arguments.download or is_set)
+    except ColumnUnknownError as unknown:
+        typed = [*arguments.prog.split(), *arguments.settings, *(["--download"] if arguments.download else [])]
+        raise DataError(unknown.with_command([*typed, *unknown.options])) from None
     except KeyboardInterrupt:
         log_interrupted("stopped: no dataset was written")
         return 130
@@ -65,7 +68,8 @@ def _make(file: str | None, overrides: Overrides, *, download: bool) -> Config:
         except ColumnUnknownError as unknown:
             if not (sys.stdin.isatty() and sys.stdout.isatty()):
                 raise
-            column = input(f"{unknown.question}\ntype its name: ").strip()
+            likely = f"likely: {shlex.join(unknown.options)}" + (f"   ({unknown.counts})" if unknown.counts else "")
+            column = input(f"{unknown.question}\n{likely}\ntype its name: ").strip()
             if column not in unknown.columns:
                 raise
             overrides[f"data.{unknown.field}_column"] = column

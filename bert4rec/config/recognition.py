@@ -342,8 +342,7 @@ def _public(file: Path, lines: Sequence[str]) -> DetectedSource | None:
     folders = {Path(absolute(file)).parent.name for absolute in (os.path.abspath, os.path.realpath)}
     for folder in folders.intersection(GROUPLENS_FOLDERS):
         return DetectedSource(folder, f"{file.name} has the columns {', '.join(header)}, in a folder {folder}")
-    sets = ", ".join(GROUPLENS_FOLDERS)
-    raise DataError(f"{file}: a MovieLens file of an unknown set; name the set with --data.source=… ({sets})")
+    return None  # another file with these columns is a table
 
 
 def _refuse(file: Path) -> NoReturn:

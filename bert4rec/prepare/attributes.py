@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import polars as pl
 
-from bert4rec.prepare.columns import TIMES, looks_like_time, name_words
+from bert4rec.prepare.column_words import TIMES, name_words
+from bert4rec.prepare.columns import looks_like_time
 from bert4rec.prepare.text_rows import OTHER
 from bert4rec.prepare.text_values import MISSING, shown
 from bert4rec.runtime.errors import pluralize

@@ -1,21 +1,43 @@
 """Recognize which columns of a table have the users, items, times, ratings and titles, by names and first values."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import polars as pl
 
-from bert4rec.prepare.columns import ITEMS, SESSIONS, TIMES, USERS, WORDS, looks_like_time, name_words
-from bert4rec.runtime.errors import ColumnUnknownError
+from bert4rec.prepare.column_times import is_moment, likely_times
+from bert4rec.prepare.column_words import (
+    BARCODES,
+    CODES,
+    IDENTIFIERS,
+    ITEMS,
+    NAMES,
+    NEUTRAL,
+    OTHER_ITEMS,
+    OTHER_USERS,
+    OTHERS,
+    RATINGS,
+    SESSIONS,
+    USERS,
+    name_words,
+    ordered_words,
+)
+from bert4rec.prepare.columns import looks_like_time
+from bert4rec.prepare.times import stripped
+from bert4rec.runtime.errors import ColumnUnknownError, pluralize
 
-IDENTIFIERS = {"id", "uid", "uuid", "guid", "code", "number", "key", "hash", "pseudo", "ref", "slug", "handle"}
-NAMES = {"name", "title"}
-PREFIXES = {"line", "lineitem", "event", "my", "the", "of", "by", "anonymous", "external", "internal"}
-WEAK_USERS = ({"email"}, {"mail"}, {"phone"}, SESSIONS)  # taken if nothing names users better
-RATINGS = WORDS["rating"] - {"score"}  # which may be that of a search
-STARTS = {"event", "timestamp", "created", "time", "ordered", "purchased", "viewed"}  # of two times, the earlier one
+ADDRESSES = ({"email", "mail"}, {"phone"})  # of users, taken if nothing better is there
+ACCOUNTS = {"account", "konto", "compte", "cuenta", "conta"}  # of a user, beside a word for users
+COARSE = {"artist", "album", "author", "channel", "podcast", "series", "show"}  # of which others are parts
+RANKED = RATINGS - {"score", "note"}  # a score may be that of a search, and a note a text
 MOST_TITLES = 0.2  # largest share of items with several values in a column of titles
+LEAST_TITLES = 0.8  # least number of titles for an item, else they are categories
+LEAST_ROWS = 2  # rows of an item, from which on values alone tell that a text depends on it
 FIELDS = ("user", "item")  # that every table must have
 MOST_MISSING = 0.5  # largest share of missing values in a column of ids, times or ratings
+FEW_VALUES = 5  # of a category
+FEW_ROWS = 20  # from which on values count
+FINER = 1.25  # times as many values has an id that others depend on
+NEARLY_UNIQUE = 0.98  # share of distinct values among all, from which on a column numbers the rows
 
 
 def infer_columns(first: pl.DataFrame, named: Mapping[str, str], path: str) -> dict[str, str]:
@@ -29,29 +51,41 @@ def infer_columns(first: pl.DataFrame, named: Mapping[str, str], path: str) -> d
     {'user': 'customer_id', 'item': 'sku', 'time': 'at', 'title': 'product'}
     """
     found = {field: column for field, column in named.items() if column not in ("", "auto")}
-    first = first.with_columns(pl.col(pl.String).replace("", None))
-    free = [column.name for column in first if column.name not in found.values() and not column.dtype.is_nested()]
+    first = _plain(first)
+    free = [name for name in first.columns if name not in found.values()]
+    unknown: dict[str, list[str]] = {}
     for field, candidates in CANDIDATES.items():
         if named.get(field, "") != "auto":
             continue
         likely = candidates(first.select(free))
-        if field in FIELDS and not likely:
-            likely = _only_other(first.select(free), field)
-        if field in FIELDS and len(likely) != 1:
-            raise ColumnUnknownError(path, field, first.columns, likely)
-        if likely:
+        if len(likely) == 1:
             found[field] = likely[0]
             free.remove(likely[0])
+        else:
+            unknown[field] = likely
+    for field, likely in unknown.items():
+        left = [] if likely or len(unknown) > 1 else _unnamed(first.select(free))
+        if len(left) != 1:
+            raise _refusal(first, found, unknown, path)
+        found[field] = left[0]
+        free.remove(left[0])
+    if named.get("time", "") == "auto" and (times := likely_times(first, free, found)):
+        found["time"] = times[0]
+        free.remove(times[0])
+    if named.get("rating", "") == "auto" and (ratings := _ratings(first.select(free))):
+        found["rating"] = ratings[0]
+        free.remove(ratings[0])
     if named.get("title", "") == "auto" and (title := next(_titles(first, free, found["item"]), "")):
         found["title"] = title
     return {field: found[field] for field in named if field in found}
 
 
-def _only_other(first: pl.DataFrame, field: str) -> list[str]:
-    """Return the columns that can be the `field` if no name tells: all but times, ratings and the other field."""
-    others = {*_times(first), *_ratings(first), *(_items if field == "user" else _users)(first)}
-    left = [name for name in first.columns if name not in others]
-    return left if len(left) == 1 else []
+def other_times(first: pl.DataFrame, columns: Mapping[str, str]) -> list[str]:
+    """Return the columns, beside that of `columns`, that may have the times of the events."""
+    first = _plain(first)
+    fields = {field: column for field, column in columns.items() if field != "time"}
+    free = [name for name in first.columns if name not in fields.values()]
+    return [name for name in likely_times(first, free, fields) if name != columns.get("time")]
 
 
 def columns_by_position(first: pl.DataFrame, named: Mapping[str, str], path: str) -> dict[str, str]:
@@ -68,77 +102,204 @@ def columns_by_position(first: pl.DataFrame, named: Mapping[str, str], path: str
     for field in FIELDS:
         if named.get(field, "") == "auto":
             if not free:
-                raise ColumnUnknownError(path, field, first.columns, [])
+                raise _refusal(first, found, {field: []}, path)
             found[field] = free.pop(0)
     found |= {"time": times[0]} if times else {}
     return {field: found[field] for field in named if field in found}
 
 
-def _ids(first: pl.DataFrame, words: set[str], weaker: Sequence[set[str]] = ()) -> list[str]:
-    """Return the likeliest columns of ids: those named by `words` with an id, else by `words` alone, else by names."""
-    present = [column.name for column in first if column.null_count() <= MOST_MISSING * len(column)]
-    parts = {name: name_words(name) for name in present}
-    for kinds in (words, *weaker):
-        allowed = kinds | PREFIXES | IDENTIFIERS
-        rest = {name: parts[name] - allowed for name in present if parts[name] & kinds}
-        levels = (
-            [name for name in rest if not rest[name] and parts[name] & IDENTIFIERS],
-            [name for name in rest if not rest[name]],
-            [name for name in rest if rest[name] <= NAMES],
-        )
-        if likely := next(filter(None, levels), []):
-            return likely
-    return []
-
-
-def _users(first: pl.DataFrame) -> list[str]:
-    return _ids(first, USERS - SESSIONS, WEAK_USERS)
-
-
-def _items(first: pl.DataFrame) -> list[str]:
-    likely = _ids(first, ITEMS)
-    exact = [name for name in likely if name_words(name) & {"item", "sku", "asin", "isbn"}]
-    return exact if len(likely) > 1 and len(exact) == 1 else likely
-
-
 def item_columns(first: pl.DataFrame) -> list[str]:
     """Return the columns of a table of items that may have their ids, as a rule one."""
-    plain = first.select(column.name for column in first if not column.dtype.is_nested())
+    plain = _plain(first)
     return [name for name in plain.columns if name in ("item", "movieId")] or _items(plain)
 
 
-def _times(first: pl.DataFrame) -> list[str]:
-    """Return the columns that look like times: those that name a start first, then those with the most values."""
-    shown = [column for column in first if column.null_count() <= MOST_MISSING * len(column)]
-    likely = [column for column in shown if looks_like_time(column)]
-    named = [column for column in likely if name_words(column.name) & TIMES] or likely
-    starts = {column.name: bool(name_words(column.name) & STARTS) for column in named}
-    n_values = {column.name: column.n_unique() for column in named}
-    return sorted(starts, key=lambda name: (-starts[name], -n_values[name]))
+def _plain(first: pl.DataFrame) -> pl.DataFrame:
+    """Return the columns that are not nested, with null for empty text."""
+    plain = first.select(column.name for column in first if not column.dtype.is_nested())
+    return plain.with_columns(pl.col(pl.String).replace("", None))
+
+
+def _users(first: pl.DataFrame) -> list[str]:
+    stages = (
+        *((words, level) for words in (USERS, OTHER_USERS) for level in (0, 1)),
+        *((words, level) for words in (USERS, OTHER_USERS) for level in (2, 3)),
+        *((words, 1) for words in ADDRESSES),
+        *((SESSIONS, level) for level in (0, 1)),
+    )
+    return _with_keys(first, _ids(first, stages, ACCOUNTS))
+
+
+def _items(first: pl.DataFrame) -> list[str]:
+    stages = tuple((words, level) for words in (ITEMS, OTHER_ITEMS) for level in range(4))
+    likely = _ids(first, stages, OTHER_ITEMS)
+    exact = [name for name in likely if name_words(name) & {"item", "sku", "asin", "isbn"}]
+    if len(likely) > 1 and len(exact) == 1 and not _has_more_values(first, likely, exact[0]):
+        likely = exact
+    others = [name for name in likely if not name_words(name) & BARCODES]
+    return _with_keys(first, others if len(likely) > 1 and len(others) == 1 else likely)
+
+
+def _has_more_values(first: pl.DataFrame, names: Sequence[str], than: str) -> bool:
+    return any(first[name].n_unique() > FINER * first[than].n_unique() for name in names)
+
+
+def _ids(first: pl.DataFrame, stages: Sequence[tuple[set[str], int]], allowed: set[str]) -> list[str]:
+    """Return the columns of ids of the first of the `stages` (words, level of `_level`) that has any.
+
+    A column of few values, such as the client "web" or "app", is taken only if no stage has another one. The ids of
+    sessions, devices and the like must repeat.
+    """
+    present = [column.name for column in first if column.null_count() <= MOST_MISSING * len(column)]
+    words = {name: ordered_words(name) for name in present}
+    categories: list[str] = []
+    for kinds, wanted in stages:
+        named = [name for name in present if _level(words[name], kinds, allowed) == wanted]
+        likely = [name for name in named if not _is_category(first[name])]
+        if kinds in (USERS, ITEMS):
+            categories = categories or (named if wanted < 2 else [])
+        else:
+            likely = [name for name in likely if len(first) < FEW_ROWS or not _is_row_number(first[name])]
+        if likely:
+            return _finest(first, likely)
+    return categories
+
+
+def _with_keys(first: pl.DataFrame, likely: list[str]) -> list[str]:
+    """Return `likely`, and if it is only a text or an artist, the unnamed columns on which that depends, as its id."""
+    if len(likely) != 1:
+        return likely
+    name, words = likely[0], name_words(likely[0])
+    is_text = first.schema[name] == pl.String and not words & (IDENTIFIERS | CODES)
+    is_coarse = bool(words & COARSE)
+    if not is_coarse and not (is_text and _has_several_words(first[name])):
+        return likely
+    n_values = {other: first[other].n_unique() for other in [*_unnamed(first), name]}
+    least = n_values.pop(name) * (FINER if is_coarse else 1)
+    most = len(first) / LEAST_ROWS
+    keys = [other for other, n in n_values.items() if least <= n <= most and _depends(first, name, other)]
+    return [*keys, *likely]
+
+
+def _is_row_number(column: pl.Series) -> bool:
+    """Return whether nearly every row has its own value, as in a column of orders or events."""
+    return column.drop_nulls().n_unique() >= NEARLY_UNIQUE * column.count()
+
+
+def _level(words: Sequence[str], kinds: set[str], allowed: set[str]) -> int | None:
+    """Return how clearly the `words` of a name say that a column has the ids of `kinds`; None if they do not.
+
+    0: with an id (`customer_no`), 1: alone (`customer`), 2: with a name (`customer_name`), 3: an id after other words
+    (`challenge_user_id`).
+    """
+    if not kinds.intersection(words):
+        return None
+    rest = {*words} - kinds - allowed - NEUTRAL - IDENTIFIERS
+    has_id = bool({*words} & (IDENTIFIERS | CODES))
+    if not rest:
+        return 0 if has_id else 1
+    if rest <= NAMES:
+        return 2
+    is_last = len(words) > 2 and words[-1] in IDENTIFIERS and words[-2] in kinds
+    return 3 if is_last and not rest & (OTHERS | NAMES | SESSIONS | USERS | ITEMS | OTHER_USERS) else None
+
+
+def _is_category(column: pl.Series) -> bool:
+    """Return whether a column has very few values, which alternate: the rows of a file may also be sorted by user."""
+    n_values = column.n_unique()
+    return (
+        len(column) >= 5 * FEW_ROWS and n_values <= FEW_VALUES and int((column != column.shift()).sum()) > 2 * n_values
+    )
+
+
+def _finest(first: pl.DataFrame, names: Sequence[str]) -> list[str]:
+    """Return the column of `names` on which the others depend, such as the track beside its artist; else those left.
+
+    Columns with one value, and those that number the rows, are not ids of users or items.
+    """
+    if len(first) < FEW_ROWS or len(names) < 2:
+        return [*names]
+    n_values = {name: first[name].drop_nulls().n_unique() for name in names}
+    varied = [name for name in names if n_values[name] > 1 and not _is_row_number(first[name])] or [*names]
+    if len(varied) < 2:
+        return varied
+    finest = max(varied, key=lambda name: n_values[name])
+    others = [name for name in varied if name != finest]
+    is_finest = all(n_values[finest] >= FINER * n_values[name] and _depends(first, name, finest) for name in others)
+    return [finest] if is_finest else varied
+
+
+def _depends(first: pl.DataFrame, name: str, key: str) -> bool:
+    """Return whether nearly every value of `key` has only one value of the column `name`."""
+    values = first.drop_nulls([key, name]).group_by(key).agg(pl.col(name).n_unique())
+    return int((values[name] > 1).sum()) <= (1 - NEARLY_UNIQUE) * len(values)
+
+
+def _unnamed(first: pl.DataFrame) -> list[str]:
+    """Return the columns that may have ids although their names say nothing."""
+    return [column.name for column in first if not _is_other(column)]
+
+
+def _is_other(column: pl.Series) -> bool:
+    """Return whether name or values say that a column has no ids."""
+    words = name_words(column.name)
+    if looks_like_time(column) or is_moment(column) or words & (OTHERS | NAMES | RATINGS | SESSIONS | OTHER_USERS):
+        return True
+    known = column.drop_nulls()
+    if known.dtype.is_float() or not (known.dtype.is_integer() or known.dtype == pl.String):
+        return True
+    if len(known) < max(1, MOST_MISSING * len(column)):
+        return True
+    if len(known) >= FEW_ROWS and (known.n_unique() == 1 or _is_row_number(known)):
+        return True
+    numbers = stripped(known).cast(pl.Float64, strict=False)
+    return not numbers.null_count() and bool((numbers != numbers.floor()).any())
+
+
+def _refusal(
+    first: pl.DataFrame, found: Mapping[str, str], unknown: Mapping[str, Sequence[str]], path: str
+) -> ColumnUnknownError:
+    """Return the error for the `unknown` fields (field → likely columns), with the best guess for each."""
+    guesses = {field: found.get(field, "") for field in FIELDS}
+    for field, likely in unknown.items():
+        left = [name for name in first.columns if name not in {*guesses.values(), *found.values()}]
+        ids = [name for name in _unnamed(first.select(left)) if not _is_category(first[name])]
+        guesses[field] = next(iter([*likely, *ids]), "")
+    field, *_ = unknown
+    options = [f"--{name}={guesses[name] or 'COLUMN'}" for name in unknown]
+    counts = [f"{first[name].drop_nulls().n_unique():,}" for name in guesses.values() if name in first.columns]
+    text = f"{' and '.join(counts)} values in the first {pluralize(len(first), 'row')}" if counts and len(first) else ""
+    return ColumnUnknownError(path, field, first.columns, unknown[field], options, text)
 
 
 def _ratings(first: pl.DataFrame) -> list[str]:
-    named = [column for column in first if name_words(column.name) & RATINGS]
+    named = [column for column in first if name_words(column.name) & RANKED]
+    named = [column for column in named if not name_words(column.name) & IDENTIFIERS]
     numbers = [column for column in named if column.cast(pl.Float64, strict=False).null_count() == 0]
     return [column.name for column in numbers]
 
 
-CANDIDATES = {"user": _users, "item": _items, "time": _times, "rating": _ratings}
+CANDIDATES: dict[str, Callable[[pl.DataFrame], list[str]]] = {"user": _users, "item": _items}
 
 
 def _titles(first: pl.DataFrame, free: Sequence[str], item: str) -> Iterator[str]:
-    """Yield the text columns of `free` that are named like a title of an item, and have one value for nearly every one.
+    """Yield the columns of `free` with titles: text that has one value for nearly every item.
 
-    The likeliest name comes first.
+    The likeliest name comes first. If no name tells, a text of several words must have another value for every item.
     """
     words = {name: name_words(name) for name in free}
+    of_item = ITEMS | OTHER_ITEMS
+    own = name_words(item) & of_item
     levels = (
-        [name for name in free if words[name] & NAMES and words[name] & (ITEMS | {"lineitem"})],
+        [name for name in free if words[name] & NAMES and words[name] & own],
         [name for name in free if words[name] <= {"title"}],
-        [name for name in free if words[name] <= ITEMS],
+        [name for name in free if words[name] & NAMES and words[name] & of_item and _are_apart(first, item, name)],
+        [name for name in free if words[name] <= of_item],
         [name for name in free if words[name] <= NAMES],
     )
-    return (name for level in levels for name in level if _is_title(first, item, name))
+    named = [name for level in levels for name in level if _is_title(first, item, name)]
+    yield from named
+    yield from (name for name in free if not words[name] & (OTHERS | USERS) and _is_title_by_values(first, item, name))
 
 
 def _is_title(first: pl.DataFrame, item: str, name: str) -> bool:
@@ -146,3 +307,25 @@ def _is_title(first: pl.DataFrame, item: str, name: str) -> bool:
         return False
     titles = first.drop_nulls([item, name]).group_by(item).agg(pl.col(name).n_unique())
     return int((titles[name] > 1).sum()) <= MOST_TITLES * len(titles)
+
+
+def _is_title_by_values(first: pl.DataFrame, item: str, name: str) -> bool:
+    """Return whether a text of several words depends on the item, and tells the items apart."""
+    if not _is_title(first, item, name):
+        return False
+    known = first.select(item, name).drop_nulls()
+    n_items = known[item].n_unique()
+    is_told = n_items >= FEW_ROWS and len(known) >= LEAST_ROWS * n_items and _are_apart(first, item, name)
+    return is_told and _has_several_words(known[name]) and not is_moment(known[name])
+
+
+def _are_apart(first: pl.DataFrame, item: str, name: str) -> bool:
+    """Return whether nearly every item has an own title, unlike a category or the name of an artist."""
+    known = first.select(item, name).drop_nulls()
+    return known[name].n_unique() >= LEAST_TITLES * known[item].n_unique()
+
+
+def _has_several_words(texts: pl.Series) -> bool:
+    known = texts.drop_nulls().unique()
+    words = known.str.strip_chars().str.contains(r"\p{L}\S*\s+\S") & ~known.str.contains("://", literal=True)
+    return int(words.sum()) > len(known) / 2

@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 
 from bert4rec.dataset.format import NO_EVENT
+from bert4rec.prepare.column_words import ITEMS, SESSIONS, TIMES, USERS, WORDS, name_words
 from bert4rec.prepare.order_values import order_values
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.times import PER_SECOND, SINCE, UNTIL, Times, stripped
@@ -210,49 +211,10 @@ def _text(column: pl.Series) -> pl.Series:
     return text.set(text == "", None)
 
 
-TIMES = {"time", "timestamp", "date", "datetime", "ts", "at", "when", "day", "moment", "instant", "epoch", "unixtime"}
-SESSIONS = {"session", "visit"}
-USERS = {
-    *SESSIONS, "user", "customer", "member", "visitor", "client", "account", "person", "reader", "viewer", "buyer",
-    "shopper", "reviewer", "listener", "player", "subscriber",
-}  # fmt: skip
-ITEMS = {
-    "item", "sku", "product", "movie", "film", "book", "article", "isbn", "asin", "song", "track", "artist", "video",
-    "game", "page", "url", "offer", "anime", "recipe", "goods", "show", "episode", "podcast", "content", "course",
-    "hotel", "restaurant", "place", "job", "listing", "post", "story", "ad",
-}  # fmt: skip
 EXCEL_SINCE, EXCEL_UNTIL = 34_700, 50_424  # days since 1899-12-30: from 1995 to 2038
 NEARLY_ALL = 0.9
-WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 DATE = r"^\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}(?:[T ,]|$)"
-WORDS = {"user": USERS, "item": ITEMS, "time": TIMES, "rating": {"rating", "star", "score", "overall", "grade"}}
 CLOSE = 0.75  # smallest similarity of two names, as difflib measures it (1 = equal)
-
-
-def name_words(name: str) -> set[str]:
-    """Return the words in a column's name, in the singular and without "id" at the end.
-
-    >>> sorted(name_words("customerIds")), sorted(name_words("movieid")), sorted(name_words("created_at"))
-    (['customer', 'id'], ['movie'], ['at', 'created'])
-    """
-    found = [word.lower() for word in WORD.findall(name)]
-    singular = [word if len(word) <= 2 or word in TIMES else word.removesuffix("s") for word in found]
-    return {word.removesuffix("id") or word for word in singular}
-
-
-def are_columns_swapped(user_column: str, item_column: str) -> bool:
-    """Return whether the user column has a name for items, or the item column a name for users.
-
-    >>> are_columns_swapped("sku", "customer"), are_columns_swapped("customer", "sku")
-    (True, False)
-    >>> are_columns_swapped("user", "followed_user")
-    False
-    """
-    users, items = name_words(user_column), name_words(item_column)
-    return bool(
-        (users & ITEMS and not users & USERS and not items & ITEMS)
-        or (items & USERS and not items & ITEMS and not users & USERS)
-    )
 
 
 def looks_like_time(values: pl.Series) -> bool:

@@ -9,7 +9,8 @@ from typing import Any
 import polars as pl
 
 from bert4rec.prepare.attributes import ItemValues
-from bert4rec.prepare.columns import NEARLY_ALL, are_columns_swapped, find_excel_days, looks_like_time
+from bert4rec.prepare.column_words import are_columns_swapped
+from bert4rec.prepare.columns import NEARLY_ALL, find_excel_days, looks_like_time
 from bert4rec.prepare.sources import Interactions
 from bert4rec.prepare.survey import columns_that_order
 from bert4rec.prepare.tables import FIRST_ROWS
@@ -77,6 +78,10 @@ def _order_warnings(interactions: Interactions) -> Iterator[str]:
         yield f"the rows have no times: the order of the rows in the file is used{advice}"
     elif options:
         yield f"many of the first rows have the user and time of the row before, and keep the order of the file{advice}"
+    if others := interactions.other_times:
+        column = interactions.columns["time"]
+        times = " or ".join(shlex.quote(f"--time={name}") for name in others)
+        yield f"the times are those of {column}; {' and '.join(others)} may be times, too: {times}"
 
 
 def _name_warnings(interactions: Interactions) -> Iterator[str]:

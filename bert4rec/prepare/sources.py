@@ -23,7 +23,7 @@ from bert4rec.config.recognition import (
 from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.dataset.format import NO_EVENT
 from bert4rec.prepare.attributes import ItemValues
-from bert4rec.prepare.column_inference import columns_by_position, infer_columns
+from bert4rec.prepare.column_inference import columns_by_position, infer_columns, other_times
 from bert4rec.prepare.columns import IDS, Fields, all_decimal, column_advice, is_row
 from bert4rec.prepare.order_values import order_kind
 from bert4rec.prepare.ordering import Distinct
@@ -105,7 +105,8 @@ class Interactions:
     `words` (of sequences), `titles`, `others` (the values of items in columns that no field has), `kinds` (of events,
     by number) and `n_unordered` (rows without a value in the order column, by its name). Text is read `block_bytes` at
     a time. `newest_first`: the order of rows without times. `decimal_ids`: fields whose ids are whole numbers written
-    as "7.0". `only_first`: read only the first rows. `skipped`: files without rows.
+    as "7.0". `other_times`: columns that may have the times instead, if none was named. `only_first`: read only the
+    first rows. `skipped`: files without rows.
     """
 
     source: FileSource
@@ -115,6 +116,7 @@ class Interactions:
     block_bytes: int
     newest_first: bool = False
     decimal_ids: Collection[str] = ()
+    other_times: Collection[str] = ()
     only_first: bool = False
     skipped: tuple[Path, ...] = ()
     bad: BadRows = field(default_factory=BadRows)
@@ -301,7 +303,8 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, text_ids: Col
     skipped = tuple(file for file in present if file not in {*files}) if len(files) < len(present) else ()
     interactions = Interactions(source, files, columns, times, block_bytes, newest_first, skipped=skipped)
     if is_table:
-        interactions = replace(interactions, columns=_columns_of_table(interactions, data))
+        columns, others = _columns_of_table(interactions, data)
+        interactions = replace(interactions, columns=columns, other_times=others)
     elif data.order_column:
         raise DataError(
             f"data.order_column = {data.order_column}: only tables have such a column, not {data.source}; remove it"
@@ -348,9 +351,10 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
     rows = Interactions(source, (file,), {}, Times(data.time_format), HISTORY_BYTES, of_data[-1])
     try:
         unused = dict.fromkeys(("rating_column", "title_column", "event_column"), "")
-        columns = _columns_of_table(rows, data.model_copy(update=unused))
+        columns, _ = _columns_of_table(rows, data.model_copy(update=unused))
     except ColumnUnknownError as error:
-        raise DataError(f"{error.question}; name one with --data.{error.field}_column=COLUMN") from None
+        options = [re.sub(r"^--(\w+)=", r"--data.\1_column=", option) for option in error.options]
+        raise DataError(error.with_command(options, "add")) from None
     rows = replace(rows, columns=columns | _event_column(data, present))
     return _with_kinds(rows, decimal_id_fields(rows, IDS))
 
@@ -375,13 +379,15 @@ def _recognized(path: str) -> str:
         return ""
 
 
-def _columns_of_table(interactions: Interactions, data: Data) -> dict[str, str]:
-    """Return field → column, as the settings name it or as it is recognized in the first file."""
+def _columns_of_table(interactions: Interactions, data: Data) -> tuple[dict[str, str], list[str]]:
+    """Return field → column, as the settings name it or as it is recognized in the first file, and `other_times`."""
     first, file = pl.DataFrame(), interactions.files[0]
     if "auto" in named_columns(data).values():
         present = interactions.open(file).columns
         first = interactions.first_of({name: name for name, is_field in present.items() if is_field})
-    return choose_columns(data, first, str(file))
+    columns = choose_columns(data, first, str(file))
+    is_open = data.time_column == "auto" and data.has_header
+    return columns, other_times(first, columns) if is_open else []
 
 
 def choose_columns(data: Data, first: pl.DataFrame, path: str) -> dict[str, str]:

@@ -7,7 +7,8 @@ import numpy as np
 import polars as pl
 
 from bert4rec.dataset.findings import FEW
-from bert4rec.prepare.columns import NEARLY_ALL, SESSIONS, TIMES, name_words
+from bert4rec.prepare.column_words import SESSIONS, TIMES, name_words
+from bert4rec.prepare.columns import NEARLY_ALL
 from bert4rec.prepare.order_values import order_kind, order_values
 from bert4rec.prepare.ties import basket_key, is_tied, tie_key
 from bert4rec.prepare.times import DAY, YEAR

@@ -14,7 +14,7 @@ import polars as pl
 from bert4rec.config.first_lines import column_names
 from bert4rec.config.recognition import format_of
 from bert4rec.prepare.column_inference import item_columns
-from bert4rec.prepare.columns import ITEMS, name_words
+from bert4rec.prepare.column_words import ITEMS, name_words
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.tables import TableFile
 from bert4rec.prepare.text_blocks import NEWLINE, Block, blocks

@@ -1,5 +1,6 @@
 """The errors that a user can fix, each shown as one line, and helpers for the texts of messages."""
 
+import shlex
 import signal
 from collections.abc import Sequence
 
@@ -35,13 +36,23 @@ class DataWarning(UserWarning):
 
 
 class ColumnUnknownError(DataError):
-    """A column that must be named: the `field` (user or item), and the `columns` to choose from."""
+    """A column that must be named: the `field` (user or item), and the `columns` to choose from.
 
-    def __init__(self, path: str, field: str, columns: Sequence[str], likely: Sequence[str]) -> None:
+    `options` name the best guesses; `counts` says how many values these columns have.
+    """
+
+    def __init__(
+        self, path: str, field: str, columns: Sequence[str], likely: Sequence[str], options: Sequence[str], counts: str
+    ) -> None:
         several = f" {' or '.join(likely)}?" if likely else ""
         self.question = f"{path}: which column has the {field}s?{several} it has: {', '.join(columns)}"
-        super().__init__(f"{self.question}; name one with --{field}=COLUMN")
-        self.field, self.columns = field, tuple(columns)
+        self.field, self.columns, self.options, self.counts = field, tuple(columns), tuple(options), counts
+        super().__init__(self.with_command(["bert4rec", "prepare", path, *options]))
+
+    def with_command(self, words: Sequence[str], verb: str = "type") -> str:
+        """Return the message that ends with the `words` to type, ready for the shell, and the counts."""
+        counts = f"   ({self.counts})" if self.counts else ""
+        return f"{self.question}; {verb}: {shlex.join(words)}{counts}"
 
 
 class DivergenceError(UserError):

@@ -14,7 +14,8 @@ import pytest
 import preprocessing
 from bert4rec.config.help import PREPARE_OPTIONS
 from bert4rec.config.load import load_config, parse_command_line
-from bert4rec.prepare.columns import are_columns_swapped, column_advice, looks_like_time
+from bert4rec.prepare.column_words import are_columns_swapped
+from bert4rec.prepare.columns import column_advice, looks_like_time
 from bert4rec.prepare.times import Times
 
 NOW = 1_700_000_000
