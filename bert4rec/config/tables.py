@@ -145,9 +145,9 @@ class Data(Table):
     """file or URL with a row for each item, "" = none; its columns are features of the items; CSV, Parquet, JSON lines;
     items that the log does not have become cold items of the catalogue"""
     item_features: dict[str, FeatureKind] = {}
-    """column of data.items_path or the log (table) → its kind, {} = all of data.items_path that can be told; category =
-    one value; categories = a list or a text with a separator; number = 16 quantiles; words = of a text, hashed;
-    vector = ready-made numbers; ignore = for rules alone"""
+    """column of data.items_path or of the log → its kind; {} = all of data.items_path that can be told; category = one
+    value; categories = a list or a text with a separator; number = 16 quantiles; words = of a text, hashed; vector
+    = ready-made numbers; ignore = for rules alone"""
     user_column: str = "auto"
     """column of the user ids (table); auto = recognized, as are the other columns"""
     item_column: str = "auto"
