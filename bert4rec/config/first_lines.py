@@ -15,7 +15,7 @@ UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 IS_UTF_16 = "not UTF-8 but UTF-16 text; convert it, for instance with iconv -f UTF-16 -t UTF-8"
 QUOTED = re.compile(r'(?<![^\t;|,: \n])"[^"]*(?:""[^"]*)*"(?![^\t;|,: \r\n])')
 CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1e\x7f]")  # ESC and US occur in the text of some logs
-MOST_CONTROLS = 0.01  # largest share of control characters in a text
+MOST_CONTROLS, FEW_CONTROLS = 0.01, 8  # largest share of control characters in a text; as many may be in any text
 TYPED_NAME = re.compile(r"(.+):(?:token|float)(?:_seq)?", re.DOTALL)
 BASKET = re.compile(r"basket|cart|invoice|order|receipt|retail|transaction")
 USER_STEP = 2  # largest mean distance of user numbers in lines of a user and items
@@ -31,12 +31,21 @@ def problem_of_text(start: bytes) -> str:
         return IS_UTF_16
     head = start.partition(b"\n")[0]
     n_controls = len(CONTROLS.findall(start))
-    if not CONTROLS.search(head) and b"\x1b" not in head and n_controls <= MOST_CONTROLS * len(start):
+    is_named = not CONTROLS.search(head) and b"\x1b" not in head and not (n_controls and _is_not_utf_8(head))
+    if is_named and n_controls <= max(FEW_CONTROLS, MOST_CONTROLS * len(start)):
         return ""
     even, odd = start[::2].count(0), start[1::2].count(0)
     if max(even, odd) >= len(start) // 4 and min(even, odd) <= len(start) // 100:
         return IS_UTF_16
     return "is not text: expected lines of a table, or a Parquet file; name another file, or copy it again if damaged"
+
+
+def _is_not_utf_8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return True
+    return False
 
 
 def infer_separator(text: str) -> str:

@@ -174,7 +174,8 @@ def _read_json(path: Path, id_keys: set[str], setting: str) -> pl.DataFrame:
         for item, values in content.items():
             if not isinstance(values, list):
                 raise DataError(
-                    f'{path}: item "{item}" has {shown(values)}; expected: a list, as in {{"7": ["drama"]}},'
+                    f'{path}: item "{item}" has {shown(values)}; expected: a list of values, as in '
+                    '{"7": ["drama"]},'
                     ' or one object a line with the id of its item, as in {"item": 7, "genre": "drama"}'
                 )
         return pl.DataFrame({"item": [*content], "attributes": [*content.values()]}, strict=False)
