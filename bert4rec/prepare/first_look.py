@@ -72,16 +72,17 @@ def _skipped_warnings(skipped: Sequence[Path]) -> Iterator[str]:
 
 
 def _order_warnings(interactions: Interactions) -> Iterator[str]:
-    options = order_options(interactions)
+    options, others = order_options(interactions), interactions.other_times
     advice = f"; {options[0]} orders them" if options else ""
-    if interactions.order["by"] == "file":
+    names, times = " and ".join(others), " or ".join(shlex.quote(f"--time={name}") for name in others)
+    if interactions.order["by"] == "file" and others:
+        yield f"no time is used: {names} may not be that of an event; if it is: {times}; if there is none: --time="
+    elif interactions.order["by"] == "file":
         yield f"the rows have no times: the order of the rows in the file is used{advice}"
     elif options:
         yield f"many of the first rows have the user and time of the row before, and keep the order of the file{advice}"
-    if others := interactions.other_times:
-        column = interactions.columns["time"]
-        times = " or ".join(shlex.quote(f"--time={name}") for name in others)
-        yield f"the times are those of {column}; {' and '.join(others)} may be times, too: {times}"
+    if interactions.order["by"] == "time" and others:
+        yield f"the times are those of {interactions.columns['time']}; {names} may be times, too: {times}"
 
 
 def _name_warnings(interactions: Interactions) -> Iterator[str]:
