@@ -44,6 +44,11 @@ def is_moment(column: pl.Series) -> bool:
     )
 
 
+def is_duration(words: set[str]) -> bool:
+    """Return whether the words of a name say how long something took, as in `play_time`."""
+    return bool(words & TIMES and words & DURATIONS)
+
+
 def likely_times(first: pl.DataFrame, free: Sequence[str], found: Mapping[str, str]) -> list[str]:
     """Return the columns of `free` with times of events, the likeliest first; `found`: field → other columns.
 

@@ -9,7 +9,8 @@ from typing import Any
 import polars as pl
 
 from bert4rec.prepare.attributes import ItemValues
-from bert4rec.prepare.column_words import are_columns_swapped
+from bert4rec.prepare.column_times import is_duration
+from bert4rec.prepare.column_words import are_columns_swapped, name_words
 from bert4rec.prepare.columns import NEARLY_ALL, find_excel_days, looks_like_time
 from bert4rec.prepare.sources import Interactions
 from bert4rec.prepare.survey import columns_that_order
@@ -55,6 +56,7 @@ def order_options(interactions: Interactions) -> list[str]:
         return []
     present, named = interactions.open(interactions.files[0]).columns, interactions.columns
     others = [name for name, is_field in present.items() if is_field and name not in named.values()]
+    others = [name for name in others if not is_duration(name_words(name))]
     fields = {f"{field} as a field": named[field] for field in ("user", "item", "time") if field in named}
     if not others:
         return []

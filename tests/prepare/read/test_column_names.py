@@ -195,6 +195,13 @@ def test_a_warning_names_the_other_times_and_none_is_silent(capsys: Capture) -> 
         assert ("--time=date" in capsys.readouterr().out.partition("next:")[0]) == is_warned
 
 
+def test_a_duration_is_not_offered_as_the_order_of_ties(capsys: Capture) -> None:
+    log = pl.DataFrame({"user": COLUMNS["user"], "item": COLUMNS["item"], "time": COLUMNS["same"]}).sort("user")
+    log.with_columns(play_time=pl.Series(range(600))).write_csv("log.csv")
+    assert main(["prepare", "log.csv", *WORDS]) == 0
+    assert "=play_time" not in capsys.readouterr().out
+
+
 def test_columns_of_movielens_in_an_unknown_file_are_a_table() -> None:
     kinds = {"userId": "user", "movieId": "item", "rating": "few", "timestamp": "unix"}
     pl.DataFrame({name: COLUMNS[kind] for name, kind in kinds.items()}).write_csv("ratings.csv")
