@@ -8,6 +8,8 @@ from bert4rec.prepare.column_times import is_moment, likely_times
 from bert4rec.prepare.column_words import (
     BARCODES,
     CODES,
+    DURATIONS,
+    ENDS,
     IDENTIFIERS,
     ITEMS,
     NAMES,
@@ -26,12 +28,14 @@ from bert4rec.prepare.times import stripped
 from bert4rec.runtime.errors import ColumnUnknownError, pluralize
 
 ADDRESSES = ({"email", "mail"}, {"phone"})  # of users, taken if nothing better is there
+CONNECTIONS = {"ip"}  # of users, taken last
 ACCOUNTS = {"account", "konto", "compte", "cuenta", "conta"}  # of a user, beside a word for users
 COARSE = {"artist", "album", "author", "channel", "podcast", "series", "show"}  # of which others are parts
 RANKED = RATINGS - {"score", "note"}  # a score may be that of a search, and a note a text
 MOST_TITLES = 0.2  # largest share of items with several values in a column of titles
 LEAST_TITLES = 0.8  # least number of titles for an item, else they are categories
 LEAST_ROWS = 2  # rows of an item, from which on values alone tell that a text depends on it
+NO_IDS = OTHERS | NAMES | RATINGS | SESSIONS | OTHER_USERS | DURATIONS  # words of columns that have no ids of the two
 FIELDS = ("user", "item")  # that every table must have
 MOST_MISSING = 0.5  # largest share of missing values in a column of ids, times or ratings
 FEW_VALUES = 5  # of a category
@@ -81,11 +85,13 @@ def infer_columns(first: pl.DataFrame, named: Mapping[str, str], path: str) -> d
 
 
 def other_times(first: pl.DataFrame, columns: Mapping[str, str]) -> list[str]:
-    """Return the columns, beside that of `columns`, that may have the times of the events."""
+    """Return the columns that may have the times of the events, too; if `columns` have no time, all with moments."""
     first = _plain(first)
-    fields = {field: column for field, column in columns.items() if field != "time"}
+    time, fields = columns.get("time", ""), {field: column for field, column in columns.items() if field != "time"}
     free = [name for name in first.columns if name not in fields.values()]
-    return [name for name in likely_times(first, free, fields) if name != columns.get("time")]
+    if not time:
+        return [name for name in free if is_moment(first[name]) and not name_words(name) & IDENTIFIERS]
+    return [name for name in likely_times(first, free, fields) if name != time and not name_words(name) & ENDS]
 
 
 def columns_by_position(first: pl.DataFrame, named: Mapping[str, str], path: str) -> dict[str, str]:
@@ -125,7 +131,7 @@ def _users(first: pl.DataFrame) -> list[str]:
         *((words, level) for words in (USERS, OTHER_USERS) for level in (0, 1)),
         *((words, level) for words in (USERS, OTHER_USERS) for level in (2, 3)),
         *((words, 1) for words in ADDRESSES),
-        *((SESSIONS, level) for level in (0, 1)),
+        *((words, level) for words in (SESSIONS, CONNECTIONS) for level in (0, 1)),
     )
     return _with_keys(first, _ids(first, stages, ACCOUNTS))
 
@@ -243,7 +249,7 @@ def _unnamed(first: pl.DataFrame) -> list[str]:
 def _is_other(column: pl.Series) -> bool:
     """Return whether name or values say that a column has no ids."""
     words = name_words(column.name)
-    if looks_like_time(column) or is_moment(column) or words & (OTHERS | NAMES | RATINGS | SESSIONS | OTHER_USERS):
+    if looks_like_time(column) or is_moment(column) or words & NO_IDS:
         return True
     known = column.drop_nulls()
     if known.dtype.is_float() or not (known.dtype.is_integer() or known.dtype == pl.String):
@@ -253,7 +259,9 @@ def _is_other(column: pl.Series) -> bool:
     if len(known) >= FEW_ROWS and (known.n_unique() == 1 or _is_row_number(known)):
         return True
     numbers = stripped(known).cast(pl.Float64, strict=False)
-    return not numbers.null_count() and bool((numbers != numbers.floor()).any())
+    if numbers.null_count():
+        return _is_category(known)
+    return (len(known) >= FEW_ROWS and known.n_unique() < FEW_ROWS) or bool((numbers != numbers.floor()).any())
 
 
 def _refusal(

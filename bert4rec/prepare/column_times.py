@@ -17,6 +17,7 @@ CLOCK = r"^\s*\d{1,2}:\d{2}(?::\d{2})?(?:\.\d+)?\s*(?:[AaPp][Mm])?\s*$"
 NEARLY_ALL = 0.9  # share of moments among the values of a column of times
 MOST_MISSING = 0.5
 FEW_ITEMS, FEW_ROWS = 20, 2  # items with several rows, from which on values tell that a time is the item's
+FEW_DAYS = 5  # a log that is sorted by time may begin with fewer
 MOMENTS = (0, 1)  # ranks of columns whose values are moments
 OFFSETS = {"timeframe"}  # time since the begin of a session
 HOURS = {"hour", "heure", "hora", "ora", "saat"}
@@ -43,6 +44,11 @@ def is_moment(column: pl.Series) -> bool:
     )
 
 
+def is_duration(words: set[str]) -> bool:
+    """Return whether the words of a name say how long something took, as in `play_time`."""
+    return bool(words & TIMES and words & DURATIONS)
+
+
 def likely_times(first: pl.DataFrame, free: Sequence[str], found: Mapping[str, str]) -> list[str]:
     """Return the columns of `free` with times of events, the likeliest first; `found`: field → other columns.
 
@@ -61,12 +67,7 @@ def likely_times(first: pl.DataFrame, free: Sequence[str], found: Mapping[str, s
 
     def order(name: str) -> tuple[object, ...]:
         is_finer_offset = name in offsets and n_values[name] > most
-        return (
-            not is_finer_offset,
-            ranks[name],
-            -n_values[name],
-            first[name].dtype == pl.String and _is_text(first[name]),
-        )
+        return (not is_finer_offset, ranks[name], -n_values[name], _is_text(first[name]))
 
     return sorted(ranks, key=order)
 
@@ -81,7 +82,8 @@ def _rank(first: pl.DataFrame, name: str, found: Mapping[str, str]) -> int | Non
             return None
         if _is_of_item(first, name, found.get("item", "")):
             return None
-        return 1 if words & (ENDS | SESSIONS) or not words & (TIMES | STARTS) else 0
+        is_constant = column.n_unique() == 1  # also in the first rows of a log that is sorted by days
+        return 1 if words & (ENDS | SESSIONS) or is_constant or not words & (TIMES | STARTS) else 0
     return _rank_of_numbers(column, words)
 
 
@@ -101,7 +103,10 @@ def _rank_of_numbers(column: pl.Series, words: set[str]) -> int | None:
 
 
 def _is_text(column: pl.Series) -> bool:
-    numbers = stripped(column).cast(pl.Float64, strict=False) if column.dtype == pl.String else column
+    """Return whether a column has text that is not a number."""
+    if column.dtype != pl.String:
+        return False
+    numbers = stripped(column).cast(pl.Float64, strict=False)
     return numbers.null_count() > column.null_count()
 
 
@@ -115,7 +120,7 @@ def _is_clock(numbers: pl.Series) -> bool:
 
 def _is_of_item(first: pl.DataFrame, name: str, item: str) -> bool:
     """Return whether every item has one time only, as that of its release."""
-    if item not in first.columns:
+    if item not in first.columns or first[name].n_unique() < FEW_DAYS:
         return False
     times = (
         first.drop_nulls([item, name]).group_by(item).agg(pl.len().alias("rows"), pl.col(name).n_unique().alias("n"))

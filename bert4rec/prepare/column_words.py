@@ -10,7 +10,7 @@ def _words(text: str) -> set[str]:
 
 
 IDENTIFIERS = _words("""
-    n cod cve uri md
+    n cod cve uri md barcode 編號 編碼 號碼 代碼 代码 品番
     id uid uuid guid code cd number key hash pseudo ref slug handle no nr num nbr msid mbid token unique
     nummer schluessel schlussel kennung numero cle codigo clave codice numer kod kodu numara numarasi номер код
     ид 编号 编码 号 番号 コード 번호 코드 아이디
@@ -23,6 +23,7 @@ NAMES = _words("""
     상품명
 """)
 USERS = _words("""
+    actor taster critic
     user username usr customer cust member visitor client person reader viewer buyer shopper reviewer listener
     player subscriber consumer patient candidate student learner pupil passenger guest rater voter profile
     borrower donor patron rider lender applicant jobseeker follower fan gamer consumidor kunde kunden kd nutzer
@@ -60,7 +61,7 @@ CODES = _words("""
 """)  # words that are ids without a second word
 BARCODES = _words("upc ean gtin plu isbn isrc")  # second names of what another column has the ids of
 OTHER_ITEMS = _words("""
-    element
+    element object
     page url screen post content place venue business location ad app poi reference link seite pagina страница
     页面 ページ creative asset clip channel station pid vid nid
 """)  # taken if no column names items
@@ -99,20 +100,20 @@ DURATIONS = _words("""
     duree duracion durata duracao duur sure длительность 时长 再生時間
 """)  # with a word of time: how long, or how often
 NEUTRAL = _words("""
-    review log acct
+    review log acct path
     line event my the of by anonymous external internal domain action click clicked view viewed source original
     global web shop sold legacy old new main primary raw crm erp int str bk sk pk master unified encoded enc de
     du la le di do da del der des van nr
 """)  # words beside which an id stays the same id
 OTHERS = _words("""
-    beleg
+    point second minute hour percent pct ratio rate probability flag is has beleg
     order invoice basket cart transaction receipt ticket message review category cat class subclass subcategory
     group type brand price amount qty quantity country city region state zip pin age gender sex store shop
     seller vendor supplier merchant agent count size color colour status version platform browser os language
     lang currency segment tier level score rank position index row campaign image stock referrer parent related
     next previous target genre tag department dept section aisle warehouse session visit text comment feedback
     query keyword weight discount revenue value cost total margin tax feature author publisher maker
-    manufacturer label family time date year month week latitude longitude lat lon lng ip host port useful funny
+    manufacturer label family time date year month week latitude longitude lat lon lng host port useful funny
     cool environment bestellung auftrag rechnung beleg menge preis betrag gruppe kategorie land stadt marke
     commande facture panier prix quantite categorie ville pays marque pedido factura precio cantidad categoria
     ciudad pais marca ordine fattura prezzo importo quantita citta zamowienie cena ilosc kategoria siparis fiyat

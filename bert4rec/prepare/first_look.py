@@ -9,7 +9,8 @@ from typing import Any
 import polars as pl
 
 from bert4rec.prepare.attributes import ItemValues
-from bert4rec.prepare.column_words import are_columns_swapped
+from bert4rec.prepare.column_times import is_duration
+from bert4rec.prepare.column_words import are_columns_swapped, name_words
 from bert4rec.prepare.columns import NEARLY_ALL, find_excel_days, looks_like_time
 from bert4rec.prepare.sources import Interactions
 from bert4rec.prepare.survey import columns_that_order
@@ -55,6 +56,7 @@ def order_options(interactions: Interactions) -> list[str]:
         return []
     present, named = interactions.open(interactions.files[0]).columns, interactions.columns
     others = [name for name, is_field in present.items() if is_field and name not in named.values()]
+    others = [name for name in others if not is_duration(name_words(name))]
     fields = {f"{field} as a field": named[field] for field in ("user", "item", "time") if field in named}
     if not others:
         return []
@@ -72,16 +74,17 @@ def _skipped_warnings(skipped: Sequence[Path]) -> Iterator[str]:
 
 
 def _order_warnings(interactions: Interactions) -> Iterator[str]:
-    options = order_options(interactions)
+    options, others = order_options(interactions), interactions.other_times
     advice = f"; {options[0]} orders them" if options else ""
-    if interactions.order["by"] == "file":
+    names, times = " and ".join(others), " or ".join(shlex.quote(f"--time={name}") for name in others)
+    if interactions.order["by"] == "file" and others:
+        yield f"no time is used: {names} may not be that of an event; if it is: {times}; if there is none: --time="
+    elif interactions.order["by"] == "file":
         yield f"the rows have no times: the order of the rows in the file is used{advice}"
     elif options:
         yield f"many of the first rows have the user and time of the row before, and keep the order of the file{advice}"
-    if others := interactions.other_times:
-        column = interactions.columns["time"]
-        times = " or ".join(shlex.quote(f"--time={name}") for name in others)
-        yield f"the times are those of {column}; {' and '.join(others)} may be times, too: {times}"
+    if interactions.order["by"] == "time" and others:
+        yield f"the times are those of {interactions.columns['time']}; {names} may be times, too: {times}"
 
 
 def _name_warnings(interactions: Interactions) -> Iterator[str]:

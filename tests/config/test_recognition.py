@@ -49,6 +49,7 @@ FOUND = [  # file, content, source, end of the reason
     ("log.txt", b"user;item\na;b\n", "table", "user, item"), ("log.txt", PAIRS, "sequences", ""),
     ("a.txt", b"1 2 3 4\n2 5\n3 1 2\n", "sequences", ""), ("ratings.dat", b"1::1193::5::978300760\n", "ml-1m", ""),
     ("u.data", b"196\t242\t3\t881250949\n", "ml-100k", ""),
+    ("shop/ratings.csv", MOVIELENS, "table", "with the columns userId, movieId, rating, timestamp"),
     ("ml-25m/ratings.csv", MOVIELENS, "ml-25m", "userId, movieId, rating, timestamp, in a folder ml-25m"),
     ("goodreads_interactions.csv", b"user_id,book_id,is_read,rating\n0,948,1,5\n", "goodreads", "is_read, rating"),
 ]  # fmt: skip
@@ -69,7 +70,7 @@ def test_a_file_is_recognized_and_so_is_the_folder_that_holds_it(
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("ratings.csv", MOVIELENS, "ml-20m, ml-25m"), ("log.txt", b"", "empty"),
+        ("log.txt", b"", "empty"),
         ("log.txt", b"ann tea\nbob pen\n", '"ann tea"'), ("log.txt", b"1,2\n3,4\n", '"1,2"'),
         ("log.txt", b"1\t2\t5\t881\n1\t3\t4\t882\n", "--data.source="),  # ratings with times are no sequences
         ("log.txt", b"1\t2\t5\t881\n2\t3\t4\t882\n", "--data.source="),  # of whatever users

@@ -128,9 +128,12 @@ def test_without_a_header_the_columns_count_by_their_places() -> None:
 
 
 UNCLEAR: dict[str, tuple[dict[str, list[Any]], str]] = {
-    "names that say nothing": ({"a": USERS, "b": ITEMS, "c": ["x", "y"] * (N // 2)}, "--user=COLUMN"),
-    "two columns of users": ({"user_id": USERS, "customer_id": USERS, "item": ITEMS}, "--user=COLUMN"),
-    "two columns of items": ({"user": USERS, "artist_id": ITEMS, "track_id": ITEMS}, "--item=COLUMN"),
+    "names that say nothing": ({"a": USERS, "b": ITEMS, "c": ["x", "y"] * (N // 2)}, "--user=a --item=b"),
+    "two columns of users": ({"user_id": USERS, "customer_id": USERS, "item": ITEMS}, "log.csv --user=user_id"),
+    "two columns of items": (
+        {"user": USERS, "artist_id": ITEMS, "track_id": ITEMS},
+        "log.csv --item=artist_id",
+    ),
 }
 
 
