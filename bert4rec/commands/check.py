@@ -41,9 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
         log_interrupted("stopped before the check was finished")
         return 130
     print(visible(summary(arguments.folder, metadata)))
-    print(f"the dataset is complete, no target is in the training part: {time.monotonic() - started:.1f} s")
-    if found := findings(metadata):
-        print(visible("\n".join(["", "what stands out in the log:", *map(str, found)])))
+    for finding in findings(metadata):
+        print(visible(f"  {finding}"))
+    print(f"complete, and no target is in the training part: checked in {time.monotonic() - started:.1f} s")
     return 0
 
 

@@ -259,11 +259,11 @@ class _Content:
             is_before = part.values["times"] < self._metadata["split_instant"]
             n_before = np.bincount(part.rows("times")[is_before], minlength=len(n_items))
         test, validation = self._places_of_targets(part, n_before)
+        if self._split == "leave_last_basket":
+            test, validation = self._places_of_baskets(part, test)
         self._counts["eligible_test"] += int((test >= 0).sum())
         if self._n_tested != "all":
             test = np.where(part.values["test"] == format.NO_TARGET, format.NO_TARGET, test)
-        if self._split == "leave_last_basket":
-            test, validation = self._places_of_baskets(part, test)
         if self._split in ("leave_one_out", "leave_last_basket"):
             validation = np.where(test >= 0, validation, format.NO_TARGET)
             n_before = np.where(test >= 0, test, n_items)

@@ -42,8 +42,6 @@ def _of_order(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[F
     for name, n in log.get("unordered", {}).items():
         text = f"{pluralize(n, 'row')} without a value in {name}; they come first among the rows of one user and time"
         yield Finding("no order", text)
-    if option and metadata["order"]["by"] == "file":
-        yield Finding("no times", f"the rows keep the order of the file; {option} orders them")
     targets, of_rows = log["tied_targets"], log["tied"] / metadata["rows"]
     of_targets = targets["users"] / max(1, targets["of"])
     if max(of_rows, of_targets) < TIED_FROM:

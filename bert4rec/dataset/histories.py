@@ -97,14 +97,9 @@ class Histories(_SmallPickle):
         """Return whether the interactions have ratings."""
         return RATINGS in self._columns.names
 
-    @property
-    def has_test_tied(self) -> bool:
-        """Return whether the dataset says of each test target if it is tied, since its times do not tell."""
-        return TEST_TIED in self._columns.names
-
-    def test_tied_at(self, rows: Int64s) -> Bools:
-        """Return whether the test targets [B] of the histories at `rows` [B] are tied with the item before."""
-        return self._columns.numbers_at(TEST_TIED, rows) > 0
+    def test_tied_at(self, rows: Int64s) -> Bools | None:
+        """Return whether the test targets [B] of the histories at `rows` [B] are tied; None where the times tell it."""
+        return self._columns.numbers_at(TEST_TIED, rows) > 0 if TEST_TIED in self._columns.names else None
 
     @cached_property
     def users(self) -> Int32s:
@@ -308,12 +303,11 @@ class EvaluationSplit:
     def are_tied(self) -> Bools | None:
         """Return whether each target [N] has the time of the item before it, so that the file alone orders them.
 
-        With fractions of a second or a column of order, the dataset says so for the test split. None if it is unknown.
+        None if it is unknown: without times, and of the validation if its times, in whole seconds, do not tell.
         """
-        if self._histories.has_test_tied:
-            return self._histories.test_tied_at(self._rows) if self.name == TEST else None
-        if not self._histories.has_times:
-            return None
+        stored = self._histories.test_tied_at(self._rows)
+        if stored is not None or not self._histories.has_times:
+            return stored if self.name == TEST else None
         times = (self._histories.times_at(self._rows, self._places - before) for before in (0, 1))
         return np.equal(*times)
 

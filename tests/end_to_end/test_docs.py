@@ -91,8 +91,8 @@ def place(tmp_path: Path, monkeypatch: Patch) -> Path:
     newer = [(f"c-{user}", "SKU-900", "2026-03-28T09:00:00", "Thing 900") for user in range(10)]
     for name, part in (("log.csv", rows), ("newer.csv", rows + newer)):
         with (tmp_path / name).open("w", newline="") as file:
-            about = [(*row, f"Brand {int(row[1][4:]) % 5}", int(row[1][4:]) / 4) for row in part]
-            csv.writer(file).writerows([("customer", "sku", "at", "title", "brand", "price"), *about])
+            about = [(*row, f"Brand {int(row[1][4:]) % 5}", int(row[1][4:]) / 4, line) for line, row in enumerate(part)]
+            csv.writer(file).writerows([("customer", "sku", "at", "title", "brand", "price", "line"), *about])
     (tmp_path / "logs").mkdir()
     subprocess.run("gzip -c log.csv > logs/a.csv.gz", shell=True, cwd=tmp_path, check=True)
     (tmp_path / "histories.jsonl").write_text(json.dumps({"user": "x", "items": [12, 7]}) + "\n")

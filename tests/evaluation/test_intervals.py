@@ -8,9 +8,12 @@ import pytest
 from bert4rec.dataset.format import LEFT_OUT
 from bert4rec.evaluation.intervals import (
     PERMUTATIONS,
+    Ranking,
     mean_interval,
     paired_difference,
     rank_intervals,
+    strongest_baseline,
+    untied_comparison,
 )
 from bert4rec.evaluation.metrics import MISSED, gains, ranking_metrics
 
@@ -88,3 +91,17 @@ def test_no_difference_is_no_finding_and_a_clear_one_is() -> None:
     for _ in range(100):
         n_found += paired_difference(generator.choice([-1.0, 0.0, 1.0], 50)).p < 0.05
     assert n_found <= 12
+
+
+def test_users_with_tied_targets_are_left_out_of_the_comparison_if_they_are_a_fifth() -> None:
+    """The model is best on tied targets alone, and one baseline on each group."""
+    is_tied = np.arange(50) < 10
+    model, graph, last = (
+        Ranking({"full": np.where(is_tied, tied, untied)}) for tied, untied in ((1, 9), (2, 8), (5, 2))
+    )
+    found = untied_comparison(model, {"graph": graph, "last": last}, is_tied)
+    alone = strongest_baseline(Ranking({"full": np.full(40, 9)}), {"last": Ranking({"full": np.full(40, 2)})})
+    assert found == {"users": 40, "tied": 10, "of": 50, **alone}
+    assert found["interval"][1] < 0
+    assert untied_comparison(model, {"graph": graph}, is_tied & (np.arange(50) > 0)) == {}
+    assert untied_comparison(model, {"graph": graph}, is_tied | True) == {"users": 0, "tied": 50, "of": 50}

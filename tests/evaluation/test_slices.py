@@ -56,6 +56,13 @@ def test_every_user_is_in_one_slice_of_each_kind() -> None:
     }  # fmt: skip
 
 
+def test_targets_at_a_new_time_and_tied_ones_are_apart_if_there_are_any() -> None:
+    is_tied = np.array([True, False, False, True, False, False, False, False])
+    found = members(FACTS._replace(is_tied=is_tied))["ties"]
+    assert found == {"at a new time": [1, 2, 4, 5, 6, 7], "tied with the item before": [0, 3]}
+    assert "ties" not in slices(FACTS._replace(is_tied=is_tied & ~is_tied), RANKS, POPULARITY)
+
+
 def test_without_times_there_are_no_slices_by_time() -> None:
     assert "time" not in slices(FACTS._replace(last_time=None), RANKS, POPULARITY)
     assert [part["users"] for part in slices(FACTS, RANKS, POPULARITY)["time"]] == [5, 1, 2]

@@ -24,6 +24,13 @@ def report(interval: tuple[float, float] | None, users: int = 200, findings: lis
     return found
 
 
+def with_ties(interval: tuple[float, float], n_untied: int) -> dict[str, Any]:
+    """A report whose model is better on all users, and on the untied ones by the interval."""
+    found = report((0.01, 0.03), users=1000)
+    untied = found["strongest_baseline"] | {"interval": interval, "difference": sum(interval) / 2}
+    return found | {"untied": {"users": n_untied, "tied": 1000 - n_untied, "of": 1000, **untied}}
+
+
 @pytest.mark.parametrize(
     ("found", "kind", "words"),
     [
@@ -34,6 +41,10 @@ def report(interval: tuple[float, float] | None, users: int = 200, findings: lis
         (report((0.01, 0.03), findings=[DUPLICATES | {"is_damage": False}]), "use", []),
         (report((0.01, 0.03), users=20), "few", ["20"]),
         (report(None), "alone", []),
+        (with_ties((-0.04, -0.02), 700), "worse", ["0.030", "700", "300"]),
+        (with_ties((-0.04, 0.02), 700), "equal", ["-0.010", "700", "300"]),
+        (with_ties((0.02, 0.04), 100), "use", ["0.030", "100 test users", "900"]),
+        (with_ties((0.02, 0.04), 99), "tied", ["99 users", "901 of 1,000", "leave_last_basket"]),
         ({"model": "SASRec", "dataset": {"items": 40}}, "none", []),
     ],
 )

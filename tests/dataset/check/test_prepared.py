@@ -45,7 +45,8 @@ def prepared(place: Path, rows: list[tuple[int, int, int, int]], columns: list[s
             "preprocessing.min_item_interactions": st.integers(1, 2),
             "preprocessing.max_user_interactions": st.sampled_from([0, 5]),
             "preprocessing.repeats": st.sampled_from(["keep", "first", "last", "first_in_a_row"]),
-            "preprocessing.split": st.sampled_from(["leave_one_out", "time", "none"]),
+            "preprocessing.split": st.sampled_from(["leave_one_out", "leave_last_basket", "time", "none"]),
+            "preprocessing.ties": st.sampled_from(["file", "shuffle"]),
             "preprocessing.split_at": st.sampled_from([0.1, 0.5, "1970-01-01T00:00:03"]),
             "preprocessing.seed": st.integers(0, 99),
         }

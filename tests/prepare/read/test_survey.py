@@ -29,7 +29,8 @@ def survey_of(users: list[Rows], *, parts: int = 1, span: tuple[int, int] | None
         own = users[part::parts]
         items, times = ([[row[place] for row in rows] for rows in own] for place in (0, 1))
         lists = {"items": pl.Series(items, dtype=pl.List(pl.Int32)), "times": pl.Series(times, dtype=pl.List(pl.Int64))}
-        survey.add(pl.DataFrame(lists))
+        last = [len(rows) - 1 for rows in own]
+        survey.add(pl.DataFrame({**lists, "at_test": pl.Series(last, dtype=pl.Int64)}))
     all_times = [time for rows in users for _, time in rows]
     lengths = np.array([len(rows) for rows in users])
     counts = np.bincount([item for rows in users for item, _ in rows], minlength=N_ITEMS)
@@ -49,6 +50,9 @@ def test_counts_are_those_by_hand_in_any_parts(users: list[Rows], parts: int) ->
     recent = found["recent_from"]
     assert found["repeats_in_a_row"] == sum(a[0] == b[0] for a, b in pairs)
     assert found["duplicates"] == sum(a == b for a, b in pairs)
+    assert found["tied"] == sum(a[1] == b[1] for a, b in pairs)
+    last_pairs = [rows[-2:] for rows in users if len(rows) > 1]
+    assert found["tied_targets"] == {"users": sum(a[1] == b[1] for a, b in last_pairs), "of": len(users)}
     assert found["rare_items"] == sum(n < 5 for n in counts.values())
     assert found["gone_items"] == sum(max(of) < recent for of in times.values())
     assert found["new_items"] == sum(min(of) >= recent for of in times.values())
@@ -82,6 +86,11 @@ def test_columns_of_events_and_sessions() -> None:
 NOTHING = {
     "repeats_in_a_row": 0, "duplicates": 0, "has_dates_only": False, "heavy_users": {}, "rare_items": 0,
     "recent_from": 0, "gone_items": 0, "new_items": 0, "seasonal_items": 0, "events": {}, "sessions": [],
+    "tied": 0, "tied_targets": {"users": 0, "of": 100}, "order_options": [],
+}  # fmt: skip
+ABOUT = {
+    "rows": 1000, "items": 20, "source": "table", "has_times": True, "preprocessing": {"split": "leave_one_out"},
+    "order": {"by": "time", "column": "at", "newest_first": False},
 }  # fmt: skip
 
 
@@ -102,11 +111,15 @@ NOTHING = {
         ({"seasonal_items": 9}, "season", "--model.times=history"),
         ({"events": {"kind": {"view": 0.5, "buy": 0.5}}}, "events", ""),
         ({"sessions": ["visit"]}, "sessions", "--user=visit"),
+        ({"tied": 100}, "ties", "--preprocessing.ties=shuffle"),
+        ({"tied_targets": {"users": 30, "of": 100}}, "ties", "--preprocessing.split=leave_last_basket"),
+        ({"tied": 100, "order_options": ["--order=line"]}, "ties", "--order=line"),
+        ({"unordered": {"line": 1}}, "no order", ""),
     ],
 )
 def test_each_is_told_with_its_option(changes: dict[str, Any], name: str, option: str) -> None:
-    assert findings({"rows": 1000, "items": 20, "log": NOTHING}) == []
-    (found,) = findings({"rows": 1000, "items": 20, "log": NOTHING | changes})
+    assert findings(ABOUT | {"log": NOTHING}) == []
+    (found,) = findings(ABOUT | {"log": NOTHING | changes})
     assert found.name == name
     assert option in found.text
     assert found.is_damage == (name in ("duplicates", "heavy users"))
