@@ -120,7 +120,8 @@ def with_dataset(folder: str, overrides: Overrides) -> Overrides:
     metadata = read_metadata(Path(folder))
     fields = ("user", "item", "time", "order", "rating", "event", "title") if "columns" in metadata else ()
     named = {f"{field}_column": metadata["columns"].get(field, "") for field in fields}
-    data = Data(source=metadata["source"], dataset_dir=folder, **named)
+    time_format = metadata.get("time_format", "")
+    data = Data(source=metadata["source"], dataset_dir=folder, time_format=time_format, **named)
     recipe = Preprocessing.from_saved(metadata["preprocessing"])
     tables = {"data": data.model_dump(mode="json"), "preprocessing": recipe.model_dump(mode="json")}
     return Overrides(flat(tables) | overrides, overrides.typed)

@@ -171,8 +171,8 @@ class Data(Table):
     has_header: bool = True
     """the first line of a text file has the column names (table); false = columns are named 1, 2, …"""
     time_format: str = ""
-    """format of the timestamps, "" = ISO 8601 or numbers; s, ms, us, ns = numbers in that unit, else it is detected
-    from the size of the first values; or a strptime format of text (table), UTC unless it has %z"""
+    """format of the timestamps, "" = recognized by the values; s, ms, us, ns = numbers in that unit, excel = days as
+    spreadsheets count them; or a strptime format of text (table), UTC unless it has %z"""
     extends: UserPath = ""
     """older dataset folder whose ids are kept; data.path then names the old and the new files; "" = none"""
     n_users: Count = 3000

@@ -24,7 +24,7 @@ from bert4rec.prepare.column_words import (
     ordered_words,
 )
 from bert4rec.prepare.columns import looks_like_time
-from bert4rec.prepare.times import stripped
+from bert4rec.prepare.times import fits, stripped, without_missing
 from bert4rec.runtime.errors import ColumnUnknownError, pluralize
 
 ADDRESSES = ({"email", "mail"}, {"phone"})  # of users, taken if nothing better is there
@@ -283,8 +283,8 @@ def _refusal(
 def _ratings(first: pl.DataFrame) -> list[str]:
     named = [column for column in first if name_words(column.name) & RANKED]
     named = [column for column in named if not name_words(column.name) & IDENTIFIERS]
-    numbers = [column for column in named if column.cast(pl.Float64, strict=False).null_count() == 0]
-    return [column.name for column in numbers]
+    present = {column.name: without_missing(column) for column in named}
+    return [name for name, known in present.items() if fits(known.cast(pl.Float64, strict=False).count(), len(known))]
 
 
 CANDIDATES: dict[str, Callable[[pl.DataFrame], list[str]]] = {"user": _users, "item": _items}

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from bert4rec.prepare.column_words import DURATIONS, ENDS, IDENTIFIERS, NEVER, SESSIONS, STARTS, TIMES, name_words
-from bert4rec.prepare.times import PER_SECOND, SINCE, UNTIL, stripped
+from bert4rec.prepare.times import PER_SECOND, SINCE, UNTIL, fits, form_of, stripped, without_missing
 
 DATE = (
     r"^\s*(?:\d{4}[-/.年]\s?\d{1,2}[-/.月]\s?\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})(?:$|[일日]|[T ,])"
@@ -14,7 +14,6 @@ DATE = (
 )  # of text: with a year, month and day
 FULL_DAY = r"^(?:199[5-9]|20[0-3]\d)(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])(?:\d{4}|\d{6})?$"  # 20260131, 202601311530
 CLOCK = r"^\s*\d{1,2}:\d{2}(?::\d{2})?(?:\.\d+)?\s*(?:[AaPp][Mm])?\s*$"
-NEARLY_ALL = 0.9  # share of moments among the values of a column of times
 MOST_MISSING = 0.5
 FEW_ITEMS, FEW_ROWS = 20, 2  # items with several rows, from which on values tell that a time is the item's
 FEW_DAYS = 5  # a log that is sorted by time may begin with fewer
@@ -30,17 +29,20 @@ def is_moment(column: pl.Series) -> bool:
     >>> is_moment(pl.Series(["2026-01-05 08:00:00"])), is_moment(pl.Series([1_767_600_000])), is_moment(pl.Series([31]))
     (True, True, False)
     """
-    known = column.drop_nulls()
+    known = without_missing(column)
     if not len(known) or known.dtype in (pl.Datetime, pl.Date):
         return len(known) > 0
     if not (known.dtype.is_numeric() or known.dtype == pl.String):
         return False
-    text, wanted = stripped(known.cast(pl.String)), NEARLY_ALL * len(known)
-    if int((text.str.contains(DATE) | text.str.contains(FULL_DAY)).sum()) >= wanted:
+    text = stripped(known.cast(pl.String))
+    if fits(int((text.str.contains(DATE) | text.str.contains(FULL_DAY)).sum()), len(known)):
         return True
-    numbers = stripped(known).cast(pl.Float64, strict=False)
+    numbers = known.cast(pl.Float64, strict=False)
+    if not fits(numbers.count(), len(known)):
+        return bool(form_of(known))
     return any(
-        int(((numbers >= SINCE * ticks) & (numbers < UNTIL * ticks)).sum()) >= wanted for ticks in PER_SECOND.values()
+        fits(int(((numbers >= SINCE * ticks) & (numbers < UNTIL * ticks)).sum()), len(known))
+        for ticks in PER_SECOND.values()
     )
 
 
@@ -75,7 +77,7 @@ def likely_times(first: pl.DataFrame, free: Sequence[str], found: Mapping[str, s
 def _rank(first: pl.DataFrame, name: str, found: Mapping[str, str]) -> int | None:
     """Return how likely a column has the times: 0 a start, 1 another moment, 2 a number named so; None: never."""
     column, words = first[name], name_words(name)
-    if column.null_count() > MOST_MISSING * len(column) or words & NEVER:
+    if len(without_missing(column)) < (1 - MOST_MISSING) * len(column) or words & NEVER:
         return None
     if is_moment(column):
         if words & IDENTIFIERS and not words & TIMES:
@@ -89,25 +91,30 @@ def _rank(first: pl.DataFrame, name: str, found: Mapping[str, str]) -> int | Non
 
 def _rank_of_numbers(column: pl.Series, words: set[str]) -> int | None:
     """Return 2 for numbers or text that the name alone calls times; None for counts, durations and times of day."""
-    known = column.drop_nulls()
+    known = without_missing(column)
     if not words & TIMES or words & (DURATIONS | IDENTIFIERS | HOURS) or not len(known):
         return None
     if not (known.dtype.is_numeric() or known.dtype == pl.String):
         return None
     text = stripped(known.cast(pl.String))
     if _is_text(known):
-        return 2 if text.str.contains(r"\d").all() and not text.str.contains(CLOCK).all() else None
-    numbers = text.cast(pl.Float64)
+        has_digits = fits(int(text.str.contains(r"\d").sum()), len(known))
+        return 2 if has_digits and not text.str.contains(CLOCK).all() else None
+    numbers = text.cast(pl.Float64, strict=False).drop_nulls()
     low, high = float(numbers.min()), float(numbers.max())  # type: ignore[arg-type]
-    return None if low < 0 or (len(known) > 1 and low == high) or _is_clock(numbers) else 2
+    return (
+        None
+        if not fits(len(numbers.filter(numbers >= 0)), len(known))
+        or (len(known) > 1 and low == high)
+        or _is_clock(numbers)
+        else 2
+    )
 
 
 def _is_text(column: pl.Series) -> bool:
-    """Return whether a column has text that is not a number."""
-    if column.dtype != pl.String:
-        return False
-    numbers = stripped(column).cast(pl.Float64, strict=False)
-    return numbers.null_count() > column.null_count()
+    """Return whether a column has text most of which is not numbers."""
+    known = without_missing(column)
+    return known.dtype == pl.String and not fits(known.cast(pl.Float64, strict=False).count(), len(known))
 
 
 def _is_clock(numbers: pl.Series) -> bool:

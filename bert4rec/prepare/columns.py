@@ -14,7 +14,18 @@ from bert4rec.dataset.format import NO_EVENT
 from bert4rec.prepare.column_words import ITEMS, SESSIONS, TIMES, USERS, WORDS, name_words
 from bert4rec.prepare.order_values import order_values
 from bert4rec.prepare.progress import LINE, BadRows
-from bert4rec.prepare.times import PER_SECOND, SINCE, UNTIL, Times, stripped
+from bert4rec.prepare.times import (
+    DIGITS,
+    NO_VALUE,
+    PER_SECOND,
+    SINCE,
+    UNTIL,
+    Times,
+    fits,
+    form_of,
+    stripped,
+    without_missing,
+)
 from bert4rec.runtime.errors import DataError
 
 IDS = ("user", "item")
@@ -135,10 +146,7 @@ class Fields:
         for row in bad_rows.head(max(bad.room, 0)).iter_rows(named=True):
             name = row["bad field"]
             bad.show(path, unit, row[LINE], self._problem(name, row[name], raw[name]))
-        missing = pl.coalesce(
-            pl.when(pl.col("bad field") == name).then(pl.col(name).cast(pl.String).fill_null("").is_in(_missing(name)))
-            for name in frame.columns
-        )
+        missing = pl.coalesce(pl.when(pl.col("bad field") == name).then(_is_missing(name)) for name in frame.columns)
         for name, is_missing, n in (
             bad_rows.group_by("bad field", missing.alias("missing")).len().sort(pl.all()).iter_rows()
         ):
@@ -147,8 +155,8 @@ class Fields:
     def _problem(self, name: str, value: object, column: pl.Series) -> str:
         if value in (None, ""):
             return f"{self.names[name]} is missing"
-        if value in _missing(name):
-            expected = "means a missing id; write the id, or drop the row"
+        if value in _missing(name) or (name not in IDS and str(value).strip().lower() in NO_VALUE):
+            expected = f"means a missing {'id' if name in IDS else name}; write it, or drop the row"
         elif name == "time":
             expected = self.times.expected_value(value, column)
         elif name in IDS and isinstance(value, float) and value.is_integer():
@@ -200,6 +208,12 @@ def _missing(name: str) -> tuple[str, ...]:
     return ("", *NO_ID) if name in IDS else ("",)
 
 
+def _is_missing(name: str) -> pl.Expr:
+    """Return whether a value of the field `name` means a missing one."""
+    text = pl.col(name).cast(pl.String).fill_null("")
+    return text.is_in(_missing(name)) if name in IDS else text.str.strip_chars().str.to_lowercase().is_in(NO_VALUE)
+
+
 def _without_no_ids(text: pl.Series) -> pl.Series:
     """Return `text` with null for every text that means a missing id."""
     is_short = text.str.len_bytes() <= LONGEST_NO_ID  # a cheap test that skips columns of long ids
@@ -211,42 +225,46 @@ def _text(column: pl.Series) -> pl.Series:
     return text.set(text == "", None)
 
 
-EXCEL_SINCE, EXCEL_UNTIL = 34_700, 50_424  # days since 1899-12-30: from 1995 to 2038
-NEARLY_ALL = 0.9
 DATE = r"^\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}(?:[T ,]|$)"
 CLOSE = 0.75  # smallest similarity of two names, as difflib measures it (1 = equal)
 
 
 def looks_like_time(values: pl.Series) -> bool:
-    """Return whether a column may hold times, judged by its name, its type and its first `values`."""
-    known = values.drop_nulls()
+    """Return whether a column may hold times, judged by its name, its type and its first `values`.
+
+    A few values that mean a missing time, or are none, do not count against it.
+    """
+    known = without_missing(values)
     if not len(known) or known.dtype in (pl.Datetime, pl.Date):
         return len(known) > 0
     if not (known.dtype.is_numeric() or known.dtype == pl.String):
         return False
-    is_named_so = bool(name_words(values.name) & TIMES)
-    numbers = stripped(known).cast(pl.Float64, strict=False)
-    if numbers.null_count():
-        return bool(known.str.contains(r"\d" if is_named_so else DATE).all())
-    low, high = float(numbers.min()), float(numbers.max())  # type: ignore[arg-type]
-    are_likely = any(SINCE * ticks <= low and high < UNTIL * ticks for ticks in PER_SECOND.values())
-    return are_likely or (is_named_so and low >= 0)
+    is_named_so = is_named_like_time(values.name)
+    numbers = known.cast(pl.Float64, strict=False)
+    if not fits(numbers.count(), len(known)):
+        return known.dtype == pl.String and (
+            fits(len(known.filter(known.str.contains(DATE))), len(known)) or bool(form_of(known))
+        )
+    n_likely = max(len(numbers.filter((numbers >= SINCE * n) & (numbers < UNTIL * n))) for n in PER_SECOND.values())
+    is_named_so = is_named_so and fits(len(numbers.filter(numbers >= 0)), len(known))
+    return fits(n_likely, len(known)) or is_named_so or form_of(known) in DIGITS[1:]
 
 
-def find_excel_days(values: pl.Series) -> pl.Series:
-    """Return the numbers among `values` if nearly all are Excel day numbers from 1995 to 2038, else an empty series.
+def is_named_like_time(name: str) -> bool:
+    """Return whether a column's name has a word for times."""
+    return bool(name_words(name) & TIMES)
 
-    Some must have a time of day; whole day numbers are not refused, since they give the order as well as times.
 
-    >>> find_excel_days(pl.Series(["45231.5", "45232"])).to_list(), find_excel_days(pl.Series([45231, 45232])).to_list()
-    ([45231.5, 45232.0], [])
-    """
-    if not (values.dtype.is_numeric() or values.dtype == pl.String):
-        return pl.Series([], dtype=pl.Float64)
-    numbers = stripped(values).cast(pl.Float64, strict=False).drop_nulls()
-    days = numbers.filter((numbers >= EXCEL_SINCE) & (numbers < EXCEL_UNTIL))
-    is_likely = len(days) >= NEARLY_ALL * values.count() and (days != days.floor()).any()
-    return days if is_likely else days.clear()
+def why_no_time(values: pl.Series) -> str:
+    """Return why a column that is named like a time cannot hold times, with a value; "" without rows."""
+    known = without_missing(values)
+    if not len(known):
+        return "has no value in the first rows" if len(values) else ""
+    if known.dtype.is_numeric() or known.dtype == pl.String:
+        negative = known.filter(known.cast(pl.Float64, strict=False) < 0)
+        if len(negative):
+            return f'the value "{negative[0]}" is a number below 0'
+    return f'its first value "{known[0]}" is neither a number, a date nor ISO 8601'
 
 
 def column_advice(named: Mapping[str, str], present: Sequence[str]) -> str:

@@ -98,11 +98,12 @@ def describe_rows(
     }
 
 
-def _columns(source: Interactions | GeneratedSource) -> dict[str, dict[str, str]]:
-    """Return the columns of a table as named or recognized: field → column."""
+def _columns(source: Interactions | GeneratedSource) -> dict[str, Any]:
+    """Return the columns of a table as named or recognized: field → column; and the format of its times, if any."""
     if isinstance(source, GeneratedSource) or source.source.form != "table":
         return {}
-    return {"columns": dict(source.columns)}
+    time_format = source.times.time_format
+    return {"columns": dict(source.columns)} | ({"time_format": time_format} if time_format else {})
 
 
 def _log(
@@ -111,7 +112,7 @@ def _log(
     """Return what `findings` tells about the log; {} for generated data."""
     if isinstance(source, GeneratedSource):
         return {}
-    log = survey.log.result(survey.lengths, ordered.counts, survey.time_span, columns)
+    log = survey.log.result(survey.lengths, ordered.counts, survey.known_span(time.time()), columns)
     unordered = {"unordered": dict(source.n_unordered)} if source.n_unordered else {}
     return {"log": log | {"order_options": order_options(source)} | unordered}
 
@@ -165,7 +166,8 @@ def _make_dataset(
     `local` has the files that `config` names, `known` the ids of the dataset to extend.
     """
     data, settings, work = local.data, config.preprocessing, new / WORK
-    source = open_source(data, settings, text_ids=_text_ids(known))
+    usual_times = known.time_format if known else ""
+    source = open_source(data, settings, text_ids=_text_ids(known), usual_times=usual_times)
     kinds = _kinds_of_events(data, settings, source, known)
     source.item_titles(data.titles_path, dtype=pl.String())  # fail now rather than after minutes
     if not isinstance(source, GeneratedSource):

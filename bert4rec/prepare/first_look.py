@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,32 +9,30 @@ import polars as pl
 
 from bert4rec.prepare.attributes import ItemValues
 from bert4rec.prepare.column_times import is_duration
-from bert4rec.prepare.column_words import are_columns_swapped, name_words
-from bert4rec.prepare.columns import NEARLY_ALL, find_excel_days, looks_like_time
+from bert4rec.prepare.column_words import ITEMS, USERS, are_columns_swapped, name_words
+from bert4rec.prepare.columns import is_named_like_time, looks_like_time, why_no_time
 from bert4rec.prepare.sources import Interactions
 from bert4rec.prepare.survey import columns_that_order
 from bert4rec.prepare.tables import FIRST_ROWS
-from bert4rec.prepare.times import YEAR, moment
+from bert4rec.prepare.times import EXAMPLE, MOST, YEAR, moment, option_of
 from bert4rec.runtime.console import visible
-from bert4rec.runtime.errors import DataError, pluralize
+from bert4rec.runtime.errors import pluralize
 
 SHOWN = ("user", "item", "time", "rating", "event", "title")
 SHOWN_ROWS = 3
+PRICES = {"price", "amount", "revenue", "value", "cost", "total", "discount"}
 WIDTH = 40  # characters of a value that are shown
 
 
 def first_look(interactions: Interactions) -> tuple[list[str], list[str]]:
-    """Return lines that show the first rows, and the warnings about them.
-
-    Raises `DataError` for times that are Excel day numbers.
-    """
+    """Return lines that show the first rows and how their times are read, and the warnings about them."""
     rows, source = first_rows(interactions), interactions.source
     warnings = [*_skipped_warnings(interactions.skipped)]
     if source.form == "table":
-        _refuse_excel_days(interactions)
-        warnings += [*_order_warnings(interactions), *_name_warnings(interactions)]
+        warnings += [*(_order_warnings(interactions) if len(rows) else ()), *_name_warnings(interactions)]
         warnings += _time_warnings(interactions, rows)
-    return [*_shown(rows, interactions.columns)], warnings
+    note = interactions.times.note
+    return [*_shown(rows, interactions.columns), *([f"times: {note}"] if note else [])], warnings
 
 
 def first_rows(interactions: Interactions, others: ItemValues | None = None) -> pl.DataFrame:
@@ -77,14 +74,29 @@ def _order_warnings(interactions: Interactions) -> Iterator[str]:
     options, others = order_options(interactions), interactions.other_times
     advice = f"; {options[0]} orders them" if options else ""
     names, times = " and ".join(others), " or ".join(shlex.quote(f"--time={name}") for name in others)
-    if interactions.order["by"] == "file" and others:
+    if interactions.order["by"] != "file":
+        if options:
+            yield f"many of the first rows have the user and time of the row before, and keep the file's order{advice}"
+        if interactions.order["by"] == "time" and others:
+            yield f"the times are those of {interactions.columns['time']}; {names} may be times, too: {times}"
+    elif others:
         yield f"no time is used: {names} may not be that of an event; if it is: {times}; if there is none: --time="
-    elif interactions.order["by"] == "file":
+    elif reasons := [*_unread_times(interactions)]:
+        yield (
+            f"{'; '.join(reasons)}; the order of the rows in the file is used: write it as 2024-03-19T10:27:00, name "
+            f"its form with {option_of(EXAMPLE)}, or name another column with --time=…{advice}"
+        )
+    else:
         yield f"the rows have no times: the order of the rows in the file is used{advice}"
-    elif options:
-        yield f"many of the first rows have the user and time of the row before, and keep the order of the file{advice}"
-    if interactions.order["by"] == "time" and others:
-        yield f"the times are those of {interactions.columns['time']}; {names} may be times, too: {times}"
+
+
+def _unread_times(interactions: Interactions) -> Iterator[str]:
+    """Yield why each column that is named like a time, and that no field has, is not read as one."""
+    present, named = interactions.open(interactions.files[0]).columns, interactions.columns.values()
+    likely = [name for name in present if is_named_like_time(name) and present[name] and name not in named]
+    for column in interactions.first_of({name: name for name in likely}) if likely else ():
+        if not looks_like_time(column) and (reason := why_no_time(column)):
+            yield f"{column.name} is not read as the time: {reason}"
 
 
 def _name_warnings(interactions: Interactions) -> Iterator[str]:
@@ -92,26 +104,15 @@ def _name_warnings(interactions: Interactions) -> Iterator[str]:
     if are_columns_swapped(user, item):
         swapped = shlex.join([f"--user={item}", f"--item={user}"])
         yield f"the user column {user} and the item column {item} look swapped; if they are: {swapped}"
-
-
-def _refuse_excel_days(interactions: Interactions) -> None:
-    column = interactions.columns.get("time", "")
-    if not column or interactions.times.time_format:
-        return
-    days = find_excel_days(interactions.first_of({"time": column})["time"])
-    if len(days):
-        day = datetime(1899, 12, 30, tzinfo=UTC) + timedelta(days=days[0])
-        raise DataError(
-            f'{interactions.files[0]}: {column} "{days[0]}" looks like a day as Excel counts them '
-            f"({day.strftime('%Y-%m-%d %H:%M')}), which is not read: format the column in Excel as yyyy-mm-dd hh:mm:ss "
-            "and save it as CSV again; if these are seconds, add --data.time_format=s"
-        )
+    for field, column, words in (("user", user, USERS), ("item", item, ITEMS)):
+        if name_words(column) & PRICES and not name_words(column) & words:
+            yield f"is {column} really the {field}? it is named like a price or an amount; another column: --{field}=…"
 
 
 def _time_warnings(interactions: Interactions, rows: pl.DataFrame) -> Iterator[str]:
     times = rows["time"] if "time" in rows.columns else pl.Series([], dtype=pl.Int64)
     n_early = int((times < YEAR).sum())
-    if not n_early or n_early < NEARLY_ALL * len(times):
+    if not n_early or n_early < MOST * len(times):
         return
     first = ", ".join(moment(time) for time in times.head(SHOWN_ROWS))
     column, unit = interactions.columns["time"], interactions.times.unit

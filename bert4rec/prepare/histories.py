@@ -272,16 +272,24 @@ class HistoryStats:
     event_counts: Sequence[int] = ()
     tested: Bools | None = None
 
+    def known_span(self, now: float) -> tuple[int, int] | None:
+        """Return the first and the last time; None without times, or if some are in the future and therefore wrong.
+
+        `now`: seconds since 1970; local times are up to 14 hours ahead of UTC.
+        """
+        return self.time_span if self.time_span and self.time_span[1] <= now + DAY else None
+
     def warnings(self, *, is_table: bool, now: float) -> list[str]:
         """Return a line for each probable problem of the rows; `now`: seconds since 1970."""
         n_users, n_rows = int((self.lengths > 0).sum()), int(self.lengths.sum())
         first, last = self.time_span or (0, 0)
         found = []
-        if last > now + DAY:  # local times are up to 14 hours ahead of UTC
+        if self.time_span and not self.known_span(now):
             until = moment(int(now)).partition("T")[0]
             found.append(
                 f"times go up to {moment(last)}, which is in the future: a clock or data.time_format is wrong; "
-                f"--preprocessing.time_until={until} leaves later rows out"
+                f"--preprocessing.time_until={until} leaves later rows out (new, gone and seasonal items are not "
+                "counted with them)"
             )
         if self.time_span and first == last and n_rows > 1:
             advice = "; if another column has the times: --time=…" if is_table else ""

@@ -226,12 +226,13 @@ def to_histories(interactions: pl.DataFrame) -> pl.DataFrame:
 class ExistingIds:
     """Hold the ids of the dataset to extend by dense id: `users` (`original`, `user`), `items` (`original`, `item`).
 
-    `kinds` of events are by number, () if it has none.
+    `kinds` of events are by number, () if it has none. `time_format`: how its times were read, "" = without a format.
     """
 
     users: pl.DataFrame
     items: pl.DataFrame
     kinds: Sequence[str] = ()
+    time_format: str = ""
 
 
 def read_known(folder: Path) -> ExistingIds:
@@ -241,7 +242,8 @@ def read_known(folder: Path) -> ExistingIds:
         items = pl.read_parquet(folder / ITEMS, columns=["original", "item"])
     except (OSError, pl.exceptions.PolarsError):
         raise DataError(f"{folder}: no dataset folder with {USERS} and {ITEMS}; correct data.extends") from None
-    return ExistingIds(users, items, kinds_of(read_metadata(folder)))
+    metadata = read_metadata(folder)
+    return ExistingIds(users, items, kinds_of(metadata), metadata.get("time_format", ""))
 
 
 class Distinct:

@@ -1,5 +1,6 @@
 """Define the sources: the names and columns of their files, their interactions and the titles of their items."""
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -31,9 +32,12 @@ from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.synthetic import GENERATORS, GeneratedSource
 from bert4rec.prepare.tables import FIRST_ROWS, Part, SequenceFile, TableFile, Words
 from bert4rec.prepare.text_rows import OTHER
+from bert4rec.prepare.time_choice import choose_times
 from bert4rec.prepare.times import Times, unit_of_numbers
 from bert4rec.prepare.user_tables import id_column, read_table
 from bert4rec.runtime.errors import ColumnUnknownError, DataError
+
+logger = logging.getLogger(__name__)
 
 MOVIELENS_FILES = ("movies.csv", "movies.dat", "u.item")
 
@@ -257,20 +261,23 @@ SOURCES = {
 
 
 def open_source(
-    data: Data, preprocessing: Preprocessing, *, text_ids: Collection[str] = ()
+    data: Data, preprocessing: Preprocessing, *, text_ids: Collection[str] = (), usual_times: str = ""
 ) -> Interactions | GeneratedSource:
-    """Return the interactions that `data` describes, in files or generated; `text_ids` as in `open_interactions`."""
+    """Return the interactions that `data` describes, in files or generated; the rest as in `open_interactions`."""
     if data.source in GENERATORS:
         return GeneratedSource(
             data.source, n_users=data.n_users, n_items=data.n_items, n_rows=data.n_rows, seed=preprocessing.seed
         )
-    return open_interactions(data, preprocessing, text_ids=text_ids)
+    return open_interactions(data, preprocessing, text_ids=text_ids, usual_times=usual_times)
 
 
-def open_interactions(data: Data, preprocessing: Preprocessing, *, text_ids: Collection[str] = ()) -> Interactions:
+def open_interactions(
+    data: Data, preprocessing: Preprocessing, *, text_ids: Collection[str] = (), usual_times: str = ""
+) -> Interactions:
     """Return the interactions of `data.path`: a file, a folder with it, or a pattern such as `logs/*.csv.gz`.
 
-    `text_ids`: fields of a table whose ids "7.0" are text and not 7. Raises `DataError` for a missing file or column.
+    `text_ids`: fields of a table whose ids "7.0" are text and not 7. `usual_times`: a format for times that fit it.
+    Raises `DataError` for a missing file or column.
     """
     source, is_table = SOURCES[data.source], data.source == "table"
     columns = {} if is_table else dict(source.columns)
@@ -305,6 +312,7 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, text_ids: Col
     if is_table:
         columns, others = _columns_of_table(interactions, data)
         interactions = replace(interactions, columns=columns, other_times=others)
+        interactions = replace(interactions, times=_times_of(interactions, usual_times))
     elif data.order_column:
         raise DataError(
             f"data.order_column = {data.order_column}: only tables have such a column, not {data.source}; remove it"
@@ -337,9 +345,8 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
             found = {"user": columns["user"], "item": columns["item"]} | ({"time": time} if time else {})
             found |= _event_column(data, present)
             found |= {"order": data.order_column} if data.order_column in present else {}
-            time_format = data.time_format if time == data.time_column else unit_of_numbers(data.time_format)
-            rows = Interactions(source, (file,), found, Times(time_format), HISTORY_BYTES, newest_first)
-            return _with_kinds(rows, decimal_id_fields(rows, IDS))
+            rows = Interactions(source, (file,), found, Times(), HISTORY_BYTES, newest_first)
+            return _with_kinds(_with_times(rows, data.time_format), decimal_id_fields(rows, IDS))
     if not is_named and (recognized := _recognized(path)) not in ("", "table"):
         return open_interactions(data.model_copy(update={"source": recognized, "path": path}), Preprocessing())
     wanted = {name: column for name, column in named.items() if column and name not in unnamed}
@@ -348,7 +355,7 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
         advice = re.sub(r"--(\w+)=", r"--data.\1_column=", column_advice(named, [*present]))
         raise DataError(f"{path}: no column {missing}; it has: {', '.join(present)}{advice}")
     source = replace(SOURCES["table"], separator=data.separator, has_header=data.has_header)
-    rows = Interactions(source, (file,), {}, Times(data.time_format), HISTORY_BYTES, of_data[-1])
+    rows = Interactions(source, (file,), {}, Times(), HISTORY_BYTES, of_data[-1])
     try:
         unused = dict.fromkeys(("rating_column", "title_column", "event_column"), "")
         columns, _ = _columns_of_table(rows, data.model_copy(update=unused))
@@ -356,7 +363,7 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
         options = [re.sub(r"^--(\w+)=", r"--data.\1_column=", option) for option in error.options]
         raise DataError(error.with_command(options, "add")) from None
     rows = replace(rows, columns=columns | _event_column(data, present))
-    return _with_kinds(rows, decimal_id_fields(rows, IDS))
+    return _with_kinds(_with_times(rows, data.time_format), decimal_id_fields(rows, IDS))
 
 
 def _with_kinds(rows: Interactions, decimal_ids: Collection[str]) -> Interactions:
@@ -364,6 +371,24 @@ def _with_kinds(rows: Interactions, decimal_ids: Collection[str]) -> Interaction
     if column := rows.columns.get("order"):
         rows = replace(rows, order_kind=order_kind(rows.first_of({"order": column})["order"]))
     return replace(rows, decimal_ids=decimal_ids)
+
+
+def _times_of(interactions: Interactions, usual: str = "") -> Times:
+    """Return how the times of a table are read: as the settings say, or as `choose_times` recognizes it."""
+    column = interactions.columns.get("time", "")
+    if not column or interactions.times.time_format:
+        return interactions.times
+    first, whole = interactions.first_of({"time": column})["time"].alias(column), interactions.again()
+    values = (raw["time"] for path in whole.files for raw, _ in whole.raw(path, {"time": column}))
+    return choose_times(first, values, path=interactions.files[0], usual=usual)
+
+
+def _with_times(rows: Interactions, usual: str) -> Interactions:
+    """Return `rows` of histories with the format of their times, and log a format that was recognized."""
+    times = _times_of(rows, usual)
+    if times.note:
+        logger.info(f"times: {times.note}")
+    return replace(rows, times=times)
 
 
 def _event_column(data: Data, present: Collection[str]) -> dict[str, str]:

@@ -8,10 +8,9 @@ import polars as pl
 
 from bert4rec.dataset.findings import FEW
 from bert4rec.prepare.column_words import SESSIONS, TIMES, name_words
-from bert4rec.prepare.columns import NEARLY_ALL
 from bert4rec.prepare.order_values import order_kind, order_values
 from bert4rec.prepare.ties import basket_key, is_tied, tie_key
-from bert4rec.prepare.times import DAY, YEAR
+from bert4rec.prepare.times import DAY, MOST, YEAR
 from bert4rec.runtime.arrays import Array, Int64s
 
 EVENTS = {"event", "action", "behavior", "behaviour", "type", "interaction", "activity", "verb"}
@@ -172,14 +171,14 @@ def _candidates(groups: pl.DataFrame, others: pl.DataFrame, tied: pl.Series) -> 
             continue
         values = order_values(column, kind).cast(pl.Float64)
         table = groups.with_columns(values.alias("value")).filter(tied)
-        if not len(table) or table["value"].count() < NEARLY_ALL * len(table):
+        if not len(table) or table["value"].count() < MOST * len(table):
             continue
         value = pl.col("value")
         by_group = table.group_by("group").agg(
             differ=value.n_unique() == pl.len(), ascend=(value.diff().drop_nulls() > 0).all()
         )
         of_items = table.group_by("item").agg(same=value.n_unique() == 1, n=pl.len()).filter(pl.col("n") > 1)
-        is_of_item = len(of_items) and of_items["same"].mean() >= NEARLY_ALL  # type: ignore[operator]
-        is_likely = name_words(column.name) & SEQUENCES or by_group["ascend"].mean() >= NEARLY_ALL  # type: ignore[operator]
-        if is_likely and not is_of_item and by_group["differ"].mean() >= NEARLY_ALL:  # type: ignore[operator]
+        is_of_item = len(of_items) and of_items["same"].mean() >= MOST  # type: ignore[operator]
+        is_likely = name_words(column.name) & SEQUENCES or by_group["ascend"].mean() >= MOST  # type: ignore[operator]
+        if is_likely and not is_of_item and by_group["differ"].mean() >= MOST:  # type: ignore[operator]
             yield column.name

@@ -2,8 +2,11 @@
 
 import re
 import shlex
+from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -16,22 +19,34 @@ SINCE, UNTIL = 788_918_400, 2**31  # seconds: the range of likely times, from 19
 DAY, YEAR = 86_400, 365 * 86_400  # seconds
 LARGEST_SECONDS = 10**11  # the year 5138; a time from 1973 on, in milliseconds, is larger
 DECIDING_ROWS = 1000  # first rows that decide the unit of times that are numbers
-WISH = "must be a time: a number from 0, or text like 2024-03-19T10:27:00"
+EXCEL = "excel"  # the unit of days since 1899-12-30, as spreadsheets count them
+EXCEL_SINCE, EXCEL_UNTIL = 34_700, 50_424  # such days: from 1995 to 2038
+DAYS_TO_1970 = 25_569
+NO_VALUE = (  # what programs write for a missing time or rating, in lower case
+    "", "-", "--", "?", "na", "n/a", "#n/a", "<na>", "nan", "nat", "nil", "none", "null", "(null)", "\\n", "undefined",
+    "0000-00-00", "0000-00-00 00:00:00", "0000-00-00t00:00:00", "00.00.0000", "00/00/0000",
+)  # fmt: skip
+WISH = "must be a time: a number from 0, text like 2024-03-19T10:27:00, or in a form that --data.time_format names"
+ONE_FORM = "write all times in one form"
 DATES = (
     "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d.%m.%Y", "%Y.%m.%d", "%d-%m-%Y", "%m-%d-%Y", "%Y-%m-%d", "%d/%m/%y",
-    "%m/%d/%y", "%d.%m.%y", "%d-%m-%y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y", "%b %d %Y", "%d-%b-%Y",
-    "%d-%b-%y",
+    "%m/%d/%y", "%d.%m.%y", "%d-%m-%y", "%m-%d-%y", "%m.%d.%Y", "%m.%d.%y", "%d %B %Y", "%d. %B %Y", "%B %d, %Y",
+    "%B %d %Y", "%d-%B-%Y", "%d-%B-%y", "%d/%B/%Y", "%d %B %y", "%Y-%B-%d", "%Y %B %d", "%A, %d %B %Y", "%A %d %B %Y",
+    "%A, %B %d, %Y", "%A %B %d %Y", "%Y%m%d",
 )  # fmt: skip
 CLOCKS = (
-    "", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p", "T%H:%M", "T%H:%MZ", "T%H:%M:%S",
-    " %H:%M %z", " %H:%M:%S %z",
+    "", *[f"{gap}{clock}{zone}" for gap in (" ", ", ", "T") for clock in ("%H:%M", "%H:%M:%S", "%H:%M:%S,%f")
+          for zone in ("", "Z", " UTC", " GMT", " %z")],
+    *[f"{gap}{clock}{half}" for gap in (" ", ", ") for clock in ("%I:%M", "%I:%M:%S") for half in (" %p", "%p")],
 )  # fmt: skip
-FORMS = (  # formats that a message suggests if they fit
-    *[date + clock for date in DATES for clock in CLOCKS], "%d/%b/%Y:%H:%M:%S %z", "%a %b %d %H:%M:%S %Y",
-    "%a %b %d %H:%M:%S %z %Y", "%a %b %d %H:%M:%S UTC %Y", "%a, %d %b %Y %H:%M:%S GMT", "%a, %d %b %Y %H:%M:%S %z",
+DIGITS = ("%Y%m%d", "%Y%m%d%H%M%S", "%Y%m%d%H%M")  # forms of times that may be whole numbers
+FORMS = (  # forms of text that are recognized; fractions of a second and short names of months are read, too
+    *[date + clock for date in DATES for clock in CLOCKS], *DIGITS[1:], "%d/%B/%Y:%H:%M:%S %z",
+    *[f"%A %B %d %H:%M:%S{zone} %Y" for zone in ("", " %z", " UTC", " GMT")], "%Y%m%dT%H%M%S", "%Y%m%dT%H%M%SZ",
+    "%Y%m%dT%H%M%S %z", "%Y%m%d %H%M%S", "%Y%m%dT%H%M", "%Y%m%dT%H%MZ", "%H:%M %d.%m.%Y", "%H:%M:%S %d.%m.%Y",
 )  # fmt: skip
-FRACTION = r":\d{1,2}[.,](\d+)"  # of a second, in ISO 8601
-MOST = 0.9  # share of the first times that a suggested format must read
+FRACTION = r"(?::\d{1,2}|T\d{6})[.,](\d+)"  # of a second
+MOST = 0.9  # share of the first times that a form must read
 EXAMPLE = "%d/%m/%Y %H:%M"
 PROBE = datetime(2011, 12, 13, 14, 15, 16, tzinfo=UTC)
 
@@ -40,12 +55,14 @@ PROBE = datetime(2011, 12, 13, 14, 15, 16, tzinfo=UTC)
 class Times:
     """Convert the times of a source, part by part.
 
-    `time_format` is the unit of times that are numbers ("s", "ms", "us", "ns"), or the strptime format of times that
-    are text; "" = ISO 8601 or numbers in the `likely_unit`, which the first part with numbers decides. Raises
-    `DataError` for a format that Polars does not support, or without a day.
+    `time_format` is the unit of times that are numbers ("s", "ms", "us", "ns", "excel"), or the strptime format of
+    times that are text; "" = ISO 8601 or numbers in the `likely_unit`, which the first part with numbers decides.
+    `note`: how a format that no setting names was recognized. Raises `DataError` for a format that Polars does not
+    support, or without a day.
     """
 
     time_format: str = ""
+    note: str = ""
     likely_unit: str = field(default="auto", init=False)
 
     def __post_init__(self) -> None:
@@ -55,29 +72,35 @@ class Times:
 
     def expected_type(self, dtype: pl.DataType) -> str:
         """Return what a column of times must be instead of `dtype`; "" if `dtype` can be read."""
-        if self.form:
-            is_text = dtype.is_integer() or dtype == pl.String  # 20240319 may be a number, too
+        if self.form and not self.note:
+            is_text = dtype.is_numeric() or dtype == pl.String  # 20240319 may be a number, too
             return "" if is_text else f'data.time_format = "{self.form}" is for text; leave it empty'
         return "" if dtype.is_numeric() or dtype in (pl.String, pl.Datetime, pl.Date) else WISH
 
     def expected_value(self, value: object, column: pl.Series) -> str:
         """Return what `value`, which is no time, must be instead; `column` has the times of the same part."""
-        first = column.drop_nulls().head(DECIDING_ROWS)
-        if self.form:
+        if self.form and not self.note:
+            first = without_missing(column).head(DECIDING_ROWS)
             wish = f'must be a time in the form data.time_format = "{self.form}"'
-            if _reads(Times(), first):
+            if fits(Times().seconds(first).count(), len(first)):
                 return f"{wish}; these rows are read without it: leave it empty"
-            return wish if _reads(self, first) else wish + _offered(first)
+            return wish if fits(self.seconds(first).count(), len(first)) else wish + _offered(first)
         if wish := self._wish_of_unit(value):
             return wish
-        return WISH + _offered(first) if isinstance(value, str) else WISH
+        of_first = f"must be a time in the form of the first rows, {self.time_format}" if self.note else WISH
+        form = form_of(pl.Series([value])) if isinstance(value, str) else ""
+        if self.note and isinstance(value, str) and Times().seconds(pl.Series([value])).count():
+            form = "of ISO 8601 or of numbers"
+        return f"{of_first}; it has the form {form}: {ONE_FORM}" if form else of_first
 
     def seconds(self, column: pl.Series) -> pl.Series:
         """Return whole seconds, rounded down; null for no time, a time before 1970, or a number in an unusual unit."""
-        if self.form:
-            seconds = self._by_form(column.cast(pl.String))
-        elif column.dtype.is_temporal():
+        if column.dtype.is_temporal():
             seconds = column.dt.epoch("s")
+        elif self.form:
+            seconds = self._parsed(as_text(column)).dt.epoch("s")
+        elif self.unit == EXCEL:
+            seconds = ((excel_days(column) - DAYS_TO_1970) * DAY).round().cast(pl.Int64, strict=False)
         else:
             seconds = self._by_number_or_iso_8601(stripped(column))
         return seconds.set((seconds < 0) | (seconds > LARGEST_SECONDS), None).alias("time")
@@ -87,11 +110,14 @@ class Times:
         ticks = PER_SECOND.get(self._used_unit, 1)
         if column.dtype.is_temporal():
             rest = column.dt.nanosecond() if column.dtype == pl.Datetime else None
-        elif column.dtype.is_integer() or column.dtype.is_float():
-            rest = None if self.form else _rest(column, ticks)
+        elif self.unit == EXCEL or (self.form and column.dtype.is_numeric()):
+            rest = None
+        elif column.dtype.is_numeric():
+            rest = _rest(column, ticks)
         else:
             text = stripped(column.cast(pl.String))
-            rest = self._fraction_of_text(text, ticks) if ticks > 1 or text.str.contains("[.,]").any() else None
+            may_have = ticks > 1 or text.str.contains(FRACTION if self.form else "[.,]").any()
+            rest = self._fraction_of_text(text, ticks) if may_have else None
         if rest is None or not ((rest := rest.fill_null(0)) != 0).any():
             return None
         return rest.cast(pl.Int32).alias("fraction")
@@ -99,8 +125,7 @@ class Times:
     def _fraction_of_text(self, text: pl.Series, ticks: int) -> pl.Series:
         """Return the nanoseconds within each second of times that are text, null where there are none."""
         if self.form:
-            parsed = (text.str.to_datetime(self._pattern, strict=False, time_unit=unit) for unit in ("ns", "us"))
-            fine, coarse = (times.dt.nanosecond() for times in parsed)  # times after 2262 do not fit nanoseconds
+            fine, coarse = self._parsed(text, "ns").dt.nanosecond(), self._parsed(text).dt.nanosecond()  # from 2262 on
             return fine.fill_null(coarse)
         whole = text.cast(pl.Int64, strict=False)
         rest = pl.Series(np.zeros(len(text), np.int64)) if ticks == 1 else _rest(whole, ticks)
@@ -118,14 +143,21 @@ class Times:
     def _wish_of_unit(self, value: object) -> str:
         """Return the advice for a number that is a likely time in another unit; "" for any other value."""
         other, used = _unit_of_moment(value), self._used_unit
-        if other is None or used in ("auto", other):
+        if self.form or other is None or used in ("auto", EXCEL, other):
             return ""
         if other == self.likely_unit:
             return f"looks like {UNIT_NAMES[other]}, most times too; name the unit: --data.time_format={other}"
         return f"looks like {UNIT_NAMES[other]}, most times like {UNIT_NAMES[used]}; write all in one unit"
 
-    def _by_form(self, text: pl.Series) -> pl.Series:
-        return stripped(text).str.to_datetime(self._pattern, strict=False, time_unit="us").dt.epoch("s")
+    def _parsed(self, text: pl.Series, unit: Literal["us", "ns"] = "us") -> pl.Series:
+        """Return `text` in the format as datetimes of a time `unit`, null for other text."""
+        if ",%f" in self.form:
+            text = text.str.replace(r",(\d)", ".${1}")
+        times = text.str.to_datetime(self._pattern, strict=False, time_unit=unit)
+        if times.null_count() == text.null_count() or "%S" not in self._pattern or "%.f" in self._pattern:
+            return times
+        pattern = self._pattern.replace("%S", "%S%.f")  # three times as slow
+        return times.zip_with(times.is_not_null(), text.str.to_datetime(pattern, strict=False, time_unit=unit))
 
     def _by_number_or_iso_8601(self, column: pl.Series) -> pl.Series:
         number = column if column.dtype.is_float() else column.cast(pl.Int64, strict=False)
@@ -145,7 +177,7 @@ class Times:
 
 def unit_of_numbers(time_format: str) -> str:
     """Return `time_format` if it is a unit of times that are numbers, else ""."""
-    return time_format if time_format in PER_SECOND else ""
+    return time_format if time_format in (*PER_SECOND, EXCEL) else ""
 
 
 def moment(seconds: int) -> str:
@@ -162,9 +194,42 @@ def stripped(column: pl.Series) -> pl.Series:
     return column.str.strip_chars() if column.dtype == pl.String else column
 
 
+def without_missing(column: pl.Series) -> pl.Series:
+    """Return the values, without blanks around them, that do not mean a missing one.
+
+    >>> without_missing(pl.Series([" 7", "n/a", None, "0000-00-00"])).to_list()
+    ['7']
+    """
+    values = stripped(column).drop_nulls()
+    values = values.drop_nans() if values.dtype.is_float() else values
+    return values.filter(~values.str.to_lowercase().is_in(NO_VALUE)) if values.dtype == pl.String else values
+
+
+def fits(n_read: int, n_values: int) -> bool:
+    """Return whether `n_read` are nearly all of `n_values`: all but a tenth, or all but one of at least five.
+
+    >>> fits(9, 10), fits(4, 5), fits(3, 4), fits(0, 0)
+    (True, True, False, False)
+    """
+    return n_values > 0 and n_values - n_read <= max((1 - MOST) * n_values, min(1, n_values / 5))
+
+
+def as_text(column: pl.Series) -> pl.Series:
+    """Return times as text; 20260101.0, as pandas writes numbers if one is missing, becomes "20260101"."""
+    text = stripped(column.cast(pl.Int64, strict=False) if column.dtype.is_float() else column).cast(pl.String)
+    return text.str.replace(r"^(\d{8,14})\.0$", "${1}") if text.str.ends_with(".0").any() else text
+
+
+def excel_days(column: pl.Series) -> pl.Series:
+    """Return numbers, which may be text with a decimal comma, as Float64; null for other values."""
+    text = stripped(column)
+    text = text.str.replace(",", ".", literal=True) if text.dtype == pl.String else text
+    return text.cast(pl.Float64, strict=False)
+
+
 def _checked(form: str) -> str:
     """Return `form` in Polars' syntax. Raise `DataError` if a date in that format is not read back as the same day."""
-    pattern, name = form.replace(".%f", "%.f"), f'data.time_format = "{form}"'
+    pattern, name = form.replace(".%f", "%.f").replace(",%f", "%.f"), f'data.time_format = "{form}"'
     if "%Z" in pattern:
         raise DataError(f"{name}: names of time zones are not read; use %z for offsets, or write UTC instead of %Z")
     try:
@@ -175,43 +240,75 @@ def _checked(form: str) -> str:
         raise DataError(f"{name}: unknown form of times ({reason}); write it like {EXAMPLE}") from None
     if day != PROBE.date():
         raise DataError(f"{name}: must name day, month and year; write it like {EXAMPLE}")
-    return pattern
+    return pattern.replace("%z", "%#z")  # reads +01 as well as +0100 and +01:00
 
 
-def matching_time_formats(values: pl.Series) -> list[str]:
-    """Return the format of `FORMS` that reads nearly all `values`, and one that reads as many but as other times.
+def form_of(values: pl.Series) -> str:
+    """Return the first form of `FORMS` that reads most `values`, if these are nearly all; else "".
 
-    >>> matching_time_formats(pl.Series(["31/12/2020", "1/2/2021"])), matching_time_formats(pl.Series(["1/2/2021"]))
-    (['%d/%m/%Y'], ['%d/%m/%Y', '%m/%d/%Y'])
+    >>> form_of(pl.Series(["31/12/2020", "1/2/2021"])), form_of(pl.Series(["12/31/2020 9:05 am"]))
+    ('%d/%m/%Y', '%m/%d/%Y %I:%M %p')
     """
-    shapes = {*map(_shape, values.cast(pl.String).drop_nulls().unique())}
-    fits = [(form, Times(form).seconds(values)) for form in FORMS if _shape(PROBE.strftime(form)) in shapes]
-    most = max((seconds.count() for _, seconds in fits), default=0)
-    best = [(form, seconds) for form, seconds in fits if seconds.count() == most]
-    if not most or most < MOST * values.count():
-        return []
-    first, times = best[0]
-    return [first, *[form for form, seconds in best if not seconds.equals(times)][:1]]
+    text = as_text(values)
+    forms = [form for shape in {*map(_shape, text.drop_nulls().unique())} for form in _forms_by_shape()[shape]]
+    n_read = {form: _n_read(form, text) for form in sorted(forms, key=FORMS.index)}
+    best = max(n_read, key=n_read.__getitem__, default="")
+    return best if best and fits(n_read[best], len(values)) else ""
+
+
+def twin_of(form: str) -> str:
+    """Return `form` with day and month exchanged, if both are in use; else "".
+
+    >>> twin_of("%d/%m/%Y %H:%M"), twin_of("%m-%d-%y"), twin_of("%d.%m.%Y"), twin_of("%Y-%m-%d")
+    ('%m/%d/%Y %H:%M', '%d-%m-%y', '%m.%d.%Y', '')
+    """
+    for first, second in (("%d/%m/", "%m/%d/"), ("%d-%m-", "%m-%d-"), ("%d.%m.", "%m.%d.")):
+        for old, new in ((first, second), (second, first)):
+            if form.startswith(old):
+                return form.replace(old, new)
+    return ""
+
+
+def _n_read(form: str, text: pl.Series) -> int:
+    seconds = Times(form).seconds(text)
+    return len(seconds.filter(seconds.is_between(SINCE, UNTIL))) if form in DIGITS else seconds.count()
+
+
+@cache
+def _forms_by_shape() -> defaultdict[str, list[str]]:
+    forms = defaultdict(list)
+    for form in FORMS:
+        forms[_shape(PROBE.strftime(form))].append(form)
+    return forms
 
 
 def _shape(text: str) -> str:
     """Return `text` with 0 for numbers and A for words; only few formats have the shape of a given time.
 
-    >>> _shape("31 Dec 2020 10:27:00 -0700")
-    '0 A 0 0:0:0 +0'
+    Fractions of a second are left out, and an offset from UTC is " +0".
+
+    >>> _shape("31 Dec 2020 10:27:00.5 -0700"), _shape("20201231T102700+01:00")
+    ('0 A 0 0:0:0 +0', '0A0 +0')
     """
-    return re.sub(r"[^\W\d_]+", "A", re.sub(r"\d+", "0", re.sub(r" [-+](?=\d)", " +", text.strip())))
+    clock = r"(:\d\d|T\d{6})"
+    text = re.sub(rf"{clock}\.\d+", r"\1", " ".join(text.split()))
+    text = re.sub(rf"{clock}((?:,\d+)?) ?[-+]\d\d(?::?\d\d)?(?![\d:])", r"\1\2 +0", text)
+    return re.sub(r"[^\W\d_]+", "A", re.sub(r"\d+", "0", text))
 
 
 def _offered(values: pl.Series) -> str:
     """Return the end of a message that suggests the formats that fit; "" if none does."""
-    options = [shlex.quote(f"--data.time_format={form}") for form in matching_time_formats(values)]
+    form = form_of(values)
+    twin = twin_of(form)
+    is_either = twin and Times(twin).seconds(values).count() == Times(form).seconds(values).count()
+    options = [option_of(form), *([option_of(twin)] if is_either else [])] if form else []
     which = ": only you know which" if len(options) > 1 else ""
     return f"; these rows fit {' or '.join(options)}{which}" if options else ""
 
 
-def _reads(times: Times, values: pl.Series) -> bool:
-    return times.seconds(values).count() >= MOST * len(values)
+def option_of(time_format: str) -> str:
+    """Return the option that names a format of times, ready for the shell."""
+    return shlex.quote(f"--data.time_format={time_format}")
 
 
 def _unit_of(times: pl.Series) -> str:

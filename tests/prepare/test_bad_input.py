@@ -66,7 +66,7 @@ BAD_LINES: list[tuple[str, bytes, str, str]] = [  # source, line, kind, what the
     ("table", b",6,3,4\n", "user is missing", "user"), ("table", b"1,NULL,3,4\n", "item is missing", 'item "NULL"'),
     ("table", b"1,6,,4\n", "time is missing", "t is"),
     ("table", b"1,6,1700000000000,4\n", "time is not a time", "milliseconds"),
-    ("table", b"1,6,3,nan\n", "rating is not a number", 'r "nan"'),
+    ("table", b"1,6,3,nan\n", "rating is missing", 'r "nan"'),
     ("table", b"1,6,3\n", "wrong number of fields", "3 fields; 4"),
     ("table", b"\r\n", "empty line", "4 fields"),
     ("table", b'"user","item",t,r\r\n', "header line again", "header"),
