@@ -116,7 +116,7 @@ def test_a_training_in_another_thread_leaves_signals_alone(settings: dict[str, A
     ("function", "settings", "error", "message"),
     [
         (bert4rec.prepare, {"data.pth": "x"}, SettingsError, "data.pth: no such setting; did you mean data.path? "),
-        (bert4rec.prepare, {"data.path": "none.csv"}, DataError, "none.csv: No such file or directory; correct"),
+        (bert4rec.prepare, {"data.path": "none.csv"}, DataError, "none.csv: no such file or folder"),
         (bert4rec.train, {"data.dataset_dir": "nowhere"}, DataError, "nowhere: expected a dataset"),
         (bert4rec.train, {"resume": "nowhere"}, SettingsError, 'run.resume = "nowhere": is not there'),
         (bert4rec.load, "nowhere", DataError, "nowhere: expected a run with a checkpoint"),

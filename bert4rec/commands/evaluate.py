@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="RUN", type=Path, help=model)
     output = f"folder of the results (default: {OUTPUT} in the run folder); -2, -3, … if it exists"
     parser.add_argument(
-        "--lists", metavar="FORM", nargs="?", const=LIST_FORMS[0], default="", type=_list_form, help="also write the "
+        "--lists", metavar="FORM", nargs="?", const=LIST_FORMS[0], type=_list_form, help="also write the "
         f"ten best items and the actual item of each test user, as {', '.join(LIST_FORMS)} (without FORM: csv)",
     )  # fmt: skip
     parser.add_argument("-o", "--output", metavar="FOLDER", type=Path, help=output)
@@ -71,7 +71,7 @@ def _evaluate(arguments: argparse.Namespace, trained: Trained, config: Config) -
         from bert4rec.training.evaluate import evaluate  # imports torch, after the libraries are quiet
 
     output = arguments.output or (trained.run or Path()) / OUTPUT
-    evaluation = evaluate(config, trained, output, lists=arguments.lists)
+    evaluation = evaluate(config, trained, output, lists=arguments.lists or "")
     report = evaluation.report
     if launched.is_rank_zero():
         if "ratings" in report:
