@@ -265,7 +265,7 @@ def test_a_dataset_with_other_features_is_refused(place: Path, featured_folder: 
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["--items=none.csv"], "none.csv: cannot be read"),
+        (["--items=none.csv"], "none.csv: no such file or folder"),
         (["--items=bad.csv"], "bad.csv, line 3: has 2 fields"),
         (["--items=known.parquet"], "known.parquet: has no new items: data/log has all 2 items of the file"),
         (["--items=new.parquet", "--training.n_epoch=3"], "training.n_epoch"),
