@@ -16,6 +16,7 @@ from bert4rec.config.recognition import TYPED_NAMES, Format
 from bert4rec.prepare.progress import LINE, BadRows, line_numbers
 from bert4rec.prepare.text_blocks import Block, blocks
 from bert4rec.prepare.text_rows import NOT_UTF_8, Layout, json_columns, parse, parse_json, read_layout
+from bert4rec.runtime.console import visible
 from bert4rec.runtime.errors import DataError
 
 ROWS_PER_FRAME = 1 << 20
@@ -88,7 +89,8 @@ def _readable(path: Path, kind: Format) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not {TYPED_NAMES[kind]}, or damaged: {str(error).splitlines()[0]}") from None
+        reason = visible(str(error).splitlines()[0])
+        raise DataError(f"{path}: not {TYPED_NAMES[kind]}, or damaged: {reason}") from None
 
 
 FIRST_ROWS = 1000  # rows for a first look at a file
