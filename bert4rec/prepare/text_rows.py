@@ -21,6 +21,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from bert4rec.config.first_lines import column_names, has_runs_of_blanks, infer_separator
+from bert4rec.dataset.ids import OUTER_BLANKS
 from bert4rec.prepare.progress import LINE, BadRows, line_numbers
 from bert4rec.prepare.text_blocks import NEWLINE, QUOTE, Block, head, inside_quotes, parsed
 from bert4rec.runtime.arrays import Bools, Int64s
@@ -252,7 +253,8 @@ def read_layout(
     header = tuple(cells) if has_header else ()
     if not cells or (header and n_lines > 1):
         raise DataError(f'{path}, line 1: has a quote (") that is not closed on it; correct the line')
-    columns = _distinct(column_names(header)) or tuple(str(number) for number in range(1, len(cells) + 1))
+    names = column_names([cell.strip(OUTER_BLANKS) for cell in header])
+    columns = _distinct(names) or tuple(str(number) for number in range(1, len(cells) + 1))
     return Layout(columns, bar.encode(), quoted, header, types or {}, has_runs)
 
 
