@@ -16,6 +16,7 @@ from bert4rec.dataset.findings import findings
 from bert4rec.dataset.ids import NO_IDS, OUTER_BLANKS, canonical, canonical_value
 from bert4rec.prepare.ids import canonical_ids, ids_like, numbers_or_text
 from tests.checks import Capture
+from tests.prepare.files.log import content, opened
 from tests.prepare.test_bad_input import assert_refused, content_of, run
 
 BLANK = st.text(st.sampled_from(OUTER_BLANKS), max_size=3)
@@ -94,6 +95,20 @@ def test_an_untidy_log_is_the_clean_one(tmp_path: Path, kind: str) -> None:
         assert run(tmp_path, f"--data.path={clean}", folder=f"clean{letter}") == 0
         assert run(tmp_path, f"--data.path={other}", folder=f"untidy{letter}") == 0
         assert content_of(tmp_path / f"untidy{letter}") == content_of(tmp_path / f"clean{letter}")
+
+
+@pytest.mark.parametrize("block_bytes", [11, 1 << 20])
+def test_a_quoted_field_may_follow_blanks(tmp_path: Path, block_bytes: int) -> None:
+    for name, blanks in (("tight", ""), ("wide", "   "), ("usual", " ")):
+        rows = [("1", '"b, c"', '"x ""y, "" z"'), ("2", "d", '"e,\nf, "", ""g"'), ("3", '"b, c"', "w")]
+        lines = [f",{blanks}".join(row) for row in (("user", '"item"', "title"), *rows)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    paths = [str(tmp_path / f"{name}.csv") for name in ("tight", "wide", "usual")]
+    found = [opened("table", path=path, title_column="title", block_bytes=block_bytes) for path in paths]
+    contents = [(content(rows), rows.titles.rows().rows()) for rows in found]
+    assert contents[0][0] == {"user": [1, 2, 3], "item": ["b, c", "d", "b, c"]}
+    assert contents[0][1] == [("b, c", 'x "y, " z'), ("d", 'e,\nf, ", "g')]
+    assert contents == [contents[0]] * 3
 
 
 @pytest.mark.parametrize("extends", [False, True])
