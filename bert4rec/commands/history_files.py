@@ -152,9 +152,12 @@ def _from_rows(
     kinds = f", kinds of events from {columns['event']}" if has_events else ", kinds of events unknown" * with_events
     logger.info(f"{path}: users from the column {columns['user']}, items from {columns['item']}{kinds}, {order}")
     ids = rows.first_of({name: columns[name] for name in ("user", "item")})
-    as_text = [pl.col(ids.name).cast(pl.String).cast(pl.Categorical) for ids in ids if not ids.dtype.is_numeric()]
+    texts = [column.name for column in ids if not (column.dtype.is_integer() or column.dtype.is_float())]
+    as_text = pl.col(texts).cast(pl.String).cast(pl.Categorical)
     names = ["user", "item", *[name for name in SORTED_BY if name in columns], *["event"] * has_events]
     parts = [part.select(pl.col(names), pl.col("^fraction$")).with_columns(as_text) for part, _ in rows]
+    if rows.bad.guests:
+        logger.warning(f"{path}: skipped {pluralize(rows.bad.guests, 'row')} without a user")
     if n_bad := rows.bad.total:
         if not any(map(len, parts)):
             raise DataError(f"{rows.bad.shown[0]}; no row of {path} can be used, correct them")

@@ -66,7 +66,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--allow", metavar="FILE", type=Path, help="recommend only these items: one a line, or a column")
     add("--deny", metavar="FILE", type=Path, help="never recommend these items: one a line, or a column")
     add_rule_arguments(parser)
-    unknown = "accept a file of --allow or --deny although the model does not know most of its items"
+    unknown = (
+        "accept users of --user who are not in the dataset (they get the most popular items), and a file of --allow or "
+        "--deny although the model does not know most of its items"
+    )
     add("--allow-unknown", action="store_true", help=unknown)
 
 
@@ -313,8 +316,13 @@ def _histories(
             "--histories"
         )
     users = UserHistories(model.dataset, model.ids, **timed)
-    is_of_all = arguments.all or arguments.for_item is not None
-    return (len(users), users.all()) if is_of_all else (len(arguments.user), [users.of(arguments.user)])
+    if arguments.all or arguments.for_item is not None:
+        return len(users), users.all()
+    try:
+        named = users.of(arguments.user, allow_unknown=arguments.allow_unknown)
+    except DataError as error:
+        raise DataError(f"--user: {error}; --allow-unknown recommends them the most popular items") from None
+    return len(named), [named]
 
 
 def split_items(text: str) -> list[str]:

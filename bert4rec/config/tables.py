@@ -175,6 +175,9 @@ class Data(Table):
     spreadsheets count them; or a strptime format of text (table), UTC unless it has %z"""
     extends: UserPath = ""
     """older dataset folder whose ids are kept; data.path then names the old and the new files; "" = none"""
+    accept_lost_rows: bool = False
+    """accept that most users of data.extends have lost most of their rows; their histories are then those in
+    data.path"""
     n_users: Count = 3000
     """number of users (synthetic, random)"""
     n_items: int = Field(2000, ge=20)
@@ -233,6 +236,9 @@ class Preprocessing(Table):
     max_bad_rows: Share = 0.001
     """largest share of unusable rows before preparation fails; ten rows are accepted whatever their share, up to a
     tenth of all rows; 0 = none"""
+    max_guests: Share = 0.5
+    """largest share of rows without a user before preparation fails; they are left out, since they are part of no
+    history; 0 = none"""
     memory_gb: float = Field(4.0, ge=1)
     """GB of memory that preparation may use; larger data is sorted on disk, with the same result"""
     seed: Seed = 1
@@ -241,7 +247,7 @@ class Preprocessing(Table):
     @property
     def recipe(self) -> dict[str, Any]:
         """Return the settings that the dataset depends on: a folder made with others is another dataset."""
-        unused = {"max_bad_rows", "memory_gb", *([] if self.target_events else ["target_events"])}
+        unused = {"max_bad_rows", "max_guests", "memory_gb", *([] if self.target_events else ["target_events"])}
         unused |= {
             name for name, default in (("test_users", "all"), ("ties", "file")) if getattr(self, name) == default
         }

@@ -33,7 +33,8 @@ def findings(metadata: Mapping[str, Any]) -> list[Finding]:
     if not log:
         return []
     of_items = _of_items(log, metadata["items"]) if metadata["rows"] >= LEAST_ROWS else ()
-    return [*_of_order(log, metadata), *_of_rows(log, metadata["rows"]), *of_items, *_of_columns(log)]
+    of_rows = [*_of_order(log, metadata), *_of_rows(log, metadata["rows"])]
+    return [*_of_users(log, metadata), *of_rows, *of_items, *_of_columns(log)]
 
 
 def _of_order(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[Finding]:
@@ -61,6 +62,24 @@ def _of_order(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[F
     yield Finding("ties", f"{what}; their order is that of the file: {', '.join(advice)}")
 
 
+def _of_users(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[Finding]:
+    if n := metadata.get("guests", 0):
+        n_rows = metadata["rows_read"]
+        text = f"{n:,} of {n_rows:,} rows ({_percent(n / n_rows)}) have no user and are left out; "
+        yield Finding("guests", f"{text}--user=COLUMN makes another column the user, such as a session or an order")
+    for what, twins in log.get("case_twins", {}).items():
+        first, second = twins["example"]
+        text = f"{twins['n']:,} {what} differ from another in letter case alone, such as {first} and {second}"
+        yield Finding("letter case", f"{text}; if they are the same, write them in one case")
+    if one := log.get("largest_user"):
+        share, limit = _percent(one["rows"] / metadata["rows"]), one["others_at_most"]
+        text = (
+            f"user {one['user']} has {one['rows']:,} of {metadata['rows']:,} rows ({share}), perhaps all guests or a "
+            f"robot; --preprocessing.max_user_interactions={limit} leaves it out"
+        )
+        yield Finding("one large user", text, is_damage=True)
+
+
 def _of_rows(log: Mapping[str, Any], n_rows: int) -> Iterator[Finding]:
     once = "--preprocessing.repeats=first_in_a_row keeps the first"
     if (share := log["duplicates"] / n_rows) >= DUPLICATES_FROM:
@@ -70,7 +89,8 @@ def _of_rows(log: Mapping[str, Any], n_rows: int) -> Iterator[Finding]:
         yield Finding("repeats", f"{_percent(share)} of the rows have the same item as the row before; {once}")
     if log["has_dates_only"]:
         yield Finding("times", "dates without a time of day")
-    if heavy := log["heavy_users"]:
+    heavy = log["heavy_users"]
+    if heavy and (heavy["users"] > 1 or "largest_user" not in log):
         n, limit, share = heavy["users"], heavy["limit"], heavy["rows"] / n_rows
         text = (
             f"{pluralize(n, 'user')} {'has' if n == 1 else 'have'} more than {limit:,} rows each ({_percent(share)} of "

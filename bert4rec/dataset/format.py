@@ -187,6 +187,8 @@ def _lines(metadata: Mapping[str, Any]) -> Iterator[str]:
     yield f"{'rows read':36}{metadata['rows_read']:>15,}"
     for kind, n in metadata["bad_rows"].items():
         yield f"{f'  unusable: {kind}':36}{-n:>15,}"
+    if n := metadata.get("guests", 0):
+        yield f"{'  without a user':36}{-n:>15,}"
     for name, n in metadata["dropped"].items():
         yield f"{f'  dropped by {name}':36}{-n:>15,}"
     yield f"{'rows kept':36}{metadata['rows']:>15,}"

@@ -1,9 +1,9 @@
 """Map the original ids of items to indices, and read histories to recommend for, with timestamps if needed."""
 
+import difflib
 import itertools
 import json
 import logging
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,9 +19,10 @@ import pyarrow.parquet as pq
 
 from bert4rec.dataset.format import ITEMS, NO_EVENT, NO_ITEM, USERS, kinds_of, one_array
 from bert4rec.dataset.histories import Histories as DatasetHistories
+from bert4rec.dataset.ids import canonical_value
 from bert4rec.dataset.reader import read_metadata, require_times
 from bert4rec.runtime.arrays import Bools, Int64s
-from bert4rec.runtime.errors import DataError, pluralize
+from bert4rec.runtime.errors import DataError, did_you_mean, pluralize
 
 NO_USER = -1  # number of a user who is not in the dataset
 LINES_AT_ONCE = 65_536
@@ -29,7 +30,8 @@ TRAIN_COUNT = "train_count"
 COLUMNS = ("item", "original", "title", TRAIN_COUNT)  # of the table of items
 
 NAMED = 3  # number of unknown users to list in a warning
-INTEGER = re.compile(r"-?[0-9]{1,18}")  # fits into 64 bits
+NEAR = 0.8  # smallest similarity of an id that a message offers, as difflib measures it
+MOST_COMPARED = 100_000  # users among whom the nearest id is looked for, which takes about a second
 
 logger = logging.getLogger(__name__)
 
@@ -113,9 +115,8 @@ class ItemIds:
         return len(self.originals)
 
     def indices(self, originals: Iterable[Any]) -> Int64s:
-        """Return the index of each item, `NO_ITEM` for an unknown one. Numbers may be given as text."""
-        indices = (self._index.get(self._kind(value), NO_ITEM) for value in originals)
-        return np.fromiter(indices, np.int64)
+        """Return the index of each item, `NO_ITEM` for an unknown one. Numbers may be given as text, 7 as 7.0."""
+        return np.fromiter(map(self._index_of, originals), np.int64)
 
     def of(self, indices: Sequence[int]) -> list[Any]:
         """Return the original ids at `indices`."""
@@ -145,15 +146,9 @@ class ItemIds:
     def _index(self) -> dict[Any, int]:
         return {original: index for index, original in enumerate(self.originals.to_pylist())}
 
-    def _kind(self, value: Any) -> Any:
-        """Return `value` as text or as a number, like the ids; None if it is no possible id."""
-        if not self.are_numbers:
-            return str(value)
-        try:
-            number = int(value)
-        except (TypeError, ValueError, OverflowError):
-            return None
-        return number if isinstance(value, str) or number == value else None  # 1.7 is not item 1
+    def _index_of(self, value: Any) -> int:
+        index = self._index.get(value) if type(value) in (int, str) else None  # most ids are canonical
+        return self._index.get(canonical_value(value, is_number=self.are_numbers), NO_ITEM) if index is None else index
 
 
 def _read_columns(path: Path, is_wanted: Callable[[pa.Field], bool]) -> tuple[pa.Schema, dict[str, pa.Array]]:
@@ -341,28 +336,37 @@ class UserHistories:
             names = self._users.slice(first, AT_ONCE).to_pylist()
             yield list(zip(names, self._items(np.arange(first, first + len(names))), strict=True))
 
-    def of(self, names: Sequence[str]) -> Histories:
-        """Return the users with these original ids and their histories; unknown users have no items, with a warning."""
-        values = [int(name) if self._has_numbers and INTEGER.fullmatch(name) else name for name in names]
-        users = np.array([self._user(value) for value in values], np.int64)
-        unknown = [name for name, user in zip(names, users, strict=True) if user == NO_USER]
-        if unknown:
+    def of(self, names: Sequence[Any], *, allow_unknown: bool = False) -> Histories:
+        """Return the users with these original ids and their histories.
+
+        Raises `DataError` for a user who is not in the dataset; with `allow_unknown` such a user has no items, with a
+        warning.
+        """
+        values = [canonical_value(name, is_number=pa.types.is_integer(self._users.type)) for name in names]
+        users = np.array([NO_USER if value is None else self._user(value) for value in values], np.int64)
+        if unknown := [str(name) for name, user in zip(names, users, strict=True) if user == NO_USER]:
             named = ", ".join(unknown[:NAMED]) + (", …" if len(unknown) > NAMED else "")
-            logger.warning(f"{len(unknown):,} of {pluralize(len(names), 'user')} not in the dataset: {named}")
+            what = f"{len(unknown):,} of {pluralize(len(names), 'user')} not in the dataset: {named}"
+            if not allow_unknown:
+                raise DataError(f"{what}; {self._expected(unknown[0])}")
+            logger.warning(what)
         histories = iter(self._items(users[users != NO_USER]))
         nothing: History = TimedHistory([], [], self._at) if self._with_times else []
         return [
-            (value, nothing if user == NO_USER else next(histories)) for value, user in zip(values, users, strict=True)
+            (name, nothing) if user == NO_USER else (value, next(histories))
+            for name, value, user in zip(names, values, users, strict=True)
         ]
 
-    @property
-    def _has_numbers(self) -> bool:
-        return pa.types.is_integer(self._users.type)
+    def _expected(self, unknown: str) -> str:
+        """Return the end of a message about an `unknown` user: what ids look like, and the nearest one."""
+        examples = ", ".join(map(str, self._users.slice(0, NAMED).to_pylist()))
+        known = list(map(str, self._users.to_pylist())) if len(self) <= MOST_COMPARED else []
+        near = difflib.get_close_matches(unknown, known, n=1, cutoff=NEAR)
+        return f"expected: an id as in the interactions, such as {examples}{did_you_mean(near)}"
 
     def _user(self, value: Any) -> int:
         """Return the dense id of a user; `NO_USER` for a user who is not in the dataset."""
-        is_possible = isinstance(value, int) == self._has_numbers
-        return int(self._users.index(pa.scalar(value, self._users.type)).as_py()) if is_possible else NO_USER
+        return int(self._users.index(pa.scalar(value, self._users.type)).as_py())
 
     def _items(self, users: Int64s) -> list[History]:
         """Return the histories of `users`, by dense id."""

@@ -4,14 +4,16 @@ import difflib
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import polars as pl
 
 from bert4rec.dataset.format import NO_EVENT
+from bert4rec.dataset.ids import canonical
 from bert4rec.prepare.column_words import ITEMS, SESSIONS, TIMES, USERS, WORDS, name_words
+from bert4rec.prepare.ids import canonical_ids, numbers_or_text
 from bert4rec.prepare.order_values import order_values
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.times import (
@@ -37,10 +39,6 @@ EXPECTED = {
 }  # fmt: skip
 MOST_KINDS = 100  # of events; more are rather ids or texts
 KINDS = {"time": "is not a time", "rating": "is not a number", "is_read": "is not 0 or 1"}
-EXACT = ((pl.Float64, 2**53), (pl.Float32, 2**24), (pl.Float16, 2**11))  # whole numbers below it are exact
-DECIMAL = ".0"
-NO_ID = ("nan", "NaN", "NAN", "null", "Null", "NULL", "None", "<NA>", "\\N")  # what programs write for a missing value
-LONGEST_NO_ID = max(map(len, NO_ID))
 
 
 @dataclass
@@ -48,17 +46,16 @@ class Fields:
     """Cast the fields of a source, part by part.
 
     `names` maps each of `FIELDS` that the source has to its column. With `whole_number_ids`, a text id makes a bad row.
-    Ids are Int64 as long as every id of the column is written as a whole number ("7", not "07") that fits, and String
-    from the first other id on. Floating-point ids must be whole numbers: pandas turns integer columns with missing
-    values into floats, and writes them as "7.0". In the fields `decimal_ids`, all ids are such text, and "7.0" is 7.
-    Values of the order column are compared by `order_kind`; `n_unordered` counts those that are missing, by column.
-    Kinds of events become their numbers in the list `kinds`, to which new ones are appended; a missing one is 0.
+    Ids become canonical (`dataset.ids`): Int64 as long as every id of the column is a whole number that fits, and
+    String from the first other id on. Floating-point ids must be whole numbers. A row whose only problem is that it
+    has no user is that of a guest, and counted as one. Values of the order column are compared by `order_kind`;
+    `n_unordered` counts those that are missing, by column. Kinds of events become their numbers in the list `kinds`, to
+    which new ones are appended; a missing one is 0.
     """
 
     names: Mapping[str, str]
     whole_number_ids: bool
     times: Times = field(default_factory=Times)
-    decimal_ids: Collection[str] = ()
     order_kind: str = "number"
     n_unordered: Counter[str] = field(default_factory=Counter)
     as_text: set[str] = field(default_factory=set)
@@ -76,19 +73,21 @@ class Fields:
         for name in self.names:
             if expected := self._expected_type(name, raw.schema[name]):
                 raise DataError(f'{path}: column "{self.names[name]}" has type {raw.schema[name]}: {expected}')
-        floats = [name for name in IDS if name in self.names and raw.schema[name].is_float()]
-        raw = raw.with_columns(pl.col(floats).fill_nan(None)) if floats else raw
         others = [name for name in raw.columns if name not in self.names and name != LINE]
         frame = raw.select(*(self._field(name, raw[name]) for name in self.names), *others)
         if "time" in self.names and (fraction := self.times.fraction(raw["time"])) is not None:
             frame = frame.with_columns(fraction)
         needed = [name for name in self.names if name not in OPTIONAL]
-        usable = frame if not any(frame.select(needed).null_count().row(0)) else frame.drop_nulls(needed)
+        usable = frame
+        if any(frame.select(needed).null_count().row(0)):
+            usable = frame.drop_nulls(needed)
+            is_guest = _is_guest(raw, frame.select(needed))
+            bad.guests += int(is_guest.sum())
+            is_bad = frame.select(pl.any_horizontal(pl.col(needed).is_null())).to_series() & ~is_guest
+            if is_bad.any():
+                self._report(raw, frame.select(needed).filter(is_bad), is_bad, path, unit, bad)
         if "order" in self.names and (n_missing := usable["order"].null_count()):
             self.n_unordered[self.names["order"]] += n_missing
-        if not any(frame.select(needed).null_count().row(0)):
-            return frame
-        self._report(raw, frame.select(needed), path, unit, bad)
         return usable
 
     def _field(self, name: str, column: pl.Series) -> pl.Series:
@@ -120,42 +119,40 @@ class Fields:
         return events.replace_strict(self.kinds, range(len(present)), return_dtype=pl.Int16)
 
     def _id(self, name: str, column: pl.Series) -> pl.Series:
-        if column.dtype.is_float():
-            column = _whole(column)
-        text = None if column.dtype.is_integer() else _text(column)
-        if text is not None and name in self.decimal_ids:
-            text = text.str.strip_suffix(DECIMAL)
-        if name in self.as_text:
-            return _text(column.cast(pl.String)) if text is None else _without_no_ids(text)
-        if self.whole_number_ids and text is not None:
-            return stripped(text).cast(pl.Int64, strict=False)
-        whole = (column if text is None else text).cast(pl.Int64, strict=False)
-        same = whole.is_not_null() | column.is_null() if text is None else whole.cast(pl.String).eq_missing(text)
-        if same.all():
-            return whole
-        if text is not None and (present := _without_no_ids(text)).null_count() > text.null_count():
-            return self._id(name, present)
-        self.as_text.add(name)
-        return self._id(name, column)
+        if name in self.as_text and not column.dtype.is_numeric():
+            return canonical_ids(column.cast(pl.String))
+        ids = numbers_or_text(column)
+        if self.whole_number_ids:
+            return ids.cast(pl.Int64, strict=False)
+        if ids.dtype == pl.String:
+            self.as_text.add(name)
+        return ids.cast(pl.String) if name in self.as_text else ids
 
-    def _report(self, raw: pl.DataFrame, frame: pl.DataFrame, path: Path, unit: str, bad: BadRows) -> None:
-        """Count the bad rows by their first bad field, and keep the messages of the first ones."""
-        flags = frame.select(pl.all().is_null())
-        first = pl.coalesce(pl.when(pl.col(name)).then(pl.lit(name)) for name in frame.columns).alias("bad field")
-        bad_rows = raw.with_columns(flags.select(first)).filter(pl.col("bad field").is_not_null())
+    def _report(
+        self, raw: pl.DataFrame, frame: pl.DataFrame, is_bad: pl.Series, path: Path, unit: str, bad: BadRows
+    ) -> None:
+        """Count the bad rows by their first bad field, and keep the messages of the first ones.
+
+        `frame` has the fields of the bad rows, null where they cannot be used.
+        """
+        first = pl.coalesce(pl.when(pl.col(name).is_null()).then(pl.lit(name)) for name in frame.columns)
+        bad_rows = raw.filter(is_bad).with_columns(frame.select(first.alias("bad field")))
         for row in bad_rows.head(max(bad.room, 0)).iter_rows(named=True):
             name = row["bad field"]
             bad.show(path, unit, row[LINE], self._problem(name, row[name], raw[name]))
-        missing = pl.coalesce(pl.when(pl.col("bad field") == name).then(_is_missing(name)) for name in frame.columns)
+        missing = pl.coalesce(
+            pl.when(pl.col("bad field") == name).then(_is_missing(name, bad_rows[name])) for name in frame.columns
+        )
         for name, is_missing, n in (
             bad_rows.group_by("bad field", missing.alias("missing")).len().sort(pl.all()).iter_rows()
         ):
             bad.add(f"{name} {'is missing' if is_missing else KINDS.get(name, 'is not a whole number')}", n)
 
     def _problem(self, name: str, value: object, column: pl.Series) -> str:
-        if value in (None, ""):
+        if value in (None, "") or (name in IDS and value != value):
             return f"{self.names[name]} is missing"
-        if value in _missing(name) or (name not in IDS and str(value).strip().lower() in NO_VALUE):
+        is_missing = canonical(str(value)) is None if name in IDS else str(value).strip().lower() in NO_VALUE
+        if is_missing:
             expected = f"means a missing {'id' if name in IDS else name}; write it, or drop the row"
         elif name == "time":
             expected = self.times.expected_value(value, column)
@@ -175,7 +172,7 @@ class Fields:
         if name == "time":
             return self.times.expected_type(dtype)
         if name in IDS:
-            is_readable = dtype.is_integer() or dtype.is_float() or dtype in (pl.String, pl.Categorical, pl.Enum)
+            is_readable = dtype.is_numeric() or dtype in (pl.String, pl.Categorical, pl.Enum)
         elif name in OPTIONAL:
             is_readable = not dtype.is_nested()
         else:
@@ -183,41 +180,21 @@ class Fields:
         return "" if is_readable else self._expected(name)
 
 
-def all_decimal(ids: pl.Series) -> bool:
-    """Return whether every id, except for missing ones, is a whole number written as "7.0"; True for a numeric column.
-
-    >>> all_decimal(pl.Series(["7.0", None, "-12.0"])), all_decimal(pl.Series(["7.0", "7"]))
-    (True, False)
-    """
-    if ids.dtype.is_numeric():
-        return True
-    text = _without_no_ids(_text(ids))
-    whole = text.str.strip_suffix(DECIMAL).cast(pl.Int64, strict=False)
-    return bool((whole.cast(pl.String) + DECIMAL).eq_missing(text).all())
+def _is_guest(raw: pl.DataFrame, fields: pl.DataFrame) -> pl.Series:
+    """Return which rows lack nothing but a user; `fields` are null where they cannot be used."""
+    if "user" not in fields.columns or not fields["user"].null_count():
+        return pl.repeat(False, len(raw), eager=True)
+    others = [pl.col(name).is_not_null() for name in fields.columns if name != "user"]
+    lacks_user = fields.select(pl.all_horizontal(pl.col("user").is_null(), *others)).to_series()
+    return lacks_user & _is_missing("user", raw["user"])
 
 
-def _whole(ids: pl.Series) -> pl.Series:
-    """Return floating-point ids as Int64; null for fractions, and for numbers too large to be exact."""
-    limit = next(limit for dtype, limit in EXACT if ids.dtype == dtype)
-    is_exact = (ids == ids.floor()) & (ids.abs() < limit)
-    return ids.set(~is_exact, None).cast(pl.Int64, strict=False)
-
-
-def _missing(name: str) -> tuple[str, ...]:
-    """Return the texts that mean a missing value of the field `name`."""
-    return ("", *NO_ID) if name in IDS else ("",)
-
-
-def _is_missing(name: str) -> pl.Expr:
-    """Return whether a value of the field `name` means a missing one."""
-    text = pl.col(name).cast(pl.String).fill_null("")
-    return text.is_in(_missing(name)) if name in IDS else text.str.strip_chars().str.to_lowercase().is_in(NO_VALUE)
-
-
-def _without_no_ids(text: pl.Series) -> pl.Series:
-    """Return `text` with null for every text that means a missing id."""
-    is_short = text.str.len_bytes() <= LONGEST_NO_ID  # a cheap test that skips columns of long ids
-    return text.set(is_short & text.is_in(NO_ID), None) if is_short.any() else text
+def _is_missing(name: str, column: pl.Series) -> pl.Series:
+    """Return which values of the field `name`, as read, mean that there is none."""
+    text = column.cast(pl.String).fill_null("")
+    if name in IDS:
+        return canonical_ids(text).is_null()
+    return text.str.strip_chars().str.to_lowercase().is_in(NO_VALUE)
 
 
 def _text(column: pl.Series) -> pl.Series:

@@ -31,7 +31,6 @@ from bert4rec.dataset.format import (
 )
 from bert4rec.prepare.about_items import look_at_other_columns, read_about_items
 from bert4rec.prepare.attributes import ItemValues
-from bert4rec.prepare.columns import DECIMAL
 from bert4rec.prepare.first_look import first_look, order_options
 from bert4rec.prepare.histories import HistoryStats, NumberedHistories, choose_split, history_stats, item_table
 from bert4rec.prepare.item_features import read_fitted, write_features
@@ -39,8 +38,9 @@ from bert4rec.prepare.negatives import held_out_metadata, left_out_warning
 from bert4rec.prepare.ordering import ExistingIds, item_ids, read_known
 from bert4rec.prepare.progress import BadRows, Progress
 from bert4rec.prepare.remote import LocalFiles, local_files
-from bert4rec.prepare.rows import FILTERS, OrderedRows, RawRows, limit_rows, order_rows, read_rows
+from bert4rec.prepare.rows import FILTERS, OrderedRows, RawRows, compare_with_known, limit_rows, order_rows, read_rows
 from bert4rec.prepare.sources import Interactions, open_source
+from bert4rec.prepare.survey import survey_ids
 from bert4rec.prepare.synthetic import GeneratedSource, oracle_ranks
 from bert4rec.prepare.ties import draw_targets, has_ties
 from bert4rec.prepare.writer import (
@@ -79,10 +79,11 @@ def describe_rows(
         "order": dict(source.order),
         **_columns(source),
         **_log(source, ordered, survey, columns),
-        "rows_read": ordered.n_rows_read + bad.total,
+        "rows_read": ordered.n_rows_read + bad.total + bad.guests,
         "users_read": ordered.n_users_read,
         "items_read": ordered.n_items_read,
         "bad_rows": dict(sorted(bad.counts.items())),
+        "guests": bad.guests,
         "dropped": {name: ordered.dropped[name] for name in FILTERS if ordered.dropped[name]},
         "rows": n_rows,
         "users": n_users,
@@ -166,8 +167,7 @@ def _make_dataset(
     `local` has the files that `config` names, `known` the ids of the dataset to extend.
     """
     data, settings, work = local.data, config.preprocessing, new / WORK
-    usual_times = known.time_format if known else ""
-    source = open_source(data, settings, text_ids=_text_ids(known), usual_times=usual_times)
+    source = open_source(data, settings, usual_times=known.time_format if known else "")
     kinds = _kinds_of_events(data, settings, source, known)
     source.item_titles(data.titles_path, dtype=pl.String())  # fail now rather than after minutes
     if not isinstance(source, GeneratedSource):
@@ -181,7 +181,9 @@ def _make_dataset(
 
     run_bytes = int(settings.memory_gb * 1e9) // RUNS
     raw = read_rows(source, settings, known, folder=work, run_bytes=run_bytes, progress=progress)
-    _look_at_rows(raw, source.bad, known, local, progress)
+    _look_at_rows(raw, source.bad, local, progress)
+    if known:
+        compare_with_known(raw, known, config.data, progress)
     about_items = read_about_items(data, source, raw, others, fitted, progress)
     table, cold = about_items.table, about_items.cold
 
@@ -228,6 +230,8 @@ def _make_dataset(
 
     metadata = describe_rows(config, source, ordered, survey, about_items.survey)
     metadata |= {} if instant is None else {"split_instant": instant}
+    if "log" in metadata:
+        metadata["log"] |= survey_ids(pl.scan_parquet(new / USERS, glob=False), items["original"], survey.lengths)
     metadata |= held_out_metadata(held_out) | features
     return metadata, _finish(new, metadata, writers, progress)
 
@@ -285,17 +289,14 @@ def _look(interactions: Interactions, progress: Progress) -> None:
     progress.warn(*warnings)
 
 
-def _look_at_rows(raw: RawRows, bad: BadRows, known: ExistingIds | None, local: LocalFiles, progress: Progress) -> None:
-    """Log the first unusable rows, and warn if no user is known. Raises `DataError` if no row is usable."""
+def _look_at_rows(raw: RawRows, bad: BadRows, local: LocalFiles, progress: Progress) -> None:
+    """Log the first unusable rows. Raises `DataError` if no row is usable."""
     for line in bad.shown:
         progress.log(f"unusable: {local.named(line)}")
     if hidden := bad.total - len(bad.shown):
         progress.log(f"unusable: {hidden:,} rows more")
     if not len(raw):
         raise DataError(f"{local.data.path}: holds no interactions; name another file in data.path")
-    if known and not raw.known.n_rows:
-        n = len(known.users)
-        progress.warn(f"data.extends: none of its {n:,} users has a row here; are the ids written in another way?")
 
 
 def _write_oracle(
@@ -332,11 +333,3 @@ def _refuse_another_input(config: Config) -> None:
     if not data.replace:
         origin = created_from(data.source, data.path)
         refuse_another_input(data.folder, origin, is_own_data=data.source in OWN_DATA)
-
-
-def _text_ids(known: ExistingIds | None) -> set[str]:
-    """Return the fields for which the dataset to extend has ids like "7.0"; such ids must stay unchanged."""
-    if known is None:
-        return set()
-    originals = {"user": known.users["original"], "item": known.items["original"]}
-    return {name for name, ids in originals.items() if ids.dtype == pl.String and ids.str.ends_with(DECIMAL).any()}

@@ -20,6 +20,7 @@ import polars as pl
 
 from bert4rec.dataset.format import METADATA
 from bert4rec.dataset.item_features import ARRAYS, FOLDER, VALUES, Bags, write_bags
+from bert4rec.prepare.ids import canonical_ids, ids_like
 from bert4rec.prepare.text_values import MISSING, number_problem, shown
 from bert4rec.prepare.user_tables import id_column, read_table
 from bert4rec.runtime.arrays import Float32s, Float64s, Int64s, Integers
@@ -141,11 +142,10 @@ def no_column(name: str, path: str, columns: Sequence[str]) -> DataError:
 
 def _ids(path: str, column: pl.Series, item_type: pl.DataType) -> pl.Series:
     """Return the ids of the items as `item_type`. Raises `DataError` for a row without one that is like the log's."""
-    ids = column.cast(item_type, strict=False) if not column.dtype.is_nested() else pl.Series([None] * len(column))
+    ids = pl.Series([None] * len(column)) if column.dtype.is_nested() else ids_like(column, item_type)
     is_bad = ids.is_null()
-    if column.dtype.is_float() and item_type.is_integer():
-        is_bad |= ids.cast(column.dtype) != column
-    if missing := column.null_count():
+    is_text = column.dtype == pl.String
+    if missing := (canonical_ids(column) if is_text else column).null_count():
         raise DataError(
             f"{path}: {pluralize(missing, 'row')} without {column.name}; every row needs the id of its item"
         )

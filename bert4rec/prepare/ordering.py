@@ -224,26 +224,30 @@ def to_histories(interactions: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class ExistingIds:
-    """Hold the ids of the dataset to extend by dense id: `users` (`original`, `user`), `items` (`original`, `item`).
+    """Hold the ids of the dataset to extend, by dense id, and their numbers of rows.
 
-    `kinds` of events are by number, () if it has none. `time_format`: how its times were read, "" = without a format.
+    `users` (`original`, `user`, `count`), `items` (`original`, `item`, `count`). `kinds` of events are by number, () if
+    it has none. The last row is at `last_time` in seconds, None without times. `time_format`: how its times were read,
+    "" = without a format.
     """
 
     users: pl.DataFrame
     items: pl.DataFrame
     kinds: Sequence[str] = ()
+    last_time: int | None = None
     time_format: str = ""
 
 
 def read_known(folder: Path) -> ExistingIds:
     """Return the ids of the dataset at `folder`. Raises `DataError` if it is missing."""
     try:
-        users = pl.read_parquet(folder / USERS, columns=["original", "user"])
-        items = pl.read_parquet(folder / ITEMS, columns=["original", "item"])
+        users = pl.read_parquet(folder / USERS, columns=["original", "user", "count"])
+        items = pl.read_parquet(folder / ITEMS, columns=["original", "item", "count"])
     except (OSError, pl.exceptions.PolarsError):
         raise DataError(f"{folder}: no dataset folder with {USERS} and {ITEMS}; correct data.extends") from None
     metadata = read_metadata(folder)
-    return ExistingIds(users, items, kinds_of(metadata), metadata.get("time_format", ""))
+    _, last_time = metadata["time_span"] or (None, None)
+    return ExistingIds(users, items, kinds_of(metadata), last_time, metadata.get("time_format", ""))
 
 
 class Distinct:

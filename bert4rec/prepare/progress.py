@@ -85,10 +85,14 @@ def line_numbers(first: int) -> pl.Expr:
 
 @dataclass
 class BadRows:
-    """Hold the `counts` of unusable rows by kind of problem, and in `shown` the messages of the first ones."""
+    """Hold the `counts` of unusable rows by kind of problem, and in `shown` the messages of the first ones.
+
+    `guests` is the number of rows that lack nothing but a user; they are no bad rows.
+    """
 
     counts: Counter[str] = field(default_factory=Counter)
     shown: list[str] = field(default_factory=list)
+    guests: int = 0
 
     @property
     def total(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from bert4rec.config.tables import Preprocessing, instant
+from bert4rec.config.tables import Data, Preprocessing, instant
 from bert4rec.prepare.ordering import Distinct, ExistingIds, Parts, SortedRuns, in_time_order, same_type, with_codes
 from bert4rec.prepare.progress import BadRows, Progress
 from bert4rec.prepare.sources import Interactions
@@ -20,6 +20,8 @@ from bert4rec.runtime.errors import DataError
 
 OPTIONAL = ("rating", "time")  # fields that a table need not have
 FEW_BAD_ROWS = 10  # accepted even above the allowed share, which would be less than one row in a small file
+
+MOST_LOST = 0.5  # of the users, rows and items of a dataset to extend
 
 FILTERS = (  # by the names of their settings
     "only_read", "min_rating", "time_from", "time_until", "repeats", "min_item_interactions",
@@ -104,11 +106,15 @@ def filters_of_users(settings: Preprocessing) -> dict[str, pl.Expr]:
 
 @dataclass
 class RawRows:
-    """Hold all usable rows on the disk: `known` for users who have a dense id already, `new` for new users."""
+    """Hold all usable rows on the disk: `known` for users who have a dense id already, `new` for new users.
+
+    `known_counts` [known users] are the rows of known users in the time that the dataset to extend covers.
+    """
 
     known: SortedRuns
     new: SortedRuns
     items: Distinct = field(default_factory=Distinct)
+    known_counts: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __len__(self) -> int:
         return self.known.n_rows + self.new.n_rows
@@ -126,9 +132,11 @@ def read_rows(
     """Return all usable rows of `source`, in runs of `run_bytes` under `folder`; `known`: ids of the dataset to extend.
 
     Raises `DataError` if the share of bad rows is above `max_bad_rows`, unless there are at most `FEW_BAD_ROWS`, and at
-    most a tenth of all rows. All rows are read to count the bad ones, unless no row of the first part is usable.
+    most a tenth of all rows; and if that of rows without a user is above `max_guests`. All rows are read to count them,
+    unless no row of the first part is usable.
     """
     raw = RawRows(SortedRuns(folder / "known", run_bytes=run_bytes), SortedRuns(folder / "new", run_bytes=run_bytes))
+    raw.known_counts = np.zeros(len(known.users) if known else 0, np.int64)
     bad, before = source.bad, 0
     with progress.stage("read", source.n_bytes) as stage:
         for frame, done in source:
@@ -136,9 +144,13 @@ def read_rows(
                 raise DataError(f"{bad.shown[0]}; none of the first {bad.total:,} rows can be used: correct them")
             before = done
             raw.items.add(frame.select("item"))
-            for runs, rows in zip((raw.known, raw.new), _by_known(frame, known), strict=True):
-                runs.add(rows)
+            of_known, of_new = _by_known(frame, known)
+            if known and len(of_known):
+                raw.known_counts += _old_rows(of_known, known)
+            raw.known.add(of_known)
+            raw.new.add(of_new)
             stage.advance(len(frame), done)
+    _refuse_guests(bad.guests, len(raw) + bad.total + bad.guests, settings.max_guests)
     share, n_rows = settings.max_bad_rows, len(raw) + bad.total
     if bad.total > max(share * n_rows, min(FEW_BAD_ROWS, n_rows / 10) if share else 0):
         n = f"{bad.total:,} of {n_rows:,} rows" if bad.total > 1 else "a row"
@@ -155,6 +167,51 @@ def read_rows(
 def _fails(bad: BadRows, field: str) -> bool:
     """Return whether most bad rows are unusable only because of a `field` that a table need not have."""
     return 2 * sum(n for kind, n in bad.counts.items() if kind.startswith(f"{field} ")) > bad.total
+
+
+def _refuse_guests(n_guests: int, n_rows: int, most: float) -> None:
+    if n_guests > most * n_rows:
+        raise DataError(
+            f"{n_guests:,} of {n_rows:,} rows ({n_guests / n_rows:.0%}) have no user, more than "
+            f"preprocessing.max_guests = {most:g} of all: name another column with --user=COLUMN (a session or an "
+            "order can be the user), or leave these rows out with --preprocessing.max_guests=1"
+        )
+
+
+def _old_rows(of_known: pl.DataFrame, known: ExistingIds) -> Int64s:
+    """Return the number of rows of each known user in the time that the dataset to extend covers."""
+    has_times = known.last_time is not None and "time" in of_known.columns
+    old = of_known.filter(pl.col("time") <= known.last_time) if has_times else of_known
+    return np.bincount(old["user"].to_numpy(), minlength=len(known.users))
+
+
+def compare_with_known(raw: RawRows, known: ExistingIds, data: Data, progress: Progress) -> None:
+    """Warn if most items of the dataset to extend have no row.
+
+    Raises `DataError` if most of its users have fewer than half of their rows in the time that it covers.
+    """
+    items = known.items.filter(pl.col("count") > 0)["original"]
+    old, new = same_type(items, raw.items.rows()["item"])
+    n_found = int(old.is_in(new.implode()).sum())
+    if n_found < MOST_LOST * len(old):
+        n = f"only {n_found:,}" if n_found else "none"
+        progress.warn(
+            f"data.extends: {n} of its {len(old):,} items have rows here; are the ids written in another way?"
+        )
+    counts = known.users["count"].to_numpy()
+    n_users = int((counts > 0).sum())
+    n_lost = int((raw.known_counts < MOST_LOST * counts).sum())
+    if n_lost <= MOST_LOST * n_users:
+        return
+    what = f"{n_lost:,} of its {n_users:,} users have in {data.path} fewer than half of the rows that they had"
+    if not raw.known.n_rows:
+        what = f"none of its {n_users:,} users has a row in {data.path}; are the ids written in another way?"
+    if not data.accept_lost_rows:
+        raise DataError(
+            f"data.extends = {data.extends}: {what}; histories would be lost: name the old and the new files together, "
+            "as in --data.path='day*.csv', or accept it with --data.accept_lost_rows=true"
+        )
+    progress.warn(f"data.extends: {what}")
 
 
 def _by_known(frame: pl.DataFrame, known: ExistingIds | None) -> tuple[pl.DataFrame, pl.DataFrame]:

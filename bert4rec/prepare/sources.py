@@ -25,7 +25,8 @@ from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.dataset.format import NO_EVENT
 from bert4rec.prepare.attributes import ItemValues
 from bert4rec.prepare.column_inference import columns_by_position, infer_columns, other_times
-from bert4rec.prepare.columns import IDS, Fields, all_decimal, column_advice, is_row
+from bert4rec.prepare.columns import IDS, Fields, column_advice, is_row
+from bert4rec.prepare.ids import ids_like
 from bert4rec.prepare.order_values import order_kind
 from bert4rec.prepare.ordering import Distinct
 from bert4rec.prepare.progress import LINE, BadRows
@@ -66,7 +67,7 @@ def read_titles(
 
 def _checked(path: Path, titles: pl.DataFrame, dtype: pl.DataType) -> pl.DataFrame:
     """Return the titles with ids of type `dtype`. Raises `DataError` for a title that would be lost silently."""
-    titles = titles.with_columns(key=pl.col("item").cast(dtype, strict=False))
+    titles = titles.with_columns(pl.col("title").str.strip_chars(), key=ids_like(titles["item"], dtype))
     bad = titles.filter(pl.any_horizontal(pl.col("key", "title").is_null()))
     if len(bad):
         item, title, _ = bad.row(0)
@@ -108,9 +109,8 @@ class Interactions:
     `event`: Int16), and how many of the `n_bytes` have been read so far. Reading fills `bad` (the unusable rows),
     `words` (of sequences), `titles`, `others` (the values of items in columns that no field has), `kinds` (of events,
     by number) and `n_unordered` (rows without a value in the order column, by its name). Text is read `block_bytes` at
-    a time. `newest_first`: the order of rows without times. `decimal_ids`: fields whose ids are whole numbers written
-    as "7.0". `other_times`: columns that may have the times instead, if none was named. `only_first`: read only the
-    first rows. `skipped`: files without rows.
+    a time. `newest_first`: the order of rows without times. `other_times`: columns that may have the times instead, if
+    none was named. `only_first`: read only the first rows. `skipped`: files without rows.
     """
 
     source: FileSource
@@ -119,7 +119,6 @@ class Interactions:
     times: Times
     block_bytes: int
     newest_first: bool = False
-    decimal_ids: Collection[str] = ()
     other_times: Collection[str] = ()
     only_first: bool = False
     skipped: tuple[Path, ...] = ()
@@ -163,7 +162,6 @@ class Interactions:
             self.columns,
             whole_number_ids=self.source.form == "text",
             times=replace(self.times),
-            decimal_ids=self.decimal_ids,
             kinds=self.kinds,
             order_kind=self.order_kind,
             n_unordered=self.n_unordered,
@@ -224,22 +222,6 @@ class Interactions:
         return first.rename(lambda name: name.removeprefix(OTHER))
 
 
-def decimal_id_fields(interactions: Interactions, names: Collection[str]) -> list[str]:
-    """Return which of the fields `names` have only ids that are whole numbers written as "7.0".
-
-    All files are read for this only if the first rows have such ids, which is rare.
-    """
-    columns = {name: interactions.columns[name] for name in names}
-    first = interactions.first_of(columns) if columns else pl.DataFrame()
-    fields = [ids.name for ids in first if ids.dtype == pl.String and ids.count() and all_decimal(ids)]
-    whole = interactions.again()
-    for raw in (raw for path in whole.files if fields for raw, _ in whole.raw(path, columns)):
-        fields = [name for name in fields if all_decimal(raw[name])]
-        if not fields:
-            break
-    return fields
-
-
 HISTORY_BYTES = 1 << 24  # block size for reading a text file of histories
 USUAL_COLUMNS = {"user": "user", "item": "item", "time": "time"}
 USUAL_FILE = (USUAL_COLUMNS, "auto", True, False)  # of histories: columns, separator, has_header, newest_first
@@ -260,23 +242,19 @@ SOURCES = {
 }
 
 
-def open_source(
-    data: Data, preprocessing: Preprocessing, *, text_ids: Collection[str] = (), usual_times: str = ""
-) -> Interactions | GeneratedSource:
-    """Return the interactions that `data` describes, in files or generated; the rest as in `open_interactions`."""
+def open_source(data: Data, preprocessing: Preprocessing, *, usual_times: str = "") -> Interactions | GeneratedSource:
+    """Return the interactions that `data` describes, in files or generated; `usual_times` as in `open_interactions`."""
     if data.source in GENERATORS:
         return GeneratedSource(
             data.source, n_users=data.n_users, n_items=data.n_items, n_rows=data.n_rows, seed=preprocessing.seed
         )
-    return open_interactions(data, preprocessing, text_ids=text_ids, usual_times=usual_times)
+    return open_interactions(data, preprocessing, usual_times=usual_times)
 
 
-def open_interactions(
-    data: Data, preprocessing: Preprocessing, *, text_ids: Collection[str] = (), usual_times: str = ""
-) -> Interactions:
+def open_interactions(data: Data, preprocessing: Preprocessing, *, usual_times: str = "") -> Interactions:
     """Return the interactions of `data.path`: a file, a folder with it, or a pattern such as `logs/*.csv.gz`.
 
-    `text_ids`: fields of a table whose ids "7.0" are text and not 7. `usual_times`: a format for times that fit it.
+    `usual_times`: a format for times that fit it.
     Raises `DataError` for a missing file or column.
     """
     source, is_table = SOURCES[data.source], data.source == "table"
@@ -317,8 +295,7 @@ def open_interactions(
         raise DataError(
             f"data.order_column = {data.order_column}: only tables have such a column, not {data.source}; remove it"
         )
-    names = [name for name in IDS if name not in text_ids] if is_table else []
-    return _with_kinds(interactions, decimal_id_fields(interactions, names))
+    return _with_order_kind(interactions)
 
 
 def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_named: bool) -> Interactions:
@@ -346,7 +323,7 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
             found |= _event_column(data, present)
             found |= {"order": data.order_column} if data.order_column in present else {}
             rows = Interactions(source, (file,), found, Times(), HISTORY_BYTES, newest_first)
-            return _with_kinds(_with_times(rows, data.time_format), decimal_id_fields(rows, IDS))
+            return _with_order_kind(_with_times(rows, data.time_format))
     if not is_named and (recognized := _recognized(path)) not in ("", "table"):
         return open_interactions(data.model_copy(update={"source": recognized, "path": path}), Preprocessing())
     wanted = {name: column for name, column in named.items() if column and name not in unnamed}
@@ -363,14 +340,14 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
         options = [re.sub(r"^--(\w+)=", r"--data.\1_column=", option) for option in error.options]
         raise DataError(error.with_command(options, "add")) from None
     rows = replace(rows, columns=columns | _event_column(data, present))
-    return _with_kinds(_with_times(rows, data.time_format), decimal_id_fields(rows, IDS))
+    return _with_order_kind(_with_times(rows, data.time_format))
 
 
-def _with_kinds(rows: Interactions, decimal_ids: Collection[str]) -> Interactions:
-    """Return `rows` with the fields that have decimal ids, and with what its column of order holds."""
+def _with_order_kind(rows: Interactions) -> Interactions:
+    """Return `rows` with what its column of order holds, if it has one."""
     if column := rows.columns.get("order"):
-        rows = replace(rows, order_kind=order_kind(rows.first_of({"order": column})["order"]))
-    return replace(rows, decimal_ids=decimal_ids)
+        return replace(rows, order_kind=order_kind(rows.first_of({"order": column})["order"]))
+    return rows
 
 
 def _times_of(interactions: Interactions, usual: str = "") -> Times:

@@ -26,6 +26,8 @@ SEQUENCES = {
 MOST_EVENTS = 12  # distinct values of a column of events
 RECENT = 0.1  # last share of the time span: items that begin there are new, items that end before it are gone
 HEAVY, HEAVY_FROM = 20, 1000  # times the 95th percentile of the users' rows, and the least number of rows
+LARGE_FROM, LARGE = 0.1, 10  # share of all rows of one user, and its rows as a multiple of the median
+MOST_IDS = 5_000_000  # with more users, their letter case is not compared: that takes the ids' size in memory
 MONTHS, IN_SEASON, SEEN_OFTEN = 4, 0.75, 20  # months of a season, share of an item's rows in it, rows of such an item
 MOST_ITEMS = 200_000  # with more items, months are not counted: that takes 48 bytes an item
 
@@ -123,6 +125,37 @@ def _heavy_users(lengths: Int64s) -> dict[str, int]:
     limit = max(HEAVY_FROM, int(HEAVY * np.quantile(present, 0.95)))
     heavy = present[present > limit]
     return {"users": len(heavy), "rows": int(heavy.sum()), "limit": limit} if len(heavy) else {}
+
+
+def survey_ids(users: pl.LazyFrame, items: pl.Series, lengths: Int64s) -> dict[str, Any]:
+    """Return how many users and items differ from another in letter case alone, and the user with very many rows.
+
+    `users` have `user` and `original`, and by dense id `lengths`; `items` are the original ids.
+    """
+    originals = users.select("original").collect().to_series() if len(lengths) <= MOST_IDS else items.clear()
+    twins = {name: _case_twins(ids) for name, ids in (("users", originals), ("items", items))}
+    return {"case_twins": {name: found for name, found in twins.items() if found}, **_largest_user(users, lengths)}
+
+
+def _case_twins(ids: pl.Series) -> dict[str, Any]:
+    """Return how many ids differ from another in letter case alone, and two of them; {} without."""
+    if ids.dtype != pl.String:
+        return {}
+    lower = ids.str.to_lowercase()
+    is_twin = lower.is_duplicated()
+    if not is_twin.any():
+        return {}
+    return {"n": int(is_twin.sum()), "example": ids.filter(lower == lower.filter(is_twin)[0]).head(2).to_list()}
+
+
+def _largest_user(users: pl.LazyFrame, lengths: Int64s) -> dict[str, Any]:
+    """Return the user with a large share of all rows, and the rows of the second largest; {} if there is none."""
+    present = np.sort(lengths[lengths > 0])
+    largest = int(present[-1])
+    if len(present) < 2 or largest < max(LARGE_FROM * present.sum(), LARGE * np.median(present)):
+        return {}
+    original = users.filter(pl.col("user") == int(lengths.argmax())).select("original").collect().item()
+    return {"largest_user": {"user": original, "rows": largest, "others_at_most": int(present[-2])}}
 
 
 def survey_columns(first: pl.DataFrame) -> dict[str, Any]:

@@ -21,6 +21,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from bert4rec.config.first_lines import column_names, has_runs_of_blanks, infer_separator
+from bert4rec.dataset.ids import OUTER_BLANKS
 from bert4rec.prepare.progress import LINE, BadRows, line_numbers
 from bert4rec.prepare.text_blocks import NEWLINE, QUOTE, Block, head, inside_quotes, parsed
 from bert4rec.runtime.arrays import Bools, Int64s
@@ -60,9 +61,19 @@ def parse(block: Block, layout: Layout, bad: BadRows) -> Iterator[pl.DataFrame]:
     Lines with too many or too few fields, that are not UTF-8, with an unclosed quote, or that repeat the header go to
     `bad`.
     """
-    block = replace(block, text=_single_blanks(block.text)) if layout.has_runs else block
+    text = _single_blanks(block.text) if layout.has_runs else _without_blanks(block.text, layout.separator)
+    block = replace(block, text=text) if text is not block.text else block
     one_by_one = partial(_one_by_one, layout=layout, bad=bad)
     return parsed(block, partial(_at_once, layout=layout, bad=bad), one_by_one, quoted=layout.quoted)
+
+
+def _without_blanks(text: bytes, separator: bytes) -> bytes:
+    """Return `text` without blanks between a separator and a quote that opens a field, where `csv` would keep both."""
+    if len(separator) > 1 or separator == b" " or b" " + QUOTE not in text:
+        return text
+    bar = re.escape(separator)
+    fields = rb'(?<![^%b\n])("[^"]*(?:""[^"]*)*")(?=[%b\r\n]|$)|(?<=%b) +(?=")' % (bar, bar, bar)
+    return re.sub(fields, lambda match: match[1] or b"", text)
 
 
 def _single_blanks(text: bytes) -> bytes:
@@ -247,12 +258,17 @@ def read_layout(
     start = text[:SEPARATOR_BYTES].decode("utf-8", "replace")
     bar = infer_separator(start) if separator == "auto" else separator.replace("\\t", "\t")
     quoted, has_runs = len(bar) == 1, bar == " " and has_runs_of_blanks(start)
-    lines = (_single_blanks(text) if has_runs else text).decode("utf-8", "replace").split("\n")
+    lines = (
+        (_single_blanks(text) if has_runs else _without_blanks(text, bar.encode()))
+        .decode("utf-8", "replace")
+        .split("\n")
+    )
     cells, n_lines = split_fields(lines, bar, quoted=quoted)
     header = tuple(cells) if has_header else ()
     if not cells or (header and n_lines > 1):
         raise DataError(f'{path}, line 1: has a quote (") that is not closed on it; correct the line')
-    columns = _distinct(column_names(header)) or tuple(str(number) for number in range(1, len(cells) + 1))
+    names = column_names([cell.strip(OUTER_BLANKS) for cell in header])
+    columns = _distinct(names) or tuple(str(number) for number in range(1, len(cells) + 1))
     return Layout(columns, bar.encode(), quoted, header, types or {}, has_runs)
 
 

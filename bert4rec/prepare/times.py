@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
+from bert4rec.dataset.ids import NO_IDS
 from bert4rec.runtime.errors import DataError
 
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -23,8 +24,7 @@ EXCEL = "excel"  # the unit of days since 1899-12-30, as spreadsheets count them
 EXCEL_SINCE, EXCEL_UNTIL = 34_700, 50_424  # such days: from 1995 to 2038
 DAYS_TO_1970 = 25_569
 NO_VALUE = (  # what programs write for a missing time or rating, in lower case
-    "", "-", "--", "?", "na", "n/a", "#n/a", "<na>", "nan", "nat", "nil", "none", "null", "(null)", "\\n", "undefined",
-    "0000-00-00", "0000-00-00 00:00:00", "0000-00-00t00:00:00", "00.00.0000", "00/00/0000",
+    *sorted(NO_IDS), "?", "nat", "0000-00-00", "0000-00-00 00:00:00", "0000-00-00t00:00:00", "00.00.0000", "00/00/0000",
 )  # fmt: skip
 WISH = "must be a time: a number from 0, text like 2024-03-19T10:27:00, or in a form that --data.time_format names"
 ONE_FORM = "write all times in one form"

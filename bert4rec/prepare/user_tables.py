@@ -158,7 +158,7 @@ def _typed(
     fields: pl.DataFrame, path: str, item_column: str, item_type: pl.DataType, texts: Collection[str]
 ) -> pl.DataFrame:
     table = typed(fields, texts)
-    if item_type != pl.String or not len(fields):
+    if not len(fields):
         return table
     return table.with_columns(fields[id_column(path, table, item_column)])  # "007" is not 7
 

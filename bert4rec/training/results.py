@@ -32,7 +32,7 @@ from bert4rec.training.state import State
 
 WITH_TIMES = {"none": "", "history": " with times", "target": " with the target's time"}  # behind a model's name
 FACTS = (
-    "users_read", "items_read", "rows_read", "bad_rows", "dropped", "density", "lengths", "time_span",
+    "users_read", "items_read", "rows_read", "bad_rows", "guests", "dropped", "density", "lengths", "time_span",
     "train_positions",
 )  # fmt: skip
 """Keys of the dataset's metadata that a report copies, so that it can be read without the dataset."""
@@ -197,7 +197,8 @@ def write_files(
         logger.info(verdict(report).text)
     logger.info(f"report: {folder / (HTML_PAGE if has_page else PAGE)}")
     if KINDS[report["kind"]].is_transformer:
-        whom = ["--user", str(shown["users"][0]["user"])] if shown["users"] else ["--all"]
+        user = str(shown["users"][0]["user"]) if shown["users"] else ""
+        whom = [f"--user={user}"] if user.startswith("-") else ["--user", user] if user else ["--all"]
         logger.info(f"next: {shlex.join(['bert4rec', 'recommend', str(folder), *whom])}")
 
 

@@ -68,7 +68,7 @@ def test_histories_of_a_file_with_allowed_and_denied_items(made: Path, tmp_path:
     assert "--seen" not in printed.err
 
 
-@pytest.mark.parametrize("options", [["--items="], ["--items=nothing"], ["--user", "nobody"]])
+@pytest.mark.parametrize("options", [["--items="], ["--items=nothing"], ["--user", "nobody", "--allow-unknown"]])
 def test_who_is_unknown_gets_the_most_popular_items(made: Path, capsys: Capture, options: list[str]) -> None:
     ids = load(made).ids
     capsys.readouterr()
@@ -124,6 +124,16 @@ def test_the_users_for_an_item(made: Path, tmp_path: Path, capsys: Capture) -> N
     for wrong in (["--for-item=nothing"], ["--for-item=1", "--where=item = 1"], ["--for-item=1", "--all"]):
         assert main(["recommend", str(made), *wrong]) == 2
         assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["nobody", "1000", "-1", "1.5", "NULL", "9" * 30])
+def test_a_user_who_is_named_and_unknown_is_an_error(made: Path, capsys: Capture, name: str) -> None:
+    capsys.readouterr()
+    assert main(["recommend", str(made), "--user", "1", "2.0", f"--user={name}" if name[0] == "-" else name]) == 2
+    printed = capsys.readouterr()
+    (line,) = [line for line in printed.err.splitlines() if line.startswith("error: ")]
+    assert [word for word in ("--user: 1 of ", name, "such as ", "--allow-unknown") if word not in line] == []
+    assert printed.out == ""
 
 
 def test_progress_is_shown_on_the_way(made: Path, tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:

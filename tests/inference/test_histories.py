@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -76,10 +77,12 @@ def test_histories_of_users_are_those_of_the_log(
     assert found == LOG
     assert users.of(["f", "a"]) == [("f", LOG["f"]), ("a", LOG["a"])]
     capsys.readouterr()
-    assert users.of(["z", "a", "y"]) == [("z", []), ("a", LOG["a"]), ("y", [])]
+    with pytest.raises(DataError, match=r"^2 of 3 users .*: z, y; .* such as a, b, c$"):
+        users.of(["z", "a", "y"])
+    assert users.of(["z", "a", "y"], allow_unknown=True) == [("z", []), ("a", LOG["a"]), ("y", [])]
     assert re.search(r"2 of 3 users .*: z, y\n$", capsys.readouterr().out)
     timed = UserHistories(folder, ItemIds.read(folder), with_times=True, at=7.0)
-    assert timed.of(["z"]) == [("z", TimedHistory([], [], 7.0))]
+    assert timed.of(["z"], allow_unknown=True) == [("z", TimedHistory([], [], 7.0))]
     times = {user: [BEGIN + place for place in range(len(items))] for user, items in LOG.items()}
     assert {user: history for part in timed.all() for user, history in part} == {
         user: TimedHistory(items, times[user], 7.0) for user, items in LOG.items()
@@ -95,5 +98,5 @@ def test_users_without_times_are_refused_where_they_are_asked_for(tmp_path: Path
 @pytest.mark.parametrize("name", ["²", "--5", "9" * 20])
 def test_what_looks_like_a_number_and_is_none_is_no_user(small_folder: Path, name: str) -> None:
     users = UserHistories(small_folder, ItemIds.read(small_folder))
-    assert users.of(["7"])[0][0] == 7
-    assert users.of([name]) == [(name, [])]
+    assert [user for user, _ in users.of(["7", 7, 7.0, " 7.0 ", np.int32(7)])] == [7] * 5
+    assert users.of([name], allow_unknown=True) == [(name, [])]

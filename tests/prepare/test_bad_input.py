@@ -63,7 +63,7 @@ SOURCES: dict[str, tuple[str, list[bytes], list[str]]] = {
     "sequences": ("a.txt", lines_of(" ", "", lambda u, i, t, r: (u, i)), []),
 }  # fmt: skip
 BAD_LINES: list[tuple[str, bytes, str, str]] = [  # source, line, kind, what the message names
-    ("table", b",6,3,4\n", "user is missing", "user"), ("table", b"1,NULL,3,4\n", "item is missing", 'item "NULL"'),
+    ("table", b",6,,4\n", "user is missing", "user"), ("table", b"1,NULL,3,4\n", "item is missing", 'item "NULL"'),
     ("table", b"1,6,,4\n", "time is missing", "t is"),
     ("table", b"1,6,1700000000000,4\n", "time is not a time", "milliseconds"),
     ("table", b"1,6,3,nan\n", "rating is missing", 'r "nan"'),

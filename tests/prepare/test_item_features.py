@@ -279,7 +279,7 @@ MALFORMED: dict[str, tuple[str | bytes, list[str], list[str]]] = {
     "a header alone": ("item,kind\n", [], ["items.csv", "no items"]),
     "no column of ids": ("code2,kind2\nx,y\n", [], ["no column item", "code2, kind2"]),
     "ids of another type": ("item,price\nx,1.5\n1,2.5\n", [], ['item "x"']),
-    "ids that are no whole numbers": ("item,price\n1.5,1.5\n1,2.5\n", [], ["item 1.5"]),
+    "ids that are no whole numbers": ("item,price\n1.5,1.5\n1,2.5\n", [], ['item "1.5"']),
     "unknown ids alone": ("item,price\n100,1.5\n101,2.5\n", [], ["items.csv", "5 items"]),
     "an id twice": ("item,price\n1,1.5\n1,2.5\n", [], ['"1"', "two rows"]),
     "a row without an id": ("item,price\n1,1.5\n,2.5\n", [], ["1 row without item"]),

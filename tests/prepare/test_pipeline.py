@@ -276,20 +276,15 @@ def test_ids_that_became_decimals_are_those_of_an_older_dataset(tmp_path: Path, 
     assert after[3:] == [8]
 
 
-def test_ids_of_an_older_dataset_that_are_decimals_stay_so(tmp_path: Path) -> None:
-    (tmp_path / "old.csv").write_text("user,item\n" + "".join(f"{u}.0,{i}\n" for u in (1, 2) for i in "abc") + "x,a\n")
-    (tmp_path / "new.csv").write_text("user,item\n" + "".join(f"{u}.0,{i}\n" for u in (1, 2, 3) for i in "abc"))
-    old = prepared(tmp_path, [*TABLE, f"--data.path={tmp_path}/old.csv"], folder="old")
-    path = f"--data.path={tmp_path}/new.csv"
-    new = prepared(tmp_path, [*TABLE, path, f"--data.extends={old}"], folder="new")
-    assert pl.read_parquet(new / "users.parquet").rows() == [(0, "1.0", 3), (1, "2.0", 3), (2, "x", 0), (3, "3.0", 3)]
-
-
-def test_new_data_without_a_known_user_are_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_data_without_a_known_user_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, users in (("old", "ab"), ("new", "AB")):
         (tmp_path / f"{name}.csv").write_text("user,item\n" + "".join(f"{u},{i}\n" for u in users for i in "xyz"))
     old = prepared(tmp_path, [*TABLE, f"--data.path={tmp_path}/old.csv"], folder="old")
     command = ["--config=/dev/null", f"--data.dataset_dir={tmp_path / 'new'}", *TABLE]
-    assert preprocessing.main([*command, f"--data.path={tmp_path}/new.csv", f"--data.extends={old}"]) == 0
+    command += [f"--data.path={tmp_path}/new.csv", f"--data.extends={old}"]
+    assert preprocessing.main(command) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: data.extends = {old}: none of its 2 users has a row in {tmp_path}/new.csv")
+    assert preprocessing.main([*command, "--data.accept_lost_rows=true"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len([line for line in lines if line.startswith("warning: data.extends: none of its 2 users")]) == 2

@@ -1,6 +1,5 @@
 """A small log, for tables of every format, and its content as it is read."""
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,13 +21,11 @@ ROWS = pd.DataFrame(
 COLUMNS = {"user_column": "who", "item_column": "what", "time_column": "when", "rating_column": "stars"}
 
 
-def opened(
-    source: str, *, only_read: bool = False, text_ids: Collection[str] = (), block_bytes: int = 1 << 20, **data: Any
-) -> Interactions:
+def opened(source: str, *, only_read: bool = False, block_bytes: int = 1 << 20, **data: Any) -> Interactions:
     """The interactions of `source`, with default settings but for those of `data`; text: `block_bytes` at a time."""
     settings = Preprocessing(only_read=only_read)
     with patch.object(sources, "BLOCKS", int(settings.memory_gb * 1e9) // block_bytes):
-        return sources.open_interactions(Data(source=source, **data), settings, text_ids=text_ids)  # type: ignore[arg-type]
+        return sources.open_interactions(Data(source=source, **data), settings)  # type: ignore[arg-type]
 
 
 def content(found: Interactions) -> dict[str, list[Any]]:

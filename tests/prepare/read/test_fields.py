@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert4rec.prepare.columns import Fields, all_decimal
+from bert4rec.prepare.columns import Fields
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.times import LARGEST_SECONDS, Times
 from bert4rec.runtime.errors import DataError
@@ -22,13 +22,13 @@ BIG = 2**63  # the first whole number that is no Int64
 
 
 def cast(
-    column: Sequence[Any] | pl.Series, name: str = "item", *, whole: bool = False, decimal: Sequence[str] = (),
+    column: Sequence[Any] | pl.Series, name: str = "item", *, whole: bool = False,
     times: Times | None = None,
 ) -> tuple[list[Any], BadRows]:  # fmt: skip
     """The usable values of one column, of which the source calls `name` by the same name, and the bad rows."""
     series = pl.Series(name, column)
     bad = BadRows()
-    fields = Fields({name: name}, whole_number_ids=whole, decimal_ids=decimal, times=times or Times())
+    fields = Fields({name: name}, whole_number_ids=whole, times=times or Times())
     frame = fields.cast(pl.DataFrame([pl.Series(LINE, range(2, 2 + len(series))), series]), FILE, bad)
     return frame[name].to_list(), bad
 
@@ -47,8 +47,8 @@ def cast_parts(name: str, *parts: Sequence[Any] | pl.Series) -> list[pl.Series]:
 
 @pytest.mark.parametrize(
     "ids",
-    [["b", "3", "é x"], ["007", "7", "70"], ["+7"], [" 7"], ["1.0", "1"], ["1e3"], [str(BIG), "1"], ["-0"], ["٣"],
-     ["nano", "none", "NULLs", "Nan "], pl.Series([1, BIG], dtype=pl.UInt64)],
+    [["b", "3", "é x"], ["007", "7", "70"], ["+7"], ["1.5", "1"], ["1e3"], [str(BIG), "1"], ["-0"], ["٣"], ["1,234"],
+     ["nano", "nones", "NULLs", "7."], pl.Series([1, BIG], dtype=pl.UInt64)],
 )  # fmt: skip
 def test_ids_are_text_where_one_of_the_column_is_not_a_canonical_number(ids: Any) -> None:
     found, bad = cast(ids)
@@ -118,18 +118,23 @@ def test_categories_are_text_whatever_their_codes(dtype: Any) -> None:
     assert cast(pl.Series(["5", "4"], dtype=pl.Categorical))[0] == [5, 4]
 
 
-@pytest.mark.parametrize("text", ["nan", "NaN", "NULL", "null", "Null", "None", "<NA>", "\\N"])
-@pytest.mark.parametrize("name", ["user", "item"])
 @pytest.mark.parametrize(
-    ("others", "decimal"), [(["1", "22"], False), (["a", "long name"], False), (["1.0", "22.0"], True)]
+    "text", ["nan", "NA", "n/a", "NULL", "(null)", "None", "<NA>", "\\N", "undefined", "-", " ", "nil"]
 )
-def test_an_id_that_is_a_word_for_nothing_is_missing(text: str, name: str, others: list[str], decimal: bool) -> None:
-    assert all_decimal(pl.Series([*others, text])) == decimal
-    found, bad = cast([*others, text], name, decimal=[name] if decimal else [])
-    assert (found, bad.counts) == (others if others[0] == "a" else [1, 22], {f"{name} is missing": 1})
-    assert bad.shown[0].startswith(f't.csv, line 4: {name} "{text}": ')
-    found, bad = cast(pl.Series([*others, text], dtype=pl.Categorical), name, decimal=[name] if decimal else [])
-    assert bad.counts == {f"{name} is missing": 1}
+@pytest.mark.parametrize("others", [["1", "22"], ["a", "long name"], ["1.0", "22.0"]])
+def test_an_id_that_is_a_word_for_nothing_is_missing(text: str, others: list[str]) -> None:
+    for column in ([*others, text], pl.Series([*others, text], dtype=pl.Categorical)):
+        found, bad = cast(column)
+        assert (found, bad.counts) == (others if others[0] == "a" else [1, 22], {"item is missing": 1})
+        assert bad.shown[0].startswith(f't.csv, line 4: item "{text}": ')
+
+
+def test_a_row_whose_only_problem_is_a_missing_user_is_that_of_a_guest() -> None:
+    raw = pl.DataFrame({LINE: [2, 3, 4, 5], "user": ["1", "NA", None, "7.5"], "item": ["2", "2", "", "2"]})
+    bad = BadRows()
+    assert Fields({"user": "user", "item": "item"}, whole_number_ids=True).cast(raw, FILE, bad).rows() == [(1, 2)]
+    assert (bad.guests, bad.counts) == (1, {"user is missing": 1, "user is not a whole number": 1})
+    assert [line.partition(": ")[0] for line in bad.shown] == ["t.csv, line 4", "t.csv, line 5"]
 
 
 @pytest.mark.parametrize("dtype", [pl.Float64, pl.Float32])
