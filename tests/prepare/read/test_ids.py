@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bert4rec.dataset.findings import findings
@@ -28,6 +28,7 @@ TEXT = st.builds(lambda before, core, upper, after: before + (core.upper() if up
                  BLANK, CORE, st.booleans(), BLANK)  # fmt: skip
 
 
+@settings(deadline=None)
 @given(st.lists(TEXT))
 @example(["7.00", "-3.0", "-0.0", "0.0", "07.0", "7.", "\ufeffa", "a\u200b", "a b", "\n", "N/A\r"])
 def test_a_column_has_the_ids_that_its_values_have_one_by_one(texts: list[str]) -> None:
