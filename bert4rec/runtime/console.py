@@ -1,5 +1,6 @@
 """The terminal: log lines of the package, silence of libraries, and the one progress bar."""
 
+import inspect
 import json
 import logging
 import os
@@ -62,9 +63,9 @@ def warn(message: str) -> None:
     if any(isinstance(handler, _Terminal) for handler in logging.getLogger("bert4rec").handlers):
         logger.warning(message)
         return
-    frame, level = sys._getframe(1), 2  # the caller of this function
+    frame, level = inspect.currentframe(), 1
     while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in CALLED_FROM:
-        frame, level = frame.f_back, level + 1  # type: ignore[assignment]
+        frame, level = frame.f_back, level + 1
     warnings.warn(message, DataWarning, stacklevel=level)
 
 
