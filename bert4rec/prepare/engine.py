@@ -33,7 +33,7 @@ from bert4rec.prepare.about_items import look_at_other_columns, read_about_items
 from bert4rec.prepare.attributes import ItemValues
 from bert4rec.prepare.first_look import first_look, order_options
 from bert4rec.prepare.histories import HistoryStats, NumberedHistories, choose_split, history_stats, item_table
-from bert4rec.prepare.item_features import read_fitted, write_features
+from bert4rec.prepare.item_features import ItemFile, read_fitted, write_features
 from bert4rec.prepare.negatives import held_out_metadata, left_out_warning
 from bert4rec.prepare.ordering import ExistingIds, item_ids, read_known
 from bert4rec.prepare.progress import BadRows, Progress
@@ -55,6 +55,7 @@ from bert4rec.prepare.writer import (
     write_metadata,
     write_table,
 )
+from bert4rec.runtime.arrays import Bools, Int32s
 from bert4rec.runtime.errors import DataError
 
 MOST_HASHED = 2**28  # bytes, about a second; files of public datasets are smaller
@@ -185,13 +186,11 @@ def _make_dataset(
     if known:
         compare_with_known(raw, known, config.data, progress)
     about_items = read_about_items(data, source, raw, others, fitted, progress)
-    table, cold = about_items.table, about_items.cold
 
     has_whole_catalogue = data.source == "random" and settings.min_item_interactions == 1
-    also = ([known.items["original"]] if known else []) + (
-        [pl.Series(range(1, data.n_items + 1))] if has_whole_catalogue else []
-    )
-    also += [cold] if len(cold) else []
+    also = [known.items["original"]] if known else []
+    also += [pl.Series(range(1, data.n_items + 1))] if has_whole_catalogue else []
+    also += [about_items.cold] if len(about_items.cold) else []
     known_users = known.users["original"] if known else None
     ordered = order_rows(
         raw, settings, source.order, folder=work / "parts", progress=progress, also=also, known=known_users
@@ -200,26 +199,14 @@ def _make_dataset(
     limit_rows(ordered, settings, progress=progress)
 
     kept = (ordered.counts > 0) | has_whole_catalogue  # random data keep all data.n_items items
-    kept |= ordered.items.is_in(cold.implode()).to_numpy()
-    ids = item_ids(ordered.items, kept, seed=settings.seed, known=known.items if known else None)
-    n_items = int(ids.max()) + 1
-    if n_items == 1:
-        item = ordered.items.filter(pl.Series(kept))[0]
-        advice = "name the column of the items: --item=…" if data.source == "table" else "bring other rows"
-        raise DataError(f'{data.path}: all rows have one item, "{item}", so there is nothing to choose from; {advice}')
+    kept |= ordered.items.is_in(about_items.cold.implode()).to_numpy()
+    ids = _item_numbers(data, settings, ordered, kept, known)
     histories = NumberedHistories(ordered, ids, known=known_users)
     n_users = write_table(new / USERS, histories.users())
     rule, instant = choose_split(settings, ordered.parts, kinds)
-    survey = history_stats(histories, rule, settings, n_users=n_users, n_items=n_items, progress=progress)
+    survey = history_stats(histories, rule, settings, n_users=n_users, n_items=int(ids.max()) + 1, progress=progress)
     progress.warn(*survey.warnings(is_table=data.source == "table", now=time.time()))
-    items = item_table(ordered, ids, survey, about_items.titles)
-    features = {}
-    if table and table.features:
-        features = {"item_features": write_features(new, table, items["original"], survey.train_counts)}
-    if table:
-        columns = table.rows.drop("title", strict=False)
-        items = items.join(columns, on="original", how="left", maintain_order="left")
-    write_items(new, items)
+    items, features = _write_items(new, item_table(ordered, ids, survey, about_items.titles), about_items.table, survey)
     n_negatives, seed = settings.n_eval_negatives, settings.seed
     writers, held_out = write_histories(
         new, histories, rule, survey, n_negatives=n_negatives, seed=seed, progress=progress,
@@ -234,6 +221,32 @@ def _make_dataset(
         metadata["log"] |= survey_ids(pl.scan_parquet(new / USERS, glob=False), items["original"], survey.lengths)
     metadata |= held_out_metadata(held_out) | features
     return metadata, _finish(new, metadata, writers, progress)
+
+
+def _item_numbers(
+    data: Data, settings: Preprocessing, ordered: OrderedRows, kept: Bools, known: ExistingIds | None
+) -> Int32s:
+    """Return the dense id of each code, `NO_ITEM` for items that are not `kept`. Raises `DataError` for one item."""
+    ids = item_ids(ordered.items, kept, seed=settings.seed, known=known.items if known else None)
+    if ids.max() == 0:
+        item = ordered.items.filter(pl.Series(kept))[0]
+        advice = "name the column of the items: --item=…" if data.source == "table" else "bring other rows"
+        raise DataError(f'{data.path}: all rows have one item, "{item}", so there is nothing to choose from; {advice}')
+    return ids
+
+
+def _write_items(
+    new: Path, items: pl.DataFrame, table: ItemFile | None, survey: HistoryStats
+) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """Write the items, with the columns and features of `table`; return them, and the features for the metadata."""
+    features = {}
+    if table and table.features:
+        features = {"item_features": write_features(new, table, items["original"], survey.train_counts)}
+    if table:
+        columns = table.rows.drop("title", strict=False)
+        items = items.join(columns, on="original", how="left", maintain_order="left")
+    write_items(new, items)
+    return items, features
 
 
 def _draw_of(settings: Preprocessing, kinds: Sequence[str]) -> Draw | None:

@@ -19,6 +19,7 @@ from bert4rec.prepare import tables, text_blocks
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.tables import TableFile, Words
 from bert4rec.prepare.text_blocks import Block
+from bert4rec.runtime.errors import DataError
 from tests.checks import one_line
 from tests.prepare.files.log import COLUMNS, ROWS, content, in_batches, opened, stream
 
@@ -233,3 +234,15 @@ def test_an_arrow_file_that_is_cut_off(tmp_path: Path, write: Callable[[Path], N
         path.write_bytes(whole[: int(cut * len(whole))])
         with one_line(f"{path}: "):
             list(opened("table", path=str(path), **COLUMNS))
+
+
+def test_no_byte_of_the_footer_of_a_parquet_file_brings_a_control_character_into_the_error(tmp_path: Path) -> None:
+    path = tmp_path / "log.parquet"
+    pl.DataFrame({"user": [1], "item": [2]}).write_parquet(path)
+    whole = path.read_bytes()
+    for place in range(len(whole) - 300, len(whole) - 8):
+        path.write_bytes(whole[:place] + bytes([0x0E]) + whole[place + 1 :])
+        try:
+            assert set(TableFile(path, "parquet").columns)
+        except DataError as error:
+            assert str(error).isprintable()
