@@ -27,6 +27,7 @@ PLAN = "plan.txt"
 ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
 EXAMPLES = "examples.json"
+RECENT_COUNTS = "recent_counts.npy"  # only if users without a history get the recently most popular items
 PICTURE, PAGE, HTML_PAGE, REPORT = "learning_curve.png", "report.md", "report.html", "report.json"
 REPORTS = (PICTURE, EXAMPLES, HTML_PAGE, PAGE, REPORT)  # the last one marks the run as finished
 PICTURES = "pictures"  # folder of the page's pictures

@@ -15,6 +15,7 @@ from bert4rec.checkpoint.run_folder import (
     CHECKPOINTS,
     CONFIG,
     METADATA_VERSION,
+    RECENT_COUNTS,
     Trained,
     find_trained,
     new_folder,
@@ -92,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
             config = _resolved(config, saved, dataset)
             folder = new_folder(Path(config.run.dir), config.run_name)
             try:
-                n_alone = _fill(folder, checkpoint, saved, config, dataset)
+                n_alone = _fill(folder, trained, config, dataset)
             except BaseException:
                 shutil.rmtree(folder)
                 raise
@@ -227,11 +228,18 @@ def _open(config: Config, trained: Trained, run: Path) -> "Dataset":
     return dataset
 
 
-def _fill(folder: Path, checkpoint: Path, saved: Mapping[str, Any], config: Config, dataset: "Dataset") -> int:
-    """Write the new run, and return the number of new items without a known neighbour."""
+def _fill(folder: Path, trained: Trained, config: Config, dataset: "Dataset") -> int:
+    """Write the new run, and return the number of new items without a known neighbour.
+
+    If the run recommends by recent popularity without a history, so does the new one, by the counts of the new dataset.
+    """
     from bert4rec.checkpoint.growth import initialize_new_items, read_grown, write_grown
+    from bert4rec.models.baselines import RECENT_SHARE, recent_counts
+    from bert4rec.models.transitions import TrainingHistories
+    from bert4rec.training.results import write_recent_counts
     from bert4rec.training.state import State
 
+    checkpoint, saved = trained.folder, trained.metadata
     n_known = saved["n_items"]
     tensors = read_grown(checkpoint, dataset.n_items - n_known)
     n_alone = initialize_new_items(
@@ -248,5 +256,7 @@ def _fill(folder: Path, checkpoint: Path, saved: Mapping[str, Any], config: Conf
         "state": asdict(state),
     }
     (folder / CONFIG).write_text(config.to_toml())
+    if trained.run and (trained.run / RECENT_COUNTS).is_file():
+        write_recent_counts(folder, recent_counts(TrainingHistories(dataset), RECENT_SHARE))
     write_grown(step_folder(folder / CHECKPOINTS, 0), tensors, metadata)
     return n_alone

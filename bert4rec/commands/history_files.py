@@ -223,14 +223,14 @@ def _json_line(name: Any, best: Recommendations | Sequence[UserScore]) -> dict[s
     if not isinstance(best, Recommendations):
         return {"item": name, "users": [one.user for one in best], "scores": scores}
     titles = {"titles": [one.title for one in best]} if any(one.title for one in best) else {}
-    fallback = {"fallback": True} if best.is_fallback else {}
+    fallback = {"fallback": best.fallback} if best.is_fallback else {}
     return {"user": name, "items": [one.item for one in best], **titles, "scores": scores, **fallback}
 
 
 def _flat(rows: Recommended) -> list[tuple[Any, ...]]:
     """Return one row of the columns for each recommendation, or each user."""
     return [
-        (name, rank, *one, *([best.is_fallback] if isinstance(best, Recommendations) else []))
+        (name, rank, *one, *([best.fallback] if isinstance(best, Recommendations) else []))
         for name, best in rows
         for rank, one in enumerate(best, 1)
     ]
@@ -242,8 +242,7 @@ def _csv_writer(file: TextIO, columns: Sequence[str]) -> Write:
 
     def write(rows: Recommended) -> None:
         for row in _flat(rows):
-            after = [str(value).lower() for value in row[score + 1 :]]  # true or false
-            lines.writerow([*row[:score], f"{row[score]:.6f}", *after])
+            lines.writerow([*row[:score], f"{row[score]:.6f}", *row[score + 1 :]])
 
     return write
 

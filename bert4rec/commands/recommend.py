@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--items",
         metavar="ID,ID,…",
         help="one history, the oldest item first, as CSV writes it: "
-        "--items='\"Rook, Knight\",Plain'; empty: the most popular items",
+        "--items='\"Rook, Knight\",Plain'; empty: popular items",
     )
     add_query("--user", metavar="ID", nargs="+", help="users of the dataset, by their own ids")
     add_query("--all", action="store_true", help="all users of the dataset")
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--deny", metavar="FILE", type=Path, help="never recommend these items: one a line, or a column")
     add_rule_arguments(parser)
     unknown = (
-        "accept users of --user who are not in the dataset (they get the most popular items), and a file of --allow or "
+        "accept users of --user who are not in the dataset (they get popular items), and a file of --allow or "
         "--deny although the model does not know most of its items"
     )
     add("--allow-unknown", action="store_true", help=unknown)
@@ -321,7 +321,7 @@ def _histories(
     try:
         named = users.of(arguments.user, allow_unknown=arguments.allow_unknown)
     except DataError as error:
-        raise DataError(f"--user: {error}; --allow-unknown recommends them the most popular items") from None
+        raise DataError(f"--user: {error}; --allow-unknown recommends them popular items") from None
     return len(named), [named]
 
 

@@ -69,6 +69,7 @@ _transformer = partial(
 )  # fmt: skip
 
 POPULARITY = "popularity"
+RECENT_POPULARITY = "recent_popularity"
 
 KINDS = {
     kind.name: kind

@@ -8,11 +8,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from torch import nn
 
-from bert4rec.config.kinds import POPULARITY
+from bert4rec.config.kinds import POPULARITY, RECENT_POPULARITY
 from bert4rec.dataset.format import LEFT_OUT, RATINGS, TEST, VALIDATION
 from bert4rec.dataset.histories import EvaluationSplit, TrainingPairs
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.intervals import (
+    COMPARED_AT,
     CONFIDENCE,
     RESAMPLES,
     Ranking,
@@ -29,7 +30,8 @@ from bert4rec.feed.pairs import TEST as TEST_PAIRS
 from bert4rec.feed.pairs import TRAINING as TRAINING_PAIRS
 from bert4rec.feed.pairs import VALIDATION as VALIDATION_PAIRS
 from bert4rec.feed.pairs import PairExamples
-from bert4rec.models.baselines import BaselineFactory, PopularityScorer
+from bert4rec.models.baselines import RECENT_SHARE, BaselineFactory, PopularityScorer, in_order, recent_counts
+from bert4rec.models.transitions import TrainingHistories
 from bert4rec.runtime.arrays import Bools, Float64s, Int32s, Int64s, Integers
 from bert4rec.runtime.collectives import Partition, gather_or_raise, on_rank_zero
 from bert4rec.runtime.processes import Processes
@@ -58,6 +60,23 @@ class Example:
     rank: int
     items: Int32s
     scores: Float64s
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """Hold what a user without a history gets: the `kind` of popularity that is better on the validation split.
+
+    `ndcg` is the NDCG@10 of both kinds. `recent_counts` [n_items] are None if the kind is popularity.
+    """
+
+    ndcg: Mapping[str, float]
+    recent_counts: Int64s | None
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Return the report's entry: the kind, and the metric of both kinds."""
+        kind = POPULARITY if self.recent_counts is None else RECENT_POPULARITY
+        return {"kind": kind, "metric": f"NDCG@{COMPARED_AT}", "validation": dict(self.ndcg)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +148,22 @@ class Evaluator:
             if oracle := self.dataset.oracle_ranks():
                 ranks[BEST_POSSIBLE] = Ranking({name: oracle[name] for name in self.protocols})
         return ranks
+
+    def fallback(self, between: BatchCallback) -> Fallback | None:
+        """Return which popularity ranks the validation targets better in the full catalogue; ties go to popularity.
+
+        Both have the order that `recommend` shows. None if that was not measured: without times or validation users, or
+        if recent popularity is not among the baselines.
+        """
+        split, popularity = self.dataset.splits[VALIDATION], self.dataset.popularity
+        if RECENT_POPULARITY not in self.baselines or not self.dataset.histories.has_times or not len(split):
+            return None
+        counts, ndcg = recent_counts(TrainingHistories(self.dataset, between), RECENT_SHARE), {}
+        for kind, scores in ((POPULARITY, popularity), (RECENT_POPULARITY, in_order(counts, popularity))):
+            ranker = self._ranker(PopularityScorer(scores, self.counting.partition), between)
+            metrics = to_metrics(ranker.rank(split, ["full"]), [COMPARED_AT])
+            ndcg[kind] = metrics["full"][f"NDCG@{COMPARED_AT}"]
+        return Fallback(ndcg, counts if ndcg[RECENT_POPULARITY] > ndcg[POPULARITY] else None)
 
     def examples(self, model: nn.Module | Scorer, ranks: Mapping[str, Ranking]) -> list[Example]:
         """Return some users of the test split with their best items; [] without ranks in the full catalogue."""

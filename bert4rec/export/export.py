@@ -133,7 +133,7 @@ def export(source: Source, folder: Path, formats: Collection[str], *, k: int, le
 
 
 def _write(source: Source, folder: Path, formats: Collection[str], *, k: int, leaves_out_seen: bool) -> None:
-    ids, stored = ItemIds.read(source.dataset), source.tensors()
+    ids, stored = source.ids, source.tensors()
     ids.write_lines(folder / ITEMS)
     settings = _settings(source, ids, leaves_out_seen=leaves_out_seen)
     (folder / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
@@ -166,6 +166,7 @@ def _settings(source: Source, ids: ItemIds, *, leaves_out_seen: bool) -> dict[st
         "is_causal": source.trained.kind.is_causal,
         "item_ids": "numbers" if ids.are_numbers else "text",
         "leaves_out_seen": leaves_out_seen,
+        **({} if ids.recent_counts is None else {"fallback": ids.fallback}),
         "source": source.about_data["source"],
         **{key: trained.metadata[key] for key in ("n_items", "items", "fingerprint")},
         **({"events": list(trained.kinds)} if trained.kinds else {}),
@@ -190,7 +191,7 @@ def card(
     """
     model, figures = settings["config"]["model"], report.get("test", {}).get("full")
     page = render(
-        "card.md.j2", **{"events": (), **settings}, model=model, times=model.get("times", "none"), formats=formats,
-        k=k, figures=figures, example=example, history=json.dumps(example, ensure_ascii=False),
+        "card.md.j2", **{"events": (), "fallback": "", **settings}, model=model, times=model.get("times", "none"),
+        formats=formats, k=k, figures=figures, example=example, history=json.dumps(example, ensure_ascii=False),
     )  # fmt: skip
     return page + "\n"

@@ -17,16 +17,17 @@ import pyarrow.compute as pc
 import pyarrow.json
 import pyarrow.parquet as pq
 
+from bert4rec.config.kinds import POPULARITY, RECENT_POPULARITY
 from bert4rec.dataset.format import ITEMS, NO_EVENT, NO_ITEM, USERS, kinds_of, one_array
 from bert4rec.dataset.histories import Histories as DatasetHistories
 from bert4rec.dataset.ids import canonical_value
 from bert4rec.dataset.reader import read_metadata, require_times
-from bert4rec.runtime.arrays import Bools, Int64s
+from bert4rec.runtime.arrays import Array, Bools, Float64s, Int64s
 from bert4rec.runtime.errors import DataError, did_you_mean, pluralize
 
 NO_USER = -1  # number of a user who is not in the dataset
 LINES_AT_ONCE = 65_536
-TRAIN_COUNT = "train_count"
+TRAIN_COUNT, RECENT_COUNT = "train_count", "recent_count"
 COLUMNS = ("item", "original", "title", TRAIN_COUNT)  # of the table of items
 
 NAMED = 3  # number of unknown users to list in a warning
@@ -40,14 +41,17 @@ class ItemIds:
     """Hold the original ids of items 0 … V - 1, and their titles ("" for an item without one), or None for no titles.
 
     `train_counts` [V] is the number of training positions of each item, by default 0; `others` are further columns, or
-    a function that reads them when rules need them.
+    a function that reads them when rules need them. `recent_counts` [V] are known if the items that are popular of late
+    are recommended without a history; else those that are popular overall are.
     """
 
     def __init__(
         self, originals: pa.Array, titles: pa.Array | None = None, train_counts: Int64s | None = None,
         others: Mapping[str, pa.Array] | Callable[[], Mapping[str, pa.Array]] = MappingProxyType({}),
+        recent_counts: Int64s | None = None,
     ) -> None:  # fmt: skip
         self.originals, self.titles, self._others = originals, titles, others
+        self.recent_counts = recent_counts
         self.train_counts = np.zeros(len(originals), np.int64) if train_counts is None else train_counts
 
     @cached_property
@@ -63,21 +67,25 @@ class ItemIds:
         return pa.table({"item": self.originals, **titles, TRAIN_COUNT: self.train_counts, **self.others})
 
     @classmethod
-    def read(cls, folder: Path) -> "ItemIds":
-        """Return the items of a dataset folder. Raises `DataError` if they cannot be read."""
+    def read(cls, folder: Path, *, recent_counts: Int64s | None = None) -> "ItemIds":
+        """Return the items of a dataset folder, with the `recent_counts` of a run.
+
+        Raises `DataError` if they cannot be read.
+        """
         schema, columns = _read_columns(folder / ITEMS, lambda field: field.name in COLUMNS)
         titles = columns["title"].fill_null("") if "title" in schema.names else None
 
         def others() -> Mapping[str, pa.Array]:
             return _read_columns(folder / ITEMS, lambda field: field.name not in COLUMNS and _is_plain(field.type))[1]
 
-        return cls(columns["original"], titles, _counts(columns[TRAIN_COUNT]), others)
+        return cls(columns["original"], titles, _counts(columns[TRAIN_COUNT]), others, recent_counts)
 
     @classmethod
     def read_lines(cls, path: Path, *, are_numbers: bool) -> "ItemIds":
         """Return the items from JSON lines of `write_lines`. Raises `DataError` if they cannot be read."""
         id_type = pa.int64() if are_numbers else pa.string()
-        schema = pa.schema([("id", id_type), ("title", pa.string()), (TRAIN_COUNT, pa.int64())])
+        counts = [(name, pa.int64()) for name in (TRAIN_COUNT, RECENT_COUNT)]
+        schema = pa.schema([("id", id_type), ("title", pa.string()), *counts])
         options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
         try:
             table = pa.json.read_json(path, parse_options=options)
@@ -86,13 +94,14 @@ class ItemIds:
         titles = table["title"]
         has_titles = titles.null_count < len(titles)
         filled = one_array(titles).fill_null("") if has_titles else None
-        counts = _counts(one_array(table[TRAIN_COUNT]))
-        return cls(one_array(table["id"]), filled, counts, lambda: _read_line_columns(path))
+        train_counts, recent_counts = (_counts(one_array(table[name])) for name, _ in counts)
+        recent = recent_counts if table[RECENT_COUNT].null_count < len(table) else None
+        return cls(one_array(table["id"]), filled, train_counts, lambda: _read_line_columns(path), recent)
 
     def write_lines(self, path: Path) -> None:
         """Write one line for each item by index: {"id": …, "title": …, "train_count": …, "columns": {…}}.
 
-        An empty title is left out, as is a missing value.
+        An empty title is left out, as is a missing value. "recent_count" follows "train_count" if it is known.
         """
         with path.open("w", encoding="utf-8") as file:
             for first in range(0, len(self), LINES_AT_ONCE):
@@ -102,6 +111,8 @@ class ItemIds:
                 for index, item, title, more in lines:
                     line = {"id": item, **({"title": title} if title else {})}
                     line[TRAIN_COUNT] = int(self.train_counts[index])
+                    if self.recent_counts is not None:
+                        line[RECENT_COUNT] = int(self.recent_counts[index])
                     if known := {name: value for name, value in more.items() if value is not None}:
                         line["columns"] = known
                     file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
@@ -130,13 +141,37 @@ class ItemIds:
             else [""] * len(indices)
         )
 
+    @property
+    def fallback(self) -> str:
+        """Return by which kind of popularity items are recommended without a history."""
+        return POPULARITY if self.recent_counts is None else RECENT_POPULARITY
+
+    @cached_property
+    def popularity(self) -> Array:
+        """Return the counts [V] by which items are recommended without a history: training positions, or recent ones.
+
+        One more position is added to the recent ones, shared out among all items by their training positions, so that
+        these decide among items with equally many recent ones.
+        """
+        if self.recent_counts is None:
+            return self.train_counts
+        return self.recent_counts + self.train_counts / max(1, int(self.train_counts.sum()))
+
+    def log_shares(self, indices: Int64s) -> Float64s:
+        """Return the logarithms of the shares of the items at `indices` in `popularity`.
+
+        An item without training positions counts as one with one.
+        """
+        least = 1 if self.recent_counts is None else 1 / max(1, int(self.train_counts.sum()))
+        return np.log(np.maximum(self.popularity[indices], least) / max(1, self.popularity.sum()))
+
     def most_popular(self, k: int, hidden: Bools | None = None) -> Int64s:
-        """Return the indices of the `k` items with most training positions, without `hidden` [V] items.
+        """Return the indices of the `k` items with the highest `popularity`, without `hidden` [V] items.
 
         The most popular item comes first; ties go to the lower index.
         """
         shown = np.arange(len(self)) if hidden is None else np.flatnonzero(~hidden)
-        counts = self.train_counts[shown]
+        counts = self.popularity[shown]
         if k < len(shown):
             is_high = counts >= np.partition(counts, -k)[-k]
             shown, counts = shown[is_high], counts[is_high]

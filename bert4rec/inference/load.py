@@ -6,12 +6,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from bert4rec.checkpoint.run_folder import ITEMS, SETTINGS, WEIGHTS, Trained, find_trained, is_package, read_settings
+from bert4rec.checkpoint.run_folder import (
+    ITEMS,
+    RECENT_COUNTS,
+    SETTINGS,
+    WEIGHTS,
+    Trained,
+    find_trained,
+    is_package,
+    read_settings,
+)
 from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
 from bert4rec.dataset.reader import open_dataset, read_metadata
 from bert4rec.feed.batch import Lookup
@@ -73,6 +83,23 @@ class Source:
     def leaves_out_seen(self) -> bool:
         """Return whether the evaluation of the run leaves out seen items."""
         return bool(self.trained.settings["evaluation.seen_items"] == "leave_out")
+
+    @cached_property
+    def ids(self) -> ItemIds:
+        """Return the items of the dataset, with the recent counts of the run if it recommends by them.
+
+        Raises `DataError` if they cannot be read.
+        """
+        run = self.trained.run
+        if run is None or not (run / RECENT_COUNTS).is_file():
+            return ItemIds.read(self.dataset)
+        try:
+            counts = np.load(run / RECENT_COUNTS).astype(np.int64)
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"{run / RECENT_COUNTS}: cannot be read: {in_one_line(error)}") from None
+        if counts.shape != (self.trained.n_items,):
+            raise DataError(f"{run / RECENT_COUNTS}: has the shape {counts.shape}, not ({self.trained.n_items},)")
+        return ItemIds.read(self.dataset, recent_counts=counts)
 
     def tensors(self) -> StoredTensors:
         """Return the tensors of the checkpoint; those of the model have the prefix `MODEL`.
@@ -162,8 +189,7 @@ def load(path: str | Path, *, dataset: str | Path | None = None) -> Recommender:
     if is_package(folder):
         return _of_package(folder, data)
     source = find_source(folder, data)
-    network, ids = network_of(source), ItemIds.read(source.dataset)
-    return Recommender(network, ids, dataset=source.dataset, leaves_out_seen=source.leaves_out_seen)
+    return Recommender(network_of(source), source.ids, dataset=source.dataset, leaves_out_seen=source.leaves_out_seen)
 
 
 def network_of(source: Source) -> Network | ItemVectors:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bert4rec.config.kinds import KINDS
+from bert4rec.config.kinds import KINDS, POPULARITY, RECENT_POPULARITY
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.evaluation.batches import chunks
 from bert4rec.evaluation.top_k import excluder, log_shares, top_k
@@ -24,6 +24,7 @@ from bert4rec.runtime.errors import DataError, pluralize
 BATCH = 256  # histories per forward pass
 FACTOR = 1.5  # items that are looked at for each that is wanted, if a list may have only some of a kind
 NO_RULES = Rules()
+POPULAR = {POPULARITY: "most popular", RECENT_POPULARITY: "recently most popular"}
 
 
 class Recommendation(NamedTuple):
@@ -37,13 +38,19 @@ class Recommendation(NamedTuple):
 class Recommendations(list[Recommendation]):
     """The recommendations for a history, the best first.
 
-    `is_fallback`: the history has no item that the model knows, so that these are the most popular items. The score of
-    one is the natural logarithm of its share of all training positions (of one position, if it has none).
+    `fallback`: "", or if the history has no item that the model knows, "popularity" (of all training positions) or
+    "recent_popularity" (of the newest tenth), whichever was better on the validation users. The score of an item is
+    then the natural logarithm of its share of these positions (`ItemIds.log_shares`).
     """
 
-    def __init__(self, found: Iterable[Recommendation] = (), *, is_fallback: bool = False) -> None:
+    def __init__(self, found: Iterable[Recommendation] = (), *, fallback: str = "") -> None:
         super().__init__(found)
-        self.is_fallback = is_fallback
+        self.fallback = fallback
+
+    @property
+    def is_fallback(self) -> bool:
+        """Return whether these are popular items, since the history has no item that the model knows."""
+        return bool(self.fallback)
 
 
 class UserScore(NamedTuple):
@@ -82,11 +89,11 @@ class Recommender:
     ) -> list[Recommendations]:  # fmt: skip
         """Return the `k` best items for each history, the best first.
 
-        A history without a known item gets the most popular items and `is_fallback`, with a warning; `knows` says
-        beforehand which items are known. `leave_out_seen` overrides `leaves_out_seen`. With `allow`, only these items
-        are recommended; items of `deny` never are. Items that the model does not know are skipped. `rules`, which
-        `rules` makes, leave out items and limit how many of a kind a list has. Whatever is skipped, and empty lists,
-        give one `DataWarning` each. Raises `DataError` for one history or one item where a list is expected.
+        A history without a known item gets popular items and the kind of popularity as `fallback`, with a warning;
+        `knows` says beforehand which items are known. `leave_out_seen` overrides `leaves_out_seen`. With `allow`, only
+        these items are recommended; items of `deny` never are. Items that the model does not know are skipped. `rules`,
+        which `rules` makes, leave out items and limit how many of a kind a list has. Whatever is skipped, and empty
+        lists, give one `DataWarning` each. Raises `DataError` for one history or one item where a list is expected.
         """
         (recommendations,) = self.recommend_in_parts(
             [histories], k, leave_out_seen=leave_out_seen, allow=allow, deny=deny, rules=rules
@@ -138,8 +145,8 @@ class Recommender:
         unknown.warn()
         if n_empty:
             warn(
-                f"{n_empty:,} of {pluralize(n_histories, 'history')} have no item that the model knows: the most "
-                "popular items are recommended"
+                f"{n_empty:,} of {pluralize(n_histories, 'history')} have no item that the model knows: the "
+                f"{POPULAR[self.ids.fallback]} items are recommended"
             )
 
     def similar(self, items: Sequence[Any], k: int = 10, *, rules: Rules = NO_RULES) -> list[Recommendations]:
@@ -247,15 +254,14 @@ class Recommender:
         return known_histories
 
     def _most_popular(self, k: int, hidden: Tensor | None, rules: Rules) -> Recommendations:
-        """Return the `k` items with most training positions that are not hidden, by the rules."""
+        """Return the `k` most popular items that are not hidden, by the rules."""
         is_hidden = None if hidden is None else hidden.numpy()
         indices = self.ids.most_popular(k if rules.groups is None else len(self.ids), is_hidden)
         if rules.groups is not None:
             indices = indices[is_within(rules.groups[indices][None], rules.at_most)[0]][:k]
-        counts, numbers = self.ids.train_counts, indices.tolist()
-        scores = np.log(np.maximum(counts[indices], 1) / max(1, int(counts.sum()))).tolist()
+        numbers, scores = indices.tolist(), self.ids.log_shares(indices).tolist()
         found = map(Recommendation, self.ids.of(numbers), self.ids.titles_of(numbers), scores)
-        return Recommendations(found, is_fallback=True)
+        return Recommendations(found, fallback=self.ids.fallback)
 
     def _hidden(self, allow: Collection[Any] | None, deny: Collection[Any], rules: Rules) -> Tensor | None:
         """Return which items [V] are never recommended; None if all items may be."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bert4rec.config.kinds import KINDS, POPULARITY
+from bert4rec.config.kinds import KINDS, POPULARITY, RECENT_POPULARITY
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Dataset
 from bert4rec.models.content import ContentScorer, n_parts
@@ -123,7 +123,7 @@ class BaselineFactory:
         if KINDS[kind].needs_features:
             return n_parts(self.dataset.n_items)
         histories = TrainingHistories(self.dataset)
-        n_passes = {POPULARITY: 0, "recent_popularity": 1 + len(DIGITS) * histories.has_times}.get(kind, 1)
+        n_passes = {POPULARITY: 0, RECENT_POPULARITY: 1 + len(DIGITS) * histories.has_times}.get(kind, 1)
         return (n_passes + bool(histories.target_kinds)) * histories.n_parts
 
     def scorer(self, kind: str, between: Callable[[], None]) -> UntrainedScorer:
@@ -136,7 +136,7 @@ class BaselineFactory:
         if kind == POPULARITY:
             scores = in_order(targets, popularity) if histories.target_kinds else popularity
             return PopularityScorer(scores, self.partition)
-        if kind == "recent_popularity":  # ties are broken by overall popularity
+        if kind == RECENT_POPULARITY:  # ties are broken by overall popularity
             return PopularityScorer(in_order(recent_counts(histories, RECENT_SHARE), targets), self.partition)
         transitions = Transitions.count(histories, reach=N_LAST_ITEMS[kind], decay=DECAY)
         return TransitionScorer(

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 from torch import nn
 
-from bert4rec.checkpoint.run_folder import EXAMPLES, HTML_PAGE, PAGE, REPORT, read_metadata
+from bert4rec.checkpoint.run_folder import EXAMPLES, HTML_PAGE, PAGE, RECENT_COUNTS, REPORT, read_metadata
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.tables import Config, Model
 from bert4rec.dataset.findings import findings
 from bert4rec.dataset.format import OPTIONAL, RATINGS, USERS
 from bert4rec.dataset.reader import Dataset
-from bert4rec.evaluation.evaluator import BatchCallback, Evaluator, Example
+from bert4rec.evaluation.evaluator import BatchCallback, Evaluator, Example, Fallback
 from bert4rec.evaluation.intervals import Ranking, hits_by_rank
 from bert4rec.evaluation.scorers import Scorer
 from bert4rec.inference.histories import ItemIds
@@ -25,7 +26,7 @@ from bert4rec.report.figures import FORMAT_VERSION, write_json
 from bert4rec.report.log import MetricsLog, flat_numbers, read_records
 from bert4rec.report.pages import report_page, write_html
 from bert4rec.report.summary import checks, protocols, result_line, verdict, warnings
-from bert4rec.runtime.arrays import Bools
+from bert4rec.runtime.arrays import Bools, Int64s
 from bert4rec.runtime.errors import in_one_line
 from bert4rec.sharding.plan import Plan
 from bert4rec.training.state import State
@@ -44,24 +45,31 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Hold the result of an evaluation: `ranks` by their names in the report, and the `figures`."""
+    """Hold the result of an evaluation: `ranks` by their names in the report, `figures`, `fallback` if measured."""
 
     held_out: Mapping[str, Bools]
     ranks: Mapping[str, Ranking]
     figures: Mapping[str, Any]
+    fallback: Fallback | None = None
 
 
 def evaluate_model(
-    evaluator: Evaluator, model: nn.Module | Scorer, held_out: Mapping[str, Bools], between: BatchCallback
-) -> EvaluationResult:
-    """Return the ranks and figures of `model` on everything that is `held_out`; every rank calls this."""
+    evaluator: Evaluator, model: nn.Module | Scorer, held_out: Mapping[str, Bools], between: BatchCallback, *,
+    with_fallback: bool = False,
+) -> EvaluationResult:  # fmt: skip
+    """Return the ranks and figures of `model` on everything that is `held_out`; every rank calls this.
+
+    `with_fallback`: also what users without a history get.
+    """
     ranks = evaluator.ranks(model, held_out, between)
     figures = evaluator.results(ranks, held_out)
     if features := evaluator.feature_differences(model, ranks, between):
         figures["features"] = features
     if ratings := evaluator.ratings(model, between):
         figures[RATINGS] = ratings
-    return EvaluationResult(held_out, ranks, figures)
+    if fallback := evaluator.fallback(between) if with_fallback else None:
+        figures["fallback"] = fallback.figures
+    return EvaluationResult(held_out, ranks, figures, fallback)
 
 
 def make_report(evaluator: Evaluator, result: EvaluationResult, model: Model, *, mode: str) -> dict[str, Any]:
@@ -176,6 +184,8 @@ def write_files(
     """Write the files of the run in `folder`, and log its results; `report.json` makes it a finished run."""
     with optional(folder / "ranks-*.parquet"):
         evaluator.write_ranks(folder, result.ranks, result.held_out)
+    with optional(folder / RECENT_COUNTS):
+        write_recent_counts(folder, result.fallback.recent_counts if result.fallback else None)
     report["warnings"] = warnings(checks(report, read_records(folder, "validation")))
     shown: dict[str, Any] = {"users": []}
     if examples:
@@ -200,6 +210,14 @@ def write_files(
         user = str(shown["users"][0]["user"]) if shown["users"] else ""
         whom = [f"--user={user}"] if user.startswith("-") else ["--user", user] if user else ["--all"]
         logger.info(f"next: {shlex.join(['bert4rec', 'recommend', str(folder), *whom])}")
+
+
+def write_recent_counts(folder: Path, counts: Int64s | None) -> None:
+    """Write the recent counts of the items [n_items] by which a run recommends without a history; None removes them."""
+    if counts is None:
+        (folder / RECENT_COUNTS).unlink(missing_ok=True)
+    else:
+        np.save(folder / RECENT_COUNTS, counts.astype(np.int32))
 
 
 @contextmanager

@@ -162,8 +162,11 @@ def _fit_and_test(
         trainer.stopwatch.add("start", time.monotonic() - began)
         trainer.fit()
         with trainer.stopwatch.of("test"):
+            recommends = KINDS[context.config.model.kind].is_transformer
             result = trainer.evaluate(
-                lambda between: results.evaluate_model(evaluator, model, evaluator.held_out(), between)
+                lambda between: results.evaluate_model(
+                    evaluator, model, evaluator.held_out(), between, with_fallback=recommends
+                )
             )
             return result, evaluator.examples(model, result.ranks)
     except Interrupted as interrupted:

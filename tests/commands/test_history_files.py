@@ -147,17 +147,17 @@ def test_a_file_that_cannot_be_read_is_named_in_one_line(
 PARTS = [
     [("u", Recommendations([Recommendation("a", "Alien, the", 2.5), Recommendation("b", "", 1.25)]))],
     [("v", Recommendations())],
-    [("w", Recommendations([Recommendation("a", "Alien, the", -0.5)], is_fallback=True))],
+    [("w", Recommendations([Recommendation("a", "Alien, the", -0.5)], fallback="popularity"))],
 ]
 LINES = [
     {"user": "u", "items": ["a", "b"], "titles": ["Alien, the", ""], "scores": [2.5, 1.25]},
     {"user": "v", "items": [], "scores": []},
-    {"user": "w", "items": ["a"], "titles": ["Alien, the"], "scores": [-0.5], "fallback": True},
+    {"user": "w", "items": ["a"], "titles": ["Alien, the"], "scores": [-0.5], "fallback": "popularity"},
 ]
 CSV = """user,rank,item,title,score,fallback
-u,1,a,"Alien, the",2.500000,false
-u,2,b,,1.250000,false
-w,1,a,"Alien, the",-0.500000,true
+u,1,a,"Alien, the",2.500000,
+u,2,b,,1.250000,
+w,1,a,"Alien, the",-0.500000,popularity
 """
 
 
@@ -169,8 +169,8 @@ def test_recommendations_are_written_in_every_form(tmp_path: Path) -> None:
     assert [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()] == LINES
     assert (tmp_path / "x.csv").read_text() == CSV
     rows = [
-        ("u", 1, "a", "Alien, the", 2.5, False), ("u", 2, "b", "", 1.25, False),
-        ("w", 1, "a", "Alien, the", -0.5, True),
+        ("u", 1, "a", "Alien, the", 2.5, ""), ("u", 2, "b", "", 1.25, ""),
+        ("w", 1, "a", "Alien, the", -0.5, "popularity"),
     ]  # fmt: skip
     names = ("user", "rank", "item", "title", "score", "fallback")
     assert pq.read_table(tmp_path / "x.parquet").to_pylist() == [dict(zip(names, row, strict=True)) for row in rows]

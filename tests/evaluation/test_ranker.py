@@ -224,7 +224,7 @@ def test_metrics_of_lists_intervals_and_slices_do_not_depend_on_the_processes(
 ) -> None:
     config = {"small": small_config, "log": log_config}[dataset](**{"parallelism.mode": "dmp"})
     (alone,) = pools(1).run(jobs.results_with_model, config)
-    assert {"validation", "test", "popularity_baseline", "intervals", "slices"} <= alone.keys()
+    assert {"validation", "test", "popularity_baseline", "intervals", "slices", "fallback"} <= alone.keys()
     assert "Coverage@10" in alone["popularity_baseline"]["full"]
     for n_processes in (2, 3):
         assert pools(n_processes).run(jobs.results_with_model, config) == [alone] * n_processes

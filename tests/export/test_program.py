@@ -190,15 +190,17 @@ def test_files_find_the_same_for_any_histories_and_k(
     ("kind", "settings"),
     [(Bert4Rec, {"positions": "rotary"}), (SASRec, {"positions": "rotary", "input_norm": True, "times": "target"})],
 )
-def test_the_examples_of_the_card_run_and_an_unknown_user_gets_the_most_popular_items(
+def test_the_examples_of_the_card_run_and_an_unknown_user_gets_popular_items(
     written: Callable[..., Written], kind: type[SequenceModel], settings: dict[str, Any], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     network, _, folder = written(kind, **settings)
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    ids = ItemIds(pa.array(range(100, 100 + N_ITEMS)), train_counts=np.arange(N_ITEMS) % 9)
+    recent = {"recent_counts": np.arange(N_ITEMS) // 2 % 5} if network.knows_times else {}
+    ids = ItemIds(pa.array(range(100, 100 + N_ITEMS)), train_counts=np.arange(N_ITEMS) % 9, **recent)
     ids.write_lines(tmp_path / "items.jsonl")
-    of_card = SETTINGS | {"config": {"model": SETTINGS["config"]["model"] | {"times": network.times}}}
+    of_card = SETTINGS | ({"fallback": ids.fallback} if recent else {})
+    of_card |= {"config": {"model": SETTINGS["config"]["model"] | {"times": network.times}}}
     text = card(of_card, ["pt2", "onnx"], k=4, example=[100, 101], report={})
     codes = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     monkeypatch.chdir(tmp_path)

@@ -91,12 +91,23 @@ def test_a_history_without_a_known_item_gets_the_most_popular_items(capsys: pyte
     assert items(found) == [["b", "d", "c"], ["c", "b", "d"], ["d", "b", "a"], ["c", "b", "d"]]
     assert found[1][0] == Recommendation("c", "Amélie", pytest.approx(np.log(9 / 22)))
     assert [one.is_fallback for one in found] == [False, True, False, True]
+    assert [one.fallback for one in found] == ["", "popularity"] * 2
     unknown, empty = capsys.readouterr().out.splitlines()
     assert (unknown.startswith("warning: 3 of 5 items"), unknown.endswith(" y, x")) == (True, True)
     assert empty.startswith("warning: 2 of 4 histories")
     assert items(recommender.recommend([[]], 9, deny=["c"])) == [["b", "d", "a"]]
     assert items(recommender.recommend([[]], 9, allow=["a", "c"])) == [["c", "a"]]
     assert recommender.recommend([], 1) == []
+
+
+def test_or_the_recently_most_popular_ones_then_the_others_by_all_training_positions() -> None:
+    recommender = by_hand()
+    ids = ItemIds(recommender.ids.originals, train_counts=np.array([3, 5, 9, 5]), recent_counts=np.array([2, 2, 0, 0]))
+    recommender.ids = ids
+    (found,) = recommender.recommend([["y"]], 4)
+    assert (items([found]), found.fallback) == ([["b", "a", "c", "d"]], "recent_popularity")
+    assert np.exp([one.score for one in found]) == pytest.approx(np.array([2 + 5 / 22, 2 + 3 / 22, 9 / 22, 5 / 22]) / 5)
+    assert items(recommender.recommend([[]], 2, deny=["b"])) == [["a", "c"]]
 
 
 def test_the_result_does_not_depend_on_who_is_asked_with_whom(monkeypatch: pytest.MonkeyPatch) -> None:

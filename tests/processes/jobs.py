@@ -317,11 +317,13 @@ def results_with_features(config: Config) -> tuple[dict[str, Any], dict[str, Any
 
 
 def results_with_model(config: Config) -> dict[str, Any]:
-    """What a report says of the freshly initialised model."""
+    """What a report says of the freshly initialised model, and of what a new user gets."""
     _, dataset, model, _ = set_up(config)
     evaluator = make_evaluator(config, here(), dataset)
-    held_out = evaluator.held_out()
-    return evaluator.results(evaluator.ranks(model, held_out, lambda: None), held_out)
+    held_out, fallback = evaluator.held_out(), evaluator.fallback(lambda: None)
+    assert fallback is not None, "the dataset has times"
+    results = evaluator.results(evaluator.ranks(model, held_out, lambda: None), held_out)
+    return results | {"fallback": fallback.figures}
 
 
 def example_users(config: Config) -> tuple[Ranks, list[Example]]:
