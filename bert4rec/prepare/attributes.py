@@ -137,9 +137,9 @@ ENDS, COUNT = ("\nlow", "\nhigh"), "\ncount"
 
 
 def _plain(column: pl.Series) -> pl.Series:
-    """Return the values with null for missing ones, text without blanks around it."""
-    if column.dtype in (pl.Categorical, pl.Enum):
-        column = column.cast(pl.String)
+    """Return the values with null for missing ones, text without blanks around it, durations in seconds."""
+    if column.dtype == pl.Duration:
+        return column.dt.total_microseconds() / 1e6
     if column.dtype == pl.String:
         return column.str.strip_chars().replace(dict.fromkeys(MISSING))
     return column.fill_nan(None) if column.dtype.is_float() else column

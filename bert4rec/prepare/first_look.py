@@ -93,8 +93,12 @@ def _order_warnings(interactions: Interactions) -> Iterator[str]:
 def _unread_times(interactions: Interactions) -> Iterator[str]:
     """Yield why each column that is named like a time, and that no field has, is not read as one."""
     present, named = interactions.open(interactions.files[0]).columns, interactions.columns.values()
-    likely = [name for name in present if is_named_like_time(name) and present[name] and name not in named]
-    for column in interactions.first_of({name: name for name in likely}) if likely else ():
+    likely = [name for name in present if is_named_like_time(name) and name not in named]
+    yield from (
+        f"{name} is not read as the time: it has lists, objects or bytes" for name in likely if not present[name]
+    )
+    plain = {name: name for name in likely if present[name]}
+    for column in interactions.first_of(plain) if plain else ():
         if not looks_like_time(column) and (reason := why_no_time(column)):
             yield f"{column.name} is not read as the time: {reason}"
 

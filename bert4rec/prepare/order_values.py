@@ -17,7 +17,7 @@ def order_kind(first: pl.Series) -> str:
     ['number', 'clock', 'text']
     """
     if first.dtype != pl.String:
-        return "text" if first.dtype in (pl.Categorical, pl.Enum) else "number"
+        return "number"
     known = stripped(first).replace("", None).drop_nulls()
     for kind in ("number", "clock"):
         if len(known) and order_values(known, kind).count() >= NEARLY_ALL * len(known):

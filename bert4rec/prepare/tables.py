@@ -41,8 +41,8 @@ def typed_rows(
 ) -> Iterator[tuple[pl.DataFrame, int]]:
     """Yield frames of at most `size` rows, and about how many bytes of the file have been read so far.
 
-    They have `LINE`, the number of the row from 1, and the values of `columns` (new name → name in the file). Raises
-    `DataError` for a damaged file.
+    They have `LINE`, the number of the row from 1, and the values of `columns` (new name → name in the file), with
+    categories as text. Raises `DataError` for a damaged file.
     """
     seen, n_bytes = 0, path.stat().st_size
     with _readable(path, kind):
@@ -52,6 +52,7 @@ def typed_rows(
             renamed = pa.RecordBatch.from_arrays([batch.column(place) for place in places], [*columns])
             for first in range(0, len(renamed), size):
                 frame = pl.DataFrame(pl.from_arrow(renamed.slice(first, size)))
+                frame = frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
                 yield frame.select(line_numbers(seen + 1), pl.all()), int(n_bytes * share)
                 seen += len(frame)
 

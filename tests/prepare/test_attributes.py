@@ -64,7 +64,9 @@ def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepare:
 
 
 def write(rows: pl.DataFrame, name: str) -> None:
-    {"csv": rows.write_csv, "jsonl": rows.write_ndjson, "parquet": rows.write_parquet}[name.rpartition(".")[2]](name)
+    {"csv": rows.write_csv, "jsonl": rows.write_ndjson, "parquet": rows.write_parquet, "feather": rows.write_ipc}[
+        name.rpartition(".")[2]
+    ](name)
 
 
 def attributes(out: str = "out") -> pl.DataFrame:
@@ -327,6 +329,30 @@ def test_values_in_parts_are_those_of_the_whole(pairs: list[tuple[int, str | Non
     assert of_items.n_groups == sum(len(known) > 1 for known in values.values())
     assert of_items.n_varied == sum(len(each) > 1 for each in distinct)
     assert of_items.n_values == min(2, len({value for each in distinct for value in each}))
+
+
+@pytest.mark.parametrize("name", ["log.parquet", "log.feather"])
+def test_categories_are_texts_and_durations_are_seconds(prepare: Prepare, name: str) -> None:
+    def moment(_user: int, _item: int, row: int) -> str:
+        return f"2026-01-{1 + row // 60 % 28:02} 10:{row % 60:02}:00"
+
+    rows = log_rows(
+        title=lambda _user, item, _row: f"Thing number {item}", stars=lambda *_: "4.5", at=moment, brand=brand
+    )
+    rows = rows.drop("time").with_columns(
+        length=pl.duration(seconds=pl.col("item").str.slice(1).cast(pl.Int64)),
+        played=pl.duration(minutes=pl.int_range(pl.len())),
+    )
+    texts, categories = Path("texts"), Path("categories")
+    assert prepare(rows, "--rating=stars", name=name, out=str(texts)) == 0
+    assert prepare(rows.cast({pl.String: pl.Categorical}), "--rating=stars", name=name, out=str(categories)) == 0
+    assert read_metadata(texts)["fingerprint"] == read_metadata(categories)["fingerprint"]
+    items = pl.read_parquet("texts/items.parquet")
+    assert items["length"].to_list() == [float(item[1:]) for item in items["original"]]
+    assert "played" not in items.columns
+    assert read_metadata(Path("texts"))["columns"] == {
+        "user": "user", "item": "item", "time": "at", "rating": "stars", "title": "title"
+    }  # fmt: skip
 
 
 def test_a_true_or_false_in_json_lines_is_no_bad_row(prepare: Prepare) -> None:
