@@ -23,12 +23,13 @@ StrPath = str | os.PathLike[str]
 
 DOWNLOADED = "ml-1m"  # default set of --download
 RAW = Path("data/raw")  # folder for downloads
+NOT_GIVEN: Any = object()  # None may be a file or frame that was not found
 
 logger = logging.getLogger(__name__)
 
 
 def prepare(
-    data: Any = None, settings: Mapping[str, Any] | None = None, *, config: StrPath | None = None,
+    data: Any = NOT_GIVEN, settings: Mapping[str, Any] | None = None, *, config: StrPath | None = None,
     download: bool = False,
 ) -> "Dataset":  # fmt: skip
     """Make a dataset folder from raw interactions, like `bert4rec prepare`, and return the dataset.
@@ -42,12 +43,12 @@ def prepare(
     Raises `UserError`, in one line, for invalid settings or input; then no dataset is written.
     """
     file = None if config is None else os.fspath(config)
-    if isinstance(data, Mapping) or data is None:
-        if data is not None and settings is not None:
+    if isinstance(data, Mapping):
+        if settings is not None:
             raise SettingsError("settings are given twice; write prepare(settings), or prepare(data, settings)")
-        data, settings = None, settings if data is None else data
+        data, settings = NOT_GIVEN, data
     overrides = parse_mapping(settings or {}, PREPARE_OPTIONS)
-    if data is not None and (download or "data.path" in overrides):
+    if data is not NOT_GIVEN and (download or "data.path" in overrides):
         other = "download=True" if download else f"data.path = {overrides['data.path']}"
         raise SettingsError(f"{other}: the data are given already, as the first argument; remove one of the two")
     with quiet_libraries(), _as_path(data, overrides) as path:
@@ -59,9 +60,9 @@ def prepare(
 
 @contextmanager
 def _as_path(data: Any, overrides: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """Yield the settings that name `data`: those of a path, or of a file with the rows of a frame; {} for None."""
-    if data is None or isinstance(data, str | os.PathLike):
-        yield {} if data is None else {"data.path": os.fspath(data)}
+    """Yield the settings that name `data`: those of a path, or of a file with the rows of a frame; {} without one."""
+    if data is NOT_GIVEN or isinstance(data, str | os.PathLike):
+        yield {} if data is NOT_GIVEN else {"data.path": os.fspath(data)}
         return
     if not hasattr(data, "__arrow_c_stream__"):
         raise DataError(
@@ -114,6 +115,8 @@ def train(
 
     if processes is not None and processes < 1:
         raise SettingsError(f"processes={processes}: must be at least 1")
+    if not isinstance(dataset, str | os.PathLike):
+        raise SettingsError(f"dataset: expected a dataset or its folder, not a {type(dataset).__name__}")
     file, overrides = None if config is None else os.fspath(config), parse_mapping(settings or {})
     run_settings = load_run_settings(file, overrides, dataset=os.fspath(dataset), looks_around=False)
     for note in run_settings.notes:
@@ -146,6 +149,8 @@ def load(path: StrPath, *, dataset: StrPath | None = None) -> "Recommender":
     `dataset` is the folder of the training data, if it was moved; a package needs it only for histories of its users.
     Raises `UserError`, in one line, if something is missing or damaged, or if the dataset is another one.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise SettingsError(f"load: expected the folder of a run or of a model package, not a {type(path).__name__}")
     with quiet_libraries(*(() if is_package(Path(path)) else ("torchrec",))):  # a package does not need torchrec
         from bert4rec.inference.load import load as load_run
 

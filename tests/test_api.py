@@ -104,6 +104,12 @@ def test_ctrl_c_is_a_keyboard_interrupt_when_all_is_saved_and_the_run_goes_on(
     assert (run.report["training"]["epochs"], len(run.report["training"]["resumed"])) == (3, 1)
 
 
+def test_a_training_takes_the_dataset_that_a_preparation_returns(settings: dict[str, Any]) -> None:
+    dataset = bert4rec.prepare({name: value for name, value in settings.items() if name.startswith(("data.", "prep"))})
+    run = bert4rec.train({"run.dir": settings["run.dir"], **SHORT, "training.n_epochs": 1}, dataset=dataset)
+    assert run.report["dataset"]["fingerprint"] == dataset.metadata["fingerprint"]
+
+
 def test_a_training_in_another_thread_leaves_signals_alone(settings: dict[str, Any]) -> None:
     runs: list[bert4rec.Run] = []
     thread = threading.Thread(target=lambda: runs.append(bert4rec.train({**settings, "training.n_epochs": 1})))
@@ -119,6 +125,8 @@ def test_a_training_in_another_thread_leaves_signals_alone(settings: dict[str, A
         (bert4rec.prepare, {"data.path": "none.csv"}, DataError, "none.csv: no such file or folder"),
         (bert4rec.train, {"data.dataset_dir": "nowhere"}, DataError, "nowhere: expected a dataset"),
         (bert4rec.train, {"resume": "nowhere"}, SettingsError, 'run.resume = "nowhere": is not there'),
+        (bert4rec.prepare, None, DataError, "prepare: the first argument is a NoneType"),
+        (bert4rec.load, None, SettingsError, "load: expected the folder of a run"),
         (bert4rec.load, "nowhere", DataError, "nowhere: expected a run with a checkpoint"),
     ],
 )

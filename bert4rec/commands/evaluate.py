@@ -81,7 +81,8 @@ def _evaluate(arguments: argparse.Namespace, trained: Trained, config: Config) -
                 print(f"{split.capitalize()} of {arguments.model}\n\n{metrics_table(report, split)}\n")
         if unknown := unknown_items(report):
             print(f"{unknown}\n")
-        print(f"{rules(report)}\n\nReport and the ranks of all users: {evaluation.folder}")
+        lists = ", the lists of all test users" if arguments.lists else ""
+        print(f"{rules(report)}\n\nReport, the ranks of all users{lists}: {evaluation.folder}")
 
 
 def settings_of(trained: Trained, argv: Sequence[str]) -> Config:

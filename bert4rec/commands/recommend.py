@@ -119,6 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
         from bert4rec.commands.history_files import check_ending
 
     check_ending(arguments.output)
+    _refuse_own_input(arguments)
     _refuse_with_item(arguments)
     data, preprocessing, is_named = _settings(arguments)
     rules = read_rules(arguments)
@@ -155,6 +156,14 @@ def run(arguments: argparse.Namespace) -> int:
     leaves_out = model.leaves_out_seen if arguments.seen is None else arguments.seen == "leave-out"
     empty.warn("user" if arguments.items is None else "history", leaves_out_seen=leaves_out)
     return 0
+
+
+def _refuse_own_input(arguments: argparse.Namespace) -> None:
+    """Raise `SettingsError` if the output would replace a file that is read."""
+    for name in ("histories", "allow", "deny"):
+        path = getattr(arguments, name)
+        if path and arguments.output and Path(path).resolve() == arguments.output.resolve():
+            raise SettingsError(f"--output={arguments.output}: is the file of --{name}; choose another name")
 
 
 def _write_all(

@@ -13,7 +13,7 @@ from bert4rec.config.load import load_config
 from bert4rec.config.tables import GENERATED, Config
 from bert4rec.report.figures import kind_of, read_report
 from bert4rec.report.pages import metrics_table
-from bert4rec.report.summary import advice, rules
+from bert4rec.report.summary import advice, rules, verdict
 from bert4rec.runtime.errors import UserError
 
 RECOMMEND = """Recommendations for all its users, or for a history of items (--items=ID,ID):
@@ -46,6 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"Test of {folder}\n\n{metrics_table(report)}\n")
     if "test" in report:
         print(f"{rules(report)}\n")
+        for warning in report.get("warnings", []):
+            print(f"warning: {warning['text']}")
+        print(f"{verdict(report).text}\n")
     page = _page(folder)
     print(f"Report with pictures and examples: {page}\n\n{_next_steps(folder, report)}")
     if arguments.open and not webbrowser.open(page.absolute().as_uri()):

@@ -68,6 +68,9 @@ class Dataset:
     def __repr__(self) -> str:
         return f"Dataset('{self.folder}': {self.n_users:,} users, {self.n_items:,} items, {self.n_rows:,} interactions)"
 
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
     @property
     def n_users(self) -> int:
         """Return the number of users, including those of an older dataset that this one extends."""

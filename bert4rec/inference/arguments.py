@@ -9,6 +9,7 @@ import numpy as np
 
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.inference.histories import History, TimedHistory, items_of
+from bert4rec.inference.rules import Rules
 from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.console import warn
 from bert4rec.runtime.errors import DataError, SettingsError, pluralize
@@ -32,6 +33,20 @@ def checked_k(k: Any) -> int:
     return number
 
 
+def checked_choice(name: str, value: Any) -> bool | None:
+    """Return `value`, true, false or None. Raises `SettingsError` for anything else, such as the text "keep"."""
+    if value is None or isinstance(value, bool | np.bool_):
+        return None if value is None else bool(value)
+    raise SettingsError(f"{name} = {_shown(value)}: must be True or False")
+
+
+def checked_rules(rules: Any) -> Rules:
+    """Return `rules`. Raises `SettingsError`, with the right call, for anything else."""
+    if isinstance(rules, Rules):
+        return rules
+    raise SettingsError(f'rules = {_shown(rules)}: expected rules; type rules=model.rules(where="price < 5")')
+
+
 def checked_items(name: str, items: Any, call: str) -> list[Any]:
     """Return `items` as a list. Raises `DataError`, with the right `call`, if they are one item or a table.
 
@@ -45,7 +60,24 @@ def checked_items(name: str, items: Any, call: str) -> list[Any]:
         raise DataError(f"{name} = {_shown(items)}: expected a list of items; type {call.format(f'[{_shown(items)}]')}")
     if _is_table(items) or items is None:
         raise DataError(f"{name}: expected a list of items, not a {type(items).__name__}; type {call.format('[…]')}")
-    return _as_list(items)
+    listed = _as_list(items)
+    if (nested := _nested(listed)) is not None:
+        raise DataError(
+            f"{name}: the item {_shown(nested)} is a {type(nested).__name__}; expected an id, text or a number"
+        )
+    return listed
+
+
+def checked_item(item: Any, call: str) -> Any:
+    """Return `item`, one id. Raises `DataError`, with the right `call`, for a list of items."""
+    if is_one_value(item):
+        return item
+    raise DataError(f"item = {_shown(item)}: expected one item, not a {type(item).__name__}; type {call}")
+
+
+def _nested(items: Iterable[Any]) -> Any:
+    """Return the first of `items` that is a list or a mapping, None if there is none."""
+    return next((item for item in items if isinstance(item, list | tuple | dict | set | np.ndarray)), None)
 
 
 def checked_histories(histories: Any, function: str) -> Sequence[History]:
@@ -81,6 +113,8 @@ def _checked_history(history: Any, histories: Any, function: str) -> History:
         )
     if items is None or isinstance(items, set | frozenset) or _is_table(items):
         raise DataError(f"a history is a {type(items).__name__}: expected a list of items, the oldest first")
+    if (nested := _nested(items)) is not None:
+        raise DataError(f"an item of a history is {_shown(nested)}: expected an id, text or a number")
     if isinstance(history, TimedHistory):
         return history if isinstance(items, list | tuple) else history._replace(items=_as_list(items))
     return items if isinstance(items, list | tuple) else _as_list(items)

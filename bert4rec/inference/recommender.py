@@ -13,7 +13,15 @@ from bert4rec.config.kinds import KINDS, POPULARITY, RECENT_POPULARITY
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.evaluation.batches import chunks
 from bert4rec.evaluation.top_k import excluder, log_shares, top_k
-from bert4rec.inference.arguments import UnknownItems, checked_histories, checked_items, checked_k
+from bert4rec.inference.arguments import (
+    UnknownItems,
+    checked_choice,
+    checked_histories,
+    checked_item,
+    checked_items,
+    checked_k,
+    checked_rules,
+)
 from bert4rec.inference.histories import Histories, History, ItemIds, KnownHistory, UserHistories, items_of
 from bert4rec.inference.network import ItemVectors, Network
 from bert4rec.inference.rules import Rules, is_within, make_rules
@@ -125,9 +133,10 @@ class Recommender:
         allow: Collection[Any] | None = None, deny: Collection[Any] = (), rules: Rules = NO_RULES,
     ) -> Iterator[list[Recommendations]]:  # fmt: skip
         """Yield the recommendations for each part, like `recommend`, and warn at the end, not of empty lists."""
-        k = checked_k(k)
+        k, rules = checked_k(k), checked_rules(rules)
         self.require_histories()
-        leave_out = self.leaves_out_seen if leave_out_seen is None else leave_out_seen
+        is_left_out = checked_choice("leave_out_seen", leave_out_seen)
+        leave_out = self.leaves_out_seen if is_left_out is None else is_left_out
         hidden_items, unknown = self._hidden(allow, deny, rules), UnknownItems()
         popular = cache(partial(self._most_popular, k, hidden_items, rules))
         shown = _Shown.of(self.network.item_vectors, hidden_items, rules)
@@ -155,6 +164,7 @@ class Recommender:
         Raises `DataError` for an item that the model does not know.
         """
         k, items = checked_k(k), checked_items("items", items, "model.similar({})")
+        rules = checked_rules(rules)
         indices = self.ids.indices(items)
         if unknown := [item for item, index in zip(items, indices, strict=True) if index == NO_ITEM]:
             raise DataError(f"{unknown[0]}: the model does not know this item; expected: an id as in the interactions")
@@ -174,7 +184,7 @@ class Recommender:
         that the model knows is left out. Raises `DataError` for an unknown item, and without users.
         """
         k, network = checked_k(k), self.require_histories()
-        (index,) = self.ids.indices([item]).tolist()
+        (index,) = self.ids.indices([checked_item(item, "model.users_for(item)")]).tolist()
         if index == NO_ITEM:
             raise DataError(f"{item}: the model does not know this item; expected: an id as in the interactions")
         best, unknown = list[UserScore](), UnknownItems()

@@ -28,8 +28,11 @@ def make_rules(
     Of items without a value in that column, any number may be recommended. Raises `SettingsError` for a condition or a
     column that cannot be used.
     """
-    if at_most is not None and at_most < 1:
-        raise SettingsError(f"at_most = {at_most}: must be at least 1")
+    for name, text in (("where", where), ("per", per)):
+        if not isinstance(text, str | None):
+            raise SettingsError(f"{name} = {text!r}: must be text")
+    if at_most is not None and (isinstance(at_most, bool) or not isinstance(at_most, int) or at_most < 1):
+        raise SettingsError(f"at_most = {at_most!r}: must be a whole number, at least 1")
     if (at_most is None) != (per is None):
         name, value = ("per", per) if at_most is None else ("at_most", at_most)
         raise SettingsError(f"{name} = {value}: needs both at_most and per, as in --at-most=2 --per=category")

@@ -86,7 +86,13 @@ def read_item_list(
     if kind == "text" and (not lines or known[0]):
         return lines, ""
     columns = [*TableFile(path, kind).columns]
+    if not columns:
+        raise DataError(
+            f'{path}: has no objects with a column, such as {{"item": 7}}; or write one item a line as text'
+        )
     column = next((name for name in (item_column, "item") if name in columns), "")
+    if kind == "text" and not column and len(columns) > 1 and any(places := [*is_known(columns)]):
+        return _first_line_is_a_row(path, columns, places)
     if len(columns) == 1 and kind == "text":
         return (lines[1:], columns[0]) if column or name_words(columns[0]) & ITEMS else (lines, "")
     if not column and any(known):
@@ -99,6 +105,23 @@ def read_item_list(
         )
     column = column or likely[0]
     return read_table(path, setting=setting, item_column=column)[column].drop_nulls().to_list(), column
+
+
+def _first_line_is_a_row(path: Path, fields: Sequence[str], are_known: Sequence[bool]) -> tuple[list[Any], str]:
+    """Return the items of a table without a header, whose first line has the `fields`, and the number of their column.
+
+    Raises `DataError` if several fields are items, and for a line that cannot be read.
+    """
+    known = [number for number, is_item in enumerate(are_known, 1) if is_item]
+    if len(known) > 1:
+        named = ", ".join(fields[number - 1] for number in known)
+        raise DataError(f"{path}: its first line has several items: {named}; write one item a line")
+    bad, column = BadRows(), str(known[0])
+    table = TableFile(path, "text", has_header=False)
+    parts = [rows for rows, _ in table.rows({"item": column}, bad, block_bytes=BLOCK_BYTES, only_first=False)]
+    if bad.total:
+        raise DataError(f"{bad.shown[0]}; correct the line")
+    return [item for rows in parts for item in rows["item"].drop_nulls().to_list()], column
 
 
 def _listed(path: Path) -> list[str]:

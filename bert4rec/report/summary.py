@@ -88,7 +88,8 @@ def advice(report: Report) -> str:
     if protocol and report["test"][protocol].get(METRIC, 0.0) >= ALL_FOUND:
         return ""
     is_old = training.get("best_epoch", 0) < (1 - LAST_PART) * training.get("epochs", 0)
-    has_ended = training.get("stopped_by") == "patience" or (is_old and training["steps"] >= MANY_STEPS)
+    is_falling = any(warning.get("name") == "validation_falling" for warning in report.get("warnings", []))
+    has_ended = training.get("stopped_by") == "patience" or is_falling or (is_old and training["steps"] >= MANY_STEPS)
     return "other" if has_ended else "longer"
 
 
@@ -159,7 +160,8 @@ def checks(report: Report, validations: Sequence[Report], *, n_evaluated: int = 
     training = report["training"]
     if not kind_of(report).is_trained:
         return []
-    results = [*_curve_checks(validations, training), *_baseline_checks(report)]
+    results = [*_curve_checks(validations, training)]
+    results += _baseline_checks({**report, "warnings": warnings(results)})
     if training.get("epochs"):
         results += _training_checks(report, validations, n_evaluated)
     return results

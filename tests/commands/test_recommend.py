@@ -237,3 +237,13 @@ def test_the_file_that_was_prepared_is_a_file_of_histories(
     assert lists(f"--histories={tmp_path / 'x.csv'}") == expected
     named = ["--data.user_column=buyer", "--data.item_column=sku", "--data.time_column=day"]
     assert lists(f"--histories={tmp_path / 'y.csv'}", *named) == expected
+
+
+def test_a_file_that_is_read_is_never_replaced(tmp_path: Path, capsys: Capture) -> None:
+    for option in ("histories", "allow", "deny"):
+        path = tmp_path / f"{option}.csv"
+        path.write_text("user,item\n1,2\n")
+        history = [] if option == "histories" else ["--items=1"]
+        assert main(["recommend", "anywhere", *history, f"--{option}={path}", f"--output={path}"]) == 2
+        assert f"--output={path}: is the file of --{option}" in capsys.readouterr().err
+        assert path.read_text() == "user,item\n1,2\n"

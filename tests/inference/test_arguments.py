@@ -47,6 +47,9 @@ FRAME = pl.DataFrame({"user": [1], "item": ["a"]})
         (lambda model: model.recommend([["a"]], allow=""), "type allow=['']"),
         (lambda model: model.recommend([["a"]], deny=np.int64(5)), "type deny=[5]"),
         (lambda model: model.recommend([["a"]], deny=FRAME), "not a DataFrame"),
+        (lambda model: model.recommend([["a"]], deny=[["b"]]), "expected an id"),
+        (lambda model: model.recommend([[["a"]]]), "expected an id"),
+        (lambda model: model.users_for(["a"]), "type model.users_for(item)"),
     ],
 )
 def test_one_value_where_a_list_belongs_is_refused_with_the_right_call(call: Call, advice: str) -> None:
@@ -61,6 +64,19 @@ def test_a_number_that_is_not_whole_is_refused(k: Any) -> None:
     for call in (by_hand().recommend, by_hand().similar):
         with one_line("k = ", error=SettingsError):
             call([["a"]] if call.__name__ == "recommend" else ["a"], k)
+
+
+@pytest.mark.parametrize("call", [
+    lambda model: model.recommend([["a"]], leave_out_seen="keep"),
+    lambda model: model.recommend([["a"]], rules="price < 5"),
+    lambda model: model.similar(["a"], rules="price < 5"),
+    lambda model: model.rules(at_most="1", per="title"),
+    lambda model: model.rules(at_most=1, per=5),
+    lambda model: model.rules(where=5),
+])  # fmt: skip
+def test_choices_and_rules_of_another_type_are_one_line(call: Call) -> None:
+    with one_line("", error=SettingsError):
+        call(by_hand())
 
 
 def test_lists_of_every_kind_and_whole_numbers_of_every_kind_are_taken() -> None:

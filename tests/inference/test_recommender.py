@@ -71,11 +71,11 @@ def test_less_than_one_item_is_refused() -> None:
 
 
 def test_what_is_no_id_is_skipped_like_an_unknown_item(capsys: pytest.CaptureFixture[str]) -> None:
-    found = by_hand().recommend([[{"id": 7}, "a", ["b"]]], 1, deny=["z", "d"])
+    found = by_hand().recommend([[None, "a", 7.5]], 1, deny=["z", "d"])
     assert items(found) == [["b"]]
     first, second = capsys.readouterr().out.splitlines()
     assert (first.startswith("warning: 1 of 2 items"), first.endswith(" z")) == (True, True)
-    assert (second.startswith("warning: 2 of 3 items"), second.endswith(" {'id': 7}, ['b']")) == (True, True)
+    assert (second.startswith("warning: 2 of 3 items"), second.endswith(" None, 7.5")) == (True, True)
 
 
 def test_allowed_and_denied_items() -> None:

@@ -63,6 +63,7 @@ def test_what_to_do(found: dict[str, Any], kind: str, words: list[str]) -> None:
         (0.3, {"stopped_by": "n_epochs", "epochs": 40, "best_epoch": 9, "steps": 9_000}, "other"),
         (0.3, {"stopped_by": "max_minutes", "epochs": 40, "best_epoch": 38, "steps": 9_000}, "longer"),
         (0.3, {"stopped_by": "patience", "epochs": 40, "best_epoch": 30, "steps": 900}, "other"),
+        (0.3, {"stopped_by": "max_minutes", "epochs": 20, "best_epoch": 6, "steps": 400, "falls": True}, "other"),
         (1.0, {"stopped_by": "n_epochs", "epochs": 40, "best_epoch": 40, "steps": 900}, ""),
     ],
 )
@@ -70,7 +71,8 @@ def test_what_to_do(found: dict[str, Any], kind: str, words: list[str]) -> None:
 def test_longer_training_is_advised_only_where_it_may_help(
     hits: float, training: dict[str, Any], helps: str, interval: tuple[float, float]
 ) -> None:
-    found = report(interval) | {"training": training, "kind": "sasrec"}
+    falling = [{"name": "validation_falling", "text": ""}] if training.get("falls") else []
+    found = report(interval) | {"training": training, "kind": "sasrec", "warnings": falling}
     found["test"]["full"]["HR@10"] = hits
     text = verdict(found).text
     assert advice(found) == helps

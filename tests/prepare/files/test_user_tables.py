@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert4rec.commands.recommend import as_table, split_items
-from bert4rec.inference.recommender import Recommendation
 from bert4rec.prepare.first_look import first_look
 from bert4rec.prepare.sources import read_titles
 from bert4rec.prepare.user_tables import read_item_list
@@ -48,6 +47,8 @@ LISTS = {
     "quoted header": csv_text([["item"], *([item] for item in ITEMS)], quoting=csv.QUOTE_ALL),
     "table": csv_text([["why", "item"], *(("old", item) for item in ITEMS)]),
     "semicolons": csv_text([["sku", "why"], *((item, "x;y") for item in ITEMS)], delimiter=";"),
+    "no header": csv_text([[item, "recalled"] for item in ITEMS]),
+    "no header, second": csv_text([["x;y", item] for item in ITEMS], delimiter=";"),
     "json": "".join(json.dumps({"why": "old", "item": item}) + "\n" for item in ITEMS),
 }  # fmt: skip
 
@@ -133,6 +134,9 @@ def test_what_is_shown_has_no_control_character(text: str) -> None:
 
 
 def test_ids_titles_and_names_are_shown_without_control_characters(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from bert4rec.inference.recommender import Recommendation
+
     found = [Recommendation("a\x1b[2J", "two\r\nlines\u202e", 1.0), Recommendation("b", "", 0.5)]
     assert as_table(found) == "   1  a\\x1b[2J    1.0000  two\\r\\nlines\\u202e\n   2  b           0.5000"
     (tmp_path / "t.csv").write_text("user,item,who\nu\x07,i\x9b31m,x\n")
@@ -147,3 +151,14 @@ def test_a_decimal_comma_is_named_where_a_row_has_one_field_too_many(tmp_path: P
     found = opened("table", path=str(path), user_column="user", item_column="item")
     assert sum(len(rows) for rows, _ in found) == 1
     assert ['"3,50"' in line for line in found.bad.shown] == [True, False]
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("several items on a line.csv", "Plain,a;b|c d,1\n"), ("values.jsonl", '"Plain"\n7\n'),
+    ("lists.jsonl", '["Plain"]\n'), ("nothing.jsonl", "{}\n"),
+])  # fmt: skip
+def test_a_list_that_names_no_items_is_one_line(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with one_line(f"{path}: "):
+        listed(path)

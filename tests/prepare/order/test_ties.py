@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import preprocessing
-from bert4rec.commands.history_files import read_histories
 from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.dataset.check import check_dataset
 from bert4rec.dataset.reader import open_dataset
@@ -110,6 +109,9 @@ def test_a_file_of_histories_is_sorted_as_a_preparation(tmp_path: Path) -> None:
     data = Data(source="table", user_column="user", item_column="item", time_column="time", order_column="line")
     expected = [f"i{of}" for first in (0, 4, 8) for of in reversed(range(first, first + 4))]
     path = str(tmp_path / "log.csv")
+    pytest.importorskip("torch")
+    from bert4rec.commands.history_files import read_histories
+
     found = read_histories(path, lambda path: open_histories(path, data, Preprocessing(), is_named=False))
     assert [*found] == [[("a", expected)]]
 
