@@ -177,7 +177,8 @@ def likely_times(first: pl.DataFrame, free: Sequence[str], found: Mapping[str, s
     for name in times[1:]:
         best = times[0]
         is_as_fine = ranks[name] == ranks[best] in MOMENTS and n_values[name] >= AS_FINE * n_values[best]
-        if is_as_fine and best not in offsets and _is_before(first[name], first[best]):
+        is_longer = name_words(best) < name_words(name)  # as client_event_time beside event_time
+        if is_as_fine and not is_longer and best not in offsets and _is_before(first[name], first[best]):
             times.remove(name)
             times.insert(0, name)
     return times

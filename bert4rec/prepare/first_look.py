@@ -101,8 +101,8 @@ def _order_warnings(interactions: Interactions) -> Iterator[str]:
         yield f"no time is used: {names} may not be that of an event; if it is: {times}; if there is none: --time="
     elif reasons := [*_unread_times(interactions)]:
         yield (
-            f"{'; '.join([*reasons, *_coarse_times(interactions)])}; the order of the rows in the file is used: write it "
-            f"as 2024-03-19T10:27:00, name its form with {option_of(EXAMPLE)}, or name another column with "
+            f"{'; '.join([*reasons, *_coarse_times(interactions)])}; the order of the rows in the file is used: write "
+            f"it as 2024-03-19T10:27:00, name its form with {option_of(EXAMPLE)}, or name another column with "
             f"--time=…{advice}"
         )
     elif reasons := [*_coarse_times(interactions)]:

@@ -257,6 +257,8 @@ def test_a_date_in_several_columns_is_said_and_its_day_is_not_the_time(names: tu
         ("user:user, item:item, refund_date:iso, order_date:date", "order_date"),
         ("user:user, item:item, offline_timestamp:unix, ts:iso", "ts"),
         ("user:user, item:item, previous_visit:iso, visited_at:iso", "visited_at"),
+        ("user:user, item:item, event_time:later, client_event_time:iso", "event_time"),
+        ("user:user, item:item, dropoff_time:later, pickup_time:unix", "pickup_time"),
     ],
 )
 def test_the_time_of_the_event_comes_before_later_ones(header: str, time: str) -> None:
