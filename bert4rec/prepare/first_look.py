@@ -177,6 +177,8 @@ def _time_warnings(interactions: Interactions, rows: pl.DataFrame) -> Iterator[s
     doubt = "" if unit == "auto" else f', or data.time_format = "{unit}" wrong'
     fitting = [form for form in SHORT if fits(_n_likely(form, raw), len(without_missing(raw)))]
     options = f"; dates fit {' or '.join(map(option_of, fitting))}" if fitting else ""
+    reason = why_coarse(raw.rename("month"))
+    options = f"; {reason}" if "no day" in reason else options
     yield (
         f"{n_early:,} of the first {len(times):,} times lie in 1970 ({first}): is {column} really a "
         f"time{doubt}? (a running number also gives the order{options})"

@@ -332,6 +332,8 @@ def test_the_first_day_of_1970_among_later_times_is_a_missing_one(start: str, pr
 def test_six_digits_in_a_column_of_dates_are_doubted_with_the_forms_that_fit(prepare: Prepare) -> None:
     _, printed, _ = prepare([f"2601{1 + k:02}" for k in range(24)])
     assert "--data.time_format=%y%m%d" in printed
+    _, printed, _ = prepare([f"2026{1 + k % 12:02}" for k in range(24)], folder="months")
+    assert "2026-01-01" in printed
     _, printed, metadata = prepare([10126 + 10000 * k for k in range(24)], "--data.time_format=%d%m%y", folder="d")
     assert metadata["time_span"] == [midnight(2026, 1, 1), midnight(2026, 1, 24)]
 
