@@ -100,17 +100,17 @@ class Times:
     def seconds(self, column: pl.Series) -> pl.Series:
         """Return whole seconds, rounded down; null for no time, a time before 1970, or a number in an unusual unit.
 
-        If most times are from 1995 to 2038, one of the first day of 1970 is none.
+        If most times are from 1995 to 2038, the begin of 1970, in UTC or any zone, is none.
         """
         seconds = self._seconds(column)
         if self._has_moments is None and len(later := seconds.filter(seconds >= DAY)):
             is_most = 2 * len(later) > seconds.count()
             self._has_moments = is_most and fits(int(later.is_between(SINCE, UNTIL).sum()), len(later))
-        return seconds.set(seconds < DAY, None) if self._has_moments else seconds
+        return seconds.set(_is_start(seconds), None) if self._has_moments else seconds
 
     def mean_none(self, column: pl.Series) -> pl.Series:
-        """Return which values, such as 0, lie in the first day of 1970: programs write it for a missing time."""
-        return (self._seconds(column) < DAY).fill_null(value=False) & bool(self._has_moments)
+        """Return which values, such as 0, are the begin of 1970: programs write it for a missing time."""
+        return _is_start(self._seconds(column)).fill_null(value=False) & bool(self._has_moments)
 
     def _seconds(self, column: pl.Series) -> pl.Series:
         if column.dtype.is_temporal():
@@ -359,6 +359,11 @@ def _unit_of_moment(value: object) -> str | None:
     except (TypeError, ValueError):
         return None
     return next((unit for unit, ticks in PER_SECOND.items() if SINCE * ticks <= number < UNTIL * ticks), None)
+
+
+def _is_start(seconds: pl.Series) -> pl.Series:
+    """Return which `seconds` are the begin of 1970, in UTC or as the clock shows it in another zone."""
+    return (seconds < DAY) & (seconds % 3600 == 0)
 
 
 def _without_larger_units(seconds: pl.Series, ticks: int) -> pl.Series:

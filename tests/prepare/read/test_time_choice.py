@@ -18,7 +18,7 @@ import preprocessing
 from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.prepare.sources import open_histories
 from bert4rec.prepare.time_choice import choose_times
-from bert4rec.prepare.times import FORMS
+from bert4rec.prepare.times import FORMS, Times
 from bert4rec.runtime.errors import DataError
 
 PATH = Path("log.csv")
@@ -300,11 +300,17 @@ def test_a_price_as_the_item_is_doubted(prepare: Prepare) -> None:
         (["20260105080000123"], [EIGHT]), ([20260105080000123], [EIGHT]), (["20260105080000.123"], [EIGHT]),
         ([2026010508, 2026010509], [EIGHT, EIGHT + 3600]), (["05-JAN-26 08.00.00.000000 AM"], [EIGHT]),
         (["[05/Jan/2026:08:00:00 +0000]"], [EIGHT]), (["2026-01-05T09:00:00+01:00[Europe/Berlin]"], [EIGHT]),
-        ([*[EIGHT] * 9, 0], [*[EIGHT] * 9, None]), ([0, 1, 2], [0, 1, 2]), ([0, 100_000], [0, 100_000]),
+        ([*[EIGHT] * 9, 0], [*[EIGHT] * 9, None]), ([0, 1, 2], [0, 1, 2]), ([*[EIGHT] * 9, 7], [*[EIGHT] * 9, 7]),
+        ([*["2026-01-05 08:00:00"] * 9, "1970-01-01 01:00:00"], [*[EIGHT] * 9, None]),
+        ([0, 100_000], [0, 100_000]),
     ],
 )  # fmt: skip
 def test_dates_that_programs_write(values: list[Any], seconds: list[int | None]) -> None:
     assert choose(values)[1] == seconds
+
+
+def test_a_form_that_is_named_may_end_with_hours() -> None:
+    assert Times("%d.%m.%Y %H").seconds(pl.Series(["05.01.2026 08"])).to_list() == [EIGHT]
 
 
 def test_milliseconds_after_fourteen_digits_are_kept_for_the_order() -> None:
@@ -320,7 +326,7 @@ def test_digits_in_which_day_and_month_could_be_either_are_asked_about() -> None
 
 
 @pytest.mark.parametrize("start", ["0", "1970-01-01", "1970-01-01 00:00:00"])
-def test_the_first_day_of_1970_among_later_times_is_a_missing_one(start: str, prepare: Prepare) -> None:
+def test_the_begin_of_1970_among_later_times_is_a_missing_one(start: str, prepare: Prepare) -> None:
     days = [datetime(2026, 1, 5, tzinfo=UTC) + timedelta(days=k % 400) for k in range(1600)]
     times = [f"{day.timestamp():.0f}" if start == "0" else day.strftime("%Y-%m-%d %H:%M:%S") for day in days]
     times[7] = start
