@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from bert4rec.prepare.column_words import TIMES, name_words
+from bert4rec.prepare.column_words import NEVER, TIMES, name_words
 from bert4rec.prepare.columns import looks_like_time
 from bert4rec.prepare.text_rows import OTHER
 from bert4rec.prepare.text_values import MISSING, shown
@@ -206,6 +206,8 @@ def _reason(first: FirstRows, key: str, values: pl.Series, of_items: Evidence, t
     if of_items.n_values == 1:
         return f"the same in all rows{f': {shown(values[0])}' if len(values) else ''}"
     if len(values) and looks_like_time(values.rename("")):
+        if name_words(name) & NEVER:
+            return "looks like a time, but by its name not that of an event"
         return f"looks like a time; the rows are in the order of {times or 'the file'}; --time={name} takes it"
     is_new_for_items = of_items.varies or not of_items.n_groups
     if is_new_for_items and n_rows >= CLEARLY_FROM and values.n_unique() >= NEARLY_UNIQUE * n_rows:

@@ -91,7 +91,8 @@ def other_times(first: pl.DataFrame, columns: Mapping[str, str]) -> list[str]:
     free = [name for name in first.columns if name not in fields.values()]
     if not time:
         return [name for name in free if is_moment(first[name]) and not name_words(name) & IDENTIFIERS]
-    return [name for name in likely_times(first, free, fields) if name != time and not name_words(name) & ENDS]
+    likely = [name for name in likely_times(first, free, fields) if first[name].n_unique() > 1]
+    return [name for name in likely if name != time and not name_words(name) & ENDS]
 
 
 def columns_by_position(first: pl.DataFrame, named: Mapping[str, str], path: str) -> dict[str, str]:

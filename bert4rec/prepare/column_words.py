@@ -83,7 +83,8 @@ STARTS = _words("""
 ENDS = _words("""
     end ended finish finished stop stopped closed completed paid shipped delivered delivery sent received
     arrival collector derived server due cancelled refunded returned processed approved estimated shipping
-    logout seen login carrier limit lieferdatum zahlungsdatum
+    logout seen login carrier limit lieferdatum zahlungsdatum refund packed fulfilled fulfillment posted posting
+    valued value valuta wertstellung prev previous last offline payment dispatched dispatch dropoff canceled expected
 """)  # of several times, the later ones
 NEVER = _words("""
     load loaded insert inserted update updated modified modify modification edit edited changed change sync

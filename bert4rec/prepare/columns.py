@@ -11,7 +11,6 @@ from pathlib import Path
 import polars as pl
 
 from bert4rec.dataset.format import NO_EVENT
-from bert4rec.dataset.ids import canonical
 from bert4rec.prepare.column_words import ITEMS, SESSIONS, TIMES, USERS, WORDS, name_words
 from bert4rec.prepare.ids import canonical_ids, numbers_or_text
 from bert4rec.prepare.order_values import order_values
@@ -141,18 +140,21 @@ class Fields:
             name = row["bad field"]
             bad.show(path, unit, row[LINE], self._problem(name, row[name], raw[name]))
         missing = pl.coalesce(
-            pl.when(pl.col("bad field") == name).then(_is_missing(name, bad_rows[name])) for name in frame.columns
+            pl.when(pl.col("bad field") == name).then(self._is_missing(name, bad_rows[name])) for name in frame.columns
         )
         for name, is_missing, n in (
             bad_rows.group_by("bad field", missing.alias("missing")).len().sort(pl.all()).iter_rows()
         ):
             bad.add(f"{name} {'is missing' if is_missing else KINDS.get(name, 'is not a whole number')}", n)
 
+    def _is_missing(self, name: str, column: pl.Series) -> pl.Series:
+        is_missing = _is_missing(name, column)
+        return is_missing | self.times.mean_none(column) if name == "time" else is_missing
+
     def _problem(self, name: str, value: object, column: pl.Series) -> str:
         if value in (None, "") or (name in IDS and value != value):
             return f"{self.names[name]} is missing"
-        is_missing = canonical(str(value)) is None if name in IDS else str(value).strip().lower() in NO_VALUE
-        if is_missing:
+        if self._is_missing(name, pl.Series([value], dtype=column.dtype)).item():
             expected = f"means a missing {'id' if name in IDS else name}; write it, or drop the row"
         elif name == "time":
             expected = self.times.expected_value(value, column)

@@ -8,19 +8,32 @@ from typing import Any
 import polars as pl
 
 from bert4rec.prepare.attributes import ItemValues
-from bert4rec.prepare.column_times import is_duration
+from bert4rec.prepare.column_times import date_parts, is_duration, is_of_item, is_time_of_day, why_coarse
 from bert4rec.prepare.column_words import ITEMS, USERS, are_columns_swapped, name_words
 from bert4rec.prepare.columns import is_named_like_time, looks_like_time, why_no_time
 from bert4rec.prepare.sources import Interactions
 from bert4rec.prepare.survey import columns_that_order
 from bert4rec.prepare.tables import FIRST_ROWS
-from bert4rec.prepare.times import EXAMPLE, MOST, YEAR, moment, option_of
+from bert4rec.prepare.times import (
+    EXAMPLE,
+    MOST,
+    SHORT,
+    SINCE,
+    UNTIL,
+    YEAR,
+    Times,
+    fits,
+    moment,
+    option_of,
+    without_missing,
+)
 from bert4rec.runtime.console import visible
 from bert4rec.runtime.errors import pluralize
 
 SHOWN = ("user", "item", "time", "rating", "event", "title")
 SHOWN_ROWS = 3
 PRICES = {"price", "amount", "revenue", "value", "cost", "total", "discount"}
+EXACT_FLOAT32 = 2**24  # from which on Float32 does not hold all whole numbers
 WIDTH = 40  # characters of a value that are shown
 
 
@@ -59,7 +72,10 @@ def order_options(interactions: Interactions) -> list[str]:
         return []
     first = interactions.first_of(fields | {name: name for name in others})
     rows = first.select(pl.col(name).alias(name.partition(" ")[0]) for name in fields)
-    columns = columns_that_order(rows, first.select(others))
+    if "time" not in named:  # an order by the clock, or by the day of a month, is wrong across days
+        parts = date_parts(first)
+        others = [name for name in others if name not in parts and not is_time_of_day(first[name])]
+    columns = columns_that_order(rows, first.select(others)) if others else []
     options = {name: "order" if "time" in named or not looks_like_time(first[name]) else "time" for name in columns}
     return [shlex.quote(f"--{option}={name}") for name, option in options.items()]
 
@@ -79,28 +95,59 @@ def _order_warnings(interactions: Interactions) -> Iterator[str]:
             yield f"many of the first rows have the user and time of the row before, and keep the file's order{advice}"
         if interactions.order["by"] == "time" and others:
             yield f"the times are those of {interactions.columns['time']}; {names} may be times, too: {times}"
+    elif parts := [*_split_dates(interactions)]:
+        yield from parts
     elif others:
         yield f"no time is used: {names} may not be that of an event; if it is: {times}; if there is none: --time="
     elif reasons := [*_unread_times(interactions)]:
         yield (
-            f"{'; '.join(reasons)}; the order of the rows in the file is used: write it as 2024-03-19T10:27:00, name "
-            f"its form with {option_of(EXAMPLE)}, or name another column with --time=…{advice}"
+            f"{'; '.join([*reasons, *_coarse_times(interactions)])}; the order of the rows in the file is used: write "
+            f"it as 2024-03-19T10:27:00, name its form with {option_of(EXAMPLE)}, or name another column with "
+            f"--time=…{advice}"
         )
+    elif reasons := [*_coarse_times(interactions)]:
+        yield f"{'; '.join(reasons)}; the order of the rows in the file is used{advice}"
     else:
         yield f"the rows have no times: the order of the rows in the file is used{advice}"
+
+
+def _free(interactions: Interactions) -> pl.DataFrame:
+    """Return the first rows of the columns that no field has."""
+    present, named = interactions.open(interactions.files[0]).columns, interactions.columns.values()
+    free = {name: name for name in present if present[name] and name not in named}
+    return interactions.first_of(free) if free else pl.DataFrame()
+
+
+def _split_dates(interactions: Interactions) -> Iterator[str]:
+    """Yield that the date is in several columns, if it is."""
+    free = _free(interactions)
+    if parts := date_parts(free):
+        year = "" if len(parts) > 2 else " with a year"
+        yield (
+            f"the date is in {len(parts)} columns, {', '.join(parts)}: join them into one column{year}, such as "
+            "2026-01-31; the order of the rows in the file is used"
+        )
 
 
 def _unread_times(interactions: Interactions) -> Iterator[str]:
     """Yield why each column that is named like a time, and that no field has, is not read as one."""
     present, named = interactions.open(interactions.files[0]).columns, interactions.columns.values()
-    likely = [name for name in present if is_named_like_time(name) and name not in named]
-    yield from (
-        f"{name} is not read as the time: it has lists, objects or bytes" for name in likely if not present[name]
-    )
-    plain = {name: name for name in likely if present[name]}
-    for column in interactions.first_of(plain) if plain else ():
-        if not looks_like_time(column) and (reason := why_no_time(column)):
+    nested = [name for name in present if not present[name] and is_named_like_time(name) and name not in named]
+    yield from (f"{name} is not read as the time: it has lists, objects or bytes" for name in nested)
+    for column in _free(interactions):
+        if is_named_like_time(column.name) and not looks_like_time(column) and (reason := why_no_time(column)):
             yield f"{column.name} is not read as the time: {reason}"
+
+
+def _coarse_times(interactions: Interactions) -> Iterator[str]:
+    """Yield why each column of months, weeks, years or hours, that no field has, is not read as the time."""
+    items = interactions.first_of({"item": interactions.columns["item"]})["item"].alias("\nitem")
+    for column in _free(interactions):
+        reason = "" if is_named_like_time(column.name) else why_coarse(column)
+        if reason and not is_of_item(pl.DataFrame([items, column]), column.name, items.name):
+            order = shlex.quote(f"--order={column.name}")
+            also = f", or put the rows in its order with {order}" if "no day" in reason else ""
+            yield f"{column.name} is not read as the time: {reason}{also}"
 
 
 def _name_warnings(interactions: Interactions) -> Iterator[str]:
@@ -115,16 +162,34 @@ def _name_warnings(interactions: Interactions) -> Iterator[str]:
 
 def _time_warnings(interactions: Interactions, rows: pl.DataFrame) -> Iterator[str]:
     times = rows["time"] if "time" in rows.columns else pl.Series([], dtype=pl.Int64)
+    if not len(times):
+        return
+    raw = interactions.first_of({"time": interactions.columns["time"]})["time"]
+    largest = float(raw.cast(pl.Float64).fill_nan(None).abs().max() or 0) if raw.dtype == pl.Float32 else 0  # type: ignore[arg-type]
+    if largest > EXACT_FLOAT32:
+        step = 2 ** (int(largest).bit_length() - 24)
+        yield (
+            f"{interactions.columns['time']} has type Float32, which keeps numbers such as {largest:.0f} only as "
+            f"multiples of {step}: times that are closer are equal; write it as Int64"
+        )
     n_early = int((times < YEAR).sum())
     if not n_early or n_early < MOST * len(times):
         return
     first = ", ".join(moment(time) for time in times.head(SHOWN_ROWS))
     column, unit = interactions.columns["time"], interactions.times.unit
     doubt = "" if unit == "auto" else f', or data.time_format = "{unit}" wrong'
+    fitting = [form for form in SHORT if fits(_n_likely(form, raw), len(without_missing(raw)))]
+    options = f"; dates fit {' or '.join(map(option_of, fitting))}" if fitting else ""
+    reason = why_coarse(raw.rename("month"))
+    options = f"; {reason}" if "no day" in reason else options
     yield (
         f"{n_early:,} of the first {len(times):,} times lie in 1970 ({first}): is {column} really a "
-        f"time{doubt}? (a running number also gives the order)"
+        f"time{doubt}? (a running number also gives the order{options})"
     )
+
+
+def _n_likely(form: str, raw: pl.Series) -> int:
+    return int(Times(form).seconds(raw).is_between(SINCE, UNTIL).sum())
 
 
 def _shown(rows: pl.DataFrame, columns: Mapping[str, str]) -> Iterator[str]:

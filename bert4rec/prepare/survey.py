@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 
 from bert4rec.dataset.findings import FEW
+from bert4rec.prepare.column_times import is_time_of_day
 from bert4rec.prepare.column_words import SESSIONS, TIMES, name_words
 from bert4rec.prepare.order_values import order_kind, order_values
 from bert4rec.prepare.ties import basket_key, is_tied, tie_key
@@ -23,6 +24,7 @@ SEQUENCES = {
     "sequence", "seq", "position", "pos", "order", "line", "step", "nr", "no", "num", "number", "rank", "index", "idx",
     "timeframe", "row", "clock", *TIMES,
 }  # fmt: skip
+SOME = 0.5  # share of the tied groups in which times of day differ, from which on these are offered
 MOST_EVENTS = 12  # distinct values of a column of events
 RECENT = 0.1  # last share of the time span: items that begin there are new, items that end before it are gone
 HEAVY, HEAVY_FROM = 20, 1000  # times the 95th percentile of the users' rows, and the least number of rows
@@ -186,8 +188,8 @@ def columns_that_order(rows: pl.DataFrame, others: pl.DataFrame) -> list[str]:
     """Return the columns of `others` that put the tied rows of a log in an order, the likeliest first.
 
     `rows`: `user`, `item` and, if known, times of the first rows, `others`: their other columns. A column must have
-    numbers or times of day that differ between the rows of a user and time, do not depend on the item alone, and are
-    named like a sequence or ascend in the file. Returns [] if few rows are tied.
+    numbers that differ between the rows of a user and time, or times of day some of which differ. These must not depend
+    on the item alone, and be named like a sequence or ascend in the file. Returns [] if few rows are tied.
     """
     keys = [name for name in ("user", "time") if name in rows.columns]
     groups = rows.select(group=pl.struct(keys).rank("dense"), item="item")
@@ -207,11 +209,14 @@ def _candidates(groups: pl.DataFrame, others: pl.DataFrame, tied: pl.Series) -> 
         if not len(table) or table["value"].count() < MOST * len(table):
             continue
         value = pl.col("value")
+        is_clock = is_time_of_day(column)
+        least = SOME if is_clock else MOST  # the rows of a basket have one time of day
         by_group = table.group_by("group").agg(
-            differ=value.n_unique() == pl.len(), ascend=(value.diff().drop_nulls() > 0).all()
+            differ=(value.n_unique() > 1) if is_clock else (value.n_unique() == pl.len()),
+            ascend=(value.diff().drop_nulls() > 0).all(),
         )
         of_items = table.group_by("item").agg(same=value.n_unique() == 1, n=pl.len()).filter(pl.col("n") > 1)
         is_of_item = len(of_items) and of_items["same"].mean() >= MOST  # type: ignore[operator]
-        is_likely = name_words(column.name) & SEQUENCES or by_group["ascend"].mean() >= MOST  # type: ignore[operator]
-        if is_likely and not is_of_item and by_group["differ"].mean() >= MOST:  # type: ignore[operator]
+        is_likely = is_clock or name_words(column.name) & SEQUENCES or by_group["ascend"].mean() >= MOST  # type: ignore[operator]
+        if is_likely and not is_of_item and by_group["differ"].mean() >= least:  # type: ignore[operator]
             yield column.name

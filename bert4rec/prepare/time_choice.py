@@ -43,7 +43,7 @@ def choose_times(first: pl.Series, values: Iterable[pl.Series], *, path: Path, u
         return Times(usual, note=f"{column} read as {usual}, as before")
     place = f'{path}: {column} "{known[0]}"'
     if fits(excel_days(known).count(), len(known)):
-        form, detail = _form_of_numbers(known, place)
+        form, detail = _form_of_numbers(known, values, place)
     elif fits(Times().seconds(known).count(), len(known)):
         return Times()
     elif not (form := form_of(known)):
@@ -57,11 +57,13 @@ def choose_times(first: pl.Series, values: Iterable[pl.Series], *, path: Path, u
     return Times(form, note=f"{column} read as {form}{detail}, which {share} rows fit")
 
 
-def _form_of_numbers(first: pl.Series, place: str) -> tuple[str, str]:
+def _form_of_numbers(first: pl.Series, values: Iterable[pl.Series], place: str) -> tuple[str, str]:
     """Return the format of numbers that are dates, and words about it; "" for numbers in seconds or parts of them."""
     form = form_of(first)
+    if form == "%Y%m%d%H":
+        return form, f", dates with an hour (if these are seconds: {option_of('s')})"
     if form in DIGITS:
-        return form, ""
+        return _form_of_text(first.cast(pl.String), values, form, place)
     days = excel_days(first).drop_nulls()
     likely = days.filter((days >= EXCEL_SINCE) & (days < EXCEL_UNTIL))
     if not fits(len(likely), len(first)):

@@ -39,13 +39,16 @@ CLOCKS = (
           for zone in ("", "Z", " UTC", " GMT", " %z")],
     *[f"{gap}{clock}{half}" for gap in (" ", ", ") for clock in ("%I:%M", "%I:%M:%S") for half in (" %p", "%p")],
 )  # fmt: skip
-DIGITS = ("%Y%m%d", "%Y%m%d%H%M%S", "%Y%m%d%H%M")  # forms of times that may be whole numbers
+DIGITS = ("%Y%m%d", "%Y%m%d%H%M%S", "%Y%m%d%H%M", "%Y%m%d%H", "%d%m%Y", "%m%d%Y")  # forms that may be whole numbers
+SHORT = ("%y%m%d", "%d%m%y", "%m%d%y")  # such forms that are offered, but not recognized: they may be counts
+PADDED = {"%d%m%Y": 8, "%m%d%Y": 8, **dict.fromkeys(SHORT, 6)}  # digits, the first of which a number lacks if it is 0
 FORMS = (  # forms of text that are recognized; fractions of a second and short names of months are read, too
     *[date + clock for date in DATES for clock in CLOCKS], *DIGITS[1:], "%d/%B/%Y:%H:%M:%S %z",
+    "[%d/%B/%Y:%H:%M:%S %z]", "%d-%B-%y %I.%M.%S.%f %p", "%d-%B-%y %H.%M.%S.%f",
     *[f"%A %B %d %H:%M:%S{zone} %Y" for zone in ("", " %z", " UTC", " GMT")], "%Y%m%dT%H%M%S", "%Y%m%dT%H%M%SZ",
     "%Y%m%dT%H%M%S %z", "%Y%m%d %H%M%S", "%Y%m%dT%H%M", "%Y%m%dT%H%MZ", "%H:%M %d.%m.%Y", "%H:%M:%S %d.%m.%Y",
 )  # fmt: skip
-FRACTION = r"(?::\d{1,2}|T\d{6})[.,](\d+)"  # of a second
+FRACTION = r"(?::\d{1,2}|T\d{6}|^\d{14})[.,](\d+)|^\d{17}$"  # of a second
 MOST = 0.9  # share of the first times that a form must read
 EXAMPLE = "%d/%m/%Y %H:%M"
 PROBE = datetime(2011, 12, 13, 14, 15, 16, tzinfo=UTC)
@@ -64,6 +67,7 @@ class Times:
     time_format: str = ""
     note: str = ""
     likely_unit: str = field(default="auto", init=False)
+    _has_moments: bool | None = field(default=None, init=False)  # which the first part with times decides
 
     def __post_init__(self) -> None:
         unit = unit_of_numbers(self.time_format)
@@ -94,7 +98,21 @@ class Times:
         return f"{of_first}; it has the form {form}: {ONE_FORM}" if form else of_first
 
     def seconds(self, column: pl.Series) -> pl.Series:
-        """Return whole seconds, rounded down; null for no time, a time before 1970, or a number in an unusual unit."""
+        """Return whole seconds, rounded down; null for no time, a time before 1970, or a number in an unusual unit.
+
+        If most times are from 1995 to 2038, the begin of 1970, in UTC or any zone, is none.
+        """
+        seconds = self._seconds(column)
+        if self._has_moments is None and len(later := seconds.filter(seconds >= DAY)):
+            is_most = 2 * len(later) > seconds.count()
+            self._has_moments = is_most and fits(int(later.is_between(SINCE, UNTIL).sum()), len(later))
+        return seconds.set(_is_start(seconds), None) if self._has_moments else seconds
+
+    def mean_none(self, column: pl.Series) -> pl.Series:
+        """Return which values, such as 0, are the begin of 1970: programs write it for a missing time."""
+        return _is_start(self._seconds(column)).fill_null(value=False) & bool(self._has_moments)
+
+    def _seconds(self, column: pl.Series) -> pl.Series:
         if column.dtype.is_temporal():
             seconds = column.dt.epoch("s")
         elif self.form:
@@ -110,9 +128,9 @@ class Times:
         ticks = PER_SECOND.get(self._used_unit, 1)
         if column.dtype.is_temporal():
             rest = column.dt.nanosecond() if column.dtype == pl.Datetime else None
-        elif self.unit == EXCEL or (self.form and column.dtype.is_numeric()):
+        elif self.unit == EXCEL or (self.form and column.dtype.is_float()):
             rest = None
-        elif column.dtype.is_numeric():
+        elif column.dtype.is_numeric() and not self.form:
             rest = _rest(column, ticks)
         else:
             text = stripped(column.cast(pl.String))
@@ -153,6 +171,12 @@ class Times:
         """Return `text` in the format as datetimes of a time `unit`, null for other text."""
         if ",%f" in self.form:
             text = text.str.replace(r",(\d)", ".${1}")
+        if self.form in PADDED:
+            text = text.str.zfill(PADDED[self.form])
+        if self.form == "%Y%m%d%H%M%S":
+            text = text.str.replace(r"^(\d{14})(\d{3})$", "${1}.${2}")
+        if self.form.endswith("%H"):
+            text = text + "00"
         times = text.str.to_datetime(self._pattern, strict=False, time_unit=unit)
         if times.null_count() == text.null_count() or "%S" not in self._pattern or "%.f" in self._pattern:
             return times
@@ -170,6 +194,8 @@ class Times:
         if self._used_unit == self.likely_unit:
             seconds = _without_larger_units(seconds, PER_SECOND.get(self.likely_unit, 1))
         if column.dtype == pl.String and seconds.null_count() > column.null_count():
+            if column.str.ends_with("]").any():  # 2024-03-19T10:27:00+01:00[Europe/Berlin]
+                column = column.str.replace(r"((?:Z|[-+]\d\d:?\d\d))\[[\w/+-]+\]$", "${1}")
             iso = pl.coalesce("seconds", *_iso_8601(pl.col("text")))
             seconds = pl.DataFrame({"text": column, "seconds": seconds}).select(iso).to_series()
         return seconds
@@ -217,7 +243,7 @@ def fits(n_read: int, n_values: int) -> bool:
 def as_text(column: pl.Series) -> pl.Series:
     """Return times as text; 20260101.0, as pandas writes numbers if one is missing, becomes "20260101"."""
     text = stripped(column.cast(pl.Int64, strict=False) if column.dtype.is_float() else column).cast(pl.String)
-    return text.str.replace(r"^(\d{8,14})\.0$", "${1}") if text.str.ends_with(".0").any() else text
+    return text.str.replace(r"^(\d{5,17})\.0$", "${1}") if text.str.ends_with(".0").any() else text
 
 
 def excel_days(column: pl.Series) -> pl.Series:
@@ -228,8 +254,14 @@ def excel_days(column: pl.Series) -> pl.Series:
 
 
 def _checked(form: str) -> str:
-    """Return `form` in Polars' syntax. Raise `DataError` if a date in that format is not read back as the same day."""
-    pattern, name = form.replace(".%f", "%.f").replace(",%f", "%.f"), f'data.time_format = "{form}"'
+    """Return `form` in Polars' syntax. Raise `DataError` if a date in that format is not read back as the same day.
+
+    A form that ends with hours gets minutes, which Polars needs.
+    """
+    pattern, name = (
+        re.sub("%H$", "%H%M", form.replace(".%f", "%.f").replace(",%f", "%.f")),
+        f'data.time_format = "{form}"',
+    )
     if "%Z" in pattern:
         raise DataError(f"{name}: names of time zones are not read; use %z for offsets, or write UTC instead of %Z")
     try:
@@ -262,7 +294,8 @@ def twin_of(form: str) -> str:
     >>> twin_of("%d/%m/%Y %H:%M"), twin_of("%m-%d-%y"), twin_of("%d.%m.%Y"), twin_of("%Y-%m-%d")
     ('%m/%d/%Y %H:%M', '%d-%m-%y', '%m.%d.%Y', '')
     """
-    for first, second in (("%d/%m/", "%m/%d/"), ("%d-%m-", "%m-%d-"), ("%d.%m.", "%m.%d.")):
+    twins = (("%d/%m/", "%m/%d/"), ("%d-%m-", "%m-%d-"), ("%d.%m.", "%m.%d."), ("%d%m%Y", "%m%d%Y"))
+    for first, second in twins:
         for old, new in ((first, second), (second, first)):
             if form.startswith(old):
                 return form.replace(old, new)
@@ -290,7 +323,7 @@ def _shape(text: str) -> str:
     >>> _shape("31 Dec 2020 10:27:00.5 -0700"), _shape("20201231T102700+01:00")
     ('0 A 0 0:0:0 +0', '0A0 +0')
     """
-    clock = r"(:\d\d|T\d{6})"
+    clock = r"(:\d\d|T\d{6}|^\d{14})"
     text = re.sub(rf"{clock}\.\d+", r"\1", " ".join(text.split()))
     text = re.sub(rf"{clock}((?:,\d+)?) ?[-+]\d\d(?::?\d\d)?(?![\d:])", r"\1\2 +0", text)
     return re.sub(r"[^\W\d_]+", "A", re.sub(r"\d+", "0", text))
@@ -326,6 +359,11 @@ def _unit_of_moment(value: object) -> str | None:
     except (TypeError, ValueError):
         return None
     return next((unit for unit, ticks in PER_SECOND.items() if SINCE * ticks <= number < UNTIL * ticks), None)
+
+
+def _is_start(seconds: pl.Series) -> pl.Series:
+    """Return which `seconds` are the begin of 1970, in UTC or as the clock shows it in another zone."""
+    return (seconds < DAY) & (seconds % 3600 == 0)
 
 
 def _without_larger_units(seconds: pl.Series, ticks: int) -> pl.Series:

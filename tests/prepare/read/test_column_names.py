@@ -231,3 +231,72 @@ def test_any_table_gives_columns_of_its_own_or_a_refusal(data: st.DataObject) ->
     assert set(found.values()) <= set(names)
     assert len({*found.values()}) == len(found)
     assert not {*other_times(log, found)} & {*found.values()}
+
+
+@pytest.mark.parametrize(
+    "names", [("year", "month", "day"), ("Jahr", "Monat", "Tag"), ("AÑO", "MES", "DIA"), ("order_month", "order_day")]
+)
+def test_a_date_in_several_columns_is_said_and_its_day_is_not_the_time(names: tuple[str, ...], capsys: Capture) -> None:
+    dates = [datetime.fromisoformat(day) for day in COLUMNS["date"]]
+    parts = [[f"{date:%Y}" for date in dates], [f"{date:%m}" for date in dates], [f"{date.day}" for date in dates]]
+    log = pl.DataFrame({"user": COLUMNS["user"], "item": COLUMNS["item"]})
+    log = log.with_columns(pl.Series(name, part) for name, part in zip(names, parts[-len(names) :], strict=True))
+    assert "time" not in infer_columns(log, AUTO, "log.csv")
+    log.write_csv("log.csv")
+    assert main(["prepare", "log.csv", *WORDS]) == 0
+    printed = capsys.readouterr().out
+    assert f"{', '.join(names)}: join them" in printed
+    assert "--order=" not in printed
+    assert "--time=" not in printed.partition("warning: the date is in")[2].splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("header", "time"),
+    [
+        ("user:user, item:item, fulfilled_at:later, created_at:iso", "created_at"),
+        ("user:user, item:item, refund_date:iso, order_date:date", "order_date"),
+        ("user:user, item:item, offline_timestamp:unix, ts:iso", "ts"),
+        ("user:user, item:item, previous_visit:iso, visited_at:iso", "visited_at"),
+        ("user:user, item:item, event_time:later, client_event_time:iso", "event_time"),
+        ("user:user, item:item, dropoff_time:later, pickup_time:unix", "pickup_time"),
+    ],
+)
+def test_the_time_of_the_event_comes_before_later_ones(header: str, time: str) -> None:
+    assert columns_of(header)["time"] == time
+
+
+def test_of_two_equally_named_times_the_earlier_is_taken_but_no_other_zone() -> None:
+    log = pl.DataFrame({"user": COLUMNS["user"], "item": COLUMNS["item"]})
+    seconds = pl.Series(COLUMNS["unix"]).cast(pl.Int64)
+    late, zone = seconds + pl.Series(range(600)) % 9 * 977, seconds - 5 * 3600
+    for other, taken in ((late, "b_time"), (zone, "a_time")):
+        base = {"a_time": other, "b_time": seconds} if other is late else {"a_time": seconds, "b_time": other}
+        found = infer_columns(log.with_columns(pl.Series(name, values) for name, values in base.items()), AUTO, "x")
+        assert found["time"] == taken
+    days = log.with_columns(
+        value_date=pl.from_epoch(seconds + 86_400).dt.date(), posting_date=pl.from_epoch(seconds).dt.date()
+    )
+    assert infer_columns(days, AUTO, "x")["time"] == "posting_date"
+
+
+def test_a_time_of_day_is_offered_as_the_order_only_beside_dates(capsys: Capture) -> None:
+    clocks = [datetime.fromisoformat(time) for time in COLUMNS["iso"]]
+    users = [f"u{row % 3}" for row in range(600)]
+    for name, values in (
+        ("BonZeit", [f"{clock:%H:%M}" for clock in clocks]),
+        ("hour", [clock.hour for clock in clocks]),
+    ):
+        log = pl.DataFrame({"user": users, "item": COLUMNS["item"], name: values, "date": COLUMNS["date"]})
+        for table, is_offered in ((log, True), (log.drop("date"), False)):
+            table.write_csv("log.csv")
+            assert main(["prepare", "log.csv", *WORDS, "--data.replace=true"]) == 0
+            assert (f"--order={name}" in capsys.readouterr().out) == is_offered
+
+
+def test_constant_dates_and_birthdays_are_not_offered_as_times(capsys: Capture) -> None:
+    log = pl.DataFrame({"user": COLUMNS["user"], "item": COLUMNS["item"], "ts": COLUMNS["unix"]})
+    birthdays = [f"1999-02-{1 + int(user) % 28:02}" for user in COLUMNS["user"]]
+    log.with_columns(pl.lit("2026-03-01").alias("date"), pl.Series("birthday", birthdays)).write_csv("log.csv")
+    assert main(["prepare", "log.csv", *WORDS]) == 0
+    printed = capsys.readouterr().out
+    assert "--time=" not in printed.replace("--user, --item, --time", "")

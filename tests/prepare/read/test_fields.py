@@ -303,7 +303,7 @@ def test_times_that_do_not_fit_are_told_the_form_that_fits(times: list[str], for
     assert (option.removeprefix("! ") in bad.shown[0]) == (option[0] != "!")
 
 
-@pytest.mark.parametrize("form", ["%Q", "%d/%m/%Y %H", "dd/mm/yyyy", "%H:%M", "%m/%Y", "%F %T %Z"])
+@pytest.mark.parametrize("form", ["%Q", "%d/%m/%Y %I", "dd/mm/yyyy", "%H:%M", "%m/%Y", "%F %T %Z"])
 def test_a_form_that_cannot_be_read_is_refused_at_once(form: str) -> None:
     with one_line(f'data.time_format = "{form}": '):
         Times(form)

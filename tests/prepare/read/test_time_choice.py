@@ -2,6 +2,7 @@
 
 import calendar
 import json
+import re
 import shlex
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -17,7 +18,7 @@ import preprocessing
 from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.prepare.sources import open_histories
 from bert4rec.prepare.time_choice import choose_times
-from bert4rec.prepare.times import FORMS
+from bert4rec.prepare.times import FORMS, Times
 from bert4rec.runtime.errors import DataError
 
 PATH = Path("log.csv")
@@ -116,7 +117,7 @@ def test_whole_numbers_that_may_be_days_are_asked_about_if_the_name_does_not_tel
     assert choose([146000, 146001], name="x")[0] == ""
 
 
-AMBIGUOUS = [form for form in FORMS if form[:2] in ("%d", "%m") and form[3:5] in ("%d", "%m")]
+AMBIGUOUS = [form for form in FORMS if re.match(r"%[dm](.?)%[dm]", form)]
 RECENT = st.datetimes(datetime(1996, 1, 1), datetime(2037, 1, 1), timezones=st.just(UTC))
 
 
@@ -289,3 +290,87 @@ def test_a_price_as_the_item_is_doubted(prepare: Prepare) -> None:
     status, printed, _ = prepare([k % 5 for k in range(24)], "--item=price", column="price")
     assert (status, "warning: is price really the item?" in printed) == (0, True)
     assert "really the item" not in prepare(times, folder="other")[1]
+
+
+@pytest.mark.parametrize(
+    ("values", "seconds"),
+    [
+        (["13012026", "01022026"], [DAY + 8 * 86_400, midnight(2026, 2, 1)]),
+        ([1132026, 2012026], [DAY + 8 * 86_400, midnight(2026, 2, 1)]),  # the month comes first
+        (["20260105080000123"], [EIGHT]), ([20260105080000123], [EIGHT]), (["20260105080000.123"], [EIGHT]),
+        ([2026010508, 2026010509], [EIGHT, EIGHT + 3600]), (["05-JAN-26 08.00.00.000000 AM"], [EIGHT]),
+        (["[05/Jan/2026:08:00:00 +0000]"], [EIGHT]), (["2026-01-05T09:00:00+01:00[Europe/Berlin]"], [EIGHT]),
+        ([*[EIGHT] * 9, 0], [*[EIGHT] * 9, None]), ([0, 1, 2], [0, 1, 2]), ([*[EIGHT] * 9, 7], [*[EIGHT] * 9, 7]),
+        ([*["2026-01-05 08:00:00"] * 9, "1970-01-01 01:00:00"], [*[EIGHT] * 9, None]),
+        ([0, 100_000], [0, 100_000]),
+    ],
+)  # fmt: skip
+def test_dates_that_programs_write(values: list[Any], seconds: list[int | None]) -> None:
+    assert choose(values)[1] == seconds
+
+
+def test_a_form_that_is_named_may_end_with_hours() -> None:
+    assert Times("%d.%m.%Y %H").seconds(pl.Series(["05.01.2026 08"])).to_list() == [EIGHT]
+
+
+def test_milliseconds_after_fourteen_digits_are_kept_for_the_order() -> None:
+    for column in (pl.Series("at", ["20260105080000123"]), pl.Series("at", [20260105080000123])):
+        fraction = choose_times(column, [column], path=PATH).fraction(column)
+        assert fraction is not None
+        assert fraction.to_list() == [123_000_000]
+
+
+def test_digits_in_which_day_and_month_could_be_either_are_asked_about() -> None:
+    with pytest.raises(DataError, match=r"%d%m%Y or .*%m%d%Y"):
+        choose(["01022026", "03042026"])
+
+
+@pytest.mark.parametrize("start", ["0", "1970-01-01", "1970-01-01 00:00:00"])
+def test_the_begin_of_1970_among_later_times_is_a_missing_one(start: str, prepare: Prepare) -> None:
+    days = [datetime(2026, 1, 5, tzinfo=UTC) + timedelta(days=k % 400) for k in range(1600)]
+    times = [f"{day.timestamp():.0f}" if start == "0" else day.strftime("%Y-%m-%d %H:%M:%S") for day in days]
+    times[7] = start
+    status, printed, metadata = prepare(times)
+    assert (status, metadata["bad_rows"], metadata["time_span"][0]) == (0, {"time is missing": 1}, DAY)
+    assert f'order_date "{start}": means a missing time' in printed
+
+
+def test_six_digits_in_a_column_of_dates_are_doubted_with_the_forms_that_fit(prepare: Prepare) -> None:
+    _, printed, _ = prepare([f"2601{1 + k:02}" for k in range(24)])
+    assert "--data.time_format=%y%m%d" in printed
+    _, printed, _ = prepare([f"2026{1 + k % 12:02}" for k in range(24)], folder="months")
+    assert "2026-01-01" in printed
+    _, printed, metadata = prepare([10126 + 10000 * k for k in range(24)], "--data.time_format=%d%m%y", folder="d")
+    assert metadata["time_span"] == [midnight(2026, 1, 1), midnight(2026, 1, 24)]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "told"),
+    [
+        ("month", ["2026-01", "2026-02"], "2026-01-01"), ("Monat", ["202601", "202602"], "2026-01-01"),
+        ("week", ["2026-W05", "2026-W06"], "2026-01-26"), ("year", ["2024", "2026"], "2024-01-01"),
+        ("month", ["3", "4"], '"3"'), ("hour", ["8", "9"], '"8"'),
+    ],
+)  # fmt: skip
+def test_months_weeks_and_years_are_named_with_what_to_write(
+    column: str, values: list[str], told: str, prepare: Prepare
+) -> None:
+    status, printed, metadata = prepare(values * 12, column=column)
+    assert (status, metadata["order"]["by"]) == (0, "file")
+    (warning,) = {line for line in printed.splitlines() if line.startswith(f"warning: {column} ")}
+    assert told in warning
+    assert f'"{values[0]}"' in warning
+    assert "the rows have no times" not in printed
+    if "no day" in warning:
+        assert prepare(values * 12, f"--order={column}", column=column, folder="other")[2]["order"]["by"] == "column"
+
+
+def test_seconds_as_float32_are_warned_of(prepare: Prepare, tmp_path: Path) -> None:
+    log = pl.DataFrame({"user": ["a", "a", "b", "b"] * 6, "item": ["x", "y", "z"] * 8})
+    log = log.with_columns(ts=pl.Series([EIGHT + 20 * k for k in range(24)], dtype=pl.Float32))
+    log.write_parquet(tmp_path / "f.parquet")
+    for name, dtype in (("f", pl.Float32), ("d", pl.Float64)):
+        path = tmp_path / f"{name}.parquet"
+        log.cast({"ts": dtype}).write_parquet(path)
+        _, printed, _ = prepare([EIGHT] * 24, f"--data.path={path}", folder=name)
+        assert ("ts has type Float32" in printed) == (name == "f")
