@@ -27,7 +27,7 @@ WIDTH = 40  # characters of a value that are shown
 def first_look(interactions: Interactions) -> tuple[list[str], list[str]]:
     """Return lines that show the first rows and how their times are read, and the warnings about them."""
     rows, source = first_rows(interactions), interactions.source
-    warnings = [*_skipped_warnings(interactions.skipped)]
+    warnings = [*_skipped_warnings(interactions.skipped), *interactions.header_warnings()]
     if source.form == "table":
         warnings += [*(_order_warnings(interactions) if len(rows) else ()), *_name_warnings(interactions)]
         warnings += _time_warnings(interactions, rows)

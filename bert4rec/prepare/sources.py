@@ -26,6 +26,7 @@ from bert4rec.dataset.format import NO_EVENT
 from bert4rec.prepare.attributes import ItemValues
 from bert4rec.prepare.column_inference import columns_by_position, infer_columns, other_times
 from bert4rec.prepare.columns import IDS, Fields, column_advice, is_row
+from bert4rec.prepare.headers import columns_in, matched, unread_columns
 from bert4rec.prepare.ids import ids_like
 from bert4rec.prepare.order_values import order_kind
 from bert4rec.prepare.ordering import Distinct
@@ -169,20 +170,35 @@ class Interactions:
         before = 0
         for path in self.files:
             file = self.open(path)
-            others = {key: column for key, column in self.others.columns.items() if file.columns.get(column)}
+            of_file = {key: matched(column, file.columns) or "" for key, column in self.others.columns.items()}
+            others = {key: self.others.columns[key] for key, name in of_file.items() if file.columns.get(name)}
             for raw, done in self.raw(path, {**self.columns, **others}):
                 yield fields.cast(raw, path, self.bad, unit=file.unit), before + done
             before += path.stat().st_size
 
     def raw(self, path: Path, columns: Mapping[str, str]) -> Iterator[Part]:
-        """Yield `LINE` and the `columns` (field → name in the file) without casts, part by part."""
+        """Yield `LINE` and the `columns` (field → name in the first file) without casts, part by part.
+
+        A title that only the first file has is null.
+        """
         file = self.open(path)
-        for name, column in columns.items():
-            if column not in file.columns:
-                advice = column_advice(self.columns, [*file.columns]) if self.source.form == "table" else ""
-                field = name.removeprefix(OTHER)
-                raise DataError(f'{path}: no column "{column}" ({field}); it has: {", ".join(file.columns)}{advice}')
-        yield from file.rows(columns, self.bad, block_bytes=self.block_bytes, only_first=self.only_first)
+        found = columns_in(path, file.columns, columns, self.files[0], is_table=self.source.form == "table")
+        lacking = [pl.lit(None, pl.String).alias(field) for field in columns if field not in found]
+        for rows, done in file.rows(found, self.bad, block_bytes=self.block_bytes, only_first=self.only_first):
+            yield rows.with_columns(lacking), done
+
+    def header_warnings(self) -> list[str]:
+        """Return warnings of columns that only later files of a table have.
+
+        Raises `DataError` if a later file lacks a column.
+        """
+        first, *later = self.files
+        if self.source.form != "table" or not later:
+            return []
+        others = [(path, self.open(path).columns) for path in later]
+        for path, present in others:
+            columns_in(path, present, self.columns, first, is_table=True)
+        return [*unread_columns(first, self.open(first).columns, others)]
 
     def open(self, path: Path) -> TableFile | SequenceFile:
         """Return a reader for the file at `path`."""
@@ -384,8 +400,12 @@ def _recognized(path: str) -> str:
 def _columns_of_table(interactions: Interactions, data: Data) -> tuple[dict[str, str], list[str]]:
     """Return field → column, as the settings name it or as it is recognized in the first file, and `other_times`."""
     first, file = pl.DataFrame(), interactions.files[0]
-    if "auto" in named_columns(data).values():
+    named = named_columns(data)
+    if "auto" in named.values():
         present = interactions.open(file).columns
+        is_named = {field: column for field, column in named.items() if column not in ("", "auto")}
+        if data.has_header and not is_row([*present]):
+            columns_in(file, present, is_named, file, is_table=True)
         first = interactions.first_of({name: name for name, is_field in present.items() if is_field})
     columns = choose_columns(data, first, str(file))
     is_open = data.time_column == "auto" and data.has_header
