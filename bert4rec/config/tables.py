@@ -213,7 +213,8 @@ class Preprocessing(Table):
     """interactions that stay if a user repeats an item; keep = all of them; first_in_a_row = the first of those with
     no other item between them"""
     reverse_file_order: bool | Literal["auto"] = "auto"
-    """read rows without timestamps as newest first; auto = true for goodreads"""
+    """take rows without timestamps, or with equal ones, from the last in the files to the first; auto = for goodreads,
+    and for a table whose first rows descend in time"""
     ties: Literal["file", "shuffle"] = "file"
     """order of a user's rows with equal times; file = as in the file; shuffle = random, by the seed"""
     split: Literal["leave_one_out", "leave_last_basket", "time", "none"] = "leave_one_out"

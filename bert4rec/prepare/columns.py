@@ -13,7 +13,7 @@ import polars as pl
 from bert4rec.dataset.format import NO_EVENT
 from bert4rec.dataset.ids import canonical
 from bert4rec.prepare.column_words import ITEMS, SESSIONS, TIMES, USERS, WORDS, name_words
-from bert4rec.prepare.ids import canonical_ids, numbers_or_text
+from bert4rec.prepare.ids import SCIENTIFIC, canonical_ids, numbers_or_text, without_rounded
 from bert4rec.prepare.order_values import order_values
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.times import (
@@ -120,8 +120,8 @@ class Fields:
 
     def _id(self, name: str, column: pl.Series) -> pl.Series:
         if name in self.as_text and not column.dtype.is_numeric():
-            return canonical_ids(column.cast(pl.String))
-        ids = numbers_or_text(column)
+            return without_rounded(canonical_ids(column.cast(pl.String)))
+        ids = without_rounded(numbers_or_text(column))
         if self.whole_number_ids:
             return ids.cast(pl.Int64, strict=False)
         if ids.dtype == pl.String:
@@ -146,7 +146,11 @@ class Fields:
         for name, is_missing, n in (
             bad_rows.group_by("bad field", missing.alias("missing")).len().sort(pl.all()).iter_rows()
         ):
-            bad.add(f"{name} {'is missing' if is_missing else KINDS.get(name, 'is not a whole number')}", n)
+            bad.add(f"{name} {'is missing' if is_missing else KINDS.get(name, self._kind_of_id(raw[name]))}", n)
+
+    def _kind_of_id(self, column: pl.Series) -> str:
+        is_rounded = column.dtype == pl.String and not self.whole_number_ids
+        return "has lost its last digits" if is_rounded else "is not a whole number"
 
     def _problem(self, name: str, value: object, column: pl.Series) -> str:
         if value in (None, "") or (name in IDS and value != value):
@@ -158,6 +162,8 @@ class Fields:
             expected = self.times.expected_value(value, column)
         elif name in IDS and isinstance(value, float) and value.is_integer():
             expected = "a floating-point number of this size has lost its last digits; write the ids as whole numbers"
+        elif name in IDS and re.search(SCIENTIFIC, str(canonical(str(value)))):
+            expected = "has lost its last digits in a spreadsheet; save the ids as text"
         else:
             expected = self._expected(name)
         return f'{self.names[name]} "{value}": {expected}'

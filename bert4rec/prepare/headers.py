@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bert4rec.prepare.columns import column_advice
 from bert4rec.prepare.text_rows import OTHER
-from bert4rec.runtime.errors import DataError, pluralize
+from bert4rec.runtime.errors import DataError
 
 MAY_LACK = ("title",)  # fields that a later file may lack
 WITHOUT = {"time": "--time=", "rating": "--rating=", "event": "--data.event_column=", "order": "--data.order_column="}
@@ -67,6 +67,6 @@ def unread_columns(
         shown = ", ".join(str(path) for path in files[:SHOWN]) + (", …" if len(files) > SHOWN else "")
         columns = ", ".join(lacking)
         yield (
-            f"{pluralize(len(lacking), 'column')} not used, since the first file, {first}, lacks them: {columns} "
-            f"(in {shown}); write all files with the same header"
+            f"not used, since the first file, {first}, has no such column: {columns} (in {shown}); write all files "
+            "with the same header"
         )

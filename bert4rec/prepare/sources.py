@@ -29,7 +29,7 @@ from bert4rec.prepare.columns import IDS, Fields, column_advice, is_row
 from bert4rec.prepare.headers import columns_in, matched, unread_columns
 from bert4rec.prepare.ids import ids_like
 from bert4rec.prepare.order_values import order_kind
-from bert4rec.prepare.ordering import Distinct
+from bert4rec.prepare.ordering import Distinct, descends
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.synthetic import GENERATORS, GeneratedSource
 from bert4rec.prepare.tables import FIRST_ROWS, Part, SequenceFile, TableFile, Words
@@ -110,8 +110,8 @@ class Interactions:
     `event`: Int16), and how many of the `n_bytes` have been read so far. Reading fills `bad` (the unusable rows),
     `words` (of sequences), `titles`, `others` (the values of items in columns that no field has), `kinds` (of events,
     by number) and `n_unordered` (rows without a value in the order column, by its name). Text is read `block_bytes` at
-    a time. `newest_first`: the order of rows without times. `other_times`: columns that may have the times instead, if
-    none was named. `only_first`: read only the first rows. `skipped`: files without rows.
+    a time. `newest_first`: the order of rows without times, or of one time. `other_times`: columns that may have the
+    times instead, if none was named. `only_first`: read only the first rows. `skipped`: files without rows.
     """
 
     source: FileSource
@@ -155,7 +155,8 @@ class Interactions:
         if "time" not in self.columns:
             return {"by": "file", "column": None, "newest_first": self.newest_first}
         column = self.columns["time"] if self.source.form == "table" or self.source.has_header else None
-        return {"by": "time", "column": column, "newest_first": False, **({"then": then} if then else {})}
+        then_by = {"then": then} if then else {}
+        return {"by": "time", "column": column, "newest_first": self.newest_first, **then_by}
 
     def usable(self) -> Iterator[Part]:
         """Yield the usable rows, with `title` and the columns of `others` if the file has them, and the bytes read."""
@@ -307,6 +308,7 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, usual_times: 
         columns, others = _columns_of_table(interactions, data)
         interactions = replace(interactions, columns=columns, other_times=others)
         interactions = replace(interactions, times=_times_of(interactions, usual_times))
+        return _in_direction(_with_order_kind(interactions), backwards)
     elif data.order_column:
         raise DataError(
             f"data.order_column = {data.order_column}: only tables have such a column, not {data.source}; remove it"
@@ -339,7 +341,7 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
             found |= _event_column(data, present)
             found |= {"order": data.order_column} if data.order_column in present else {}
             rows = Interactions(source, (file,), found, Times(), HISTORY_BYTES, newest_first)
-            return _with_order_kind(_with_times(rows, data.time_format))
+            return _in_direction(_with_order_kind(_with_times(rows, data.time_format)), backwards)
     if not is_named and (recognized := _recognized(path)) not in ("", "table"):
         return open_interactions(data.model_copy(update={"source": recognized, "path": path}), Preprocessing())
     wanted = {name: column for name, column in named.items() if column and name not in unnamed}
@@ -356,7 +358,15 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
         options = [re.sub(r"^--(\w+)=", r"--data.\1_column=", option) for option in error.options]
         raise DataError(error.with_command(options, "add")) from None
     rows = replace(rows, columns=columns | _event_column(data, present))
-    return _with_order_kind(_with_times(rows, data.time_format))
+    return _in_direction(_with_order_kind(_with_times(rows, data.time_format)), backwards)
+
+
+def _in_direction(rows: Interactions, backwards: bool | str) -> Interactions:
+    """Return `rows` of a table as newest first if `backwards` is "auto" and the times of the first rows descend."""
+    if backwards != "auto" or "time" not in rows.columns:
+        return rows
+    parts = [part.select("user", "time") for part, _ in rows.again(files=rows.files[:1], only_first=True).usable()]
+    return replace(rows, newest_first=bool(parts) and descends(pl.concat(parts, how="vertical_relaxed")))
 
 
 def _with_order_kind(rows: Interactions) -> Interactions:
