@@ -302,8 +302,30 @@ def _doubt(name: str) -> int:
 def is_row(names: Sequence[str]) -> bool:
     """Return whether the names of columns look like the values of a row: one is a number, and they do not count up.
 
+    So does one that is a date, if no name has a word for a field.
+
     >>> is_row(["7", "A", "1700000000"]), is_row(["1", "2", "3"]), is_row(["user", "item"])
     (True, False, False)
+    >>> is_row(["u10", "i25", "2026-01-01T00:00:00"]), is_row(["user", "2026-01-01", "2026-01-02"])
+    (True, False)
     """
     are_numbered = [*names] == [str(number) for number in range(1, len(names) + 1)]
+    if any(re.search(DATE, name) for name in names):
+        return not any(name_words(name) & words for name in names for words in WORDS.values())
     return not are_numbered and any(re.fullmatch(r"-?\d+(\.\d*)?", name) for name in names)
+
+
+def are_values(first: pl.DataFrame) -> bool:
+    """Return whether the names of all columns look like the first values below them: they differ only in digits.
+
+    >>> are_values(pl.DataFrame({"u10": ["u11", "u7"], "i25": ["i3", "i4"], "buy": ["buy", "buy"]}))
+    True
+    >>> are_values(pl.DataFrame({"user": ["u11", "u7"], "item": ["i3", "i4"]}))
+    False
+    """
+    if not len(first) or any(dtype != pl.String for dtype in first.dtypes):
+        return False
+    forms = {name: re.sub(r"(?:\\\d|\d)+", r"\\d+", re.escape(name)) for name in first.columns}
+    return any("\\d" in form for form in forms.values()) and all(
+        fits(int(column.str.contains(f"^{forms[column.name]}$").sum()), len(column)) for column in first
+    )

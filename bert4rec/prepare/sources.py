@@ -25,7 +25,7 @@ from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.dataset.format import NO_EVENT
 from bert4rec.prepare.attributes import ItemValues
 from bert4rec.prepare.column_inference import columns_by_position, infer_columns, other_times
-from bert4rec.prepare.columns import IDS, Fields, column_advice, is_row
+from bert4rec.prepare.columns import IDS, Fields, are_values, column_advice, is_row
 from bert4rec.prepare.headers import columns_in, matched, unread_columns
 from bert4rec.prepare.ids import ids_like
 from bert4rec.prepare.order_values import order_kind
@@ -204,7 +204,8 @@ class Interactions:
     def open(self, path: Path) -> TableFile | SequenceFile:
         """Return a reader for the file at `path`."""
         if self.source.form in ("sequences", "baskets"):
-            return SequenceFile(path, self.words, is_basket=self.source.form == "baskets")
+            is_basket = self.source.form == "baskets"
+            return SequenceFile(path, self.words, is_basket=is_basket, separator=self.source.separator)
         if self.source.form == "table":
             return TableFile(path, format_of(path), self.source.separator, self.source.has_header)
         types = {name: NUMBERS[field] for field, name in self.columns.items()}
@@ -302,6 +303,8 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, usual_times: 
     times = Times(data.time_format if is_table else unit_of_numbers(data.time_format))
     if is_table:
         source = replace(source, separator=data.separator, has_header=data.has_header)
+    elif source.form == "baskets":
+        source = replace(source, separator=data.separator)
     skipped = tuple(file for file in present if file not in {*files}) if len(files) < len(present) else ()
     interactions = Interactions(source, files, columns, times, block_bytes, newest_first, skipped=skipped)
     if is_table:
@@ -432,7 +435,7 @@ def choose_columns(data: Data, first: pl.DataFrame, path: str) -> dict[str, str]
         return {field: column for field, column in named.items() if column}
     if not data.has_header:
         return columns_by_position(first, named, path)
-    if is_row(first.columns):
+    if is_row(first.columns) or are_values(first):
         raise DataError(f"{path}: its first line is a row and not a header; add --data.has_header=false")
     return infer_columns(first, named, path)
 

@@ -79,3 +79,64 @@ def test_the_count_of_one_column_says_which(tmp_path: Path) -> None:
     )
     with one_line(str(tmp_path), "(customer: 3 values in the first 120 rows)"):
         opened("table", path=str(tmp_path / "log.csv"))
+
+
+@pytest.mark.parametrize("above", ["sep=;\n", "SEP=;\r\n", '"sep=;"\n', "sep=;;\n"])
+@pytest.mark.parametrize("has_header", [True, False])
+def test_a_line_for_excel_above_the_header_is_skipped(tmp_path: Path, above: str, has_header: bool) -> None:
+    rows = "".join(f"u{k % 3};i{k % 11};{1_700_000_000 + k}\n" for k in range(N)) + "u1;\n"
+    text = "user;item;at\n" * has_header + rows
+    for name, start in (("with", above), ("without", "")):
+        (tmp_path / f"{name}.csv").write_text(start + text)
+    with_line, without = (
+        opened("table", path=str(tmp_path / f"{name}.csv"), has_header=has_header) for name in ("with", "without")
+    )
+    assert [rows.rows() for rows, _ in with_line] == [rows.rows() for rows, _ in without]
+    assert f"line {N + 2 + has_header}:" in with_line.bad.shown[0]
+
+
+@pytest.mark.parametrize("above", ["# exported 2026\n", "# by Ann, in 2026\n", "Sales report 2026\n\n", "Report;;\n"])
+def test_lines_above_the_header_are_refused(tmp_path: Path, above: str) -> None:
+    bar = ";" if ";" in above else ","
+    file = tmp_path / "log.csv"
+    file.write_text(above + "user,item,at\n".replace(",", bar) + "".join(BASKETS).replace(",", bar))
+    with one_line(str(file), "line 1", above.split(";")[0].strip(), "remove"):
+        opened("table", path=str(file))
+
+
+@pytest.mark.parametrize("form", ["u{},i{},2026-01-{:02d}", "u{},i{},buy", "user{},item{},x{}", "u{}\ti{}\t{}.5\tfoo"])
+def test_a_row_instead_of_a_header_is_refused_with_the_setting(tmp_path: Path, form: str) -> None:
+    rows = [form.format(10 + k % 3, 20 + k % 11, 1 + k % 28) + "\n" for k in range(N)]
+    (tmp_path / "log.csv").write_text("".join(rows))
+    for options in ({}, {"user_column": rows[0].split("\t" if "\t" in form else ",")[0]}):
+        with one_line(str(tmp_path), "--data.has_header=false"):
+            opened("table", path=str(tmp_path / "log.csv"), **options)
+    found = opened("table", path=str(tmp_path / "log.csv"), has_header=False)
+    assert sum(len(rows) for rows, _ in found) == N
+
+
+def test_words_that_only_some_rows_repeat_are_a_header(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("user1,item1,at\n" + "".join(BASKETS))
+    columns = {"user_column": "user1", "item_column": "item1"}
+    assert opened("table", path=str(tmp_path / "log.csv"), **columns).columns["time"] == "at"
+
+
+@pytest.mark.parametrize("bar", [",", ";", " ", "\t", ", ", "|"])
+@pytest.mark.parametrize("separator", ["auto", "given"])
+def test_items_of_baskets_stand_between_separators(tmp_path: Path, bar: str, separator: str) -> None:
+    baskets = [[f"i{k}", f"i{2 * k}", f"i{3 * k}"][: 1 + k % 3] for k in range(1, 30)]
+    (tmp_path / "baskets.dat").write_text("".join(bar.join(items) + "\n" for items in baskets))
+    given = bar.strip(" ") or " "
+    found = opened("baskets", path=str(tmp_path / "baskets.dat"), separator="auto" if separator == "auto" else given)
+    rows = [(user, item) for part, _ in found for user, item in part.select("user", "item").rows()]
+    assert [(int(user), item) for user, item in rows] == [
+        (number, item) for number, items in enumerate(baskets, 1) for item in items
+    ]
+    assert not found.bad.total
+
+
+def test_items_between_commas_may_have_blanks(tmp_path: Path) -> None:
+    (tmp_path / "baskets.txt").write_text("whole milk,rye bread\nrye bread\nwhole milk, butter\n")
+    found = opened("baskets", path=str(tmp_path / "baskets.txt"))
+    items = [item for part, _ in found for item in part["item"]]
+    assert items == ["whole milk", "rye bread", "rye bread", "whole milk", "butter"]
