@@ -168,11 +168,12 @@ def _from_rows(
     wanted = {"items": pl.col("item")} | ({"times": pl.col("time")} if with_times else {})
     if has_events:
         wanted["events"] = pl.col("event").replace_strict(range(len(rows.kinds)), rows.kinds)
-    if keys := [pl.col(name) for name in reversed(SORTED_BY) if name in whole.columns]:
-        keys = [key.fill_null(0) if key.meta.output_name() == "fraction" else key for key in keys]
+    keys = [pl.col(name) for name in reversed(SORTED_BY) if name in whole.columns]
+    keys = [key.fill_null(0) if key.meta.output_name() == "fraction" else key for key in keys]
+    if rows.newest_first:
+        keys, wanted = [key.reverse() for key in keys], {name: column.reverse() for name, column in wanted.items()}
+    if keys:
         wanted = {name: column.sort_by(keys, maintain_order=True) for name, column in wanted.items()}
-    elif rows.newest_first:
-        wanted = {name: column.reverse() for name, column in wanted.items()}
     histories = whole.group_by("user", maintain_order=True).agg(**wanted)
     for part in histories.iter_slices(AT_ONCE):
         yield from ((user, _history([*wanted], of)) for user, *of in part.iter_rows())

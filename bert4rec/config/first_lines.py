@@ -18,6 +18,7 @@ CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1e\x7f]")  # ESC and US occur
 MOST_CONTROLS, FEW_CONTROLS = 0.01, 8  # largest share of control characters in a text; as many may be in any text
 TYPED_NAME = re.compile(r"(.+):(?:token|float)(?:_seq)?", re.DOTALL)
 BASKET = re.compile(r"basket|cart|invoice|order|receipt|retail|transaction")
+SEPARATOR_LINE = re.compile(rb'"?sep=.?"?[;,\t]*\r?\n', re.IGNORECASE)  # tells Excel how fields are separated
 USER_STEP = 2  # largest mean distance of user numbers in lines of a user and items
 
 
@@ -70,6 +71,31 @@ def infer_separator(text: str) -> str:
     return blanks if counts[frequent][0] == 1 and blanks in fitting and len(lines) > 1 else frequent
 
 
+def without_separator_line(text: bytes) -> bytes:
+    """Return the `text` without a first line that only tells Excel the separator.
+
+    >>> without_separator_line(b"sep=;\\nuser;item\\n"), without_separator_line(b"sep;item\\n")
+    (b'user;item\\n', b'sep;item\\n')
+    """
+    return text[match.end() :] if (match := SEPARATOR_LINE.match(text)) else text
+
+
+def is_above_header(text: str) -> bool:
+    """Return whether the first line is a comment or a heading: it has one field, and nearly all later lines several.
+
+    >>> is_above_header("# exported\\nuser,item\\n1,2\\n1,3\\n"), is_above_header("user item\\n1 2\\n1 3\\n")
+    (True, False)
+    """
+    first, *later = _unquoted_lines(text) or [""]
+    separator = infer_separator("\n".join(later))
+    counts = _n_fields(later, separator)
+    if separator == " " or len(later) < 2 or sum(n > 1 for n in counts) < NEARLY_ALL * len(counts):
+        return False
+    fields = first.split(separator)
+    n_named = sum(bool(field.strip(' "')) for field in fields)
+    return (n_named == 1 and len(fields) != 2) or (first.startswith("#") and len(fields) not in counts)
+
+
 def has_runs_of_blanks(text: str) -> bool:
     """Return whether several blanks, or tabs, can be between two fields of the lines, which blanks separate.
 
@@ -99,6 +125,20 @@ def column_names(header: Sequence[str]) -> list[str]:
     """
     matches = [TYPED_NAME.fullmatch(name) for name in header]
     return [match[1] for match in matches if match] if all(matches) else [*header]
+
+
+BASKET_SEPARATORS = (";", ",", "|")  # of baskets; else blanks
+
+
+def basket_separator(text: str) -> str:
+    """Return the first separator of items that most lines of baskets have; " " for blanks.
+
+    >>> basket_separator("whole milk,bread\\nbread\\nbutter,milk\\n"), basket_separator("1 2\\n3\\n")
+    (',', ' ')
+    """
+    lines = [line for line in text.split("\n", N_LINES)[:N_LINES] if line.strip()]
+    several = (bar for bar in BASKET_SEPARATORS if 2 * sum(bar in line for line in lines) > len(lines))
+    return next(several, " ")
 
 
 def cells(lines: Sequence[str]) -> list[str]:

@@ -20,6 +20,7 @@ from bert4rec.config.first_lines import (
     has_number,
     may_be_baskets,
     problem_of_text,
+    without_separator_line,
 )
 from bert4rec.runtime.errors import DataError, did_you_mean
 
@@ -210,7 +211,7 @@ def has_rows(file: Path, *, has_header: bool = True) -> bool:
         return True
     if _typed_format(start) or _is_json_object(start.lstrip().split(b"\n", 1)[0]):
         return True
-    return len(start.strip().splitlines()) > has_header
+    return len(without_separator_line(start).strip().splitlines()) > has_header
 
 
 def matching_files(path: str) -> tuple[Path, ...]:
@@ -416,7 +417,7 @@ def _first_bytes(file: Path, size: int, *, unpack: bool = True) -> bytes:
 
 def _lines(head: bytes) -> list[str]:
     """Return the first lines that are not blank, without a last line that is cut off."""
-    text = head.decode("utf-8", "replace")
+    text = without_separator_line(head).decode("utf-8", "replace")
     whole = text[: text.rfind("\n")] if len(head) >= HEAD - 3 and "\n" in text else text
     return [line.rstrip("\r") for line in whole.split("\n") if line.strip()][:N_LINES]
 

@@ -166,8 +166,9 @@ class Data(Table):
     title_column: str = "auto"
     """column of the item titles (table), "" = none; the first title of each item is used"""
     separator: str = "auto"
-    """field separator (table); auto = tab, "::", ";", "|", "," or blanks: the one that gives the first lines the same
-    number of fields; " " = one blank or several"""
+    """field separator (table, baskets); auto = tab, "::", ";", "|", "," or blanks: the one that gives the first lines
+    the same number of fields; " " = one blank or several; of baskets, auto = the first of ";", "," and "|" that most
+    lines have, or blanks"""
     has_header: bool = True
     """the first line of a text file has the column names (table); false = columns are named 1, 2, …"""
     time_format: str = ""
@@ -213,7 +214,8 @@ class Preprocessing(Table):
     """interactions that stay if a user repeats an item; keep = all of them; first_in_a_row = the first of those with
     no other item between them"""
     reverse_file_order: bool | Literal["auto"] = "auto"
-    """read rows without timestamps as newest first; auto = true for goodreads"""
+    """take rows without times, or of one time, last row first; auto = for goodreads, and for a table whose first rows
+    descend in time; of several files, the last file comes first, too"""
     ties: Literal["file", "shuffle"] = "file"
     """order of a user's rows with equal times; file = as in the file; shuffle = random, by the seed"""
     split: Literal["leave_one_out", "leave_last_basket", "time", "none"] = "leave_one_out"

@@ -158,7 +158,8 @@ def order_line(source: str, order: Mapping[str, Any]) -> str:
     """
     then = f", then by {order['then']}" if "then" in order else ""
     if order["by"] == "time":
-        return "order: by time" + (f" (column {order['column']})" if order["column"] else "") + then
+        last = ", rows of one time the last first" if order["newest_first"] else ""
+        return "order: by time" + (f" (column {order['column']})" if order["column"] else "") + then + last
     if order["by"] == "column":
         return f"order: by {order['column']}"
     unnamed = " (no times)" if source == "table" else ""

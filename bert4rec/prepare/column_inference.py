@@ -31,6 +31,7 @@ ADDRESSES = ({"email", "mail"}, {"phone"})  # of users, taken if nothing better 
 CONNECTIONS = {"ip"}  # of users, taken last
 ACCOUNTS = {"account", "konto", "compte", "cuenta", "conta"}  # of a user, beside a word for users
 COARSE = {"artist", "album", "author", "channel", "podcast", "series", "show"}  # of which others are parts
+KINDLESS = {"item", "element", "object", "content", "product", "article", "asin", "sku", "page", "url"}  # any items
 RANKED = RATINGS - {"score", "note"}  # a score may be that of a search, and a note a text
 MOST_TITLES = 0.2  # largest share of items with several values in a column of titles
 LEAST_TITLES = 0.8  # least number of titles for an item, else they are categories
@@ -155,7 +156,7 @@ def _ids(first: pl.DataFrame, stages: Sequence[tuple[set[str], int]], allowed: s
     """Return the columns of ids of the first of the `stages` (words, level of `_level`) that has any.
 
     A column of few values, such as the client "web" or "app", is taken only if no stage has another one. The ids of
-    sessions, devices and the like must repeat.
+    sessions, devices and the like must repeat. Where there is no other, it is one that is mostly empty.
     """
     present = [column.name for column in first if column.null_count() <= MOST_MISSING * len(column)]
     words = {name: ordered_words(name) for name in present}
@@ -169,7 +170,9 @@ def _ids(first: pl.DataFrame, stages: Sequence[tuple[set[str], int]], allowed: s
             likely = [name for name in likely if len(first) < FEW_ROWS or not _is_row_number(first[name])]
         if likely:
             return _finest(first, likely)
-    return categories
+    rare = [column.name for column in first if column.name not in present and column.count()]
+    main = stages[0][0]
+    return categories or [name for name in rare if _level(ordered_words(name), main, allowed) in (0, 1)]
 
 
 def _with_keys(first: pl.DataFrame, likely: list[str]) -> list[str]:
@@ -276,8 +279,9 @@ def _refusal(
         guesses[field] = next(iter([*likely, *ids]), "")
     field, *_ = unknown
     options = [f"--{name}={guesses[name] or 'COLUMN'}" for name in unknown]
-    counts = [f"{first[name].drop_nulls().n_unique():,}" for name in guesses.values() if name in first.columns]
-    text = f"{' and '.join(counts)} values in the first {pluralize(len(first), 'row')}" if counts and len(first) else ""
+    counts = {name: f"{first[name].drop_nulls().n_unique():,}" for name in guesses.values() if name in first.columns}
+    text = f"{' and '.join(counts.values())} values in the first {pluralize(len(first), 'row')}"
+    text = f"{next(iter(counts))}: {text}" if len(counts) == 1 else text if counts and len(first) else ""
     return ColumnUnknownError(path, field, first.columns, unknown[field], options, text)
 
 
@@ -299,6 +303,7 @@ def _titles(first: pl.DataFrame, free: Sequence[str], item: str) -> Iterator[str
     words = {name: name_words(name) for name in free}
     of_item = ITEMS | OTHER_ITEMS
     own = name_words(item) & of_item
+    free = [name for name in free if not _is_coarser(first, item, name)]
     levels = (
         [name for name in free if words[name] & NAMES and words[name] & own],
         [name for name in free if words[name] <= {"title"}],
@@ -309,6 +314,17 @@ def _titles(first: pl.DataFrame, free: Sequence[str], item: str) -> Iterator[str
     named = [name for level in levels for name in level if _is_title(first, item, name)]
     yield from named
     yield from (name for name in free if not words[name] & (OTHERS | USERS) and _is_title_by_values(first, item, name))
+
+
+def _is_coarser(first: pl.DataFrame, item: str, name: str) -> bool:
+    """Return whether a column is named like what has several items, such as the artist of a track.
+
+    Of items that are named without their kind, it is no title only if it does not tell them apart.
+    """
+    own, words = name_words(item), name_words(name)
+    if not words & (COARSE | {"brand"}) or words & COARSE & own or "title" in words:
+        return False
+    return bool(own & (ITEMS | OTHER_ITEMS) - KINDLESS) or not _are_apart(first, item, name)
 
 
 def _is_title(first: pl.DataFrame, item: str, name: str) -> bool:

@@ -12,7 +12,7 @@ import polars as pl
 
 from bert4rec.dataset.format import NO_EVENT
 from bert4rec.prepare.column_words import ITEMS, SESSIONS, TIMES, USERS, WORDS, name_words
-from bert4rec.prepare.ids import canonical_ids, numbers_or_text
+from bert4rec.prepare.ids import SCIENTIFIC, canonical_ids, numbers_or_text, without_rounded
 from bert4rec.prepare.order_values import order_values
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.times import (
@@ -119,8 +119,8 @@ class Fields:
 
     def _id(self, name: str, column: pl.Series) -> pl.Series:
         if name in self.as_text and not column.dtype.is_numeric():
-            return canonical_ids(column.cast(pl.String))
-        ids = numbers_or_text(column)
+            return without_rounded(canonical_ids(column.cast(pl.String)))
+        ids = without_rounded(numbers_or_text(column))
         if self.whole_number_ids:
             return ids.cast(pl.Int64, strict=False)
         if ids.dtype == pl.String:
@@ -145,7 +145,11 @@ class Fields:
         for name, is_missing, n in (
             bad_rows.group_by("bad field", missing.alias("missing")).len().sort(pl.all()).iter_rows()
         ):
-            bad.add(f"{name} {'is missing' if is_missing else KINDS.get(name, 'is not a whole number')}", n)
+            bad.add(f"{name} {'is missing' if is_missing else KINDS.get(name, self._kind_of_id(raw[name]))}", n)
+
+    def _kind_of_id(self, column: pl.Series) -> str:
+        is_rounded = column.dtype == pl.String and not self.whole_number_ids
+        return "has lost its last digits" if is_rounded else "is not a whole number"
 
     def _is_missing(self, name: str, column: pl.Series) -> pl.Series:
         is_missing = _is_missing(name, column)
@@ -160,6 +164,8 @@ class Fields:
             expected = self.times.expected_value(value, column)
         elif name in IDS and isinstance(value, float) and value.is_integer():
             expected = "a floating-point number of this size has lost its last digits; write the ids as whole numbers"
+        elif name in IDS and re.search(SCIENTIFIC, str(canonical(str(value)))):
+            expected = "has lost its last digits in a spreadsheet; save the ids as text"
         else:
             expected = self._expected(name)
         return f'{self.names[name]} "{value}": {expected}'
@@ -298,8 +304,30 @@ def _doubt(name: str) -> int:
 def is_row(names: Sequence[str]) -> bool:
     """Return whether the names of columns look like the values of a row: one is a number, and they do not count up.
 
+    So does one that is a date, if no name has a word for a field.
+
     >>> is_row(["7", "A", "1700000000"]), is_row(["1", "2", "3"]), is_row(["user", "item"])
     (True, False, False)
+    >>> is_row(["u10", "i25", "2026-01-01T00:00:00"]), is_row(["user", "2026-01-01", "2026-01-02"])
+    (True, False)
     """
     are_numbered = [*names] == [str(number) for number in range(1, len(names) + 1)]
+    if any(re.search(DATE, name) for name in names):
+        return not any(name_words(name) & words for name in names for words in WORDS.values())
     return not are_numbered and any(re.fullmatch(r"-?\d+(\.\d*)?", name) for name in names)
+
+
+def are_values(first: pl.DataFrame) -> bool:
+    """Return whether the names of all columns look like the first values below them: they differ only in digits.
+
+    >>> are_values(pl.DataFrame({"u10": ["u11", "u7"], "i25": ["i3", "i4"], "buy": ["buy", "buy"]}))
+    True
+    >>> are_values(pl.DataFrame({"user": ["u11", "u7"], "item": ["i3", "i4"]}))
+    False
+    """
+    if not len(first) or any(dtype != pl.String for dtype in first.dtypes):
+        return False
+    forms = {name: re.sub(r"(?:\\\d|\d)+", r"\\d+", re.escape(name)) for name in first.columns}
+    return any("\\d" in form for form in forms.values()) and all(
+        fits(int(column.str.contains(f"^{forms[column.name]}$").sum()), len(column)) for column in first
+    )

@@ -40,12 +40,17 @@ WIDTH = 40  # characters of a value that are shown
 def first_look(interactions: Interactions) -> tuple[list[str], list[str]]:
     """Return lines that show the first rows and how their times are read, and the warnings about them."""
     rows, source = first_rows(interactions), interactions.source
-    warnings = [*_skipped_warnings(interactions.skipped)]
+    warnings = [*_skipped_warnings(interactions.skipped), *interactions.header_warnings()]
     if source.form == "table":
         warnings += [*(_order_warnings(interactions) if len(rows) else ()), *_name_warnings(interactions)]
         warnings += _time_warnings(interactions, rows)
-    note = interactions.times.note
-    return [*_shown(rows, interactions.columns), *([f"times: {note}"] if note else [])], warnings
+    notes = [f"times: {interactions.times.note}"] if interactions.times.note else []
+    if interactions.order["by"] == "time" and interactions.newest_first:
+        notes.append(
+            "order: the file is sorted newest first: rows of one time are taken in reverse; if it is not: "
+            "--preprocessing.reverse_file_order=false"
+        )
+    return [*_shown(rows, interactions.columns), *notes], warnings
 
 
 def first_rows(interactions: Interactions, others: ItemValues | None = None) -> pl.DataFrame:
@@ -92,7 +97,8 @@ def _order_warnings(interactions: Interactions) -> Iterator[str]:
     names, times = " and ".join(others), " or ".join(shlex.quote(f"--time={name}") for name in others)
     if interactions.order["by"] != "file":
         if options:
-            yield f"many of the first rows have the user and time of the row before, and keep the file's order{advice}"
+            kept = "are taken in reverse" if interactions.newest_first else "keep the file's order"
+            yield f"many of the first rows have the user and time of the row before, and {kept}{advice}"
         if interactions.order["by"] == "time" and others:
             yield f"the times are those of {interactions.columns['time']}; {names} may be times, too: {times}"
     elif parts := [*_split_dates(interactions)]:

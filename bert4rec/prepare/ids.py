@@ -9,6 +9,8 @@ from bert4rec.dataset.ids import NO_IDS, canonical
 EXACT = ((pl.Float64, 2**53), (pl.Float32, 2**24), (pl.Float16, 2**11))  # whole numbers below it are exact
 ODD = rf"^[^!-~]|[^!-~]$|[^ -~]|\.0+$|^(?i:{'|'.join(sorted(map(re.escape, NO_IDS)))})$"  # what may not be canonical
 
+SCIENTIFIC = r"^\d[.,]\d+[eE]\+\d\d+$"  # as a spreadsheet shows a long number, without its last digits
+
 
 def canonical_ids(text: pl.Series) -> pl.Series:
     """Return the canonical ids of a column of text; null for a missing id."""
@@ -44,6 +46,17 @@ def numbers_or_text(column: pl.Series) -> pl.Series:
     text = canonical_ids(text)
     numbers = _numbers(text)
     return text if numbers is None else numbers
+
+
+def without_rounded(ids: pl.Series) -> pl.Series:
+    """Return the ids with null for numbers that have lost their last digits, such as 4.00638E+12.
+
+    >>> without_rounded(pl.Series(["4.00638E+12", "4,1E+12", "A.1E+12", "E+12"])).to_list()
+    [None, None, 'A.1E+12', 'E+12']
+    """
+    if ids.dtype != pl.String or not (is_rounded := ids.str.contains(SCIENTIFIC)).any():
+        return ids
+    return ids.set(is_rounded, None)
 
 
 def ids_like(column: pl.Series, dtype: pl.DataType) -> pl.Series:

@@ -180,12 +180,13 @@ LISTS = {"item": "items", "time": "times", "rating": "ratings", "event": "events
     name: f"{name}s" for name in (MOMENT, PLACE)
 }
 SORTED_BY = ("order", "fraction", "time")  # the last one counts most
+MOST_ASCENDING = 0.02  # share of the steps in time, in a file that is sorted newest first
 
 
 def in_time_order(interactions: pl.DataFrame, *, newest_first: bool = False) -> pl.DataFrame:
     """Return the rows sorted by user, then by full time if known, then by `order` if there is one, missing ones first.
 
-    Other rows keep their order. Without times and `order`, they have it reversed with `newest_first`.
+    Other rows keep their order, or with `newest_first` have it reversed.
 
     >>> in_time_order(pl.DataFrame({"user": [7, 7, 7], "item": [1, 2, 3], "time": [5, 3, 3]}))["item"].to_list()
     [2, 3, 1]
@@ -193,12 +194,26 @@ def in_time_order(interactions: pl.DataFrame, *, newest_first: bool = False) -> 
     [2, 1]
     """
     # stable sorts by one column each are several times faster than one by all
-    columns = [name for name in SORTED_BY if name in interactions.columns]
-    for name in columns:
-        interactions = interactions.sort(name, maintain_order=True)
-    if not columns and newest_first:
-        interactions = interactions.reverse()
+    interactions = interactions.reverse() if newest_first else interactions
+    for name in SORTED_BY:
+        if name in interactions.columns:
+            interactions = interactions.sort(name, maintain_order=True)
     return interactions.sort("user", maintain_order=True)
+
+
+def descends(rows: pl.DataFrame) -> bool:
+    """Return whether nearly all times descend from row to row, or within each user's rows; at least two of them do.
+
+    >>> descends(pl.DataFrame({"user": [7, 8, 7, 8], "time": [9, 9, 8, 7]}))
+    True
+    >>> descends(pl.DataFrame({"user": [7, 8, 7, 8], "time": [7, 9, 9, 7]}))
+    False
+    """
+    for steps in (rows["time"].diff(), rows.select(pl.col("time").diff().over("user")).to_series()):
+        n_down, n_up = int((steps < 0).sum()), int((steps > 0).sum())
+        if n_down > 1 and n_up <= MOST_ASCENDING * (n_up + n_down):
+            return True
+    return False
 
 
 def with_codes(interactions: pl.DataFrame, items: pl.DataFrame) -> pl.DataFrame:

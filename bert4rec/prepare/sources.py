@@ -25,10 +25,11 @@ from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.dataset.format import NO_EVENT
 from bert4rec.prepare.attributes import ItemValues
 from bert4rec.prepare.column_inference import columns_by_position, infer_columns, other_times
-from bert4rec.prepare.columns import IDS, Fields, column_advice, is_row
+from bert4rec.prepare.columns import IDS, Fields, are_values, column_advice, is_row
+from bert4rec.prepare.headers import columns_in, matched, unread_columns
 from bert4rec.prepare.ids import ids_like
 from bert4rec.prepare.order_values import order_kind
-from bert4rec.prepare.ordering import Distinct
+from bert4rec.prepare.ordering import Distinct, descends
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.synthetic import GENERATORS, GeneratedSource
 from bert4rec.prepare.tables import FIRST_ROWS, Part, SequenceFile, TableFile, Words
@@ -109,8 +110,8 @@ class Interactions:
     `event`: Int16), and how many of the `n_bytes` have been read so far. Reading fills `bad` (the unusable rows),
     `words` (of sequences), `titles`, `others` (the values of items in columns that no field has), `kinds` (of events,
     by number) and `n_unordered` (rows without a value in the order column, by its name). Text is read `block_bytes` at
-    a time. `newest_first`: the order of rows without times. `other_times`: columns that may have the times instead, if
-    none was named. `only_first`: read only the first rows. `skipped`: files without rows.
+    a time. `newest_first`: the order of rows without times, or of one time. `other_times`: columns that may have the
+    times instead, if none was named. `only_first`: read only the first rows. `skipped`: files without rows.
     """
 
     source: FileSource
@@ -154,7 +155,8 @@ class Interactions:
         if "time" not in self.columns:
             return {"by": "file", "column": None, "newest_first": self.newest_first}
         column = self.columns["time"] if self.source.form == "table" or self.source.has_header else None
-        return {"by": "time", "column": column, "newest_first": False, **({"then": then} if then else {})}
+        then_by = {"then": then} if then else {}
+        return {"by": "time", "column": column, "newest_first": self.newest_first, **then_by}
 
     def usable(self) -> Iterator[Part]:
         """Yield the usable rows, with `title` and the columns of `others` if the file has them, and the bytes read."""
@@ -169,25 +171,41 @@ class Interactions:
         before = 0
         for path in self.files:
             file = self.open(path)
-            others = {key: column for key, column in self.others.columns.items() if file.columns.get(column)}
+            of_file = {key: matched(column, file.columns) or "" for key, column in self.others.columns.items()}
+            others = {key: self.others.columns[key] for key, name in of_file.items() if file.columns.get(name)}
             for raw, done in self.raw(path, {**self.columns, **others}):
                 yield fields.cast(raw, path, self.bad, unit=file.unit), before + done
             before += path.stat().st_size
 
     def raw(self, path: Path, columns: Mapping[str, str]) -> Iterator[Part]:
-        """Yield `LINE` and the `columns` (field → name in the file) without casts, part by part."""
+        """Yield `LINE` and the `columns` (field → name in the first file) without casts, part by part.
+
+        A title that only the first file has is null.
+        """
         file = self.open(path)
-        for name, column in columns.items():
-            if column not in file.columns:
-                advice = column_advice(self.columns, [*file.columns]) if self.source.form == "table" else ""
-                field = name.removeprefix(OTHER)
-                raise DataError(f'{path}: no column "{column}" ({field}); it has: {", ".join(file.columns)}{advice}')
-        yield from file.rows(columns, self.bad, block_bytes=self.block_bytes, only_first=self.only_first)
+        found = columns_in(path, file.columns, columns, self.files[0], is_table=self.source.form == "table")
+        lacking = [pl.lit(None, pl.String).alias(field) for field in columns if field not in found]
+        for rows, done in file.rows(found, self.bad, block_bytes=self.block_bytes, only_first=self.only_first):
+            yield rows.with_columns(lacking), done
+
+    def header_warnings(self) -> list[str]:
+        """Return warnings of columns that only later files of a table have.
+
+        Raises `DataError` if a later file lacks a column.
+        """
+        first, *later = self.files
+        if self.source.form != "table" or not later:
+            return []
+        others = [(path, self.open(path).columns) for path in later]
+        for path, present in others:
+            columns_in(path, present, self.columns, first, is_table=True)
+        return [*unread_columns(first, self.open(first).columns, others)]
 
     def open(self, path: Path) -> TableFile | SequenceFile:
         """Return a reader for the file at `path`."""
         if self.source.form in ("sequences", "baskets"):
-            return SequenceFile(path, self.words, is_basket=self.source.form == "baskets")
+            is_basket = self.source.form == "baskets"
+            return SequenceFile(path, self.words, is_basket=is_basket, separator=self.source.separator)
         if self.source.form == "table":
             return TableFile(path, format_of(path), self.source.separator, self.source.has_header)
         types = {name: NUMBERS[field] for field, name in self.columns.items()}
@@ -285,12 +303,15 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, usual_times: 
     times = Times(data.time_format if is_table else unit_of_numbers(data.time_format))
     if is_table:
         source = replace(source, separator=data.separator, has_header=data.has_header)
+    elif source.form == "baskets":
+        source = replace(source, separator=data.separator)
     skipped = tuple(file for file in present if file not in {*files}) if len(files) < len(present) else ()
     interactions = Interactions(source, files, columns, times, block_bytes, newest_first, skipped=skipped)
     if is_table:
         columns, others = _columns_of_table(interactions, data)
         interactions = replace(interactions, columns=columns, other_times=others)
         interactions = replace(interactions, times=_times_of(interactions, usual_times))
+        return _in_direction(_with_order_kind(interactions), backwards)
     elif data.order_column:
         raise DataError(
             f"data.order_column = {data.order_column}: only tables have such a column, not {data.source}; remove it"
@@ -323,7 +344,7 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
             found |= _event_column(data, present)
             found |= {"order": data.order_column} if data.order_column in present else {}
             rows = Interactions(source, (file,), found, Times(), HISTORY_BYTES, newest_first)
-            return _with_order_kind(_with_times(rows, data.time_format))
+            return _in_direction(_with_order_kind(_with_times(rows, data.time_format)), backwards)
     if not is_named and (recognized := _recognized(path)) not in ("", "table"):
         return open_interactions(data.model_copy(update={"source": recognized, "path": path}), Preprocessing())
     wanted = {name: column for name, column in named.items() if column and name not in unnamed}
@@ -340,7 +361,15 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
         options = [re.sub(r"^--(\w+)=", r"--data.\1_column=", option) for option in error.options]
         raise DataError(error.with_command(options, "add")) from None
     rows = replace(rows, columns=columns | _event_column(data, present))
-    return _with_order_kind(_with_times(rows, data.time_format))
+    return _in_direction(_with_order_kind(_with_times(rows, data.time_format)), backwards)
+
+
+def _in_direction(rows: Interactions, backwards: bool | str) -> Interactions:
+    """Return `rows` of a table as newest first if `backwards` is "auto" and the times of the first rows descend."""
+    if backwards != "auto" or "time" not in rows.columns:
+        return rows
+    parts = [part.select("user", "time") for part, _ in rows.again(files=rows.files[:1], only_first=True).usable()]
+    return replace(rows, newest_first=bool(parts) and descends(pl.concat(parts, how="vertical_relaxed")))
 
 
 def _with_order_kind(rows: Interactions) -> Interactions:
@@ -384,8 +413,12 @@ def _recognized(path: str) -> str:
 def _columns_of_table(interactions: Interactions, data: Data) -> tuple[dict[str, str], list[str]]:
     """Return field → column, as the settings name it or as it is recognized in the first file, and `other_times`."""
     first, file = pl.DataFrame(), interactions.files[0]
-    if "auto" in named_columns(data).values():
+    named = named_columns(data)
+    if "auto" in named.values():
         present = interactions.open(file).columns
+        is_named = {field: column for field, column in named.items() if column not in ("", "auto")}
+        if data.has_header and not is_row([*present]):
+            columns_in(file, present, is_named, file, is_table=True)
         first = interactions.first_of({name: name for name, is_field in present.items() if is_field})
     columns = choose_columns(data, first, str(file))
     is_open = data.time_column == "auto" and data.has_header
@@ -402,7 +435,7 @@ def choose_columns(data: Data, first: pl.DataFrame, path: str) -> dict[str, str]
         return {field: column for field, column in named.items() if column}
     if not data.has_header:
         return columns_by_position(first, named, path)
-    if is_row(first.columns):
+    if is_row(first.columns) or are_values(first):
         raise DataError(f"{path}: its first line is a row and not a header; add --data.has_header=false")
     return infer_columns(first, named, path)
 

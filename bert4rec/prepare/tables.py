@@ -12,9 +12,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bert4rec.config.first_lines import basket_separator
 from bert4rec.config.recognition import TYPED_NAMES, Format
 from bert4rec.prepare.progress import LINE, BadRows, line_numbers
-from bert4rec.prepare.text_blocks import Block, blocks
+from bert4rec.prepare.text_blocks import Block, blocks, head
 from bert4rec.prepare.text_rows import NOT_UTF_8, Layout, json_columns, parse, parse_json, read_layout
 from bert4rec.runtime.console import visible
 from bert4rec.runtime.errors import DataError
@@ -141,9 +142,10 @@ class TableFile:
             if self.format == "json lines":
                 yield from ((rows, block.done) for rows in parse_json(block, columns, bad))
                 continue
-            if self._layout.header and block.first_line == 1:
-                end = block.text.find(b"\n") + 1 or len(block.text)
-                block = replace(block, text=block.text[end:], first_line=2)
+            if block.first_line == 1:
+                for _ in range(self._layout.n_above + bool(self._layout.header)):
+                    end = block.text.find(b"\n") + 1 or len(block.text)
+                    block = replace(block, text=block.text[end:], first_line=block.first_line + 1)
             for rows in parse(block, self._layout, bad) if block.text else ():
                 yield rows.select(LINE, **fields), block.done
 
@@ -161,13 +163,18 @@ class Words:
         self._n_lines = self._n_baskets = 0
         self._first_long = ""  # file and number of the first line with more than two words
 
-    def parse(self, block: Block, bad: BadRows, *, is_basket: bool = False) -> pl.DataFrame:
+    def parse(self, block: Block, bad: BadRows, *, is_basket: bool = False, separator: str = " ") -> pl.DataFrame:
         """Return `LINE`, `user`, `item`, a row per interaction; lines without an item, or not UTF-8, go to `bad`.
 
-        The first word is the user; with `is_basket`, each line has a user of its own, who is numbered from 1.
+        The first word is the user; with `is_basket`, each line has a user of its own, who is numbered from 1. Blanks,
+        or the `separator` if it is another one, are between the words.
         """
         lines = _lines(block, bad)
-        words = lines.select(LINE, words=pl.col("text").str.extract_all(r"[^ \t\r]+"))
+        if separator == " ":
+            words = lines.select(LINE, words=pl.col("text").str.extract_all(r"[^ \t\r]+"))
+        else:
+            parts = pl.col("text").str.split(separator).list.eval(pl.element().str.strip_chars())
+            words = lines.select(LINE, words=parts.list.eval(pl.element().filter(pl.element() != "")))
         if is_basket:
             self._n_baskets += len(words)
             numbers = pl.int_range(self._n_baskets - len(words) + 1, self._n_baskets + 1).cast(pl.String)
@@ -197,18 +204,22 @@ class Words:
 
 @dataclass(frozen=True)
 class SequenceFile:
-    """A sequence file at `path`, or one of baskets; `words` splits its lines."""
+    """A sequence file at `path`, or one of baskets with a `separator` of items; `words` splits its lines."""
 
     path: Path
     words: Words
     is_basket: bool = False
+    separator: str = "auto"
     unit: ClassVar[str] = "line"  # what messages count
     columns: ClassVar[Mapping[str, bool]] = {"user": True, "item": True}
 
     def rows(self, columns: Mapping[str, str], bad: BadRows, *, block_bytes: int, only_first: bool) -> Iterator[Part]:
         """Yield the rows as `TableFile.rows` does; the `columns` are always user and item."""
+        bar = self.separator.replace("\\t", "\t") if self.is_basket else " "
+        if bar == "auto":
+            bar = basket_separator(head(self.path).decode("utf-8", "replace"))
         for block in blocks(self.path, size=block_bytes, quoted=False, only_first=only_first):
-            yield self.words.parse(block, bad, is_basket=self.is_basket), block.done
+            yield self.words.parse(block, bad, is_basket=self.is_basket, separator=bar), block.done
 
 
 def _lines(block: Block, bad: BadRows) -> pl.DataFrame:

@@ -20,11 +20,18 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bert4rec.config.first_lines import column_names, has_runs_of_blanks, infer_separator
+from bert4rec.config.first_lines import (
+    column_names,
+    has_runs_of_blanks,
+    infer_separator,
+    is_above_header,
+    without_separator_line,
+)
 from bert4rec.dataset.ids import OUTER_BLANKS
 from bert4rec.prepare.progress import LINE, BadRows, line_numbers
 from bert4rec.prepare.text_blocks import NEWLINE, QUOTE, Block, head, inside_quotes, parsed
 from bert4rec.runtime.arrays import Bools, Int64s
+from bert4rec.runtime.console import visible
 from bert4rec.runtime.errors import DataError, pluralize
 
 UNIT_SEPARATOR = b"\x1f"  # replaces a separator of several characters, which Polars does not support
@@ -44,7 +51,7 @@ class Layout:
 
     `header`: the fields of the first line, since a repeated header line is no row; () = no header. `types`: columns
     that are numbers in every usable row. A block in which this holds is parsed with these types, which takes half the
-    time. `has_runs`: the separator is one blank or several, also tabs.
+    time. `has_runs`: the separator is one blank or several, also tabs. `n_above`: lines above the header, to skip.
     """
 
     columns: tuple[str, ...]
@@ -53,6 +60,7 @@ class Layout:
     header: tuple[str, ...]
     types: Mapping[str, type[pl.DataType]] = field(default_factory=dict)
     has_runs: bool = False
+    n_above: int = 0
 
 
 def parse(block: Block, layout: Layout, bad: BadRows) -> Iterator[pl.DataFrame]:
@@ -253,8 +261,16 @@ def read_layout(
 
     Raises `DataError` for an empty file, or a header with an unclosed quote.
     """
-    text = _first_text(path)
+    whole = _first_text(path)
+    text = without_separator_line(whole)
+    n_above = int(len(text) < len(whole))
     start = text[:SEPARATOR_BYTES].decode("utf-8", "replace")
+    if has_header and is_above_header(start):
+        shown = visible(start.lstrip().partition("\n")[0].strip(), keep="")[:LONGEST_SHOWN]
+        raise DataError(
+            f'{path}, line {1 + n_above}: "{shown}" is not a header (the lines below it have other fields); remove the '
+            "lines above the header"
+        )
     bar = infer_separator(start) if separator == "auto" else separator.replace("\\t", "\t")
     quoted, has_runs = len(bar) == 1, bar == " " and has_runs_of_blanks(start)
     lines = (
@@ -268,7 +284,7 @@ def read_layout(
         raise DataError(f'{path}, line 1: has a quote (") that is not closed on it; correct the line')
     names = column_names([cell.strip(OUTER_BLANKS) for cell in header])
     columns = _distinct(names) or tuple(str(number) for number in range(1, len(cells) + 1))
-    return Layout(columns, bar.encode(), quoted, header, types or {}, has_runs)
+    return Layout(columns, bar.encode(), quoted, header, types or {}, has_runs, n_above)
 
 
 def _distinct(columns: Sequence[str]) -> tuple[str, ...]:
