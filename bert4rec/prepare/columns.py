@@ -164,7 +164,7 @@ class Fields:
             expected = self.times.expected_value(value, column)
         elif name in IDS and isinstance(value, float) and value.is_integer():
             expected = "a floating-point number of this size has lost its last digits; write the ids as whole numbers"
-        elif name in IDS and re.search(SCIENTIFIC, str(canonical(str(value)))):
+        elif name in IDS and re.search(SCIENTIFIC, str(value).strip()):
             expected = "has lost its last digits in a spreadsheet; save the ids as text"
         else:
             expected = self._expected(name)
