@@ -106,7 +106,8 @@ class Times:
         if self._has_moments is None and len(later := seconds.filter(seconds >= DAY)):
             is_most = 2 * len(later) > seconds.count()
             self._has_moments = is_most and fits(int(later.is_between(SINCE, UNTIL).sum()), len(later))
-        return seconds.set(_is_start(seconds), None) if self._has_moments else seconds
+        has_early = self._has_moments and (seconds < DAY).any()
+        return seconds.set(_is_start(seconds), None) if has_early else seconds
 
     def mean_none(self, column: pl.Series) -> pl.Series:
         """Return which values, such as 0, are the begin of 1970: programs write it for a missing time."""
