@@ -146,9 +146,10 @@ def _from_rows(
     has_times, has_events = "time" in columns, with_events and "event" in columns
     if with_times and not has_times:
         raise ValueError("no column with times, which this model needs")
-    order = "reverse order" if rows.newest_first else "order"
+    order = "reverse order" if rows.order["newest_first"] else "order"
     by = ", then ".join(columns[name] for name in ("time", "order") if name in columns)
-    order = f"in the order of {by}" if by else f"in the {order} of the rows"
+    ties = ", rows of one time in reverse" if rows.order["newest_first"] else ""
+    order = f"in the order of {by}{ties}" if by else f"in the {order} of the rows"
     kinds = f", kinds of events from {columns['event']}" if has_events else ", kinds of events unknown" * with_events
     logger.info(f"{path}: users from the column {columns['user']}, items from {columns['item']}{kinds}, {order}")
     ids = rows.first_of({name: columns[name] for name in ("user", "item")})
@@ -170,7 +171,7 @@ def _from_rows(
         wanted["events"] = pl.col("event").replace_strict(range(len(rows.kinds)), rows.kinds)
     keys = [pl.col(name) for name in reversed(SORTED_BY) if name in whole.columns]
     keys = [key.fill_null(0) if key.meta.output_name() == "fraction" else key for key in keys]
-    if rows.newest_first:
+    if rows.order["newest_first"]:
         keys, wanted = [key.reverse() for key in keys], {name: column.reverse() for name, column in wanted.items()}
     if keys:
         wanted = {name: column.sort_by(keys, maintain_order=True) for name, column in wanted.items()}

@@ -26,7 +26,7 @@ EXPECTED = [("u", ["a", "b"]), ("v", ["c"])]
 TIMED = [("u", TimedHistory(["a", "b"], [5, 7])), ("v", TimedHistory(["c"], [6]))]
 
 
-def read(path: Path | str, *, newest_first: bool = False, **options: object) -> list[tuple[object, object]]:
+def read(path: Path | str, *, newest_first: Any = False, **options: object) -> list[tuple[object, object]]:
     preprocessing = Preprocessing(reverse_file_order=newest_first)
     open_rows = partial(open_histories, data=Data(), preprocessing=preprocessing, is_named=False)
     return [row for part in read_histories(str(path), open_rows, **options) for row in part]  # type: ignore[arg-type]
@@ -69,6 +69,15 @@ def test_each_user_has_its_items_in_their_order(
         assert timed(folder / "timed.csv") == [
             (user, TimedHistory(*map(list, zip(*of, strict=True)))) for user, of in by_time
         ]
+
+
+def test_ties_of_histories_that_stand_newest_first_are_taken_in_reverse(tmp_path: Path) -> None:
+    rows = [f"u{k % 2},i{k},{1_700_000_000 + k // 6}\n" for k in range(24)]
+    for name, lines in (("up", rows), ("down", rows[::-1])):
+        (tmp_path / f"{name}.csv").write_text("user,item,time\n" + "".join(lines))
+    up, down = (dict(read(tmp_path / f"{name}.csv", newest_first="auto")) for name in ("up", "down"))
+    assert up == down
+    assert dict(read(tmp_path / "down.csv")) != up
 
 
 @pytest.mark.parametrize(
