@@ -335,7 +335,7 @@ def _histories(
 
 
 def split_items(text: str) -> list[str]:
-    """Return the items of `--items`: a row as CSV writes it, so that an item with a comma stands in quotes.
+    """Return the items of `--items`: a row of CSV, in which an item with a comma has quotes.
 
     >>> split_items('"Rook, Knight",Plain,')
     ['Rook, Knight', 'Plain']

@@ -28,7 +28,7 @@ LARGEST = 2**63 - 1
 
 
 def canonical(text: str) -> str | None:
-    """Return the id that `text` stands for; None for a text that means a missing id.
+    """Return the id that `text` means; None for a text that means a missing id.
 
     >>> canonical(" 7.0"), canonical("007"), canonical("N/A")
     ('7', '007', None)
@@ -42,7 +42,7 @@ def canonical(text: str) -> str | None:
 
 
 def canonical_value(value: Any, *, is_number: bool) -> int | str | None:
-    """Return the id that any value stands for, as an integer where the ids of a column are numbers; None for no id.
+    """Return the id that any value means, as an integer if the ids of a column are numbers; None for no id.
 
     >>> canonical_value(7.0, is_number=False), canonical_value("7.0", is_number=True)
     ('7', 7)

@@ -223,7 +223,7 @@ def _reason(first: FirstRows, key: str, values: pl.Series, of_items: Evidence, t
 
 
 def reason_lines(lines: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line for each column and what is said of it; columns of which the same is said share a line.
+    """Yield a line for each column and its reason; columns with the same reason share a line.
 
     >>> [*reason_lines({"a": "empty", "b": "depends on the user", "c": "empty"})]
     ['  a, c: empty', '  b: depends on the user']

@@ -30,7 +30,7 @@ from bert4rec.runtime.errors import ColumnUnknownError, pluralize
 ADDRESSES = ({"email", "mail"}, {"phone"})  # of users, taken if nothing better is there
 CONNECTIONS = {"ip"}  # of users, taken last
 ACCOUNTS = {"account", "konto", "compte", "cuenta", "conta"}  # of a user, beside a word for users
-COARSE = {"artist", "album", "author", "channel", "podcast", "series", "show"}  # of which others are parts
+COARSE = {"artist", "album", "author", "channel", "podcast", "series", "show"}  # whose parts have ids of their own
 KINDLESS = {"item", "element", "object", "content", "product", "article", "asin", "sku", "page", "url"}  # any items
 RANKED = RATINGS - {"score", "note"}  # a score may be that of a search, and a note a text
 MOST_TITLES = 0.2  # largest share of items with several values in a column of titles

@@ -246,7 +246,7 @@ def _rank_of_numbers(column: pl.Series, words: set[str]) -> int | None:
 
 
 def _is_text(column: pl.Series) -> bool:
-    """Return whether a column has text most of which is not numbers."""
+    """Return whether a column has text, and few of its values are numbers."""
     known = without_missing(column)
     return known.dtype == pl.String and not fits(known.cast(pl.Float64, strict=False).count(), len(known))
 

@@ -1,4 +1,4 @@
-"""The words of which names of columns are made, in thirteen languages and some programs, and how a name is split."""
+"""The words in names of columns, in thirteen languages and some programs, and how a name is split."""
 
 import re
 import unicodedata

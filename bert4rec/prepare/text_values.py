@@ -24,7 +24,7 @@ def typed(table: pl.DataFrame, texts: Collection[str] = ()) -> pl.DataFrame:
 
 
 def number_problem(values: pl.Series) -> str:
-    """Return why a column of texts, most of which are numbers, is not one of numbers; "" for any other column.
+    """Return why a column whose texts are mostly numbers is not a column of numbers; "" for any other column.
 
     >>> number_problem(pl.Series(["1.5", "2", "N/A", "4", "5"])), number_problem(pl.Series(["S", "M", "38"]))
     ('1 of 5 values are not numbers, such as "N/A"; leave them empty', '')

@@ -41,7 +41,7 @@ CLOCKS = (
 )  # fmt: skip
 DIGITS = ("%Y%m%d", "%Y%m%d%H%M%S", "%Y%m%d%H%M", "%Y%m%d%H", "%d%m%Y", "%m%d%Y")  # forms that may be whole numbers
 SHORT = ("%y%m%d", "%d%m%y", "%m%d%y")  # such forms that are offered, but not recognized: they may be counts
-PADDED = {"%d%m%Y": 8, "%m%d%Y": 8, **dict.fromkeys(SHORT, 6)}  # digits, the first of which a number lacks if it is 0
+PADDED = {"%d%m%Y": 8, "%m%d%Y": 8, **dict.fromkeys(SHORT, 6)}  # number of digits; a number lacks a leading 0
 FORMS = (  # forms of text that are recognized; fractions of a second and short names of months are read, too
     *[date + clock for date in DATES for clock in CLOCKS], *DIGITS[1:], "%d/%B/%Y:%H:%M:%S %z",
     "[%d/%B/%Y:%H:%M:%S %z]", "%d-%B-%y %I.%M.%S.%f %p", "%d-%B-%y %H.%M.%S.%f",
