@@ -1,6 +1,7 @@
-"""Bootstrap confidence intervals over users, and the paired test of a difference.
+"""Confidence intervals over users, and the paired test of a difference.
 
-The intervals are percentile bootstrap intervals (Efron and Tibshirani, An Introduction to the Bootstrap, 1993): users
+HR@k is a proportion: its interval is the score interval (Wilson, Probable Inference, the Law of Succession, and
+Statistical Inference, 1927), which few hits or none do not make too narrow. All other intervals are percentile bootstrap intervals (Efron and Tibshirani, An Introduction to the Bootstrap, 1993): users
 are drawn with replacement, as many as there are, and the metric is computed for each draw. Each metric is a mean over
 users and depends only on the number of users with each value, which is multinomial in a draw. So a million users cost
 no more than a few hundred cells of equal values. Ranks above `EXACT` within 2 % of each other share a cell, and so do
@@ -12,6 +13,7 @@ opposite sign (Smucker et al., A Comparison of Statistical Significance Tests fo
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,6 +24,7 @@ from bert4rec.evaluation.ranker import Metrics, Ranks, to_metrics
 from bert4rec.runtime.arrays import Bools, Float64s, Int64s, Integers
 
 CONFIDENCE, RESAMPLES, PERMUTATIONS, SEED = 0.95, 1000, 9999, 1
+Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 EXACT = 128  # up to this rank, each rank has its own cell
 RATIO = 1.02  # ratio of the bounds of a cell of greater ranks
 N_CELLS = 1024  # number of cells of other values
@@ -51,8 +54,27 @@ def rank_intervals(ranks: Integers, ks: Sequence[int]) -> dict[str, Interval]:
     """Return the interval of each metric that `ranking_metrics` computes from the `ranks` [U]."""
     distinct, counts = np.unique(ranks[ranks != LEFT_OUT], return_counts=True)
     of_ranks = dict(gains(distinct, ks))
-    values = np.stack([*of_ranks.values()], axis=1)
-    return dict(zip(of_ranks, _intervals(_joined(_cells_of_ranks(distinct, ks), counts, values)), strict=True))
+    others = {name: values for name, values in of_ranks.items() if not name.startswith("HR@")}
+    cells = _joined(_cells_of_ranks(distinct, ks), counts, np.stack([*others.values()], axis=1))
+    drawn = dict(zip(others, _intervals(cells), strict=True))
+    n = int(counts.sum())
+    return {
+        name: drawn[name] if name in drawn else share_interval(int(values @ counts), n)
+        for name, values in of_ranks.items()
+    }
+
+
+def share_interval(n_hits: int, n: int) -> Interval:
+    """Return the interval of a share, `n_hits` of `n` users, by Wilson's score.
+
+    >>> [round(bound, 4) for bound in share_interval(0, 100)]
+    [0.0, 0.037]
+    """
+    share, z2 = n_hits / n, Z**2 / n
+    middle, margin = share + z2 / 2, Z * (share * (1 - share) / n + z2 / (4 * n)) ** 0.5
+    # At 0 and 1 the bound is the share itself; the formula misses it by rounding.
+    low = 0.0 if n_hits == 0 else (middle - margin) / (1 + z2)
+    return [low, 1.0 if n_hits == n else (middle + margin) / (1 + z2)]
 
 
 def mean_interval(values: Float64s) -> Interval:

@@ -12,6 +12,7 @@ from bert4rec.evaluation.intervals import (
     mean_interval,
     paired_difference,
     rank_intervals,
+    share_interval,
     strongest_baseline,
     untied_comparison,
 )
@@ -34,6 +35,30 @@ def test_intervals_cover_the_truth_as_often_as_they_should() -> None:
     assert {name: 0.93 <= n / 500 <= 0.97 for name, n in covered.items()} == dict.fromkeys(truth, True), covered
 
 
+@pytest.mark.parametrize("expected", [1.0, 2.0, 5.0, 150.0])
+def test_the_interval_of_a_share_covers_it_with_few_hits_too(expected: float) -> None:
+    """In 92 % or more of 4,000 simulated slices of 300 users, with `expected` hits on average."""
+    n, generator = 300, np.random.default_rng(7)
+    hits, n_simulated = np.unique(generator.binomial(n, expected / n, 4000), return_counts=True)
+    covered = 0
+    for n_hits, times in zip(hits.tolist(), n_simulated.tolist(), strict=True):
+        ranks = np.where(np.arange(n) < n_hits, 3, 50)
+        low, high = rank_intervals(ranks, [10])["HR@10"]
+        covered += times * (low <= expected / n <= high)
+    assert covered / 4000 >= 0.92
+
+
+def test_the_bounds_of_a_share_are_the_roots_of_its_score() -> None:
+    """|hits / n - p| = 1.96 sqrt(p (1 - p) / n) at both bounds p, or a bound is 0 or 1."""
+    for n_hits, n in ((0, 40), (1, 40), (20, 40), (40, 40)):
+        low, high = share_interval(n_hits, n)
+        assert (low == 0, high == 1) == (n_hits == 0, n_hits == n)
+        for bound in (low, high):
+            if 0 < bound < 1:
+                assert abs(n_hits / n - bound) == pytest.approx(1.959964 * (bound * (1 - bound) / n) ** 0.5, rel=1e-6)
+    assert share_interval(0, 40)[1] == pytest.approx(3.841459 / 43.841459, rel=1e-6)
+
+
 def test_intervals_are_those_of_users_drawn_again() -> None:
     generator = np.random.default_rng(2)
     ranks = generator.geometric(0.02, 400).astype(np.int32)
@@ -43,6 +68,8 @@ def test_intervals_are_those_of_users_drawn_again() -> None:
     found = rank_intervals(ranks, KS)
     assert list(found) == [name for name in drawn[0] if name != "users"]
     for name, interval in found.items():
+        if name.startswith("HR@"):  # a share has its own interval
+            continue
         values = np.array([metrics[name] for metrics in drawn])
         expected = np.quantile(values, [0.025, 0.975])
         assert interval == pytest.approx(expected, rel=0, abs=0.1 * values.std() + 1 / len(counted)), name
