@@ -11,6 +11,7 @@ RARE_FROM, GONE_FROM, NEW_FROM, SEASONAL_FROM = 0.3, 0.1, 0.05, 0.05  # shares o
 DAMAGED_FROM = 0.05  # share of all rows that makes figures doubtful
 LEAST_ROWS = 1000  # of fewer rows, most items have few anyway
 FEW = 5  # rows of a rare item
+LARGE_USER, HEAVY_USERS, DUPLICATES = "one large user", "heavy users", "duplicates"  # may be damage
 
 
 class Finding(NamedTuple):
@@ -77,14 +78,14 @@ def _of_users(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[F
             f"user {one['user']} has {one['rows']:,} of {metadata['rows']:,} rows ({share}), perhaps all guests or a "
             f"robot; --preprocessing.max_user_interactions={limit} leaves it out"
         )
-        yield Finding("one large user", text, is_damage=True)
+        yield Finding(LARGE_USER, text, is_damage=True)
 
 
 def _of_rows(log: Mapping[str, Any], n_rows: int) -> Iterator[Finding]:
     once = "--preprocessing.repeats=first_in_a_row keeps the first"
     if (share := log["duplicates"] / n_rows) >= DUPLICATES_FROM:
         text = f"{_percent(share, 1)} of the rows repeat the row before (user, item and time); {once}"
-        yield Finding("duplicates", text, share >= DAMAGED_FROM)
+        yield Finding(DUPLICATES, text, share >= DAMAGED_FROM)
     if (share := (log["repeats_in_a_row"] - log["duplicates"]) / n_rows) >= REPEATS_FROM:
         yield Finding("repeats", f"{_percent(share)} of the rows have the same item as the row before; {once}")
     if log["has_dates_only"]:
@@ -96,7 +97,7 @@ def _of_rows(log: Mapping[str, Any], n_rows: int) -> Iterator[Finding]:
             f"{pluralize(n, 'user')} {'has' if n == 1 else 'have'} more than {limit:,} rows each ({_percent(share)} of "
             f"all), perhaps robots; --preprocessing.max_user_interactions={limit} leaves them out"
         )
-        yield Finding("heavy users", text, share >= DAMAGED_FROM)
+        yield Finding(HEAVY_USERS, text, share >= DAMAGED_FROM)
 
 
 def _of_items(log: Mapping[str, Any], n_items: int) -> Iterator[Finding]:

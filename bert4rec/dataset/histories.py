@@ -300,6 +300,16 @@ class EvaluationSplit:
         return self._histories.times_at(self._rows, self._places - 1) if self._histories.has_times else None
 
     @property
+    def n_rows(self) -> Int64s:
+        """Return the number of all rows of each user [N], also from the target on."""
+        return self._histories.lengths_at(self._rows)
+
+    @property
+    def last_items(self) -> Int32s:
+        """Return the item before each target [N]."""
+        return self._histories.items_at(self._rows, self._places - 1)
+
+    @property
     def are_tied(self) -> Bools | None:
         """Return whether each target [N] has the time of the item before it, so that the file alone orders them.
 

@@ -12,6 +12,7 @@ from bert4rec.config.kinds import POPULARITY, RECENT_POPULARITY
 from bert4rec.dataset.format import LEFT_OUT, RATINGS, TEST, VALIDATION
 from bert4rec.dataset.histories import EvaluationSplit, TrainingPairs
 from bert4rec.dataset.reader import Dataset
+from bert4rec.evaluation.damage import without_damage
 from bert4rec.evaluation.intervals import (
     COMPARED_AT,
     CONFIDENCE,
@@ -231,8 +232,11 @@ class Evaluator:
             baselines = {kind: ranks[name] for kind, name in self._names.items() if name in ranks}
             if TEST in ranks and (comparison := strongest_baseline(ranks[TEST], baselines)):
                 results["strongest_baseline"] = comparison
+                is_compared = np.ones(len(self.dataset.splits[TEST]), bool)
                 if untied := self._untied(ranks[TEST], baselines):
-                    results["untied"] = untied
+                    results["untied"], is_compared = untied, ~self.dataset.splits[TEST].are_tied
+                if without := without_damage(self.dataset, ranks[TEST], baselines, is_compared):
+                    results["without"] = without
             results["intervals"] = {"confidence": CONFIDENCE, "resamples": RESAMPLES, **intervals}
         if TEST in ranks and "full" in ranks[TEST].ranks:
             facts = TargetFacts.of(self.dataset, TEST, held_out[TEST])

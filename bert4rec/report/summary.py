@@ -20,6 +20,7 @@ MANY_STEPS = 2_000  # until then, a model may not have begun to learn
 ALL_FOUND = 0.9995  # HR@10 that is shown as 1.000
 FEW_STEPS = 5  # steps per epoch
 FEW_USERS = 100  # test users
+JUDGED = ("use", "equal", "worse")  # verdicts by the comparison with the strongest baseline
 
 
 def summary(report: Report) -> str:
@@ -40,43 +41,71 @@ def summary(report: Report) -> str:
 
 
 class Verdict(NamedTuple):
-    """Hold what a person should do, and why, in a sentence: `kind` is "use", "equal", "worse", "repair", …."""
+    """Hold what a person should do, and why, in sentences: `kind` is "use", "equal", "worse", "repair", …."""
 
     kind: str
     text: str
 
 
 def verdict(report: Report) -> Verdict:
-    """Return whether to use the model, by its paired difference from the strongest baseline, or what to do first.
+    """Return the model's paired difference from the strongest baseline, and then what else to know and to do.
 
-    Where many test targets are tied with the item before them, the difference is that of the other users alone.
+    Where many test targets are tied with the item before them, the difference is that of the other users alone. The
+    kind is "repair" if the verdict is another without the users that a damage of the log concerns.
     """
     untied = report.get("untied")
     comparison = untied if untied and "kind" in untied else report.get("strongest_baseline")
     found = {one.kind: one for one in contestants(report)}
     protocol = main_protocol(report)
     n_users = found[MODEL].metrics[protocol]["users"] if protocol and MODEL in found else 0
-    damage = next((one for one in report["dataset"].get("findings", []) if one["is_damage"]), None)
-    kind, reason = "none", ""
+    kind = "none"
     if protocol and n_users < FEW_USERS:
-        kind, reason = "few", f"{n_users:,.0f} users"
+        kind = "few"
     elif protocol and untied and untied["users"] < FEW_USERS:
         kind = "tied"
-    elif protocol and damage:
-        kind, reason = "repair", damage["text"]
     elif protocol:
         kind = "alone" if comparison is None or comparison["kind"] not in found else _judge(comparison["interval"])
-    title = found[comparison["kind"]].title if comparison and comparison["kind"] in found else ""
+    damage = [*_damage(report, kind, {one.kind: one.title for one in found.values()})] if kind in JUDGED else []
     values = {
-        "title": report["model"], "strongest": title, "comparison": comparison, "reason": reason,
-        "untied": untied, "advice": advice(report),
+        "judged": kind, "title": report["model"], "comparison": comparison, "untied": untied, "n_users": n_users,
+        "strongest": found[comparison["kind"]].title if kind in JUDGED and comparison else "",
     }  # fmt: skip
-    return Verdict(kind, sentence("verdict", kind=kind, **values))
+    if any(one.changes_verdict for one in damage):
+        kind = "repair"
+    helps = advice(report) if kind in ("equal", "worse") and not untied else ""
+    sentences = [
+        sentence("verdict", kind=kind, **values),
+        *(one.text for one in damage),
+        sentence("what_helps", advice=helps),
+    ]
+    return Verdict(kind, " ".join(filter(None, sentences)))
 
 
 def _judge(interval: Sequence[float]) -> str:
     low, high = interval
     return "use" if low > 0 else "worse" if high < 0 else "equal"
+
+
+class _Damage(NamedTuple):
+    """What to mend in the log, with how much it matters, and whether the verdict is another without it."""
+
+    text: str
+    changes_verdict: bool
+
+
+def _damage(report: Report, kind: str, titles: Mapping[str, str]) -> Iterator[_Damage]:
+    """Yield each damage of the log; `kind`: the verdict by all users, `titles` of the baselines by their kinds."""
+    for finding in report["dataset"].get("findings", []):
+        if not finding["is_damage"]:
+            continue
+        without = report.get("without", {}).get(finding["name"], {"left_out": 0})
+        is_few = without["left_out"] > 0 and ("interval" not in without or without["users"] < FEW_USERS)
+        changes = is_few or ("interval" in without and _judge(without["interval"]) != kind)
+        text = sentence(
+            "damage", text=finding["text"], without=without, is_few=is_few, changes=changes,
+            strongest=titles.get(without.get("kind", ""), ""),
+        )  # fmt: skip
+        yield _Damage(text, changes)
 
 
 def advice(report: Report) -> str:

@@ -24,6 +24,16 @@ def report(interval: tuple[float, float] | None, users: int = 200, findings: lis
     return found
 
 
+def damaged(interval: tuple[float, float], users: int, without: tuple[float, float] | None) -> dict[str, Any]:
+    """A report of 1,000 test users with duplicates, and the comparison by the `users` whom they do not concern."""
+    found = report(interval, 1000, [DUPLICATES]) | {"training": {"stopped_by": "patience"}, "kind": "sasrec"}
+    measured: dict[str, Any] = {"users": users, "left_out": 1000 - users, "of": 1000}
+    if without is not None:
+        measured |= found["strongest_baseline"] | {"interval": without, "difference": sum(without) / 2}
+        measured |= {"value": 0.0812, "value_of_all": 0.0811}
+    return found | {"without": {"duplicates": measured}}
+
+
 def with_ties(interval: tuple[float, float], n_untied: int) -> dict[str, Any]:
     """A report whose model is better on all users, and on the untied ones by the interval."""
     found = report((0.01, 0.03), users=1000)
@@ -37,7 +47,7 @@ def with_ties(interval: tuple[float, float], n_untied: int) -> dict[str, Any]:
         (report((0.01, 0.03)), "use", ["Markov", "0.020", "0.010 to 0.030"]),
         (report((-0.01, 0.03)), "equal", ["Markov", "-0.010 to +0.030"]),
         (report((-0.03, -0.01)), "worse", ["Markov", "0.020", "0.010 to 0.030"]),
-        (report((0.01, 0.03), findings=[DUPLICATES]), "repair", ["8 % of the rows"]),
+        (report((0.01, 0.03), findings=[DUPLICATES]), "use", ["Markov", "8 % of the rows"]),
         (report((0.01, 0.03), findings=[DUPLICATES | {"is_damage": False}]), "use", []),
         (report((0.01, 0.03), users=20), "few", ["20"]),
         (report(None), "alone", []),
@@ -52,6 +62,29 @@ def test_what_to_do(found: dict[str, Any], kind: str, words: list[str]) -> None:
     result = verdict(found)
     assert result.kind == kind
     assert all(word in result.text for word in words)
+
+
+@pytest.mark.parametrize(
+    ("found", "kind", "words", "absent"),
+    [
+        (damaged((0.01, 0.03), 997, (0.01, 0.04)), "use", ["by 0.020", "the 3 of 1,000", "0.0812 instead of 0.0811"], []),
+        (damaged((0.01, 0.03), 1000, None), "use", ["by 0.020", "no test user"], ["1,000"]),
+        (damaged((0.01, 0.03), 600, (-0.01, 0.03)), "repair", ["by 0.020", "0.0812", "-0.010 to +0.030"], ["Use it"]),
+        (damaged((0.01, 0.03), 60, (0.01, 0.03)), "repair", ["by 0.020", "60 remain"], ["Use it", "0.0812"]),
+        (damaged((0.01, 0.03), 0, None), "repair", ["by 0.020", "0 remain"], ["Use it"]),
+        (damaged((-0.03, -0.01), 997, (-0.03, -0.01)), "worse", ["by 0.020", "0.0812", "another model"], []),
+        (damaged((-0.03, -0.01), 600, (0.01, 0.03)), "repair", ["by 0.020", "+0.010 to +0.030"], ["another model"]),
+    ],
+)  # fmt: skip
+def test_damage_is_told_after_the_comparison_and_comes_first_only_where_it_changes_the_verdict(
+    found: dict[str, Any], kind: str, words: list[str], absent: list[str]
+) -> None:
+    result = verdict(found)
+    assert result.kind == kind
+    places = [result.text.find(word) for word in [words[0], "8 % of the rows", *words[1:]]]
+    assert -1 not in places
+    assert places == sorted(places)
+    assert not [word for word in absent if word in result.text]
 
 
 @pytest.mark.parametrize(
