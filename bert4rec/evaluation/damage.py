@@ -18,8 +18,8 @@ def without_damage(
     """Return for each finding that is damage the comparison by `strongest_baseline` without the users it concerns.
 
     `is_compared` [U]: the test users of the run's own comparison. The further keys are the numbers of `users` that
-    remain, `left_out` and `of`, and the model's mean of the metric, `value`, beside that of all of them, `value_of_all`.
-    Only the counts are known if no user remains, or none is left out.
+    remain, `left_out` and `of`, and the model's mean of the metric for them, `value`, and for all, `value_of_all`. Only
+    the counts are known if no user remains, or none is left out.
     """
     found = {}
     for name, is_concerned in _concerned(dataset).items():

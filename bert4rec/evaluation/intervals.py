@@ -1,11 +1,12 @@
 """Confidence intervals over users, and the paired test of a difference.
 
 HR@k is a proportion: its interval is the score interval (Wilson, Probable Inference, the Law of Succession, and
-Statistical Inference, 1927), which few hits or none do not make too narrow. All other intervals are percentile bootstrap intervals (Efron and Tibshirani, An Introduction to the Bootstrap, 1993): users
-are drawn with replacement, as many as there are, and the metric is computed for each draw. Each metric is a mean over
-users and depends only on the number of users with each value, which is multinomial in a draw. So a million users cost
-no more than a few hundred cells of equal values. Ranks above `EXACT` within 2 % of each other share a cell, and so do
-other values within a thousandth of their range: the mean stays exact, the interval differs in its fourth digit.
+Statistical Inference, 1927), which is wide enough for few hits, too. All other intervals are percentile bootstrap
+intervals (Efron and Tibshirani, An Introduction to the Bootstrap, 1993): users are drawn with replacement, as many as
+there are, and the metric is computed for each draw. Each metric is a mean over users and depends only on the number of
+users with each value, which is multinomial in a draw. So a million users cost no more than a few hundred cells of equal
+values. Ranks above `EXACT` within 2 % of each other share a cell, and so do other values within a thousandth of their
+range: the mean stays exact, the interval differs in its fourth digit.
 
 The test is the paired permutation test: if two systems do not differ, each user's difference is equally likely with the
 opposite sign (Smucker et al., A Comparison of Statistical Significance Tests for Information Retrieval, 2007).

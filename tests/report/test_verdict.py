@@ -67,7 +67,7 @@ def test_what_to_do(found: dict[str, Any], kind: str, words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("found", "kind", "words", "absent"),
     [
-        (damaged((0.01, 0.03), 997, (0.01, 0.04)), "use", ["by 0.020", "the 3 of 1,000", "0.0812 instead of 0.0811"], []),
+        (damaged((0.01, 0.03), 997, (0.01, 0.04)), "use", ["by 0.020", "the 3 of 1,000", "0.0812 instead of 0.08"], []),
         (damaged((0.01, 0.03), 1000, None), "use", ["by 0.020", "no test user"], ["1,000"]),
         (damaged((0.01, 0.03), 600, (-0.01, 0.03)), "repair", ["by 0.020", "0.0812", "-0.010 to +0.030"], ["Use it"]),
         (damaged((0.01, 0.03), 60, (0.01, 0.03)), "repair", ["by 0.020", "60 remain"], ["Use it", "0.0812"]),
