@@ -135,18 +135,21 @@ WIDTH = 40  # characters of the longest bar
 def lengths_of(lengths: Int64s) -> dict[str, Any]:
     """Return minimum, median, third quartile, mean, maximum, and a histogram by powers of two: `[from, to, users]`.
 
-    >>> lengths_of(np.array([1, 2, 3, 3]))["histogram"]
-    [[1, 1, 1], [2, 3, 3]]
+    Classes below the shortest history are left out, empty ones between two others are not.
+
+    >>> lengths_of(np.array([2, 3, 3, 9]))["histogram"]
+    [[2, 3, 3], [4, 7, 0], [8, 15, 1]]
     """
     powers = np.floor(np.log2(lengths)).astype(np.int64)
-    users = np.bincount(powers)
+    shortest = int(powers.min())
+    users = enumerate(np.bincount(powers).tolist())
     return {
         "min": int(lengths.min()),
         "median": float(np.median(lengths)),
         "third_quartile": int(np.quantile(lengths, 0.75, method="inverted_cdf")),
         "mean": round(float(lengths.mean()), 2),
         "max": int(lengths.max()),
-        "histogram": [[2**power, 2 ** (power + 1) - 1, int(n)] for power, n in enumerate(users) if n],
+        "histogram": [[2**power, 2 ** (power + 1) - 1, n] for power, n in users if power >= shortest],
     }
 
 

@@ -1,14 +1,15 @@
 """Metrics of slices of the users: by history length, popularity, repetition and category of the target, and time.
 
-All metrics are those of the full catalogue. The slices of each kind contain every user once.
+All metrics are those of the full catalogue. The slices of each kind contain every user once. A slice of fewer than
+`LEAST` users has no intervals; where the slices have an order, it is joined with its neighbour.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,11 +24,13 @@ from bert4rec.runtime.arrays import Bools, Int64s, Integers
 
 LENGTHS = (5, 10, 20, 50, 100, 200)  # the longest history of each slice but the last
 AT = 10  # the cut-off
+LEAST = 30  # users of a slice with intervals
 METRICS = (f"HR@{AT}", f"NDCG@{AT}")
 POPULARITY = ("head", "middle", "tail")  # thirds of all training positions, the most popular items first
 CATEGORIES = 8  # values of a category that have a slice of their own
-THIRDS = ("first third", "second third", "last third")
+THIRDS = ("first", "second", "last")
 
+T = TypeVar("T")
 Parts: TypeAlias = Iterator[tuple[str, Bools]]
 
 
@@ -64,18 +67,20 @@ class TargetFacts(NamedTuple):
 def slices(
     facts: TargetFacts, ranks: Integers, popularity: Integers, baselines: Mapping[str, Integers] | None = None
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return kind → slices, each with name, users, metrics and their intervals, without empty slices.
+    """Return kind → slices, each with name, users, metrics and, if it is not too small, their intervals.
+
+    There are no empty slices.
 
     `ranks` [U] are those of the targets, `popularity` [V] the training positions of all items. With the ranks [U] of
     `baselines`, a slice has the same figures for its `strongest_baseline`: the one with the highest NDCG@10 there.
     """
     kinds = {
-        "history_length": _by_length(facts.history_length),
-        "item_popularity": _by_popularity(facts.train_count, popularity),
+        "history_length": _joined(_by_length(facts.history_length), _name_of_lengths),
+        "item_popularity": _joined(_by_popularity(facts.train_count, popularity), " and ".join),
         "target": iter([("known", facts.train_count > 0), ("cold", facts.train_count == 0)]),
         "repeated": iter([("new", ~facts.is_repeated), ("repeated", facts.is_repeated)]),
         "ties": _by_ties(facts.is_tied),
-        "time": _by_time(facts.last_time),
+        "time": _joined(_by_time(facts.last_time), _name_of_thirds),
         **{f"category: {name}": _by_category(values) for name, values in facts.categories.items()},
     }
     found = {
@@ -92,10 +97,12 @@ def slices(
 
 
 def _figures(ranks: Integers) -> dict[str, Any]:
-    metrics, intervals = ranking_metrics(ranks, [AT]), rank_intervals(ranks, [AT])
-    return {metric: metrics[metric] for metric in METRICS} | {
-        "intervals": {metric: intervals[metric] for metric in METRICS}
-    }
+    metrics = ranking_metrics(ranks, [AT])
+    figures: dict[str, Any] = {metric: metrics[metric] for metric in METRICS}
+    if len(ranks) >= LEAST:
+        intervals = rank_intervals(ranks, [AT])
+        figures["intervals"] = {metric: intervals[metric] for metric in METRICS}
+    return figures
 
 
 def _strongest(baselines: Mapping[str, Integers]) -> dict[str, Any]:
@@ -105,17 +112,47 @@ def _strongest(baselines: Mapping[str, Integers]) -> dict[str, Any]:
     return {"strongest_baseline": {"kind": kind, **_figures(baselines[kind])}}
 
 
-def _by_length(lengths: Integers) -> Parts:
-    """Yield slices of the users by history length.
+def _joined(parts: Iterable[tuple[T, Bools]], name: Callable[[list[T]], str]) -> Parts:
+    """Yield ordered parts of the users, each joined with the next ones until it has `LEAST` users, without empty ones.
+
+    The last ones are joined with the one before if they are too few. `name` names a slice by the labels of its parts.
+    """
+    joined: list[tuple[list[T], Bools]] = []
+    for label, part in parts:
+        if not part.any():
+            continue
+        if joined and joined[-1][1].sum() < LEAST:
+            labels, users = joined.pop()
+            joined.append(([*labels, label], users | part))
+        else:
+            joined.append(([label], part))
+    if len(joined) > 1 and joined[-1][1].sum() < LEAST:
+        (labels, users), (last_labels, last) = joined[-2:]
+        joined[-2:] = [(labels + last_labels, users | last)]
+    yield from ((name(labels), users) for labels, users in joined)
+
+
+def _by_length(lengths: Integers) -> Iterator[tuple[tuple[int, int], Bools]]:
+    """Yield slices of the users by history length: the shortest and the longest, or 0.
 
     >>> [(name, part.tolist()) for name, part in _by_length(np.array([5, 6, 201])) if part.any()]
-    [('1 to 5', [True, False, False]), ('6 to 10', [False, True, False]), ('more than 200', [False, False, True])]
+    [((1, 5), [True, False, False]), ((6, 10), [False, True, False]), ((201, 0), [False, False, True])]
     """
-    shortest = 0
+    shortest = 1
     for longest in LENGTHS:
-        yield f"{shortest + 1} to {longest}", (lengths > shortest) & (lengths <= longest)
-        shortest = longest
-    yield f"more than {shortest}", lengths > shortest
+        yield (shortest, longest), (lengths >= shortest) & (lengths <= longest)
+        shortest = longest + 1
+    yield (shortest, 0), lengths >= shortest
+
+
+def _name_of_lengths(limits: Sequence[tuple[int, int]]) -> str:
+    """Return the name of joined slices by history length.
+
+    >>> _name_of_lengths([(6, 10), (11, 20)]), _name_of_lengths([(101, 200), (201, 0)])
+    ('6 to 20', 'more than 100')
+    """
+    shortest, longest = limits[0][0], limits[-1][1]
+    return f"{shortest} to {longest}" if longest else f"more than {shortest - 1}"
 
 
 def _by_popularity(counts: Integers, popularity: Integers) -> Parts:
@@ -151,8 +188,8 @@ def _by_ties(is_tied: Bools | None) -> Parts:
         yield from (("at a new time", ~is_tied), ("tied with the item before", is_tied))
 
 
-def _by_time(times: Integers | None) -> Parts:
-    """Yield thirds of the users by query time; equal times stay together."""
+def _by_time(times: Integers | None) -> Iterator[tuple[tuple[str, int, int], Bools]]:
+    """Yield thirds of the users by query time, with their first and last times; equal times stay together."""
     if times is None or not len(times):
         return
     ordered = np.sort(times)
@@ -160,8 +197,17 @@ def _by_time(times: Integers | None) -> Parts:
     for name, after, last in zip(THIRDS, limits, limits[1:], strict=False):
         part = (times > after) & (times <= last)
         if part.any():
-            first_day, last_day = (datetime.fromtimestamp(int(time), UTC).date() for time in (times[part].min(), last))
-            yield f"{name}: {first_day} to {last_day}", part
+            yield (name, int(times[part].min()), int(last)), part
+
+
+def _name_of_thirds(thirds: Sequence[tuple[str, int, int]]) -> str:
+    """Return the name of joined thirds.
+
+    >>> _name_of_thirds([("first", 0, 86_400), ("second", 90_000, 172_800)])
+    'first and second third: 1970-01-01 to 1970-01-03'
+    """
+    days = (datetime.fromtimestamp(time, UTC).date() for time in (thirds[0][1], thirds[-1][2]))
+    return f"{' and '.join(name for name, *_ in thirds)} third: {' to '.join(map(str, days))}"
 
 
 ROWS_AT_ONCE = 65_536

@@ -1,8 +1,9 @@
 """Write the pages of a run: `report.md`, `report.html` (one file with everything), and Markdown tables."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bert4rec.checkpoint import run_folder
 from bert4rec.checkpoint.run_folder import HTML_PAGE, PICTURE, PICTURES
@@ -24,8 +25,12 @@ from bert4rec.report.summary import checks, missing_figures, ratings_line, rules
 from bert4rec.report.templates import render
 from bert4rec.runtime.files import atomic_write
 
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
 LISTS = f"Their lists of the {tables.LISTED_AT} best items:"
 LAST = {MODEL: 1, BEST_POSSIBLE: 2}  # rows, in this order; the baselines come first
+OPTION_PART = re.compile(r"--\w+\.?|(?<=\.)\w+(?==)")  # "--preprocessing." and "ties" of "--preprocessing.ties=shuffle"
 MAX_PLAN = 4000  # characters: the plan of a thousand processes is shown in its own file only
 
 
@@ -141,6 +146,12 @@ def _values(contents: Contents, defaults: Settings) -> dict[str, Any]:
     }
 
 
-def _unbroken(text: str) -> str:
-    """Return the text without a line break between a number and its sign."""
-    return text.replace(" %", "\N{NO-BREAK SPACE}%")
+def _unbroken(text: str) -> "Markup":
+    """Return the text, escaped, without a line break between a number and its sign.
+
+    A long option breaks only after its dots and before its value.
+    """
+    from markupsafe import Markup, escape
+
+    escaped = str(escape(text.replace(" %", "\N{NO-BREAK SPACE}%")))
+    return Markup(OPTION_PART.sub(r'<span class="whole">\g<0></span><wbr>', escaped))

@@ -148,7 +148,7 @@ def test_two_runs_of_the_same_users(tmp_path: Path) -> None:
     assert table(found, "Settings").rows == [["model.kind", "–", "x"]]
     full, differences = table(found, f"Test: {FULL}"), table(found, f"Differences: {FULL}")
     assert (full.header, differences.header) == (["", "A", "B"], ["", "B − A"])
-    assert full.rows[:2] == [["users", "20", "20"], ["HR@5", "0.0500 [0.0000, 0.1500]", "1.0000 [1.0000, 1.0000]"]]
+    assert full.rows[:2] == [["users", "20", "20"], ["HR@5", "0.0500 [0.0089, 0.2361]", "1.0000 [0.8389, 1.0000]"]]
     assert differences.rows[0] == ["HR@5", "+0.9500 [+0.8500, +1.0000], p ≤ 0.0001"]
     costs = [row[1:] for row in table(found, "Cost").rows]
     assert costs == [[cost] * 2 for cost in ("1.5", "3", "250", "1,024", "2")]
@@ -187,7 +187,7 @@ def test_other_datasets_are_shown_unpaired(tmp_path: Path) -> None:
     assert not any(table.title.startswith("Differences") for table in found.tables)
     assert table(found, f"Test: {FULL}").rows[:2] == [
         ["users", "2", "3", "–"],
-        ["HR@5", "1.0000 [1.0000, 1.0000]", "1.0000", "–"],
+        ["HR@5", "1.0000 [0.3424, 1.0000]", "1.0000", "–"],
     ]
     assert table(found, "Test: Among 5 unseen items drawn by popularity").rows[0] == ["HR@10", "–", "–", "0.5000"]
     assert not any(note.startswith("Differences") for note in found.notes)

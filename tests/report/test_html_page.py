@@ -13,10 +13,10 @@ from matplotlib import image
 from bert4rec.config.tables import Config
 from bert4rec.report.figures import read_contents
 from bert4rec.report.pages import write_html
-from tests.report.runs_by_hand import HOSTILE, SMALL_REPORT, write_run
+from tests.report.runs_by_hand import HOSTILE, REPORT, SMALL_REPORT, write_run
 
 DEFAULTS = Config().model_dump(mode="json")
-VOID = {"meta", "br", "hr", "img", "input", "link"}
+VOID = {"meta", "br", "hr", "img", "input", "link", "wbr"}
 
 
 class Reader(HTMLParser):
@@ -93,13 +93,13 @@ def test_what_is_shown(page: Reader) -> None:
         "MovieLens 1M, as SASRec, BERT4Rec and gSASRec have it",
         "BERT4Rec 0.2843 0.1537 Klenitskiy, Vasilev 2023, Turning Dross Into Gold Loss",
         "Bert4Rec, this run 0.3113 0.1754",
-        "users HR@10 NDCG@10 1 to 5 40 0.2000 0.1000 – 0.3000 0.1000",
+        "users HR@10 NDCG@10 1 to 5 40 0.2000 0.1000 – 0.3000 0.1000 –",
         "place 2 of 3,416 The last 2 of 9 items",
         "place 400 of 3,416 1 item item 7 then item 9",
         "0 1.5 MB 800.0 kB 536.9 MB 1 1.4 MB 700.0 kB 268.4 MB",
         "start 2.0 s 1.2 % training steps 1:20",
         "took 1:40 412 sequences/s epochs 40 1,200 steps, ended by n_epochs",
-        f"{HOSTILE} 6,000 0.3200 0.1800",
+        f"{HOSTILE} 6,000 0.3200 – 0.1800 –",
         "model.embed_dim 32 64",
         ': parallelism.device = "cpu"',
         "from, to 2001-09-09, 2002-09-12",
@@ -132,6 +132,26 @@ def test_pictures_are_files_too(run: Path, page: Reader) -> None:
     assert sorted(path.stem for path in (run / "pictures").iterdir()) == names
     assert page.tags.count("svg") == len(names)
     assert image.imread(run / "learning_curve.png").shape[1] == 1200  # 5 inches a plot, 120 dots an inch
+
+
+@pytest.mark.usefixtures("coarse_pictures")
+def test_small_groups_have_a_dash_and_long_options_and_dates_may_break(tmp_path: Path) -> None:
+    """A phone is narrower than an option with its table."""
+    option = "--preprocessing.max_user_interactions=1000"
+    finding = {"name": "heavy users", "text": f"3 users; {option} leaves them out", "is_damage": True}
+    few = {"users": 3, "HR@10": 1.0, "NDCG@10": 0.75}
+    best = {"kind": "markov", "HR@10": 0.5, "NDCG@10": 0.25}
+    times = [{"name": f"{name}: 2024-01-0{day} to 2024-02-0{day}", **few, "strongest_baseline": best}
+             for day, name in enumerate(("first third", "last third"), 1)]  # fmt: skip
+    changes = {"dataset": REPORT["dataset"] | {"findings": [finding]}, "slices": {"test": {"time": times}}}
+    path = write_html(write_run(tmp_path / "one", **changes), DEFAULTS)
+    text = " ".join(filter(None, Reader(path).texts))
+    assert "first third 2024-01-01 to 2024-02-01 3 1.0000 – 0.7500 – 0.2500 – Markov" in text
+    verdict = re.search(r'<p class="verdict use">(.*?)</p>', path.read_text())
+    assert verdict is not None
+    assert option in re.sub(r"<[^>]*>", "", verdict[1])
+    whole = re.split(r"<wbr>|\s(?![^<]*>)", verdict[1])
+    assert max(len(re.sub(r"<[^>]*>", "", part)) for part in whole) <= len("max_user_interactions")
 
 
 SECTIONS = ["examples", "test", "published", "learning", "slices", "data", "run"]
