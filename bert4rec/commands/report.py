@@ -1,4 +1,4 @@
-"""`bert4rec report [RUN]`: print the metrics of a finished run, and the next commands."""
+"""`bert4rec report [RUN]`: print the figures of a finished run, the verdict, and the next commands."""
 
 import argparse
 import shlex
@@ -29,13 +29,15 @@ ML_1M = Path("configs/ml-1m.toml")  # exists in a checkout of the project
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the run folder and `--open`."""
+    """Add the run folder, `--all` and `--open`."""
     parser.description = (
-        f"Prints the test metrics of a finished run, and what to type next. {HTML_PAGE} in its folder shows all of it; "
-        "it is written again if it is missing or older than the figures."
+        f"Prints the test metrics of a finished run, the verdict, and what to type next. {HTML_PAGE} in its folder "
+        "shows all figures; it is written again if it is missing or older than them."
     )
     folder = "run folder (default: the newest finished run under runs/)"
     parser.add_argument("folder", metavar="RUN", nargs="?", type=Path, help=folder)
+    all_help = "print all tables: the other protocols, and the metrics of lists; and what was held out"
+    parser.add_argument("--all", action="store_true", help=all_help)
     parser.add_argument("--open", action="store_true", help=f"show {HTML_PAGE} in the web browser")
 
 
@@ -43,14 +45,16 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the metrics of a finished run and the next commands; return 0."""
     folder = arguments.folder or _newest_run(Path("runs"))
     report = read_report(folder)
-    print(f"Test of {folder}\n\n{metrics_table(report)}\n")
+    print(f"Test of {folder}\n\n{metrics_table(report, n_tables=None if arguments.all else 1)}\n")
     if "test" in report:
-        print(f"{rules(report)}\n")
-        for warning in report.get("warnings", []):
-            print(f"warning: {warning['text']}")
+        if arguments.all:
+            print(f"{rules(report)}\n")
         print(f"{verdict(report).text}\n")
+        for warning in report.get("warnings", []):
+            print(f"warning: {warning['text']}\n")
     page = _page(folder)
-    print(f"Report with pictures and examples: {page}\n\n{_next_steps(folder, report)}")
+    more = "" if arguments.all else f"All tables: {shlex.join(['bert4rec', 'report', str(folder), '--all'])}\n"
+    print(f"{more}Report with pictures and examples: {page}\n\n{_next_steps(folder, report)}")
     if arguments.open and not webbrowser.open(page.absolute().as_uri()):
         raise UserError(f"{page}: no web browser found here; open this file with one")
     return 0

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FINDING = "NDCG@10"  # the metric of the first sentence, in the first protocol that was measured
+OVERVIEW = ("HR@10", FINDING)
 TITLE = f"Validation {FINDING}, full catalogue"
 LEVEL = f"{100 * CONFIDENCE:.0f} %"
 
@@ -44,10 +45,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The columns that are compared, the results in `sentences` and tables, and `notes` on how to read them."""
+    """The columns that are compared, the results in `sentences` and tables, and `notes` on how to read them.
+
+    `overview` has one row for each column, with the metrics that are read first.
+    """
 
     columns: Sequence[Column]
     sentences: Sequence[str]
+    overview: Table
     tables: Sequence[Table]
     notes: Sequence[str]
 
@@ -66,7 +71,9 @@ def compare(runs: Sequence[Run], *, split: str = TEST) -> Comparison:
     sentences += [f"{column.letter}: {text}" for column in compared if (text := unknown_items(column.first.report))]
     tables = [_runs(compared), _settings(compared), *_metrics(compared, differences, split), _cost(compared)]
     shown = [table for table in tables if table.rows]
-    return Comparison(compared, list(filter(None, sentences)), shown, _notes(compared, differences))
+    return Comparison(
+        compared, list(filter(None, sentences)), _overview(compared, split), shown, _notes(compared, differences)
+    )
 
 
 def _notes(compared: Sequence[Column], differences: Mapping[str, Differences]) -> list[str]:
@@ -80,11 +87,29 @@ def _notes(compared: Sequence[Column], differences: Mapping[str, Differences]) -
     return [*filter(None, [*of_protocols, *notes])]
 
 
+def _overview(compared: Sequence[Column], split: str) -> Table:
+    """Return the first metrics of each column, in the first protocol that was measured."""
+    protocols = [
+        name for name in SHORT_TITLES if any(name in column.first.report.get(split, {}) for column in compared)
+    ]
+    protocol = next(iter(protocols), "")
+    rows = [
+        [column.letter, column.model, *(_figure(column, split, protocol, name) for name in OVERVIEW), _folders(column)]
+        for column in compared
+    ]
+    title = f"{split.capitalize()}, {SHORT_TITLES[protocol]}" if protocol else split.capitalize()
+    return Table(title, ["", "model", *OVERVIEW, "folder"], rows)
+
+
+def _folders(column: Column) -> str:
+    return ", ".join(str(run.folder) for run in column.runs)
+
+
 def _runs(compared: Sequence[Column]) -> Table:
     rows = []
     for column in compared:
-        dataset, folders = column.first.report["dataset"], ", ".join(str(run.folder) for run in column.runs)
-        rows.append([column.letter, column.model, f"{dataset['source']}, {dataset['split']}", folders])
+        dataset = column.first.report["dataset"]
+        rows.append([column.letter, column.model, f"{dataset['source']}, {dataset['split']}", _folders(column)])
     return Table("Runs", ["", "model", "dataset", "folder"], rows)
 
 
@@ -175,6 +200,13 @@ def _cut_offs(compared: Sequence[Column], split: str) -> dict[str, list[int]]:
         if of_runs:
             cut_offs[protocol] = sorted(set.intersection(*of_runs))
     return cut_offs
+
+
+def short_text(comparison: Comparison) -> str:
+    """Return the sentences and the overview as Markdown."""
+    overview = comparison.overview
+    table = markdown_table(overview.header, overview.rows, of_numbers=False)
+    return f"{_list(comparison.sentences)}\n\n## {overview.title}\n\n{table}\n".lstrip()
 
 
 def text_page(comparison: Comparison, *, picture: str = "") -> str:

@@ -58,9 +58,12 @@ def _shared_values(report: Report) -> dict[str, Any]:
     }
 
 
-def metrics_table(report: Report, split: str = "test") -> str:
-    """Return the metrics of a split as tables, one for each protocol, and a line on what could not be measured."""
-    measured = tables.metric_tables(report, split) if split in report else []
+def metrics_table(report: Report, split: str = "test", *, n_tables: int | None = None) -> str:
+    """Return the metrics of a split as tables, one for each protocol, and a line on what could not be measured.
+
+    `n_tables`: only the first ones; the metrics of ranks in the main protocol are the first.
+    """
+    measured = tables.metric_tables(report, split)[:n_tables] if split in report else []
     sections = [f"{LISTS if table.is_of_lists else table.title}\n\n{_metric_table(table)}" for table in measured]
     return "\n\n".join(filter(None, [*sections, missing_figures(report, split)]))
 

@@ -14,7 +14,7 @@ def test_it_prints_and_writes_the_same(tmp_path: Path, capsys: Capture) -> None:
     ranks = {"a": [1, 20], "b": [1, 2]}
     folders = [str(make_run(tmp_path / name, of_run, validation=[3])) for name, of_run in ranks.items()]
     html, markdown = tmp_path / "x.html", tmp_path / "y.md"
-    assert main(["compare", *folders, f"--html={html}", f"--markdown={markdown}"]) == 0
+    assert main(["compare", *folders, "--all", f"--html={html}", f"--markdown={markdown}"]) == 0
     printed = capsys.readouterr().out
     assert printed.endswith(f"\n{html}\n{markdown.with_name('y-curves.png')}\n{markdown}\n")
     page = markdown.read_text()
@@ -28,9 +28,24 @@ def test_it_prints_and_writes_the_same(tmp_path: Path, capsys: Capture) -> None:
     assert "Learning curves" not in markdown.read_text()
     assert not (tmp_path / "y-curves.png").exists()
     capsys.readouterr()
-    assert main(["compare", *folders, "--split=validation"]) == 0
+    assert main(["compare", *folders, "--split=validation", "--all"]) == 0
     printed = capsys.readouterr().out
     assert ("## Validation: " in printed, "## Test: " in printed) == (True, False)
+
+
+def test_without_all_it_prints_the_differences_and_one_table_of_the_runs(tmp_path: Path, capsys: Capture) -> None:
+    folders = [make_run(tmp_path / name, [1, hit, *[30] * 18], validation=[3]) for name, hit in (("a", 20), ("b", 1))]
+    assert main(["compare", *map(str, folders)]) == 0
+    printed = capsys.readouterr().out
+    header, _, *rows = [line for line in printed.splitlines() if line.startswith("|")]
+    assert [cell.strip() for cell in header.split("|")[1:-1]] == ["", "model", "HR@10", "NDCG@10", "folder"]
+    figures = [[cell.strip().partition(" ")[0] for cell in row.split("|")[1:-1]] for row in rows]
+    assert figures == [
+        ["A", "Bert4Rec", "0.0500", "0.0500", str(folders[0])], ["B", "Bert4Rec", "0.1000", "0.1000", str(folders[1])],
+    ]  # fmt: skip
+    assert printed.startswith("- B and A do not clearly differ in NDCG@10")
+    assert main(["compare", *map(str, folders), "--split=validation"]) == 0
+    assert "| 1.0000 [" in capsys.readouterr().out  # not of the test
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def test_who_has_read_data_is_not_told_how_to(tmp_path: Path, monkeypatch: Patch
     (run / "report.json").write_text(json.dumps(content))
     assert main(["report"]) == 0
     printed = capsys.readouterr().out
-    assert printed.count("| Bert4Rec ") == 2
+    assert printed.count("| Bert4Rec ") == 1
     assert [line.strip() for line in printed.partition("runs/x/report.html")[2].splitlines() if line[:1] == " "] == [
         "bert4rec recommend runs/x --all --output=recommendations.parquet",
         "torchrun --standalone --nproc_per_node=2 -m bert4rec train --resume=runs/x --training.max_minutes=0.04",
@@ -33,6 +33,24 @@ def test_who_has_read_data_is_not_told_how_to(tmp_path: Path, monkeypatch: Patch
         "bert4rec prepare --config=runs/x/config.toml --data.extends=data/mine \\",
         "--data.dataset_dir=FOLDER --data.path=FILE",
     ]
+
+
+def test_one_table_and_the_verdict_are_printed_and_with_all_the_others(tmp_path: Path, capsys: Capture) -> None:
+    run = write_run(tmp_path / "one", dataset=REPORT["dataset"] | {"source": "synthetic"})
+    (run / "report.html").write_text("")
+    assert main(["report", str(run)]) == 0
+    first = capsys.readouterr().out
+    table, _, rest = first.partition("\n\nUse it: ")
+    assert table.count("\n| Bert4Rec ") == 1
+    assert "| " not in rest
+    assert "0.3113" in table
+    assert f"bert4rec report {run} --all" in rest
+    assert main(["report", str(run), "--all"]) == 0
+    everything = capsys.readouterr().out
+    assert everything.count("\n| Bert4Rec ") == 2
+    assert table in everything
+    assert "Ties go to the lower id" in everything
+    assert "Ties go to the lower id" not in first
 
 
 def test_who_has_generated_data_is_told_of_real_ones(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
