@@ -11,6 +11,7 @@ RARE_FROM, GONE_FROM, NEW_FROM, SEASONAL_FROM = 0.3, 0.1, 0.05, 0.05  # shares o
 DAMAGED_FROM = 0.05  # share of all rows that makes figures doubtful
 LEAST_ROWS = 1000  # of fewer rows, most items have few anyway
 FEW = 5  # rows of a rare item
+USES_TIMES = "`bert4rec train … --model.times=history` uses the times"
 LARGE_USER, HEAVY_USERS, DUPLICATES = "one large user", "heavy users", "duplicates"  # may be damage
 
 
@@ -115,7 +116,23 @@ def _of_items(log: Mapping[str, Any], n_items: int) -> Iterator[Finding]:
         yield Finding("new items", text)
     if (share := log["seasonal_items"] / n_items) >= SEASONAL_FROM:
         text = f"{_percent(share)} of the items have most of their rows in four months of the year; "
-        yield Finding("season", f"{text}`bert4rec train … --model.times=history` uses the times")
+        yield Finding("season", f"{text}{USES_TIMES}")
+    if shift := log.get("shift"):
+        yield Finding("shift", f"{_of_shift(shift)}; {USES_TIMES}")
+
+
+def _of_shift(shift: Mapping[str, Any]) -> str:
+    """Return what has moved since the last weeks began."""
+    if "popular" in shift:
+        named = {"the tenth of the items with most rows": shift["popular"]}
+    else:
+        named = {f"{shift['column']} {value}": shares for value, shares in shift["values"].items()}
+    moved = [
+        f"{name} {'rises' if since > before else 'falls'} from {_percent(before)} to {_percent(since)}"
+        for name, (before, since) in named.items()
+    ]
+    day = datetime.fromtimestamp(shift["since"], UTC).date().isoformat()
+    return f"{', '.join(moved)} of the rows since {day}"
 
 
 def _of_columns(log: Mapping[str, Any]) -> Iterator[Finding]:

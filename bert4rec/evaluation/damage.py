@@ -21,7 +21,7 @@ def without_damage(
     remain, `left_out` and `of`, and the model's mean of the metric for them, `value`, and for all, `value_of_all`. Only
     the counts are known if no user remains, or none is left out.
     """
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for name, is_concerned in _concerned(dataset).items():
         remains = is_compared & ~is_concerned
         n, n_all = int(remains.sum()), int(is_compared.sum())

@@ -234,7 +234,7 @@ class Evaluator:
                 results["strongest_baseline"] = comparison
                 is_compared = np.ones(len(self.dataset.splits[TEST]), bool)
                 if untied := self._untied(ranks[TEST], baselines):
-                    results["untied"], is_compared = untied, ~self.dataset.splits[TEST].are_tied
+                    results["untied"], is_compared = untied, ~np.asarray(self.dataset.splits[TEST].are_tied)
                 if without := without_damage(self.dataset, ranks[TEST], baselines, is_compared):
                     results["without"] = without
             results["intervals"] = {"confidence": CONFIDENCE, "resamples": RESAMPLES, **intervals}

@@ -218,6 +218,7 @@ def _make_dataset(
     metadata = describe_rows(config, source, ordered, survey, about_items.survey)
     metadata |= {} if instant is None else {"split_instant": instant}
     if "log" in metadata:
+        metadata["log"] |= survey.log.shift(survey.known_span(time.time()), items)
         metadata["log"] |= survey_ids(pl.scan_parquet(new / USERS, glob=False), items["original"], survey.lengths)
     metadata |= held_out_metadata(held_out) | features
     return metadata, _finish(new, metadata, writers, progress)

@@ -10,6 +10,7 @@ from bert4rec.dataset.findings import FEW
 from bert4rec.prepare.column_times import is_time_of_day
 from bert4rec.prepare.column_words import SESSIONS, TIMES, name_words
 from bert4rec.prepare.order_values import order_kind, order_values
+from bert4rec.prepare.shifts import SLOTS, shifts, slots_of
 from bert4rec.prepare.ties import basket_key, is_tied, tie_key
 from bert4rec.prepare.times import DAY, MOST, YEAR
 from bert4rec.runtime.arrays import Array, Int64s
@@ -31,7 +32,8 @@ HEAVY, HEAVY_FROM = 20, 1000  # times the 95th percentile of the users' rows, an
 LARGE_FROM, LARGE = 0.1, 10  # share of all rows of one user, and its rows as a multiple of the median
 MOST_IDS = 5_000_000  # with more users, their letter case is not compared: that takes the ids' size in memory
 MONTHS, IN_SEASON, SEEN_OFTEN = 4, 0.75, 20  # months of a season, share of an item's rows in it, rows of such an item
-MOST_ITEMS = 200_000  # with more items, months are not counted: that takes 48 bytes an item
+MOST_ITEMS = 200_000  # with more items, halves of months are not counted: that takes 96 bytes an item
+LONG = 0.9 * YEAR  # seconds of a log that shows the seasons
 
 
 class LogSurvey:
@@ -42,7 +44,7 @@ class LogSurvey:
         self._has_times = self._has_dates_only = has_times
         self._first = np.full(n_items, np.iinfo(np.int64).max)
         self._last = np.full(n_items, np.iinfo(np.int64).min)
-        self._months = np.zeros((n_items, 12), np.int32) if has_times and n_items <= MOST_ITEMS else None
+        self._slots = np.zeros((n_items, SLOTS), np.int32) if has_times and n_items <= MOST_ITEMS else None
 
     def add(self, histories: pl.DataFrame) -> None:
         """Count the rows of some whole histories, with the place of each test target, `at_test`."""
@@ -63,10 +65,9 @@ class LogSurvey:
         places = found["item"].to_numpy()
         self._first[places] = np.minimum(self._first[places], found["first"].to_numpy())
         self._last[places] = np.maximum(self._last[places], found["last"].to_numpy())
-        if self._months is not None:
-            month = times.astype("datetime64[s]").astype("datetime64[M]").astype(np.int64) % 12
-            rows = np.bincount(items * 12 + month, minlength=self._months.size)
-            self._months += rows.reshape(-1, 12).astype(np.int32)
+        if self._slots is not None:
+            rows = np.bincount(items * SLOTS + slots_of(times) % SLOTS, minlength=self._slots.size)
+            self._slots += rows.reshape(-1, SLOTS).astype(np.int32)
 
     def _add_ties(self, histories: pl.DataFrame) -> None:
         """Count the rows and the test targets that only the file orders, since they are tied with the row before."""
@@ -90,7 +91,7 @@ class LogSurvey:
         has_rows = self._first <= self._last
         first, last = span or (0, 0)
         recent = int(last - RECENT * (last - first))
-        is_long = last - first >= 0.9 * YEAR
+        is_long = last - first >= LONG
         return {
             "repeats_in_a_row": self._repeats,
             "duplicates": self._duplicates,
@@ -108,12 +109,20 @@ class LogSurvey:
 
     def _seasonal_items(self) -> int:
         """Return the number of items with most rows in four months in a row."""
-        if self._months is None:
+        if self._slots is None:
             return 0
-        rows = self._months.sum(1)
-        ring = np.concatenate([self._months, self._months[:, : MONTHS - 1]], axis=1)
+        months = self._slots.reshape(-1, 12, 2).sum(2)
+        rows = months.sum(1)
+        ring = np.concatenate([months, months[:, : MONTHS - 1]], axis=1)
         season = sum(ring[:, first : first + 12] for first in range(MONTHS)).max(1)  # type: ignore[union-attr]
         return int(((rows >= SEEN_OFTEN) & (season >= IN_SEASON * rows)).sum())
+
+    def shift(self, span: tuple[int, int] | None, items: pl.DataFrame) -> dict[str, Any]:
+        """Return the `shifts` of a log of less than a year; `items` has the columns of the items."""
+        if self._slots is None or span is None or span[1] - span[0] >= LONG:
+            return {}
+        found = shifts(self._slots, span, items)
+        return {"shift": found} if found else {}
 
 
 def _elements(histories: pl.DataFrame, lists: pl.Expr | None) -> Array:

@@ -87,7 +87,7 @@ def _judge(interval: Sequence[float]) -> str:
 
 
 class _Damage(NamedTuple):
-    """What to mend in the log, with how much it matters, and whether the verdict is another without it."""
+    """Hold what to mend in the log and how much it matters, and whether the verdict is another without it."""
 
     text: str
     changes_verdict: bool

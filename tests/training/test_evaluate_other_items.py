@@ -202,7 +202,7 @@ def test_the_old_and_the_extended_run_are_paired_on_the_new_dataset(
     assert "2 of 10 items" in capsys.readouterr().out
     assert main(["evaluate", str(new)]) == 0
     assert "2 of 10 items" not in capsys.readouterr().out
-    assert main(["compare", str(old / "evaluation"), str(new / "evaluation")]) == 0
+    assert main(["compare", str(old / "evaluation"), str(new / "evaluation"), "--all"]) == 0
     out = capsys.readouterr().out
     assert "B − A" in out  # they are paired
     assert "2 of 10 items" in out

@@ -109,6 +109,7 @@ ABOUT = {
         ({"gone_items": 9}, "gone items", "--allow="),
         ({"new_items": 9}, "new items", "bert4rec extend"),
         ({"seasonal_items": 9}, "season", "--model.times=history"),
+        ({"shift": {"since": 0, "popular": [0.4, 0.1]}}, "shift", "--model.times=history"),
         ({"events": {"kind": {"view": 0.5, "buy": 0.5}}}, "events", ""),
         ({"sessions": ["visit"]}, "sessions", "--user=visit"),
         ({"tied": 100}, "ties", "--preprocessing.ties=shuffle"),
