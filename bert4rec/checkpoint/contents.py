@@ -200,8 +200,8 @@ class CheckpointManager:
         save(self.path_of(step), tensors, metadata, group=self._group)
         self._bytes_per_second = local_bytes(tensors.values()) / max(1e-3, time.monotonic() - began)
         if self._world.is_rank_zero:
+            self._link(best_step)  # first, so that it never points to a removed checkpoint
             self._remove_old(best_step)
-            self._link(best_step)
 
     def _is_asynchronous(self, tensors: Tensors) -> bool:
         if self._asynchronous == "auto":

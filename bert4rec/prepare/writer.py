@@ -77,10 +77,10 @@ def new_dataset(folder: Path) -> Iterator[Path]:
         place.parent.mkdir(parents=True, exist_ok=True)
         new.mkdir()
         with (new / LOCK).open("w") as lock:
-            try_lock(lock)  # `_clean` does not remove a locked folder
+            try_lock(lock)  # `_clean` leaves a locked folder alone, and the dataset that it replaces
             yield new
-            (new / LOCK).unlink()
             replace_directory(new, place, replaced=old)
+            (place / LOCK).unlink(missing_ok=True)
     except BrokenPipeError:  # comes from the standard output, not from the disk
         raise
     except (OSError, pa.ArrowException, pl.exceptions.ComputeError) as error:
@@ -267,15 +267,20 @@ def _prefixes(folder: Path) -> tuple[str, str]:
 def _clean(folder: Path) -> None:
     """Remove what killed runs left next to `folder`, and put back a dataset that was being replaced."""
     siblings = sorted(folder.parent.iterdir()) if folder.parent.is_dir() else []
-    new, old = ([path for path in siblings if path.name.startswith(prefix)] for prefix in _prefixes(folder))
+    of_new, of_old = _prefixes(folder)
+    new, old = ([path for path in siblings if path.name.startswith(prefix)] for prefix in (of_new, of_old))
     for path in old:
-        put_back(path, folder)
+        if not _in_use(path.with_name(of_new + path.name.removeprefix(of_old))):
+            put_back(path, folder)
     for path in new:
         if not _in_use(path):
             shutil.rmtree(path, ignore_errors=True)
+    if not _in_use(folder):
+        (folder / LOCK).unlink(missing_ok=True)
 
 
 def _in_use(new: Path) -> bool:
+    """Return whether a living process writes or renames the folder `new`."""
     try:
         with (new / LOCK).open("r+") as lock:
             return not try_lock(lock)

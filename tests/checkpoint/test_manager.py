@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -62,6 +63,26 @@ def test_the_best_stays_beside_the_last_ones(group_of_one: None, tmp_path: Path)
     assert manager.best(2) == manager.best(3) == tmp_path / "checkpoints" / "step-000000002"
     assert manager.last_step == 50
     assert "step-000000050" in manager.kept()
+
+
+def test_the_link_to_the_best_always_leads_to_a_checkpoint(
+    group_of_one: None, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    manager, link, removed = jobs.manager(tmp_path, keep=1), tmp_path / "best", list[str]()
+    remove = shutil.rmtree
+
+    def removing(path: Path, **options: Any) -> None:
+        remove(path, **options)
+        if re.fullmatch(r"step-\d+", path.name):
+            removed.append(path.name)
+            assert link.is_dir()
+
+    monkeypatch.setattr(shutil, "rmtree", removing)
+    for step in (1, 2, 3):
+        manager.save(step, {"x": torch.tensor([step])}, {}, best_step=step)
+        manager.wait()
+    assert removed[-2:] == ["step-000000001", "step-000000002"]
+    assert link.readlink() == Path("step-000000003")
 
 
 def test_a_checkpoint_is_due_by_steps_and_by_minutes(group_of_one: None, tmp_path: Path, monkeypatch: Patch) -> None:

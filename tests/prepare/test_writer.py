@@ -284,3 +284,43 @@ def test_the_folder_of_a_run_that_lives_is_left_alone(tmp_path: Path) -> None:
         writer.clear_target(tmp_path / "d")
         assert new.is_dir()
         assert not (tmp_path / ".d.new-dead").exists()
+
+
+@pytest.mark.parametrize("at", [".d.old-", ".d.new-", "removed"])
+def test_another_preparation_that_starts_between_the_renames_takes_nothing_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """It starts before the older dataset is renamed, before the new one is, and while the older one is removed."""
+    folder, started = tmp_path / "d", list[str]()
+    write(folder, frame(3))
+    rename, rmtree = Path.rename, writer.shutil.rmtree
+
+    def start_another(name: str) -> None:
+        if not started and at in name:
+            started.append(name)
+            writer.clear_target(folder)
+
+    def renaming(path: Path, to: Path) -> Path:
+        start_another(str(to) if path == folder else path.name)
+        return rename(path, to)
+
+    def removing(path: Path, *arguments: Any, **options: Any) -> None:
+        start_another("removed" if ".d.old-" in str(path) else "")
+        rmtree(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "rename", renaming)
+    monkeypatch.setattr(writer.shutil, "rmtree", removing)
+    write(folder, frame(5))
+    monkeypatch.undo()
+    assert started
+    write(tmp_path / "other", frame(5))
+    assert contents(folder) == contents(tmp_path / "other")
+    assert names(tmp_path) == ["d", "other"]
+
+
+def test_a_run_that_was_killed_after_the_renames_leaves_a_whole_dataset(tmp_path: Path) -> None:
+    write(tmp_path / "d", frame(3))
+    before = contents(tmp_path / "d")
+    (tmp_path / "d" / writer.LOCK).touch()
+    writer.clear_target(tmp_path / "d")
+    assert contents(tmp_path / "d") == before
