@@ -35,10 +35,10 @@ def prepare(
     """Make a dataset folder from raw interactions, like `bert4rec prepare`, and return the dataset.
 
     `data` is a path, a frame of Polars or pandas, an Arrow table, or the settings themselves. A frame needs the setting
-    data.dataset_dir, and replaces a dataset that was made from a frame there. `settings` are those of the command line,
-    such as {"data.path": "log.csv", "model.max_len": 20}. They override the settings file `config`, which overrides the
-    defaults; without `config` no file is read. With `download`, the MovieLens set `data.source` (default: ml-1m) is
-    first downloaded into data/raw/.
+    data.dataset_dir, and replaces a dataset there that was made from a frame, unless a run was trained on it.
+    `settings` are those of the command line, such as {"data.path": "log.csv", "model.max_len": 20}. They override the
+    settings file `config`, which overrides the defaults; without `config` no file is read. With `download`, the
+    MovieLens set `data.source` (default: ml-1m) is first downloaded into data/raw/.
 
     Raises `UserError`, in one line, for invalid settings or input; then no dataset is written.
     """
@@ -81,7 +81,7 @@ def _as_path(data: Any, overrides: Mapping[str, Any]) -> Iterator[dict[str, str]
 
 
 def make_dataset(file: str | None, overrides: Overrides, *, download: bool) -> Config:
-    """Make a dataset, and return its settings with the recognized source."""
+    """Make a dataset, and return its settings with the recognized source, and the folder if it is not the usual one."""
     from bert4rec.prepare.engine import prepare as run_pipeline
 
     config, recognized = load_and_recognize(file, overrides)
@@ -93,8 +93,8 @@ def make_dataset(file: str | None, overrides: Overrides, *, download: bool) -> C
         config = with_changes(config, "data", {"path": str(fetch_movielens(config.data.source, RAW))})
     elif recognized:
         logger.info(f"data.source = {recognized.source}: {recognized.reason}")
-    run_pipeline(config)
-    return config
+    folder = run_pipeline(config)
+    return config if folder == config.data.folder else with_changes(config, "data", {"dataset_dir": str(folder)})
 
 
 def train(
@@ -146,7 +146,7 @@ def train(
 def load(path: StrPath, *, dataset: StrPath | None = None) -> "Recommender":
     """Return the model of a run folder (its best weights), of one of its checkpoints, or of a model package.
 
-    `dataset` is the folder of the training data, if it was moved; a package needs it only for histories of its users.
+    `dataset` is the folder of the training data, if it was moved; it is needed only for the histories of its users.
     Raises `UserError`, in one line, if something is missing or damaged, or if the dataset is another one.
     """
     if not isinstance(path, str | os.PathLike):

@@ -19,7 +19,7 @@ from bert4rec.config.recognition import what_is
 from bert4rec.config.tables import Data
 from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError, SettingsError
-from bert4rec.runtime.files import sha256, try_lock
+from bert4rec.runtime.files import sha256, shortened, try_lock
 
 LOCK = ".lock"
 CONFIG = "config.toml"  # the resolved settings
@@ -252,6 +252,14 @@ class Trained:
         return started / folder if (started / folder / DATASET).is_file() else folder
 
     @property
+    def catalogue(self) -> Path:
+        """Return the folder with the table of the model's items: the run's own links, or else the dataset."""
+        from bert4rec.dataset.runs import CATALOGUE, fingerprint_of  # imports Arrow
+
+        links = self.run / CATALOGUE if self.run else None
+        return links if links and fingerprint_of(links) == self.metadata["fingerprint"] else self.dataset
+
+    @property
     def checksum(self) -> str:
         """Return the checksum of the manifest, which holds the checksums of all files of the folder."""
         return sha256(self.folder / files.MANIFEST)[:12]
@@ -272,10 +280,4 @@ def find_trained(path: Path) -> Trained:
         raise DataError(f"{folder}: this checkpoint is damaged: {files.MANIFEST} is missing")
     run = folder.parent.parent
     has_run = folder.parent.name == CHECKPOINTS and (run / CONFIG).is_file()
-    return Trained(_shortened(folder), metadata, _shortened(run) if has_run else None)
-
-
-def _shortened(path: Path) -> Path:
-    """Return `path` relative to the current folder if it is below it, else unchanged."""
-    current = Path.cwd()
-    return path.relative_to(current) if path.is_relative_to(current) else path
+    return Trained(shortened(folder), metadata, shortened(run) if has_run else None)

@@ -1,6 +1,7 @@
 """`bert4rec evaluate RUN …`: evaluate a trained model again, and write the ranks of all users."""
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
@@ -12,7 +13,7 @@ from bert4rec.config.tables import Config
 from bert4rec.report.pages import metrics_table
 from bert4rec.report.summary import ratings_line, rules, unknown_items
 from bert4rec.runtime.console import log_to_terminal
-from bert4rec.runtime.errors import SettingsError
+from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.runtime.startup import importing
 
 FREE = (
@@ -99,7 +100,22 @@ def settings_of(trained: Trained, argv: Sequence[str]) -> Config:
             raise SettingsError(f"{overrides.typed[name]}: cannot change in an evaluation; only: {', '.join(FREE)}")
     if trained.is_package and not dataset:
         raise SettingsError(f"{trained.folder}: a model package does not name its dataset; name one after it")
+    if not dataset:
+        _refuse_another_dataset(trained)
     overrides["data.dataset_dir"] = dataset or str(trained.dataset)
     of_run = trained.run and trained.run / CONFIG  # has the settings of the last training; the weights may be older
     saved = trained.settings if of_run is None else flat({"model": trained.model})
     return load_config(of_run, Overrides(saved | overrides | WITHOUT_STATE, overrides.typed))
+
+
+def _refuse_another_dataset(trained: Trained) -> None:
+    """Raise `DataError` if the dataset at the place that the run names is not the one that it was trained on."""
+    from bert4rec.dataset.runs import fingerprint_of  # imports Arrow
+
+    folder, run = trained.dataset, trained.run or trained.folder
+    if fingerprint_of(folder) not in ("", trained.metadata["fingerprint"]):
+        command = shlex.join(["bert4rec", "evaluate", str(run), str(folder)])
+        raise DataError(
+            f"{folder}: is not the dataset that {run} was trained on; name that dataset after the run, or measure "
+            f"the run on this one: {command}"
+        )

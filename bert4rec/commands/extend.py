@@ -202,7 +202,8 @@ def _resolved(config: Config, saved: Mapping[str, Any], dataset: "Dataset") -> C
 
 def _open(config: Config, trained: Trained, run: Path) -> "Dataset":
     """Return the new dataset. Raises `DataError` if it does not extend that of the run."""
-    from bert4rec.dataset.reader import FIRST_IDS, open_dataset, problem_of, read_metadata, require_kinds
+    from bert4rec.dataset.reader import FIRST_IDS, open_dataset, problem_of, require_kinds
+    from bert4rec.dataset.runs import fingerprint_of
 
     saved, previous = trained.metadata, trained.dataset
     dataset = open_dataset(
@@ -211,15 +212,10 @@ def _open(config: Config, trained: Trained, run: Path) -> "Dataset":
     require_kinds(dataset.folder, dataset.metadata, trained.kinds)
     if dataset.metadata["fingerprint"] == saved["fingerprint"]:
         raise DataError(f"{dataset.folder}: nothing to extend: {run} was trained on this dataset")
-    try:
-        is_there = read_metadata(previous)["fingerprint"] == saved["fingerprint"]
-    except DataError:
-        is_there = False
-    if not is_there:
+    items = trained.catalogue if fingerprint_of(trained.catalogue) == saved["fingerprint"] else None
+    if items is None:
         logger.warning(f"the dataset of {run} is not at {previous}: only the first {FIRST_IDS:,} ids are compared")
-    if problem := problem_of(
-        dataset, n_items=saved["n_items"], first_ids=saved["items"], previous=previous if is_there else None
-    ):
+    if problem := problem_of(dataset, n_items=saved["n_items"], first_ids=saved["items"], previous=items):
         advice = f"make it with --data.extends={previous}"
         raise DataError(f"{dataset.folder}: does not extend the dataset of {run}: {problem}; {advice}")
     if (features := saved.get("features")) and (dataset.features is None or dataset.features.meaning != features):
@@ -234,6 +230,7 @@ def _fill(folder: Path, trained: Trained, config: Config, dataset: "Dataset") ->
     If the run recommends by recent popularity without a history, so does the new one, by the counts of the new dataset.
     """
     from bert4rec.checkpoint.growth import initialize_new_items, read_grown, write_grown
+    from bert4rec.dataset.runs import link_catalogue
     from bert4rec.models.baselines import RECENT_SHARE, recent_counts
     from bert4rec.models.transitions import TrainingHistories
     from bert4rec.training.results import write_recent_counts
@@ -256,6 +253,7 @@ def _fill(folder: Path, trained: Trained, config: Config, dataset: "Dataset") ->
         "state": asdict(state),
     }
     (folder / CONFIG).write_text(config.to_toml())
+    link_catalogue(dataset.folder, folder)
     if trained.run and (trained.run / RECENT_COUNTS).is_file():
         write_recent_counts(folder, recent_counts(TrainingHistories(dataset), RECENT_SHARE))
     write_grown(step_folder(folder / CHECKPOINTS, 0), tensors, metadata)

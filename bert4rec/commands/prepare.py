@@ -9,7 +9,14 @@ from typing import get_args
 
 from bert4rec.api import DOWNLOADED, RAW, make_dataset
 from bert4rec.config.help import DATA_OPTIONS, PREPARE_OPTIONS, usual_help
-from bert4rec.config.load import NO_FILE, Overrides, parse_command_line, settings_file, take_positional
+from bert4rec.config.load import (
+    NO_FILE,
+    Overrides,
+    load_config,
+    parse_command_line,
+    settings_file,
+    take_positional,
+)
 from bert4rec.config.tables import Config, Source
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import ColumnUnknownError, DataError, SettingsError
@@ -21,7 +28,7 @@ SETS = [source for source in get_args(Source) if source.startswith("ml-")]  # av
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--download`; any setting is an option, too."""
+    """Add `--download` and `--replace`; any setting is an option, too."""
     parser.usage = "%(prog)s [INPUT] [--download] [--config=FILE] [--NAME=VALUE …] [--table.key=value …]"
     parser.description = (
         "Makes a dataset folder from INPUT, in one process; if this fails, no folder is written. INPUT: a file, "
@@ -33,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(settings=[], short=PREPARE_OPTIONS)
     sets = f"the set data.source ({', '.join(SETS)}; default: {DOWNLOADED})"
     parser.add_argument("--download", action="store_true", help=f"fetch {sets} into {RAW}/ first")
+    replace = "overwrite a dataset that a run was trained on, or that was made from another input"
+    parser.add_argument("--replace", action="store_true", help=replace)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -42,20 +51,28 @@ def run(arguments: argparse.Namespace) -> int:
     is_set = source in SETS and not Path(source).exists()
     words = [*_input(source, words, is_set=is_set), *words]
     named, overrides = parse_command_line(words, arguments.short)
+    if arguments.replace:
+        overrides["data.replace"], overrides.typed["data.replace"] = True, "--replace"
     file = settings_file(named)
     if file is None:
         print(NO_FILE, flush=True)
     try:
         config = _make(file, overrides, download=arguments.download or is_set)
     except ColumnUnknownError as unknown:
-        typed = [*arguments.prog.split(), *arguments.settings, *(["--download"] if arguments.download else [])]
+        flags = [f"--{name}" for name in ("download", "replace") if getattr(arguments, name)]
+        typed = [*arguments.prog.split(), *arguments.settings, *flags]
         raise DataError(unknown.with_command([*typed, *unknown.options])) from None
     except KeyboardInterrupt:
         log_interrupted("stopped: no dataset was written")
         return 130
     others = [typed for name, typed in overrides.typed.items() if name.partition(".")[0] not in OF_DATA]
-    folder = [] if len(others) == len(overrides) and not arguments.download else [str(config.data.folder)]
-    next_words = [*folder, *([] if named is None else [f"--config={named}"]), *others]
+    is_usual = len(others) == len(overrides) and not arguments.download
+    is_usual = is_usual and config.data.folder == load_config(file, overrides).data.folder
+    next_words = [
+        *([] if is_usual else [str(config.data.folder)]),
+        *([] if named is None else [f"--config={named}"]),
+        *others,
+    ]
     print(f"next: {_training(arguments.prog, next_words)}")
     return 0
 

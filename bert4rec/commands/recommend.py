@@ -261,7 +261,7 @@ def read_rules(arguments: argparse.Namespace) -> "Rules":
     if trained.is_package:
         ids = read_ids(trained.folder, dict(trained.metadata))
     else:
-        ids = ItemIds.read(arguments.dataset or trained.dataset)
+        ids = ItemIds.read(arguments.dataset or trained.catalogue)
     try:
         return make_rules(ids.columns, **wanted)
     except SettingsError as error:
@@ -308,7 +308,6 @@ def _histories(
 ) -> "tuple[int | None, Iterable[Histories]]":
     """Return the number of histories, or None if it is unknown, and the histories."""
     from bert4rec.commands.history_files import read_histories
-    from bert4rec.inference.histories import UserHistories
     from bert4rec.prepare.sources import open_histories
 
     network = model.require_histories()
@@ -319,12 +318,7 @@ def _histories(
     if arguments.histories is not None:
         open_rows = partial(open_histories, data=data, preprocessing=preprocessing, is_named=is_named)
         return None, read_histories(arguments.histories, open_rows, **timed)
-    if model.dataset is None:
-        raise SettingsError(
-            "a model package has no users; name their dataset with --dataset=FOLDER, or give histories with --items or "
-            "--histories"
-        )
-    users = UserHistories(model.dataset, model.ids, **timed)
+    users = model.users(**timed)
     if arguments.all or arguments.for_item is not None:
         return len(users), users.all()
     try:

@@ -138,7 +138,8 @@ class Data(Table):
     """dataset folder, "" = data/<name>; written by `prepare`, the default of `train`; <name> = name of data.path for
     table, sequences and baskets, else the source"""
     replace: bool = False
-    """overwrite a dataset that was made from another input; one from the same input is always overwritten"""
+    """overwrite a dataset that a run was trained on, or that was made from another input; any other one is always
+    overwritten"""
     titles_path: DataPath = ""
     """file or URL with the item titles; "" = movies.dat, movies.csv or u.item next to MovieLens data, if present"""
     items_path: DataPath = ""

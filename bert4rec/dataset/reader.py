@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +30,7 @@ from bert4rec.dataset.format import (
     target_kinds,
 )
 from bert4rec.dataset.histories import REMAKE, EvaluationSplit, Histories, TrainingWindows
-from bert4rec.dataset.item_features import FeatureSizes, ItemFeatures
+from bert4rec.dataset.item_features import FOLDER, FeatureSizes, ItemFeatures
 from bert4rec.runtime.arrays import Int32s
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import sample_sha256
@@ -57,11 +57,33 @@ class Sizes(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Dataset:
-    """An open dataset folder."""
+class Catalogue:
+    """The items of a dataset folder, or of the links to them that a run has."""
 
     folder: Path
     metadata: Mapping[str, Any]
+
+    @property
+    def n_items(self) -> int:
+        """Return the number of items in the catalogue."""
+        return int(self.metadata["items"])
+
+    @cached_property
+    def features(self) -> ItemFeatures | None:
+        """Return the features of the items, if there are any."""
+        about = self.metadata.get("item_features")
+        return ItemFeatures(self.folder, about) if about else None
+
+    @cached_property
+    def popularity(self) -> Int32s:
+        """Return the number of training positions of each item [n_items] int32, mapped: once for a host's processes."""
+        return np.load(self.folder / TRAIN_COUNTS, mmap_mode="r").view(np.ndarray)
+
+
+@dataclass(frozen=True, repr=False)
+class Dataset(Catalogue):
+    """An open dataset folder."""
+
     histories: Histories
     splits: Mapping[str, EvaluationSplit]
 
@@ -75,11 +97,6 @@ class Dataset:
     def n_users(self) -> int:
         """Return the number of users, including those of an older dataset that this one extends."""
         return int(self.metadata["users"])
-
-    @property
-    def n_items(self) -> int:
-        """Return the number of items in the catalogue."""
-        return int(self.metadata["items"])
 
     @property
     def n_rows(self) -> int:
@@ -108,12 +125,6 @@ class Dataset:
         return {}
 
     @cached_property
-    def features(self) -> ItemFeatures | None:
-        """Return the features of the items, if there are any."""
-        about = self.metadata.get("item_features")
-        return ItemFeatures(self.folder, about) if about else None
-
-    @cached_property
     def first_ids(self) -> str:
         """Return a checksum of the original ids of the first items, which differs for other items or another order."""
         return checksum(self.originals(FIRST_IDS))
@@ -123,11 +134,6 @@ class Dataset:
         with pq.ParquetFile(self.folder / ITEMS) as items:
             first = next(items.iter_batches(batch_size=n, columns=["original"]))
         return list(first["original"].to_pylist())
-
-    @cached_property
-    def popularity(self) -> Int32s:
-        """Return the number of training positions of each item [n_items] int32, mapped: once for a host's processes."""
-        return np.load(self.folder / TRAIN_COUNTS, mmap_mode="r").view(np.ndarray)
 
     def oracle_ranks(self) -> dict[str, Int32s]:
         """Return protocol → rank of the target [test users] by the generator of synthetic data; {} for real data.
@@ -160,13 +166,26 @@ def open_dataset(
     """
     metadata = read_metadata(folder)
     _check_settings(folder, metadata, preprocessing or {})
-    _check_files(folder, metadata["files"], verify=verify)
+    _check_files(folder, metadata["files"], NEEDED, verify=verify)
     if with_times:
         require_times(folder, metadata)
     kinds = kinds_of(metadata)
     targets = target_kinds(folder, metadata)
     histories = Histories(folder, metadata["items"], with_times=with_times, kinds=kinds, target_kinds=targets)
     return Dataset(folder, metadata, histories, {name: EvaluationSplit(name, histories, folder) for name in EVALUATED})
+
+
+def open_catalogue(folder: Path) -> Catalogue:
+    """Return the items of a dataset `folder` or of a run's links to them. Raises `DataError` for a missing file."""
+    metadata = read_metadata(folder)
+    _check_files(folder, files_of_items(metadata), {ITEMS, TRAIN_COUNTS}, verify=False)
+    return Catalogue(folder, metadata)
+
+
+def files_of_items(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the files of a dataset with all that is known of its items, and their sizes and checksums."""
+    files, features = metadata["files"], f"{FOLDER}/"
+    return {name: files[name] for name in files if name in (ITEMS, TRAIN_COUNTS) or name.startswith(features)}
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
@@ -223,9 +242,11 @@ def _check_settings(folder: Path, saved: Mapping[str, Any], preprocessing: Mappi
             )
 
 
-def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]], *, verify: bool) -> None:
+def _check_files(
+    folder: Path, files: Mapping[str, Mapping[str, Any]], needed: Collection[str], *, verify: bool
+) -> None:
     """Raise `DataError` for a missing file or another size, and with `verify` for another checksum of its sample."""
-    for name in sorted(files.keys() | NEEDED):
+    for name in sorted(files.keys() | needed):
         if not (folder / name).is_file():
             raise DataError(f"{folder / name}: is missing; {REMAKE}")
     for name, expected in files.items():

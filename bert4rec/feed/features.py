@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.item_features import FeatureRows, ItemFeatures
-from bert4rec.dataset.reader import Dataset
+from bert4rec.dataset.reader import Catalogue
 from bert4rec.feed.batch import AnyBatch, Batch, FeatureBags, Lookup, TableBags, unique_with_inverse
 from bert4rec.runtime.arrays import Bools, Int64s
 
@@ -112,8 +112,8 @@ def _without_values(rows: FeatureRows, values: range) -> FeatureRows:
     return FeatureRows(numbers, rows.weights[is_kept], _lengths(rows, is_kept), rows.vectors)
 
 
-def feature_reader_of(dataset: Dataset, tables_from: int) -> FeatureReader | None:
-    """Return the reader of the item features of `dataset`, if it has any; `tables_from` as in `FeatureSizes`."""
-    if dataset.features is None:
+def feature_reader_of(items: Catalogue, tables_from: int) -> FeatureReader | None:
+    """Return the reader of the features of `items`, if they have any; `tables_from` as in `FeatureSizes`."""
+    if items.features is None:
         return None
-    return FeatureReader(dataset.features, dataset.popularity > 0, tables_from)
+    return FeatureReader(items.features, items.popularity > 0, tables_from)

@@ -23,12 +23,13 @@ from bert4rec.checkpoint.run_folder import (
     read_settings,
 )
 from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
-from bert4rec.dataset.reader import open_dataset, read_metadata
+from bert4rec.dataset.reader import open_catalogue, read_metadata
+from bert4rec.dataset.runs import fingerprint_of
 from bert4rec.feed.batch import Lookup
 from bert4rec.feed.features import FeatureReader, feature_reader_of
 from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.network import ItemVectors, Network, make_network
-from bert4rec.inference.recommender import Recommender
+from bert4rec.inference.recommender import NAME_DATASET, Recommender
 from bert4rec.models.item_features import CANDIDATE, SAMPLED_ITEMS, FeatureEncoder, FeatureSettings
 from bert4rec.models.names import FEATURE_TABLE, FEATURE_VALUES, FEATURES, TABLE
 from bert4rec.report.charts import learning_curve
@@ -73,10 +74,14 @@ def read_ids(folder: Path, settings: dict[str, Any]) -> ItemIds:
 
 @dataclass(frozen=True)
 class Source:
-    """Hold a verified checkpoint, its `dataset` folder, and the metadata of the dataset."""
+    """Hold a verified checkpoint, the folders of its `items` and of its `dataset`, and the metadata of the dataset.
+
+    `dataset` is None if it is missing or was made again with other content.
+    """
 
     trained: Trained
-    dataset: Path
+    items: Path
+    dataset: Path | None
     about_data: Mapping[str, Any]
 
     @property
@@ -92,14 +97,14 @@ class Source:
         """
         run = self.trained.run
         if run is None or not (run / RECENT_COUNTS).is_file():
-            return ItemIds.read(self.dataset)
+            return ItemIds.read(self.items)
         try:
             counts = np.load(run / RECENT_COUNTS).astype(np.int64)
         except (OSError, ValueError, EOFError) as error:
             raise DataError(f"{run / RECENT_COUNTS}: cannot be read: {in_one_line(error)}") from None
         if counts.shape != (self.trained.n_items,):
             raise DataError(f"{run / RECENT_COUNTS}: has the shape {counts.shape}, not ({self.trained.n_items},)")
-        return ItemIds.read(self.dataset, recent_counts=counts)
+        return ItemIds.read(self.items, recent_counts=counts)
 
     def tensors(self) -> StoredTensors:
         """Return the tensors of the checkpoint; those of the model have the prefix `MODEL`.
@@ -111,7 +116,7 @@ class Source:
         if MODEL + FEATURE_VALUES not in stored:
             return stored
         tables_from = self.trained.model["feature_tables_from"]
-        reader = feature_reader_of(open_dataset(self.dataset, verify=False), tables_from)
+        reader = feature_reader_of(open_catalogue(self.items), tables_from)
         assert reader is not None, "the fingerprint is that of the dataset with the features"
         return TensorsWithFeatures(self.trained.folder, reader)
 
@@ -164,6 +169,7 @@ class _WholeTable(nn.Module):
 def find_source(path: Path, dataset: Path | None = None) -> Source:
     """Return the best checkpoint of the run `path`, or the checkpoint `path`; `dataset` is its moved dataset folder.
 
+    The items come from the run's own links, so that a run needs its dataset for the histories of its users only.
     Raises `DataError`, in one line, if something is missing or damaged, or if the dataset is another one.
     """
     trained = find_trained(path)
@@ -171,25 +177,33 @@ def find_source(path: Path, dataset: Path | None = None) -> Source:
         raise DataError(f"{path}: is a model package already; name the run that it was exported from")
     if problem := files.problem_of(trained.folder):
         raise DataError(f"{trained.folder}: this checkpoint is damaged: {problem}")
-    folder = dataset or trained.dataset
-    about_data = read_metadata(folder)
+    items, users = dataset or trained.catalogue, dataset or trained.dataset
+    about_data = read_metadata(items)
     if about_data["fingerprint"] != trained.metadata["fingerprint"]:
-        advice = 'name that dataset with --dataset=FOLDER, in Python with dataset="FOLDER"'
-        raise DataError(f"{folder}: is not the dataset that {path} was trained on; {advice}")
-    return Source(trained, folder, about_data)
+        raise DataError(f"{_not_the_dataset(items, path)}; {NAME_DATASET}")
+    return Source(trained, items, users if fingerprint_of(users) == about_data["fingerprint"] else None, about_data)
+
+
+def _not_the_dataset(folder: Path, run: Path) -> str:
+    if not fingerprint_of(folder):
+        return f"the dataset of {run} is not at {folder}"
+    return f"{folder}: is not the dataset that {run} was trained on"
 
 
 def load(path: str | Path, *, dataset: str | Path | None = None) -> Recommender:
     """Return the model of a run folder (its best weights), of one of its checkpoints, or of a model package.
 
-    `dataset` is the folder of the training data, if it was moved; a package needs it only for histories of its users.
+    `dataset` is the folder of the training data, if it was moved; it is needed only for the histories of its users.
     Raises `DataError`, in one line, if something is missing or damaged, or if the dataset is another one.
     """
     folder, data = Path(path), None if dataset is None else Path(dataset)
     if is_package(folder):
         return _of_package(folder, data)
     source = find_source(folder, data)
-    return Recommender(network_of(source), source.ids, dataset=source.dataset, leaves_out_seen=source.leaves_out_seen)
+    return Recommender(
+        network_of(source), source.ids, dataset=source.dataset, leaves_out_seen=source.leaves_out_seen,
+        no_users=_not_the_dataset(source.trained.dataset, folder),
+    )  # fmt: skip
 
 
 def network_of(source: Source) -> Network | ItemVectors:
@@ -214,7 +228,10 @@ def _of_package(folder: Path, dataset: Path | None) -> Recommender:
     if dataset is not None and read_metadata(dataset)["fingerprint"] != settings["fingerprint"]:
         raise DataError(f"{dataset}: is not the dataset that {folder} was trained on")
     network, ids = read_network(folder, settings), read_ids(folder, settings)
-    return Recommender(network, ids, dataset=dataset, leaves_out_seen=settings["leaves_out_seen"], is_package=True)
+    return Recommender(
+        network, ids, dataset=dataset, leaves_out_seen=settings["leaves_out_seen"], is_package=True,
+        no_users="a model package has no users",
+    )  # fmt: skip
 
 
 class Run:

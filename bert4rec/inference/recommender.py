@@ -33,6 +33,7 @@ BATCH = 256  # histories per forward pass
 FACTOR = 1.5  # items that are looked at for each that is wanted, if a list may have only some of a kind
 NO_RULES = Rules()
 POPULAR = {POPULARITY: "most popular", RECENT_POPULARITY: "recently most popular"}
+NAME_DATASET = 'name that dataset with --dataset=FOLDER, in Python with dataset="FOLDER"'
 
 
 class Recommendation(NamedTuple):
@@ -79,6 +80,8 @@ class Items(NamedTuple):
 class Recommender:
     """Recommend with a trained `network`, which scores the items `ids`; `dataset` is the folder of its users.
 
+    Without it, `no_users` says why.
+
     Scores depend only on the histories, so any user can be scored. With `leaves_out_seen`, items of a history are not
     recommended for it, unless a call overrides this. `ItemVectors` only support similar items; other calls raise
     `DataError`.
@@ -86,10 +89,10 @@ class Recommender:
 
     def __init__(
         self, network: Network | ItemVectors, ids: ItemIds, *, dataset: Path | None = None,
-        leaves_out_seen: bool = True, is_package: bool = False,
+        leaves_out_seen: bool = True, is_package: bool = False, no_users: str = "the model has no dataset",
     ) -> None:  # fmt: skip
         self.network, self.ids, self.dataset, self.leaves_out_seen = network.eval(), ids, dataset, leaves_out_seen
-        self.is_package = is_package
+        self.is_package, self._no_users = is_package, no_users
 
     def recommend(
         self, histories: Sequence[History], k: int = 10, *, leave_out_seen: bool | None = None,
@@ -200,10 +203,13 @@ class Recommender:
         return best
 
     def _user_histories(self, network: Network) -> Iterator[Histories]:
+        return self.users(with_times=network.knows_times, with_events=bool(network.kinds)).all()
+
+    def users(self, *, with_times: bool, with_events: bool, at: float | None = None) -> UserHistories:
+        """Return the reader of the histories of the dataset's users. Raises `DataError` if there is no dataset."""
         if self.dataset is None:
-            raise DataError("a model package has no users; name their dataset: load(folder, dataset=FOLDER)")
-        kinds = {"with_times": network.knows_times, "with_events": bool(network.kinds)}
-        return UserHistories(self.dataset, self.ids, **kinds).all()
+            raise DataError(f"{self._no_users}; {NAME_DATASET}, or give histories")
+        return UserHistories(self.dataset, self.ids, with_times=with_times, with_events=with_events, at=at)
 
     @torch.no_grad()
     def encode(self, histories: Sequence[History]) -> Tensor:

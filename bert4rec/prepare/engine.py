@@ -29,6 +29,8 @@ from bert4rec.dataset.format import (
     lengths_of,
     numbers_of_kinds,
 )
+from bert4rec.dataset.reader import read_metadata
+from bert4rec.dataset.runs import fingerprint_of, named, runs_of
 from bert4rec.prepare.about_items import look_at_other_columns, read_about_items
 from bert4rec.prepare.attributes import ItemValues
 from bert4rec.prepare.first_look import first_look, order_options
@@ -48,8 +50,10 @@ from bert4rec.prepare.writer import (
     FolderWriter,
     clear_target,
     created_from,
+    free_folder,
     new_dataset,
     refuse_another_input,
+    refuse_to_replace,
     write_histories,
     write_items,
     write_metadata,
@@ -138,24 +142,34 @@ logger = logging.getLogger(__name__)
 def prepare(config: Config) -> Path:
     """Make the dataset folder that `config` describes, log the progress, and return the folder.
 
-    Raises `DataError` or `SettingsError`, with one line, if it cannot be prepared; then no files are left.
+    A dataset that a run was trained on is not replaced by another one, unless `data.replace` is set: the new one gets
+    the folder -2, -3, …, if no setting names the folder. Raises `DataError` or `SettingsError`, with one line, if it
+    cannot be prepared; then no files are left.
     """
     folder = config.data.folder
     clear_target(folder)
-    _refuse_another_input(config)
+    _refuse_early(config)
+
+    def target(new: Path) -> Path:
+        nonlocal folder
+        folder = _target(config, new)
+        return folder
+
     known = read_known(Path(config.data.extends)) if config.data.extends else None
     progress = Progress()
     with (
-        new_dataset(folder) as new,
+        new_dataset(folder, target=target) as new,
         _without_other_bars(),
         local_files(config.data, new / WORK / "copies", progress) as local,
     ):
         metadata, size = _make_dataset(config, local, new, known, progress)
-        _refuse_another_input(config)  # again: another preparation may have finished in the meantime
     logger.info(f"\n{describe(metadata)}\n")
     for finding in findings(metadata):
         logger.info(str(finding))
     progress.repeat_warnings()
+    if folder != config.data.folder:
+        runs = named(runs_of(config.data.folder))
+        logger.info(f"{config.data.folder} is kept, since {runs} trained on it; --replace replaces it")
     logger.info(f"dataset folder: {folder} ({size / 1e6:,.1f} MB)")
     return folder
 
@@ -342,8 +356,27 @@ def _finish(new: Path, metadata: dict[str, Any], writers: Sequence[FolderWriter]
     return size
 
 
-def _refuse_another_input(config: Config) -> None:
+def _refuse_early(config: Config) -> None:
+    """Raise `DataError` if it is known before the work that the dataset in the folder may not be replaced."""
     data = config.data
-    if not data.replace:
+    if data.replace:
+        return
+    if not (runs := runs_of(data.folder)):
         origin = created_from(data.source, data.path)
         refuse_another_input(data.folder, origin, is_own_data=data.source in OWN_DATA)
+    elif data.dataset_dir and read_metadata(data.folder)["preprocessing"] != config.preprocessing.recipe:
+        refuse_to_replace(data.folder, runs)
+
+
+def _target(config: Config, new: Path) -> Path:
+    """Return the folder for the dataset that was made in the folder `new`. Raises `DataError` like `_refuse_early`.
+
+    Another preparation, or a training, may have begun and finished in the meantime.
+    """
+    data, fingerprint = config.data, fingerprint_of(new)
+    _refuse_early(config)
+    if data.replace or not (runs := runs_of(data.folder)) or fingerprint_of(data.folder) == fingerprint:
+        return data.folder
+    if data.dataset_dir:
+        refuse_to_replace(data.folder, runs)
+    return free_folder(data.folder, fingerprint)

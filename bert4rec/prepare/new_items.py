@@ -1,8 +1,6 @@
 """Add items without interactions to a dataset folder: its catalogue grows, its histories stay the same files."""
 
 import logging
-import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +16,7 @@ from bert4rec.prepare.ordering import item_ids, read_known
 from bert4rec.prepare.sources import SOURCES
 from bert4rec.prepare.writer import new_dataset, write_items, write_metadata
 from bert4rec.runtime.errors import DataError, pluralize
+from bert4rec.runtime.files import link_or_copy
 
 OF_THE_FOLDER = ("format_version", "created_at", "files", "fingerprint")  # of `metadata.json`, made anew
 
@@ -66,7 +65,7 @@ def add_items(previous: Path, path: str, folder: Path) -> AddedItems:
         }
         linked = {name: of for name, of in metadata["files"].items() if not (new / name).exists() and name != CARD}
         for name in linked:
-            _link(previous / name, new / name)
+            link_or_copy(previous / name, new / name)
         written = {name: datasets.load_from_disk(str(previous / name)) for name in FOLDERS}
         folders = {name: (rows.num_rows, rows.column_names) for name, rows in written.items()}
         tables = {path.stem for path in new.glob("*.parquet")}
@@ -87,12 +86,3 @@ def _item_table(items: pl.DataFrame, rows: pl.DataFrame, path: str) -> pl.DataFr
             raise DataError(f"{path}: {name} has {has}, in the dataset it has {expected}; write it as {expected}")
         parts.append(pl.concat([column.to_frame(), more.alias(name).to_frame()], how="vertical_relaxed"))
     return pl.concat(parts, how="horizontal")
-
-
-def _link(file: Path, new: Path) -> None:
-    """Make `new` a hard link to `file`, or a copy where links cannot be made."""
-    new.parent.mkdir(exist_ok=True)
-    try:
-        os.link(file, new)
-    except OSError:
-        shutil.copyfile(file, new)

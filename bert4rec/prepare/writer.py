@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 import datasets
 import numpy as np
@@ -43,6 +43,7 @@ from bert4rec.dataset.format import (
     TRAIN_COUNTS,
     history_columns,
 )
+from bert4rec.dataset.runs import fingerprint_of, named
 from bert4rec.prepare.histories import HistoryStats, NumberedHistories, SplitRule, mark, with_offsets
 from bert4rec.prepare.negatives import (
     USERS_PER_BLOCK,
@@ -65,10 +66,12 @@ LOCK = ".lock"
 
 
 @contextmanager
-def new_dataset(folder: Path) -> Iterator[Path]:
+def new_dataset(folder: Path, *, target: Callable[[Path], Path] | None = None) -> Iterator[Path]:
     """Yield a temporary folder that replaces `folder` if the block succeeds, and is removed if it fails.
 
-    A dataset at `folder` is replaced. Raises `DataError` if `folder` holds anything else, or if writing fails.
+    A dataset at `folder` is replaced, unless `target`, called with the finished temporary folder, returns another place
+    for it; a dataset at that place is left as it is. Raises `DataError` if `folder` holds anything else, or if writing
+    fails.
     """
     clear_target(folder)
     place = folder.resolve()  # a symbolic link is kept, and its target replaced
@@ -79,8 +82,11 @@ def new_dataset(folder: Path) -> Iterator[Path]:
         with (new / LOCK).open("w") as lock:
             try_lock(lock)  # `_clean` leaves a locked folder alone, and the dataset that it replaces
             yield new
-            replace_directory(new, place, replaced=old)
-            (place / LOCK).unlink(missing_ok=True)
+            final = folder if target is None else target(new)
+            final = place if final == folder else final
+            if final == place or not final.exists():
+                replace_directory(new, final, replaced=old)
+                (final / LOCK).unlink(missing_ok=True)
     except BrokenPipeError:  # comes from the standard output, not from the disk
         raise
     except (OSError, pa.ArrowException, pl.exceptions.ComputeError) as error:
@@ -130,11 +136,25 @@ def refuse_another_input(folder: Path, origin: Mapping[str, str], *, is_own_data
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         name = "an input that it does not name"
     new = f"a {origin['name']} that lies elsewhere" if name == _input_name(origin) else _input_name(origin)
-    free_folder = next(f"{folder}-{number}" for number in itertools.count(2) if not Path(f"{folder}-{number}").exists())
-    raise DataError(
-        f"{folder}: holds a dataset made from {name}, this one is from {new}; to keep both add "
-        f"{shlex.quote(f'--data.dataset_dir={free_folder}')}, to replace it --data.replace=true"
-    )
+    raise DataError(f"{folder}: holds a dataset made from {name}, this one is from {new}; {_how_to_keep(folder)}")
+
+
+def free_folder(folder: Path, fingerprint: str = "") -> Path:
+    """Return the first of `folder`-2, -3, … that is free, or holds the dataset with this `fingerprint`."""
+    place = folder.resolve() if folder.is_symlink() else folder
+    others = (place.with_name(f"{place.name}-{number}") for number in itertools.count(2))
+    return next(other for other in others if not other.exists() or fingerprint and fingerprint_of(other) == fingerprint)
+
+
+def refuse_to_replace(folder: Path, runs: list[Path]) -> NoReturn:
+    """Raise `DataError`: the dataset at `folder`, on which `runs` were trained, would be replaced by another one."""
+    raise DataError(f"{folder}: {named(runs)} trained on this dataset, and the new one differs; {_how_to_keep(folder)}")
+
+
+def _how_to_keep(folder: Path) -> str:
+    """Return the advice for a dataset that would be replaced: another folder, or the option that replaces it."""
+    option = shlex.quote(f"--data.dataset_dir={free_folder(folder)}")
+    return f'to keep both add {option}, to replace it --replace (in Python {{"data.replace": True}})'
 
 
 def _input_name(origin: Mapping[str, str]) -> str:

@@ -31,6 +31,21 @@ def replace_directory(new: Path, folder: Path, *, replaced: Path) -> None:
     shutil.rmtree(replaced, ignore_errors=True)
 
 
+def link_or_copy(file: Path, new: Path) -> None:
+    """Make `new` a hard link to `file`, or a copy where links cannot be made."""
+    new.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(file.resolve(), new)
+    except OSError:
+        shutil.copyfile(file, new)
+
+
+def shortened(path: Path) -> Path:
+    """Return `path` relative to the current folder if it is below it, else unchanged."""
+    current = Path.cwd()
+    return path.relative_to(current) if path.is_relative_to(current) else path
+
+
 def put_back(replaced: Path, folder: Path) -> None:
     """Restore the older folder after a kill in `replace_directory`, unless the new one exists."""
     if folder.exists():

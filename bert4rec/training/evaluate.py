@@ -17,7 +17,8 @@ from bert4rec.checkpoint.store import verify
 from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import METADATA, NO_ITEM, TEST
-from bert4rec.dataset.reader import Dataset, Sizes, open_dataset, problem_of, read_metadata, require_kinds
+from bert4rec.dataset.reader import Dataset, Sizes, open_catalogue, open_dataset, problem_of, require_kinds
+from bert4rec.dataset.runs import fingerprint_of
 from bert4rec.evaluation.evaluator import EVALUATED, Evaluator
 from bert4rec.evaluation.scorers import KnownItems
 from bert4rec.feed.features import FeatureReader, feature_reader_of
@@ -144,14 +145,11 @@ def _known_items(dataset: Dataset, trained: Trained) -> KnownItems | None:
 
 
 def _own_ids(trained: Trained) -> ItemIds | None:
-    """Return the original ids of the model's items; None if the dataset that it was trained on is missing."""
+    """Return the original ids of the model's items; None if neither the run nor a dataset has them."""
     if trained.is_package:
         return read_ids(trained.folder, dict(trained.metadata))
-    try:
-        is_same = read_metadata(trained.dataset)["fingerprint"] == trained.metadata["fingerprint"]
-    except DataError:
-        return None
-    return ItemIds.read(trained.dataset) if is_same else None
+    is_same = fingerprint_of(trained.catalogue) == trained.metadata["fingerprint"]
+    return ItemIds.read(trained.catalogue) if is_same else None
 
 
 def _complete(
@@ -165,6 +163,8 @@ def _complete(
     plan = plan_of_all(config, world, sizes, trains=False)
     logger.info(summary(plan))
     logger.info(f"weights: {trained.folder}; dataset: {dataset.folder}")
+    if dataset.metadata["fingerprint"] != trained.metadata["fingerprint"]:
+        logger.info(f"{dataset.folder} is not the dataset that these weights were trained on")
     model = build_model(config, world, plan, features)
     evaluator = make_evaluator(config, world, dataset, features)
     evaluator = replace(evaluator, known_items=known, n_listed=LENGTH if lists else 0)
@@ -185,16 +185,21 @@ def _complete(
 
 
 def _features(trained: Trained, dataset: Dataset) -> FeatureReader | None:
-    """Return the reader of the features of the model's items, from the dataset that it was trained on, if it has any.
+    """Return the reader of the features of the model's items, as they were in the training, if it has any.
 
-    Raises `DataError` if that dataset is missing.
+    Raises `DataError` if neither the run nor a dataset has them.
     """
     if trained.is_package or MODEL + FEATURE_VALUES not in StoredTensors(trained.folder):
         return None
     tables_from = trained.model["feature_tables_from"]
     if dataset.metadata["fingerprint"] == trained.metadata["fingerprint"]:
         return feature_reader_of(dataset, tables_from)
-    return feature_reader_of(open_dataset(trained.dataset, verify=False), tables_from)
+    if fingerprint_of(trained.catalogue) != trained.metadata["fingerprint"]:
+        raise DataError(
+            f"{trained.dataset}: is not the dataset that the model was trained on, whose item features it needs; move "
+            "that dataset back there"
+        )
+    return feature_reader_of(open_catalogue(trained.catalogue), tables_from)
 
 
 class RankingProgress(ProgressBar):
@@ -228,11 +233,13 @@ def _obey(number: int) -> None:
 
 
 def _about(config: Config, trained: Trained, evaluator: Evaluator) -> dict[str, Any]:
-    """Return the weights, the device and the settings of the evaluation."""
+    """Return the weights, the device and the settings of the evaluation, and whether the dataset is another one."""
+    fingerprint = trained.metadata["fingerprint"]
     return {
         "weights": {"checkpoint": str(trained.folder), "checksum": trained.checksum},
         "device": evaluator.world.device.type,
         "settings": config.evaluation.model_dump(mode="json") | {"precision": evaluator.precision},
+        **({"trained_on": fingerprint} if fingerprint != evaluator.dataset.metadata["fingerprint"] else {}),
         **({"unknown": _unknown(evaluator, evaluator.known_items)} if evaluator.known_items else {}),
     }
 

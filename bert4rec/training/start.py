@@ -17,6 +17,7 @@ from bert4rec.config.resolve import choices, resolve, slow_settings
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import TEST, VALIDATION
 from bert4rec.dataset.reader import Dataset, problem_of
+from bert4rec.dataset.runs import link_catalogue
 from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.feed.batches import Examples
 from bert4rec.feed.pairs import PairExamples
@@ -133,10 +134,11 @@ def make_context(config: Config, world: Processes, dataset: Dataset, resources: 
 
 
 def begin_folder(folder: Path, config: Config, world: Processes) -> None:
-    """Write the settings and the environment of a run, and log its folder; rank zero calls this."""
+    """Write the settings and the environment of a run, link its items, and log its folder; rank zero calls this."""
     repeatable = with_changes(config, "run", {"resume": ""})
     (folder / run_folder.CONFIG).write_text(repeatable.to_toml())
     write_json(folder / run_folder.ENVIRONMENT, environment(world.device, world.world_size))
+    link_catalogue(config.data.folder, folder)
     logger.info(f"run folder: {folder}")
     emit_event(run=str(folder))
 
