@@ -19,6 +19,7 @@ import pytest
 
 import bert4rec
 from bert4rec.config.tables import Config
+from bert4rec.dataset.runs import link_catalogue
 from bert4rec.runtime.errors import DataError, SettingsError
 from tests.checks import one_line
 from tests.conftest import SHORT, SMALL
@@ -185,6 +186,20 @@ def test_a_frame_is_prepared_like_the_file_with_its_rows(alone: None, tmp_path: 
     for data in kinds:  # a frame replaces the dataset of a frame
         assert made_from(data, tmp_path / "frame") == expected
     assert [path.name for path in tmp_path.glob(".*")] == []
+
+
+def test_a_frame_does_not_replace_the_dataset_of_another_frame_that_a_run_was_trained_on(
+    alone: None, tmp_path: Path
+) -> None:
+    frame, folder = pl.DataFrame(ROWS), tmp_path / "data" / "log"
+    expected = made_from(frame, folder)
+    (tmp_path / "runs" / "log").mkdir(parents=True)
+    link_catalogue(folder, tmp_path / "runs" / "log")
+    assert made_from(frame.to_arrow(), folder) == expected  # the same rows
+    with one_line(f"{folder}: {tmp_path}/runs/log was trained on", '{"data.replace": True}', error=DataError):
+        made_from(frame.head(300), folder)
+    assert made_from(frame, folder) == expected
+    assert made_from(frame.head(300), folder, **{"data.replace": True}) != expected
 
 
 def test_what_cannot_be_prepared_is_refused_in_one_line(alone: None, tmp_path: Path) -> None:

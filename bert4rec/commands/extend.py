@@ -253,8 +253,8 @@ def _fill(folder: Path, trained: Trained, config: Config, dataset: "Dataset") ->
         "state": asdict(state),
     }
     (folder / CONFIG).write_text(config.to_toml())
-    link_catalogue(dataset.folder, folder)
     if trained.run and (trained.run / RECENT_COUNTS).is_file():
         write_recent_counts(folder, recent_counts(TrainingHistories(dataset), RECENT_SHARE))
     write_grown(step_folder(folder / CHECKPOINTS, 0), tensors, metadata)
+    link_catalogue(dataset.folder, folder)
     return n_alone

@@ -30,8 +30,9 @@ def link_catalogue(dataset: Path, run: Path) -> None:
     links = run / CATALOGUE
     if fingerprint_of(links) != fingerprint_of(dataset):
         shutil.rmtree(links, ignore_errors=True)
-        for name in (*files_of_items(read_metadata(dataset)), METADATA):  # the last one says that all are there
+        for name in files_of_items(read_metadata(dataset)):
             link_or_copy(dataset / name, links / name)
+        shutil.copyfile(dataset / METADATA, links / METADATA)  # says that all links are there
     note, parent = _note(dataset), run.resolve().parent
     with contextlib.suppress(OSError):
         lines = _lines(note)

@@ -143,7 +143,9 @@ def free_folder(folder: Path, fingerprint: str = "") -> Path:
     """Return the first of `folder`-2, -3, … that is free, or holds the dataset with this `fingerprint`."""
     place = folder.resolve() if folder.is_symlink() else folder
     others = (place.with_name(f"{place.name}-{number}") for number in itertools.count(2))
-    return next(other for other in others if not other.exists() or fingerprint and fingerprint_of(other) == fingerprint)
+    return next(
+        other for other in others if not other.exists() or (fingerprint and fingerprint_of(other) == fingerprint)
+    )
 
 
 def refuse_to_replace(folder: Path, runs: list[Path]) -> NoReturn:

@@ -1,18 +1,23 @@
 """`bert4rec prepare`: what it says before and after, and what to type next."""
 
+import shutil
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import preprocessing
 from bert4rec.__main__ import main
 from bert4rec.commands.prepare import SETS
+from bert4rec.dataset.runs import link_catalogue
+from bert4rec.prepare import engine
 from bert4rec.prepare.remote import ARCHIVES
 from bert4rec.runtime.errors import DataError
 from tests.conftest import LOG
 from tests.fixture_types import Capture, Patch
+from tests.folders import contents, files_of
 
 COLUMNS = ["--data.user_column=who", "--data.item_column=what", "--preprocessing.n_eval_negatives=5"]
 
@@ -83,3 +88,87 @@ def test_the_name_of_a_data_set_downloads_it_unless_a_file_has_it(
 
 def test_the_sets_that_can_be_downloaded_are_named() -> None:
     assert [*ARCHIVES] == SETS
+
+
+def trained(dataset: str, run: str) -> Path:
+    """What a training leaves beside the dataset and in the folder of the run when it starts."""
+    Path(run).mkdir(parents=True)
+    link_catalogue(Path(dataset), Path(run))
+    return Path(run)
+
+
+OTHER = [*COLUMNS, "--preprocessing.max_user_interactions=7"]
+
+
+def test_a_dataset_that_a_run_was_trained_on_is_not_replaced_by_other_settings(folder: Path, capsys: Capture) -> None:
+    said(["log.csv", *COLUMNS], capsys)
+    trained("data/log", "runs/log")
+    before, made = files_of(Path("data/log")), contents(Path("data/log"))
+    for _ in range(2):  # the second one has the same settings and input as the first one
+        *_, kept, written, last = said(["log.csv", *OTHER], capsys)
+        assert kept.startswith("data/log is kept, since runs/log was trained on it")
+        assert written.startswith("dataset folder: data/log-2 ")
+        assert last == "next: bert4rec train data/log-2"
+        assert files_of(Path("data/log")) == before
+    trained("data/log-2", "runs/log-2")
+    assert said(["log.csv", *COLUMNS, "--preprocessing.split=none"], capsys)[-1] == "next: bert4rec train data/log-3"
+    Path("config.toml").write_text('[data]\npath = "log.csv"\nuser_column = "who"\nitem_column = "what"\n')
+    assert said([], capsys)[-1] == "next: bert4rec train data/log-4"  # although no setting was typed
+    assert said(["log.csv", *COLUMNS], capsys)[-1] == "next: bert4rec train data/log"  # the same settings and input
+    assert contents(Path("data/log")) == made
+
+
+def test_nor_by_another_input_or_another_column(folder: Path, capsys: Capture) -> None:
+    said(["log.csv", *COLUMNS], capsys)
+    run, before = trained("data/log", "runs/log"), files_of(Path("data/log"))
+    Path("log.csv").write_text(Path("log.csv").read_text() + "a,3\nz,1\nz,2\nz,3\n")
+    assert said(["log.csv", *COLUMNS], capsys)[-1] == "next: bert4rec train data/log-2"
+    swapped = ["--user=what", "--item=who", "--preprocessing.n_eval_negatives=1"]
+    assert said(["log.csv", *swapped], capsys)[-1] == "next: bert4rec train data/log-3"
+    Path("new").mkdir()
+    Path("log.csv").rename("new/log.csv")
+    assert said(["new/log.csv", *COLUMNS, "--preprocessing.seed=2"], capsys)[-1] == "next: bert4rec train data/log-4"
+    assert files_of(Path("data/log")) == before
+    shutil.rmtree(run)  # a run that is gone keeps nothing; another input is refused as ever
+    assert main(["prepare", "new/log.csv", *COLUMNS]) == 2
+    assert said(["new/log.csv", *COLUMNS, "--replace"], capsys)[-1] == "next: bert4rec train data/log"
+
+
+def test_a_folder_that_was_named_is_replaced_only_where_that_is_typed(
+    folder: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
+    command = ["log.csv", "--out=data/mine", *COLUMNS]
+    said(command, capsys)
+    trained("data/mine", "runs/mine")
+    before = files_of(Path("data/mine"))
+
+    def assert_says(error: str) -> None:
+        assert all(
+            word in error for word in ("data/mine: ", "runs/mine", "--data.dataset_dir=data/mine-2", "--replace")
+        )
+
+    with monkeypatch.context() as patch:  # other settings are seen before the work
+        patch.setattr(engine, "open_source", None)
+        assert main(["prepare", *command, "--preprocessing.seed=2"]) == 2
+    assert_says(capsys.readouterr().err)
+    Path("log.csv").write_text(Path("log.csv").read_text() + "a,3\n")
+    assert main(["prepare", *command]) == 2
+    assert_says(capsys.readouterr().err)
+    assert files_of(Path("data/mine")) == before
+    assert said([*command, "--replace"], capsys)[-1] == "next: bert4rec train data/mine"
+    assert files_of(Path("data/mine")) != before
+    said([*command, "--preprocessing.seed=2"], capsys)  # no run was trained on what it holds now
+
+
+def test_a_training_that_starts_during_the_preparation_counts(
+    folder: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
+    said(["log.csv", *COLUMNS], capsys)
+    write = engine.write_metadata
+
+    def train_and_write(*arguments: Any) -> int:
+        trained("data/log", "runs/log")
+        return write(*arguments)
+
+    monkeypatch.setattr(engine, "write_metadata", train_and_write)
+    assert said(["log.csv", *OTHER], capsys)[-1] == "next: bert4rec train data/log-2"

@@ -66,5 +66,5 @@ def test_two_files_have_two_datasets(shop: Path) -> None:
     (shop / "log.csv").rename(shop / "log.txt")
     done = start(shop, "preprocessing.py", *SMALL, "--data.path=log.txt", *COLUMNS)
     assert done.returncode == 2
-    named = ("error: data/log: ", "log.csv", "log.txt", "--data.dataset_dir=data/log-2", "--data.replace=true")
+    named = ("error: data/log: ", "log.csv", "log.txt", "--data.dataset_dir=data/log-2", "--replace")
     assert all(text in done.stderr for text in named)

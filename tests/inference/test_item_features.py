@@ -24,7 +24,9 @@ def run(request: Any, featured_folder: Path, tmp_path_factory: pytest.TempPathFa
     return train({**settings, "evaluation.seen_items": "leave_out"}, dataset=featured_folder).folder
 
 
-def test_it_recommends_what_it_has_ranked(run: Path, featured_folder: Path, tmp_path: Path) -> None:
+def test_it_recommends_what_it_has_ranked(
+    run: Path, featured_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     package = export(find_source(run), tmp_path / "package", ["safetensors"], k=5, leaves_out_seen=True)
     table = pl.read_parquet(featured_folder / "items.parquet").sort("item")
     originals = table["original"].to_list()
@@ -45,6 +47,8 @@ def test_it_recommends_what_it_has_ranked(run: Path, featured_folder: Path, tmp_
     assert len(cold) == 3
     assert cold <= {each.item for best in lists for each in best}
     assert {each.item for each in load(run).similar([27], 27)[0]} == {*originals} - {27}
+    monkeypatch.setattr("bert4rec.checkpoint.run_folder.Trained.dataset", tmp_path / "gone")
+    assert load(run).recommend(known, 28) == lists
 
 
 def test_an_evaluation_reads_the_features_again(run: Path, tmp_path: Path) -> None:

@@ -13,10 +13,13 @@ from safetensors.torch import load_file, save_file
 
 from bert4rec import load
 from bert4rec.checkpoint.run_folder import METADATA
+from bert4rec.dataset.runs import CATALOGUE
 from bert4rec.export.export import export
 from bert4rec.inference.load import Run, find_source, network_of
 from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError
+from tests.checks import one_line
+from tests.folders import files_of
 from tests.runs import flip
 
 
@@ -76,6 +79,30 @@ def test_a_relative_dataset_is_found_from_any_folder(
 
 
 HISTORIES = [[1, 2, 3], [7], [999]]
+
+
+def test_a_run_needs_its_dataset_for_the_histories_of_users_alone(
+    made: Path, small_folder: Path, log_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = load(made)
+    run = Path(shutil.copytree(made, tmp_path / "elsewhere" / "run", symlinks=True))
+    for place, problem in ((tmp_path / "gone", "the dataset of "), (log_folder, f"{log_folder}: is not the dataset ")):
+        monkeypatch.setattr("bert4rec.checkpoint.run_folder.Trained.dataset", place)
+        model = load(run)
+        assert model.recommend(HISTORIES, 5) == before.recommend(HISTORIES, 5)
+        assert model.similar([1, 7], 5) == before.similar([1, 7], 5)
+        with one_line(problem, str(run), str(place), "--dataset=FOLDER"):
+            model.users_for(1)
+        assert load(run, dataset=small_folder).users_for(1, 3) == before.users_for(1, 3)
+    export(find_source(run), tmp_path / "of-links", ["safetensors", "vectors"], k=10, leaves_out_seen=True)
+    shutil.rmtree(run / CATALOGUE)  # as in a run of an earlier version
+    with pytest.raises(DataError, match=f"^{log_folder}: is not the dataset that {run} was trained on; "):
+        load(run)
+    monkeypatch.undo()
+    assert load(run).recommend(HISTORIES, 5) == before.recommend(HISTORIES, 5)
+    export(find_source(run), tmp_path / "of-dataset", ["safetensors", "vectors"], k=10, leaves_out_seen=True)
+    of_links, of_dataset = (files_of(tmp_path / name) for name in ("of-links", "of-dataset"))
+    assert {name: of_links[name][0] for name in of_links} == {name: of_dataset[name][0] for name in of_dataset}
 
 
 @pytest.fixture(scope="module")

@@ -149,7 +149,7 @@ def test_another_input_is_refused_in_one_line_that_names_both(
     ):  # fmt: skip
         error = refusal(folder, arguments, capsys)
         assert error.startswith(f"error: {folder}: ")
-        for word in ("log.csv (table)", name, f"--data.dataset_dir={folder}-2", "--data.replace=true"):
+        for word in ("log.csv (table)", name, f"--data.dataset_dir={folder}-2", "--replace"):
             assert word in error
     (tmp_path / "dataset-2").mkdir()
     assert f"--data.dataset_dir={folder}-3," in refusal(folder, small, capsys)
@@ -160,7 +160,7 @@ def test_another_input_replaces_a_dataset_where_it_is_told_to(
 ) -> None:
     prepare(*table(tmp_path / "log.csv"))
     capsys.readouterr()
-    for told in (["--data.replace=true"], ["--data.replace", "true"]):
+    for told in (["--replace"], ["--data.replace", "true"]):
         assert rows_of(prepare(*told, *table(tmp_path / f"{len(told)}.csv", 6))) == 24
         next_line = capsys.readouterr().out.splitlines()[-1]
         assert next_line.endswith(f"train.py {tmp_path}/dataset --config={tmp_path}/empty.toml")

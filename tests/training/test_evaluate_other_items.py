@@ -14,6 +14,7 @@ from bert4rec.__main__ import main
 from bert4rec.checkpoint.run_folder import find_trained
 from bert4rec.commands.evaluate import settings_of
 from bert4rec.config.load import load_config
+from bert4rec.dataset.runs import CATALOGUE
 from bert4rec.evaluation.metrics import Lists
 from bert4rec.export.export import export
 from bert4rec.inference.load import find_source
@@ -21,6 +22,7 @@ from bert4rec.report.summary import unknown_items
 from bert4rec.runtime.errors import DataError
 from bert4rec.training.evaluate import Evaluation, evaluate
 from bert4rec.training.run import run
+from tests.checks import one_line
 from tests.conftest import BY_HAND, LOG, SMALL, leave_group, long, prepare_log
 from tests.fixture_types import Capture, Patch
 from tests.processes import jobs
@@ -176,13 +178,35 @@ def test_a_model_package_brings_its_own_ids(old: Path, other_folder: Path, tmp_p
 def test_an_old_run_whose_dataset_is_gone(
     old: Path, log_folder: Path, grown_folder: Path, other_folder: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    """A dataset that extends that of the run needs no map of ids."""
-    there = evaluated(old, grown_folder, tmp_path / "a")
+    """It has its own links to its items. Without them, a dataset that extends that of the run needs no map of ids."""
+    grown, other = (rows_of(evaluated(old, one, tmp_path / "a").folder) for one in (grown_folder, other_folder))
     monkeypatch.setattr("bert4rec.checkpoint.run_folder.Trained.dataset", tmp_path / "gone")
-    assert rows_of(evaluated(old, grown_folder, tmp_path / "b").folder) == rows_of(there.folder)
+    assert rows_of(evaluated(old, other_folder, tmp_path / "b").folder) == other
+    bare = Path(shutil.copytree(old, tmp_path / "bare", symlinks=True))
+    shutil.rmtree(bare / CATALOGUE)
+    assert rows_of(evaluated(bare, grown_folder, tmp_path / "b").folder) == grown
     with pytest.raises(DataError, match=f"{other_folder}: .*{tmp_path / 'gone'}"):
-        evaluated(old, other_folder, tmp_path / "c")
+        evaluated(bare, other_folder, tmp_path / "c")
     leave_group()
+
+
+def test_a_dataset_that_was_made_again_with_other_content_is_measured_only_by_name(
+    old: Path,
+    log_folder: Path,
+    other_folder: Path,
+    tmp_path: Path,
+    monkeypatch: Patch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("bert4rec.checkpoint.run_folder.Trained.dataset", other_folder)
+    trained = find_trained(old)
+    with one_line(f"{other_folder}: is not the dataset that {old} was trained on", f"evaluate {old} {other_folder}"):
+        settings_of(trained, [])
+    for folder, is_another in ((other_folder, True), (log_folder, False)):
+        caplog.clear()
+        about = evaluated(old, folder, tmp_path / "out").report["evaluation"]
+        assert about.get("trained_on") == (trained.metadata["fingerprint"] if is_another else None)
+        assert (f"{folder} is not the dataset that these weights were trained on" in caplog.messages) == is_another
 
 
 def test_a_dataset_without_a_known_item_is_refused(old: Path, tmp_path: Path) -> None:
