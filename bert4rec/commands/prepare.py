@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(settings=[], short=PREPARE_OPTIONS)
     sets = f"the set data.source ({', '.join(SETS)}; default: {DOWNLOADED})"
     parser.add_argument("--download", action="store_true", help=f"fetch {sets} into {RAW}/ first")
-    replace = "overwrite a dataset that a run was trained on, or that was made from another input"
+    replace = "overwrite a dataset that runs were trained on, or of another input"
     parser.add_argument("--replace", action="store_true", help=replace)
 
 

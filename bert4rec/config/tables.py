@@ -138,8 +138,7 @@ class Data(Table):
     """dataset folder, "" = data/<name>; written by `prepare`, the default of `train`; <name> = name of data.path for
     table, sequences and baskets, else the source"""
     replace: bool = False
-    """overwrite a dataset that a run was trained on, or that was made from another input; any other one is always
-    overwritten"""
+    """overwrite a dataset that runs were trained on, or of another input; any other one is always overwritten"""
     titles_path: DataPath = ""
     """file or URL with the item titles; "" = movies.dat, movies.csv or u.item next to MovieLens data, if present"""
     items_path: DataPath = ""

@@ -11,6 +11,7 @@ import pytest
 from bert4rec.checkpoint.resume import changes, check_settings
 from bert4rec.checkpoint.run_folder import METADATA_VERSION, found
 from bert4rec.dataset.reader import Dataset
+from bert4rec.dataset.runs import CATALOGUE, fingerprint_of, runs_of
 from bert4rec.report.log import read_records
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import DataError, Interrupted, SettingsError
@@ -86,6 +87,17 @@ def test_from_an_earlier_checkpoint_the_newer_ones_are_quarantined(make: Make, w
     assert [record["step"] for record in read_records(whole, "validation")] == [7, 14, 21]
     kinds = [record["kind"] for record in map(json.loads, (whole / "metrics.jsonl").read_text().splitlines())]
     assert (kinds.count("validation"), kinds.count("resume")) == (3 + 2, 1)
+
+
+def test_a_run_has_links_to_its_items_also_if_an_earlier_version_began_it(
+    make: Make, whole: Path, small_folder: Path
+) -> None:
+    assert fingerprint_of(whole / CATALOGUE) == fingerprint_of(small_folder)
+    shutil.rmtree(whole / CATALOGUE)
+    assert whole not in runs_of(small_folder)
+    run(make(**{"run.resume": str(whole / "checkpoints" / "step-000000014")}))
+    assert fingerprint_of(whole / CATALOGUE) == fingerprint_of(small_folder)
+    assert whole in runs_of(small_folder)
 
 
 def test_a_damaged_checkpoint_is_skipped_aloud(make: Make, whole: Path, capsys: Capture) -> None:
