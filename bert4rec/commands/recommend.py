@@ -13,7 +13,7 @@ from bert4rec.checkpoint.run_folder import find_trained
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Data, Preprocessing, instant
 from bert4rec.runtime.console import BAR, NO_BAR, ProgressBar, log_to_terminal, visible
-from bert4rec.runtime.errors import DataError, SettingsError, format_duration, pluralize
+from bert4rec.runtime.errors import ArgumentError, DataError, SettingsError, format_duration, pluralize
 from bert4rec.runtime.startup import importing, threads_of_process
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ def _users_for_item(arguments: argparse.Namespace, model: "Recommender", parts: 
 def read_rules(arguments: argparse.Namespace) -> "Rules":
     """Return the rules of the options, checked before the model is loaded."""
     from bert4rec.inference.histories import ItemIds
-    from bert4rec.inference.load import read_ids
+    from bert4rec.inference.package import read_ids
     from bert4rec.inference.rules import Rules, make_rules
 
     wanted = {"where": arguments.where, "at_most": arguments.at_most, "per": arguments.per}
@@ -264,7 +264,7 @@ def read_rules(arguments: argparse.Namespace) -> "Rules":
         ids = ItemIds.read(arguments.dataset or trained.dataset)
     try:
         return make_rules(ids.columns, **wanted)
-    except SettingsError as error:
+    except ArgumentError as error:
         option, sign, problem = str(error).partition(" = ")
         raise SettingsError(f"--{option.replace('_', '-')}{sign.strip()}{problem}") from None
 
@@ -308,7 +308,7 @@ def _histories(
 ) -> "tuple[int | None, Iterable[Histories]]":
     """Return the number of histories, or None if it is unknown, and the histories."""
     from bert4rec.commands.history_files import read_histories
-    from bert4rec.inference.histories import UserHistories
+    from bert4rec.inference.users import UserHistories
     from bert4rec.prepare.sources import open_histories
 
     network = model.require_histories()

@@ -22,12 +22,12 @@ from bert4rec.inference.arguments import (
     checked_k,
     checked_rules,
 )
-from bert4rec.inference.histories import Histories, History, ItemIds, KnownHistory, UserHistories, items_of
+from bert4rec.inference.histories import Histories, History, ItemIds, KnownHistory, items_of
 from bert4rec.inference.network import ItemVectors, Network
 from bert4rec.inference.rules import Rules, is_within, make_rules
 from bert4rec.runtime.arrays import Bools, Int64s
 from bert4rec.runtime.console import warn
-from bert4rec.runtime.errors import DataError, pluralize
+from bert4rec.runtime.errors import ArgumentError, DataError, pluralize
 
 BATCH = 256  # histories per forward pass
 FACTOR = 1.5  # items that are looked at for each that is wanted, if a list may have only some of a kind
@@ -101,7 +101,8 @@ class Recommender:
         `knows` says beforehand which items are known. `leave_out_seen` overrides `leaves_out_seen`. With `allow`, only
         these items are recommended; items of `deny` never are. Items that the model does not know are skipped. `rules`,
         which `rules` makes, leave out items and limit how many of a kind a list has. Whatever is skipped, and empty
-        lists, give one `DataWarning` each. Raises `DataError` for one history or one item where a list is expected.
+        lists, give one `DataWarning` each. Raises `ArgumentError`, a `ValueError`, for a value that cannot be used,
+        such as k = 0, or one history or one item where a list is expected.
         """
         (recommendations,) = self.recommend_in_parts(
             [histories], k, leave_out_seen=leave_out_seen, allow=allow, deny=deny, rules=rules
@@ -123,7 +124,7 @@ class Recommender:
         """Return rules for `recommend` and `similar`: `where` is true, in SQL, and `at_most` items `per` value.
 
         The columns are item, title, train_count and those of data.items_path but vectors, with dates as text:
-        where="in_stock and price < 20", at_most=2, per="category". Raises `SettingsError` for a condition or a column
+        where="in_stock and price < 20", at_most=2, per="category". Raises `ArgumentError` for a condition or a column
         that cannot be used.
         """
         return make_rules(self.ids.columns, where=where, at_most=at_most, per=per)
@@ -161,13 +162,13 @@ class Recommender:
     def similar(self, items: Sequence[Any], k: int = 10, *, rules: Rules = NO_RULES) -> list[Recommendations]:
         """Return the `k` items nearest to each of `items` by cosine similarity, by the rules, without the item itself.
 
-        Raises `DataError` for an item that the model does not know.
+        Raises `ArgumentError` for an item that the model does not know.
         """
         k, items = checked_k(k), checked_items("items", items, "model.similar({})")
         rules = checked_rules(rules)
         indices = self.ids.indices(items)
         if unknown := [item for item, index in zip(items, indices, strict=True) if index == NO_ITEM]:
-            raise DataError(f"{unknown[0]}: the model does not know this item; expected: an id as in the interactions")
+            raise _unknown_item(unknown[0])
         vectors = torch.nn.functional.normalize(self._vectors, dim=1)
         shown = _Shown.of(vectors, self._hidden(None, (), rules), rules)
         return self._named(*shown.best(vectors[torch.from_numpy(indices)], k, [*indices[:, None]]))
@@ -181,12 +182,13 @@ class Recommender:
         over all items. Shares of a user sum to 1, so that they are comparable among users, whatever their activity.
         Ties go to the first. `leave_out_seen`: users who have the item are left out. The users are those of
         `histories`, in parts of pairs of a user and a history, by default those of the dataset; a user without an item
-        that the model knows is left out. Raises `DataError` for an unknown item, and without users.
+        that the model knows is left out. Raises `ArgumentError` for an unknown item, and `DataError` without
+        users.
         """
         k, network = checked_k(k), self.require_histories()
         (index,) = self.ids.indices([checked_item(item, "model.users_for(item)")]).tolist()
         if index == NO_ITEM:
-            raise DataError(f"{item}: the model does not know this item; expected: an id as in the interactions")
+            raise _unknown_item(item)
         best, unknown = list[UserScore](), UnknownItems()
         for part in self._user_histories(network) if histories is None else histories:
             checked = checked_histories([history for _, history in part], "users_for")
@@ -202,6 +204,8 @@ class Recommender:
     def _user_histories(self, network: Network) -> Iterator[Histories]:
         if self.dataset is None:
             raise DataError("a model package has no users; name their dataset: load(folder, dataset=FOLDER)")
+        from bert4rec.inference.users import UserHistories  # imports Arrow
+
         kinds = {"with_times": network.knows_times, "with_events": bool(network.kinds)}
         return UserHistories(self.dataset, self.ids, **kinds).all()
 
@@ -293,6 +297,10 @@ class Recommender:
         k = scores.shape[1]
         rows = (named[row * k : (row + 1) * k] for row in range(len(scores)))
         return [Recommendations(one for one in row if one.score > -torch.inf) for row in rows]
+
+
+def _unknown_item(item: Any) -> ArgumentError:
+    return ArgumentError(f"{item}: the model does not know this item; expected: an id as in the interactions")
 
 
 class _Shown(NamedTuple):

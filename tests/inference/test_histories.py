@@ -8,8 +8,9 @@ import pyarrow as pa
 import pytest
 
 from bert4rec import TimedHistory
-from bert4rec.inference import histories as module
-from bert4rec.inference.histories import ItemIds, KnownHistory, UserHistories
+from bert4rec.inference import users as module
+from bert4rec.inference.histories import ItemIds, KnownHistory
+from bert4rec.inference.users import UserHistories
 from bert4rec.runtime.errors import DataError
 from tests.conftest import LOG, prepare_log
 

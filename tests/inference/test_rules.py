@@ -21,7 +21,7 @@ from bert4rec.inference.network import Network
 from bert4rec.inference.recommender import Recommender
 from bert4rec.inference.rules import make_rules
 from bert4rec.models.transformer import Encoder
-from bert4rec.runtime.errors import SettingsError
+from bert4rec.runtime.errors import ArgumentError
 from tests.inference.test_recommender import LastItem
 
 N = 90
@@ -119,7 +119,7 @@ def test_a_history_without_a_known_item_gets_popular_items_by_the_rules() -> Non
 )
 def test_what_cannot_be_used_is_one_line(rules: dict[str, Any], tokens: list[str]) -> None:
     table = MODEL.ids.columns.append_column("tags", pa.array([["a"]] * N))
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(ArgumentError) as caught:
         make_rules(table, **rules)
     assert "\n" not in str(caught.value)
     assert all(token in str(caught.value) for token in tokens)
@@ -216,7 +216,7 @@ def test_a_column_may_have_any_name_in_a_package(tmp_path: Path) -> None:
     ids = ItemIds(pa.array([7, 8]), None, np.array([1, 2]), {"id": pa.array(["x", "y"])})
     ids.write_lines(tmp_path / "items.jsonl")
     read = ItemIds.read_lines(tmp_path / "items.jsonl", are_numbers=True)
-    assert read.originals.to_pylist() == [7, 8]
+    assert read.of([0, 1]) == [7, 8]
     assert read.columns["id"].to_pylist() == ["x", "y"]
 
 
