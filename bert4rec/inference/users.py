@@ -3,7 +3,9 @@
 import difflib
 import itertools
 import logging
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +92,22 @@ class UserHistories:
 
     def _user(self, value: Any) -> int:
         """Return the dense id of a user; `NO_USER` for a user who is not in the dataset."""
-        return int(self._users.index(pa.scalar(value, self._users.type)).as_py())
+        for first, end in self._runs:
+            place = bisect_left(self._users, value, first, end, key=lambda user: user.as_py())
+            if place < end and self._users[place].as_py() == value:
+                return place
+        return NO_USER
+
+    @cached_property
+    def _runs(self) -> list[tuple[int, int]]:
+        """Return the bounds of the parts in which the ids ascend.
+
+        They are few, so that no index is needed: the users of a dataset have one part, those that `data.extends` added
+        one more, and numbers as text one for each number of digits.
+        """
+        falls = pc.greater(self._users.slice(0, max(0, len(self) - 1)), self._users.slice(1))
+        bounds = [0, *(np.flatnonzero(falls.to_numpy(zero_copy_only=False)) + 1).tolist(), len(self)]
+        return list(itertools.pairwise(bounds))
 
     def _items(self, users: Int64s) -> list[History]:
         """Return the histories of `users`, by dense id."""
