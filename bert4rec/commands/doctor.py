@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from packaging.requirements import Requirement
 
+from bert4rec.checkpoint.run_settings import only_dataset, with_dataset
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import USUAL_FILE, load_config, parse_command_line, settings_file
 from bert4rec.config.resolve import resolve
@@ -76,9 +77,15 @@ def run(arguments: argparse.Namespace) -> int:
     """Print each finding as soon as it is known; return the exit status: 0 all is good, 1 something is bad."""
     if arguments.processes < 1:
         raise SettingsError(f"--processes={arguments.processes}: must be at least 1")
-    config = load_config(settings_file(arguments.config), parse_command_line(arguments.settings)[1])
+    file, overrides = settings_file(arguments.config), parse_command_line(arguments.settings)[1]
+    config = load_config(file, overrides)
+    dataset, notes = only_dataset(config, overrides)
+    if dataset:
+        config = load_config(file, with_dataset(dataset, overrides))
     hide_warnings()
     n_bad = 0
+    for note in notes:
+        print(note)
     for finding in findings(config, arguments.processes):
         print(finding, flush=True)
         n_bad += bool(finding.advice)
