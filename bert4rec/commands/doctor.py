@@ -244,11 +244,11 @@ def plan(config: Config, n_processes: int) -> Finding:
     from bert4rec.runtime.processes import choose_device
     from bert4rec.sharding.memory_check import refuse_unless_it_fits
     from bert4rec.sharding.plan import make_plan, summary
-    from bert4rec.training.build import facts_of_dataset, job, sizes_of
+    from bert4rec.training.build import facts_of_dataset, job, knows_times, sizes_of
 
     try:
         dataset = open_dataset(
-            config.data.folder, preprocessing=config.preprocessing.recipe, with_times=config.model.knows_times
+            config.data.folder, preprocessing=config.preprocessing.recipe, with_times=knows_times(config)
         )
         device = choose_device(config.parallelism.device, local_rank=0, local_world_size=n_processes)
         described = job(

@@ -246,6 +246,7 @@ def test_items_without_times_are_those_of_now_or_of_the_instant_that_is_named(
 ) -> None:
     folder, now = run(log_config(**{"model.times": times, "training.n_epochs": 1})), 1_650_000_000
     monkeypatch.setattr("time.time", lambda: now + 0.7)
+    capsys.readouterr()
     for options, at, is_said in (([], now, True), (["--at=2021-02-03T04:05"], 1_612_325_100, False)):
         assert main(["recommend", str(folder), "--items=1,2", *options]) == 0
         out, err = capsys.readouterr()
