@@ -67,7 +67,7 @@ def test_times_are_used_where_the_log_has_moved_and_where_the_weights_know_them(
     assert 'model.times = "history": ' in caplog.text
     assert report_of(first)["times"] == "history"
     longer = run(
-        log_config(**settings, **{"data.dataset_dir": str(moved), "run.resume": str(first), "training.n_epochs": 2})
+        log_config(**settings | {"data.dataset_dir": str(moved), "run.resume": str(first), "training.n_epochs": 2})
     )
     assert (longer, times_of(longer)) == (first, "history")
     assert times_of(run(log_config(**settings, **{"run.init_from": str(first)}))) == "history"
