@@ -30,8 +30,8 @@ from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.export.export import export
-from bert4rec.inference.histories import UserHistories
 from bert4rec.inference.load import Source, find_source
+from bert4rec.inference.users import UserHistories
 from bert4rec.models.ranking_model import model_class
 from bert4rec.models.tables import saved_name
 

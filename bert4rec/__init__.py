@@ -15,14 +15,17 @@ if TYPE_CHECKING:
     from bert4rec.inference.histories import TimedHistory
     from bert4rec.inference.load import Run
     from bert4rec.runtime.console import log_to_terminal
-    from bert4rec.runtime.errors import DataWarning, UserError
+    from bert4rec.runtime.errors import ArgumentError, DataWarning, UserError
 else:
     del prepare
 
 __version__ = "0.1.0"
-__all__ = ["DataWarning", "Run", "TimedHistory", "UserError", "load", "log_to_terminal", "prepare", "train"]
+__all__ = [
+    "ArgumentError", "DataWarning", "Run", "TimedHistory", "UserError", "load", "log_to_terminal", "prepare", "train",
+]  # fmt: skip
 
 _MODULES = {
+    "ArgumentError": "bert4rec.runtime.errors",
     "DataWarning": "bert4rec.runtime.errors",
     "Run": "bert4rec.inference.load",
     "TimedHistory": "bert4rec.inference.histories",

@@ -7,14 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert4rec.checkpoint.run_folder import is_package
-from bert4rec.config.help import PREPARE_OPTIONS
-from bert4rec.config.load import Overrides, load_and_recognize, parse_mapping, with_changes
-from bert4rec.config.tables import GENERATED, Config
+from bert4rec.checkpoint.package import is_package
 from bert4rec.runtime.console import quiet_libraries
 from bert4rec.runtime.errors import DataError, Interrupted, SettingsError
 
-if TYPE_CHECKING:  # these import Polars, Arrow and torch, which takes seconds
+if TYPE_CHECKING:  # these import Polars, Arrow, Pydantic and torch, which takes seconds or which a package does without
+    from bert4rec.config.load import Overrides
+    from bert4rec.config.tables import Config
     from bert4rec.dataset.reader import Dataset
     from bert4rec.inference.load import Run
     from bert4rec.inference.recommender import Recommender
@@ -42,6 +41,9 @@ def prepare(
 
     Raises `UserError`, in one line, for invalid settings or input; then no dataset is written.
     """
+    from bert4rec.config.help import PREPARE_OPTIONS
+    from bert4rec.config.load import Overrides, parse_mapping
+
     file = None if config is None else os.fspath(config)
     if isinstance(data, Mapping):
         if settings is not None:
@@ -80,8 +82,10 @@ def _as_path(data: Any, overrides: Mapping[str, Any]) -> Iterator[dict[str, str]
         yield {"data.source": "table", "data.path": str(path)}
 
 
-def make_dataset(file: str | None, overrides: Overrides, *, download: bool) -> Config:
+def make_dataset(file: str | None, overrides: "Overrides", *, download: bool) -> "Config":
     """Make a dataset, and return its settings with the recognized source, and the folder if it is not the usual one."""
+    from bert4rec.config.load import load_and_recognize, with_changes
+    from bert4rec.config.tables import GENERATED
     from bert4rec.prepare.engine import prepare as run_pipeline
 
     config, recognized = load_and_recognize(file, overrides)
@@ -112,6 +116,7 @@ def train(
     the notebook's interrupt, it saves the training and raises `KeyboardInterrupt`.
     """
     from bert4rec.checkpoint.run_settings import load_run_settings
+    from bert4rec.config.load import parse_mapping
 
     if processes is not None and processes < 1:
         raise SettingsError(f"processes={processes}: must be at least 1")
@@ -152,6 +157,11 @@ def load(path: StrPath, *, dataset: StrPath | None = None) -> "Recommender":
     if not isinstance(path, str | os.PathLike):
         raise SettingsError(f"load: expected the folder of a run or of a model package, not a {type(path).__name__}")
     with quiet_libraries(*(() if is_package(Path(path)) else ("torchrec",))):  # a package does not need torchrec
+        data = None if dataset is None else Path(dataset)
+        if is_package(Path(path)):
+            from bert4rec.inference.package import load_package
+
+            return load_package(Path(path), data)
         from bert4rec.inference.load import load as load_run
 
-        return load_run(Path(path), dataset=None if dataset is None else Path(dataset))
+        return load_run(Path(path), dataset=data)

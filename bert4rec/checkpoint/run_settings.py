@@ -17,7 +17,7 @@ import tomli
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, REPORT, found, named_run, newest_run
 from bert4rec.config.help import shown
 from bert4rec.config.load import NO_FILE, Overrides, flat, load_config, settings_file
-from bert4rec.config.recognition import what_is
+from bert4rec.config.recognition import datasets_in, what_is
 from bert4rec.config.tables import Config, Data, Preprocessing, expand_user
 from bert4rec.runtime.errors import DataError, SettingsError, pluralize
 
@@ -84,16 +84,18 @@ def load_run_settings(file: str | None, overrides: Overrides, *, dataset: str = 
     `dataset` folder replaces the settings of the data. If `file` is None, `looks_around` uses the default file; "" is
     no file. Raises `SettingsError`, and `DataError` for a folder that is no dataset.
     """
-    notes = []
-    if dataset:
-        overrides = with_dataset(dataset, overrides)
+    notes = list[str]()
     if file == "":
         file, looks_around = None, False
+    if not dataset and looks_around and overrides.get("run.resume", "auto") in ("", "auto"):
+        dataset, notes = only_dataset(load_config(settings_file(file), overrides), overrides)
+    if dataset:
+        overrides = with_dataset(dataset, overrides)
     if overrides.get("run.resume", "auto") not in ("", "auto") and file is None:
         usual = load_config(None, {"run.resume": overrides["run.resume"]})  # the settings file has no effect
     else:
         if looks_around and (file := settings_file(file)) is None:
-            notes = [NO_FILE]
+            notes = [NO_FILE, *notes]
         usual = load_config(file, overrides)
     if usual.run.resume == "auto":
         run = newest_run(Path(usual.run.dir), usual.run_name, is_finished=False)
@@ -102,6 +104,22 @@ def load_run_settings(file: str | None, overrides: Overrides, *, dataset: str = 
     if not usual.run.resume:
         return RunSettings(usual, notes)
     return _resumed(*named_run(usual.run.resume), overrides, {"run.resume": usual.run.resume}, file)
+
+
+def only_dataset(config: Config, overrides: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Return the only dataset and a note, of the usual folder, if no setting names another and
+    the generated one is not there.
+
+    Returns "" and no note in any other case. Raises `DataError` if there are several datasets to choose from.
+    """
+    folder, usual = config.data.folder, Data().folder
+    is_named = folder != usual or any(name.startswith("data.") for name in overrides)
+    if is_named or folder.exists() or not (names := datasets_in(folder.parent)):
+        return "", []
+    paths = [str(folder.parent / name) for name in names]
+    if len(paths) > 1:
+        raise DataError(f"which dataset? there are {', '.join(paths)}; type: bert4rec {COMMAND} {paths[0]}")
+    return paths[0], [f"dataset: {paths[0]}, the only one in {folder.parent}"]
 
 
 def with_dataset(folder: str, overrides: Overrides) -> Overrides:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from packaging.requirements import Requirement
 
+from bert4rec.checkpoint.run_settings import only_dataset, with_dataset
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import USUAL_FILE, load_config, parse_command_line, settings_file
 from bert4rec.config.resolve import resolve
@@ -76,9 +77,15 @@ def run(arguments: argparse.Namespace) -> int:
     """Print each finding as soon as it is known; return the exit status: 0 all is good, 1 something is bad."""
     if arguments.processes < 1:
         raise SettingsError(f"--processes={arguments.processes}: must be at least 1")
-    config = load_config(settings_file(arguments.config), parse_command_line(arguments.settings)[1])
+    file, overrides = settings_file(arguments.config), parse_command_line(arguments.settings)[1]
+    config = load_config(file, overrides)
+    dataset, notes = only_dataset(config, overrides)
+    if dataset:
+        config = load_config(file, with_dataset(dataset, overrides))
     hide_warnings()
     n_bad = 0
+    for note in notes:
+        print(note)
     for finding in findings(config, arguments.processes):
         print(finding, flush=True)
         n_bad += bool(finding.advice)
@@ -237,11 +244,11 @@ def plan(config: Config, n_processes: int) -> Finding:
     from bert4rec.runtime.processes import choose_device
     from bert4rec.sharding.memory_check import refuse_unless_it_fits
     from bert4rec.sharding.plan import make_plan, summary
-    from bert4rec.training.build import facts_of_dataset, job, sizes_of
+    from bert4rec.training.build import facts_of_dataset, job, knows_times, sizes_of
 
     try:
         dataset = open_dataset(
-            config.data.folder, preprocessing=config.preprocessing.recipe, with_times=config.model.knows_times
+            config.data.folder, preprocessing=config.preprocessing.recipe, with_times=knows_times(config)
         )
         device = choose_device(config.parallelism.device, local_rank=0, local_world_size=n_processes)
         described = job(

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from bert4rec.checkpoint.run_folder import FORMATS
+from bert4rec.checkpoint.package import FORMATS
 from bert4rec.commands.recommend import add_model_arguments, add_seen_argument
 from bert4rec.config.help import nearest_values
 from bert4rec.runtime.console import log_to_terminal

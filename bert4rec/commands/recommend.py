@@ -3,7 +3,9 @@
 import argparse
 import csv
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from itertools import tee
 from pathlib import Path
@@ -13,11 +15,11 @@ from bert4rec.checkpoint.run_folder import find_trained
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Data, Preprocessing, instant
 from bert4rec.runtime.console import BAR, NO_BAR, ProgressBar, log_to_terminal, visible
-from bert4rec.runtime.errors import DataError, SettingsError, format_duration, pluralize
+from bert4rec.runtime.errors import ArgumentError, DataError, SettingsError, format_duration, pluralize
 from bert4rec.runtime.startup import importing, threads_of_process
 
 if TYPE_CHECKING:
-    from bert4rec.inference.histories import Histories, ItemIds
+    from bert4rec.inference.histories import Histories, History, ItemIds
     from bert4rec.inference.recommender import Recommendation, Recommender
     from bert4rec.inference.rules import Rules
 
@@ -61,7 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-o", "--output", metavar="FILE", type=Path, help=".jsonl, .csv or .parquet (default: to standard output)")
     add(
         "--at", metavar="INSTANT", help="recommend for this instant, 2026-01-31T12:00 (UTC) or seconds, with a model "
-        'that knows that of the target, model.times = "target" (default: that of the last item of each history)',
+        'that knows that of the target, model.times = "target" (default: that of the last item of each history); with '
+        "--items, for any model with times, the time of these items (default: now)",
     )  # fmt: skip
     add("--allow", metavar="FILE", type=Path, help="recommend only these items: one a line, or a column")
     add("--deny", metavar="FILE", type=Path, help="never recommend these items: one a line, or a column")
@@ -251,7 +254,7 @@ def _users_for_item(arguments: argparse.Namespace, model: "Recommender", parts: 
 def read_rules(arguments: argparse.Namespace) -> "Rules":
     """Return the rules of the options, checked before the model is loaded."""
     from bert4rec.inference.histories import ItemIds
-    from bert4rec.inference.load import read_ids
+    from bert4rec.inference.package import read_ids
     from bert4rec.inference.rules import Rules, make_rules
 
     wanted = {"where": arguments.where, "at_most": arguments.at_most, "per": arguments.per}
@@ -264,7 +267,7 @@ def read_rules(arguments: argparse.Namespace) -> "Rules":
         ids = ItemIds.read(arguments.dataset or trained.catalogue)
     try:
         return make_rules(ids.columns, **wanted)
-    except SettingsError as error:
+    except ArgumentError as error:
         option, sign, problem = str(error).partition(" = ")
         raise SettingsError(f"--{option.replace('_', '-')}{sign.strip()}{problem}") from None
 
@@ -311,10 +314,10 @@ def _histories(
     from bert4rec.prepare.sources import open_histories
 
     network = model.require_histories()
+    if arguments.items is not None:
+        return 1, [[(1, _given(split_items(arguments.items), arguments.at, network.times))]]
     timed: dict[str, Any] = {"with_times": network.knows_times, "at": _instant(arguments.at, network.times)}
     timed["with_events"] = bool(network.kinds)
-    if arguments.items is not None:
-        return 1, [[(1, split_items(arguments.items))]]
     if arguments.histories is not None:
         open_rows = partial(open_histories, data=data, preprocessing=preprocessing, is_named=is_named)
         return None, read_histories(arguments.histories, open_rows, **timed)
@@ -339,6 +342,21 @@ def split_items(text: str) -> list[str]:
         return [item for row in rows for item in row if item]
     except csv.Error as error:
         raise SettingsError(f"--items={text}: {error}; expected: items as CSV writes them: 'a,\"b, c\"'") from None
+
+
+def _given(items: list[str], at: str | None, times: str) -> "History":
+    """Return the history of --items; for a model with times it is all of the time --at, by default of now."""
+    if times == "none":
+        _instant(at, times)
+        return items
+    from bert4rec.inference.histories import TimedHistory
+
+    seconds = _instant(at, "target")
+    if seconds is None:
+        seconds = int(time.time())
+        now = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M")
+        logger.info(f"--items are taken as of now, {now} UTC (--at=INSTANT names another time)")
+    return TimedHistory(items, [seconds] * len(items), seconds)
 
 
 def _instant(text: str | None, times: str) -> int | None:

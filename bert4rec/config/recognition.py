@@ -170,6 +170,12 @@ def what_is(path: Path) -> str:
     return f"this is a folder of {kind}; name one of them: {_listed(names)}" if names else "this is another folder"
 
 
+def datasets_in(folder: Path) -> list[str]:
+    """Return the names of the datasets in `folder`."""
+    children = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [child.name for child in children if (child / "metadata.json").is_file()]
+
+
 def _contents(folder: Path) -> tuple[str, list[str]]:
     """Return "runs" or "datasets", and the names of those in the folder; no names if there are none."""
     children = sorted(folder.iterdir()) if folder.is_dir() else []

@@ -25,6 +25,7 @@ FEWEST_NEGATIVES = 256  # of a draw
 # Positions that share a negative: with 4 the validations are worse than with 2, and with 8 a model learns several times
 # more slowly (docs/results.md).
 MOST_SHARING = 4
+MOVED_FROM = 0.15  # change of a share of the rows in the last weeks, above which a model needs to know the time
 MANY_REPEATS = 0.05  # share of held-out targets that their users have seen, above which seen items are recommended
 
 
@@ -33,7 +34,8 @@ class Facts(NamedTuple):
 
     `typical_length`: three quarters of the histories are at most so long. `n_windows`: training windows of the resolved
     length. `repeats`: the share of held-out targets that their users have seen before. 0 means unknown, and is treated
-    as many interactions, and windows of the shortest automatic length.
+    as many interactions, and windows of the shortest automatic length. `moved`: by how much a share of the rows has
+    changed in the last weeks. `times`: model.times of the run whose weights are taken, "" without one.
     """
 
     n_items: int
@@ -41,6 +43,8 @@ class Facts(NamedTuple):
     typical_length: int = 0
     n_windows: int = 0
     repeats: float = 0.0
+    moved: float = 0.0
+    times: str = ""
 
 
 def resolve(config: Config, device_type: str, facts: Facts, world_size: int = 1) -> Config:
@@ -114,7 +118,17 @@ def _resolve_loss(config: Config, n_items: int) -> Config:
 def resolve_model(config: Config, facts: Facts) -> Config:
     """Return the settings with [model] resolved, which is enough to evaluate any kind of model."""
     length, is_normalized = max_len(config, facts.typical_length), KINDS[config.model.kind].is_causal
-    return _decide(config, "model", max_len=length, dropout=_dropout(config, facts), input_norm=is_normalized)
+    chosen = {"max_len": length, "dropout": _dropout(config, facts), "input_norm": is_normalized}
+    return _decide(config, "model", **chosen, times=resolve_times(config, facts))
+
+
+def resolve_times(config: Config, facts: Facts) -> str:
+    """Return `model.times`; "auto": "history" if shares have moved by at least `MOVED_FROM`, else "none"."""
+    if config.model.times != "auto":
+        return config.model.times
+    if not KINDS[config.model.kind].is_transformer:
+        return "none"
+    return facts.times or ("history" if facts.moved >= MOVED_FROM else "none")
 
 
 def max_len(config: Config, typical_length: int) -> int:
@@ -149,6 +163,10 @@ def choices(config: Config, facts: Facts, world_size: int) -> Iterator[str]:
         yield f"training.n_train_negatives = {training.n_negatives}: at most {MOST_SHARING} positions share a negative"
     if not KINDS[config.model.kind].is_transformer:
         return
+    if config.model.times == "auto" and resolve_times(config, facts) != "none":
+        moved = f"in its last weeks shares of the rows have moved by {100 * facts.moved:.0f} points (bert4rec describe)"
+        reason = "as in the run whose weights are taken" if facts.times else moved
+        yield f'model.times = "{resolve_times(config, facts)}": {reason}; --model.times=none leaves the times out'
     if config.model.max_len == "auto" and facts.typical_length:
         lengths = f"three quarters of the histories have at most {pluralize(facts.typical_length, 'item')}"
         yield f"model.max_len = {max_len(config, facts.typical_length)}: {lengths}"

@@ -282,9 +282,10 @@ class Model(Table):
     one embedding per position, counted from the end"""
     input_norm: bool | Literal["auto"] = "auto"
     """LayerNorm on the input of the first block; auto = true for sasrec, false for bert4rec"""
-    times: Literal["none", "history", "target"] = "none"
+    times: Literal["auto", "none", "history", "target"] = "auto"
     """timestamps that the model uses; history = those of past items; target = also the time of the prediction, in
-    evaluation that of the target, which makes it another task"""
+    evaluation that of the target, which makes it another task; auto = history if shares of the rows have moved by 15
+    points or more in the last weeks of a log of less than a year (`bert4rec describe`), else none"""
     dropout: Annotated[float, Field(ge=0, lt=1)] | Literal["auto"] = "auto"
     """dropout rate; auto = by the mean interactions per item: 0.1 from 100 on; below, bert4rec 0.2, sasrec 0.3 from 30
     on, else 0.5"""
@@ -303,8 +304,8 @@ class Model(Table):
 
     @property
     def knows_times(self) -> bool:
-        """Return whether the model uses timestamps."""
-        return KINDS[self.kind].is_transformer and self.times != "none"
+        """Return whether the model uses timestamps; "auto" must be resolved before."""
+        return KINDS[self.kind].is_transformer and self.times not in ("none", "auto")
 
 
 class Training(Table):

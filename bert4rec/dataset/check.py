@@ -209,7 +209,7 @@ class _Content:
         )
         users = _Rows(folder / format.USERS, dict.fromkeys(("user", "count"), pa.int64()))
         histories = _Rows(folder / format.HISTORIES, columns)
-        negatives = _Rows(folder / format.NEGATIVE_ITEMS, format.NEGATIVE_COLUMNS)
+        negatives = _Rows(folder / format.NEGATIVE_ITEMS, format.negative_columns())
         oracle = _Rows(folder / format.ORACLE, {"user": pa.int64()}) if format.ORACLE in metadata["files"] else None
         with ProgressBar(n_users, form=NO_BAR) as bar:
             for first in range(0, n_users, USERS_AT_ONCE):

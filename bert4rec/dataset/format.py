@@ -7,14 +7,16 @@ definitions; the docs and the dataset card describe them.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from bert4rec.dataset.findings import findings
 from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # a model package is used without it
 
 DATASET_FORMAT = 2  # version of the dataset folder
 
@@ -37,7 +39,7 @@ NEGATIVES = tuple(f"{name}_negatives" for name in PROTOCOLS)
 RATINGS = "ratings"
 TIMES = "times"
 EVENTS = "events"
-LISTS = {"items": pa.int32(), TIMES: pa.int64(), RATINGS: pa.float32(), EVENTS: pa.int16()}
+LISTS = {"items": "int32", TIMES: "int64", RATINGS: "float32", EVENTS: "int16"}
 """Parallel lists of a row, oldest first → the type of an element; all but items only if the source has them."""
 NO_EVENT = ""  # kind 0: the kind of an interaction is missing, or unknown as that of a masked position
 
@@ -60,28 +62,36 @@ column, else 0. A dataset has it only if `times`, in whole seconds, do not tell.
 
 def history_columns(
     *, has_times: bool, has_ratings: bool, has_events: bool = False, has_ties: bool = False
-) -> dict[str, pa.DataType]:
+) -> "dict[str, pa.DataType]":
     """Return the columns of `histories/` with their types, in order; `histories/` has one row per user.
 
     >>> list(history_columns(has_times=True, has_ratings=False))
     ['user', 'items', 'times', 'n_train', 'validation', 'test']
     """
+    import pyarrow as pa
+
     is_present = {"items": True, TIMES: has_times, RATINGS: has_ratings, EVENTS: has_events}
-    lists = {name: pa.list_(kind) for name, kind in LISTS.items() if is_present[name]}
+    lists = {name: pa.list_(pa.type_for_alias(kind)) for name, kind in LISTS.items() if is_present[name]}
     ties = {TEST_TIED: pa.int8()} if has_ties else {}
     return {"user": pa.int32(), **lists, **dict.fromkeys(OFFSETS, pa.int32()), **ties}
 
 
-NEGATIVE_COLUMNS = {"user": pa.int32(), **dict.fromkeys(NEGATIVES, pa.list_(pa.int32()))}
-"""The columns of `negatives/`: a row for each user with a target."""
+def negative_columns() -> "dict[str, pa.DataType]":
+    """Return the columns of `negatives/`, which has a row for each user with a target, with their types."""
+    import pyarrow as pa
+
+    return {"user": pa.int32(), **dict.fromkeys(NEGATIVES, pa.list_(pa.int32()))}
 
 
-def one_array(column: pa.ChunkedArray) -> pa.Array:
+def one_array(column: "pa.ChunkedArray") -> "pa.Array":
     """Return a column as one array; text gets 64-bit offsets, since 32-bit offsets end at 2 GiB.
 
+    >>> import pyarrow as pa
     >>> one_array(pa.chunked_array([["a"], ["b"]])).type
     DataType(large_string)
     """
+    import pyarrow as pa
+
     if pa.types.is_string(column.type):
         column = column.cast(pa.large_string())
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

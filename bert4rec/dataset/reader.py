@@ -111,6 +111,11 @@ class Dataset(Catalogue):
         return float(held_out["users"] / held_out["of"])
 
     @property
+    def moved_share(self) -> float:
+        """Return by how much a share of the rows, 0 to 1, has changed in the last weeks of the log."""
+        return moved_share(self.metadata)
+
+    @property
     def typical_length(self) -> int:
         """Return the length that three quarters of the histories do not exceed."""
         return int(self.metadata["lengths"]["third_quartile"])
@@ -204,6 +209,17 @@ def read_metadata(folder: Path) -> dict[str, Any]:
         version = metadata.get("format_version")
         raise DataError(f"{path}: format_version {version}, this program reads {DATASET_FORMAT}; {REMAKE}")
     return metadata
+
+
+def moved_share(metadata: Mapping[str, Any]) -> float:
+    """Return by how much a share of the rows, 0 to 1, has changed in the last weeks of the log of a dataset.
+
+    >>> moved_share({"log": {"shift": {"values": {"boots": [0.28, 0.04], "sandals": [0.03, 0.25]}}}})
+    0.24
+    """
+    shift = metadata.get("log", {}).get("shift", {})
+    shares = [*shift.get("values", {}).values(), *([shift["popular"]] if "popular" in shift else [])]
+    return max((round(abs(since - before), 4) for before, since in shares), default=0.0)
 
 
 def require_times(folder: Path, metadata: Mapping[str, Any]) -> None:

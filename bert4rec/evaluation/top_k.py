@@ -100,18 +100,22 @@ class TopK:
 
 
 def top_k(
-    hidden: Tensor, vectors: Tensor, k: int, *, exclude: Callable[[Tensor, int], None] | None = None
-) -> tuple[Tensor, Tensor]:
+    hidden: Tensor, vectors: Tensor, k: int, *, exclude: Callable[[Tensor, int], None] | None = None,
+    norms: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return scores and indices [B, k] of the best rows of `vectors` [V, D] for `hidden` [B, D], best first.
 
     `exclude` is called with the scores [B, C] of a tile and its first row, and sets the scores of excluded rows to
-    -inf. If fewer than k rows are left, the missing ones have the score -inf.
+    -inf. If fewer than k rows are left, the missing ones have the score -inf. With `norms` [V, 1], rows are divided by
+    them first.
     """
     best = TopK.nothing(len(hidden), k, dtype=torch.float32, device=hidden.device)
     # Reused for the scores of each tile: allocating new pages takes longer than the products.
     room = hidden.new_empty(len(hidden) * min(TILE, len(vectors)))
     for first in range(0, len(vectors), TILE):
         tile = vectors[first : first + TILE]
+        if norms is not None:
+            tile = tile / norms[first : first + TILE]
         scores = torch.mm(hidden, tile.T, out=room[: len(hidden) * len(tile)].view(-1, len(tile))).float()
         if exclude is not None:
             exclude(scores, first)

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from bert4rec.checkpoint.run_folder import CARD, FORMAT, ITEMS, REPORT, SETTINGS, VERSION, WEIGHTS
+from bert4rec.checkpoint.package import CARD, FORMAT, ITEMS, SETTINGS, VERSION, WEIGHTS
+from bert4rec.checkpoint.run_folder import REPORT
 from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
 from bert4rec.export.program import ONNX, PT2, Program, ProgramWithEvents, require_onnx, save_onnx, save_pt2
 from bert4rec.inference.histories import ItemIds

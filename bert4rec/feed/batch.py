@@ -1,16 +1,18 @@
 """Batches: ragged sequences with the positions to predict, or pairs of a user and an item."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.dataset.histories import Rows
 from bert4rec.feed.negatives import Negatives
 from bert4rec.runtime.arrays import Array
+
+if TYPE_CHECKING:
+    from bert4rec.dataset.histories import Rows  # imports Arrow
 
 T = TypeVar("T")
 
@@ -252,17 +254,17 @@ def weights_of(batch: AnyBatch) -> Tensor:
     return is_real if batch.weights is None else batch.weights * is_real
 
 
-def seconds_of(rows: Rows) -> Tensor | None:
+def seconds_of(rows: "Rows") -> Tensor | None:
     """Return the timestamps [total] int64 of the items of ragged rows, or None if the rows have none."""
     return None if rows.times is None else torch.from_numpy(rows.times)
 
 
-def events_of(rows: Rows) -> Tensor | None:
+def events_of(rows: "Rows") -> Tensor | None:
     """Return the kinds of events [total] int64 of ragged rows, or None if the rows have none."""
     return None if rows.events is None else long(rows.events)
 
 
-def tensors_of(rows: Rows) -> tuple[Tensor, Tensor]:
+def tensors_of(rows: "Rows") -> tuple[Tensor, Tensor]:
     """Return the items [total] int64 of ragged rows, and the lengths [B] of the rows."""
     return long(rows.items), torch.from_numpy(rows.lengths)
 

@@ -12,7 +12,7 @@ from bert4rec.inference.histories import History, TimedHistory, items_of
 from bert4rec.inference.rules import Rules
 from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.console import warn
-from bert4rec.runtime.errors import DataError, SettingsError, pluralize
+from bert4rec.runtime.errors import ArgumentError, pluralize
 
 NAMED = 3  # number of unknown items to list in a warning
 LONGEST = 60  # characters of a value in a message
@@ -23,56 +23,58 @@ FROM_A_FRAME = (
 
 
 def checked_k(k: Any) -> int:
-    """Return `k`, a whole number of Python, NumPy or torch. Raises `SettingsError` for anything else, and below 1."""
+    """Return `k`, a whole number of Python, NumPy or torch. Raises `ArgumentError` for anything else, and below 1."""
     try:
         number = 0 if isinstance(k, bool) else operator.index(k)
     except TypeError:
         number = 0
     if number < 1:
-        raise SettingsError(f"k = {_shown(k)}: must be a whole number, at least 1")
+        raise ArgumentError(f"k = {_shown(k)}: must be a whole number, at least 1")
     return number
 
 
 def checked_choice(name: str, value: Any) -> bool | None:
-    """Return `value`, true, false or None. Raises `SettingsError` for anything else, such as the text "keep"."""
+    """Return `value`, true, false or None. Raises `ArgumentError` for anything else, such as the text "keep"."""
     if value is None or isinstance(value, bool | np.bool_):
         return None if value is None else bool(value)
-    raise SettingsError(f"{name} = {_shown(value)}: must be True or False")
+    raise ArgumentError(f"{name} = {_shown(value)}: must be True or False")
 
 
 def checked_rules(rules: Any) -> Rules:
-    """Return `rules`. Raises `SettingsError`, with the right call, for anything else."""
+    """Return `rules`. Raises `ArgumentError`, with the right call, for anything else."""
     if isinstance(rules, Rules):
         return rules
-    raise SettingsError(f'rules = {_shown(rules)}: expected rules; type rules=model.rules(where="price < 5")')
+    raise ArgumentError(f'rules = {_shown(rules)}: expected rules; type rules=model.rules(where="price < 5")')
 
 
 def checked_items(name: str, items: Any, call: str) -> list[Any]:
-    """Return `items` as a list. Raises `DataError`, with the right `call`, if they are one item or a table.
+    """Return `items` as a list. Raises `ArgumentError`, with the right `call`, if they are one item or a table.
 
     >>> checked_items("allow", {"A": 1}.keys(), "allow={}")
     ['A']
     >>> checked_items("allow", "A0305", "allow={}")
     Traceback (most recent call last):
-    bert4rec.runtime.errors.DataError: allow = 'A0305': expected a list of items; type allow=['A0305']
+    bert4rec.runtime.errors.ArgumentError: allow = 'A0305': expected a list of items; type allow=['A0305']
     """
     if is_one_value(items):
-        raise DataError(f"{name} = {_shown(items)}: expected a list of items; type {call.format(f'[{_shown(items)}]')}")
+        right = call.format(f"[{_shown(items)}]")
+        raise ArgumentError(f"{name} = {_shown(items)}: expected a list of items; type {right}")
     if _is_table(items) or items is None:
-        raise DataError(f"{name}: expected a list of items, not a {type(items).__name__}; type {call.format('[…]')}")
+        found, right = type(items).__name__, call.format("[…]")
+        raise ArgumentError(f"{name}: expected a list of items, not a {found}; type {right}")
     listed = _as_list(items)
     if (nested := _nested(listed)) is not None:
-        raise DataError(
+        raise ArgumentError(
             f"{name}: the item {_shown(nested)} is a {type(nested).__name__}; expected an id, text or a number"
         )
     return listed
 
 
 def checked_item(item: Any, call: str) -> Any:
-    """Return `item`, one id. Raises `DataError`, with the right `call`, for a list of items."""
+    """Return `item`, one id. Raises `ArgumentError`, with the right `call`, for a list of items."""
     if is_one_value(item):
         return item
-    raise DataError(f"item = {_shown(item)}: expected one item, not a {type(item).__name__}; type {call}")
+    raise ArgumentError(f"item = {_shown(item)}: expected one item, not a {type(item).__name__}; type {call}")
 
 
 def _nested(items: Iterable[Any]) -> Any:
@@ -83,17 +85,17 @@ def _nested(items: Iterable[Any]) -> Any:
 def checked_histories(histories: Any, function: str) -> Sequence[History]:
     """Return `histories`, each a list of items or a `TimedHistory`.
 
-    Raises `DataError`, with the right call of `function`, for one history instead of a list of them, and for a table.
+    Raises `ArgumentError`, with the right call of `function`, for one history instead of a list, and for a table.
     """
     if isinstance(histories, TimedHistory):
-        raise DataError(
+        raise ArgumentError(
             f"histories: expected a list of histories, not one; type model.{function}([TimedHistory(items, times)])"
         )
     if is_one_value(histories):
         right = f"model.{function}([[{_shown(histories)}]])"
-        raise DataError(f"histories = {_shown(histories)}: expected a list of histories, each a list; type {right}")
+        raise ArgumentError(f"histories = {_shown(histories)}: expected a list of histories, each a list; type {right}")
     if _is_table(histories) or histories is None:
-        raise DataError(
+        raise ArgumentError(
             f"histories: expected a list of histories, not a {type(histories).__name__}; each history is a list of "
             f"items, the oldest first: {FROM_A_FRAME}"
         )
@@ -104,17 +106,17 @@ def _checked_history(history: Any, histories: Any, function: str) -> History:
     items = items_of(history)
     if is_one_value(items) and isinstance(history, TimedHistory):
         right = f"TimedHistory([{_shown(items)}], [time])"
-        raise DataError(f"the items of a history are {_shown(items)}: expected a list of items; type {right}")
+        raise ArgumentError(f"the items of a history are {_shown(items)}: expected a list of items; type {right}")
     if is_one_value(items):
         one = _as_list(histories)
         right = f"model.{function}([{_shown(one)}])" if all(map(is_one_value, one)) else f"[{_shown(items)}]"
-        raise DataError(
+        raise ArgumentError(
             f"a history is {_shown(items)}: expected a list of histories, each a list of items; type {right}"
         )
     if items is None or isinstance(items, set | frozenset) or _is_table(items):
-        raise DataError(f"a history is a {type(items).__name__}: expected a list of items, the oldest first")
+        raise ArgumentError(f"a history is a {type(items).__name__}: expected a list of items, the oldest first")
     if (nested := _nested(items)) is not None:
-        raise DataError(f"an item of a history is {_shown(nested)}: expected an id, text or a number")
+        raise ArgumentError(f"an item of a history is {_shown(nested)}: expected an id, text or a number")
     if isinstance(history, TimedHistory):
         return history if isinstance(items, list | tuple) else history._replace(items=_as_list(items))
     return items if isinstance(items, list | tuple) else _as_list(items)
@@ -135,7 +137,7 @@ def _as_list(values: Iterable[Any]) -> list[Any]:
     try:
         return list(values.tolist() if isinstance(values, np.ndarray) else values)
     except TypeError:
-        raise DataError(f"{_shown(values)}: expected a list, not a {type(values).__name__}") from None
+        raise ArgumentError(f"{_shown(values)}: expected a list, not a {type(values).__name__}") from None
 
 
 def _shown(value: Any) -> str:

@@ -1,40 +1,34 @@
-"""Map the original ids of items to indices, and read histories to recommend for, with timestamps if needed."""
+"""Map the original ids of items to indices, and hold histories to recommend for, with timestamps if needed.
 
-import difflib
+Arrow is imported where it is used: a model package needs none.
+"""
+
 import itertools
 import json
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.json
-import pyarrow.parquet as pq
 
 from bert4rec.config.kinds import POPULARITY, RECENT_POPULARITY
-from bert4rec.dataset.format import ITEMS, NO_EVENT, NO_ITEM, USERS, kinds_of, one_array
-from bert4rec.dataset.histories import Histories as DatasetHistories
+from bert4rec.dataset.format import ITEMS, NO_EVENT, NO_ITEM, one_array
 from bert4rec.dataset.ids import canonical_value
-from bert4rec.dataset.reader import read_metadata, require_times
 from bert4rec.runtime.arrays import Array, Bools, Float64s, Int64s
-from bert4rec.runtime.errors import DataError, did_you_mean, pluralize
+from bert4rec.runtime.errors import ArgumentError, DataError
 
-NO_USER = -1  # number of a user who is not in the dataset
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 LINES_AT_ONCE = 65_536
 TRAIN_COUNT, RECENT_COUNT = "train_count", "recent_count"
 COLUMNS = ("item", "original", "title", TRAIN_COUNT)  # of the table of items
 
-NAMED = 3  # number of unknown users to list in a warning
-NEAR = 0.8  # smallest similarity of an id that a message offers, as difflib measures it
-MOST_COMPARED = 100_000  # users among whom the nearest id is looked for, which takes about a second
-
-logger = logging.getLogger(__name__)
+Column: TypeAlias = "pa.Array | list[Any]"
+"""The ids or titles of items: packed by Arrow if they are those of a dataset, a list if they are those of a package."""
 
 
 class ItemIds:
@@ -46,8 +40,8 @@ class ItemIds:
     """
 
     def __init__(
-        self, originals: pa.Array, titles: pa.Array | None = None, train_counts: Int64s | None = None,
-        others: Mapping[str, pa.Array] | Callable[[], Mapping[str, pa.Array]] = MappingProxyType({}),
+        self, originals: Column, titles: "Column | None" = None, train_counts: Int64s | None = None,
+        others: "Mapping[str, pa.Array] | Callable[[], Mapping[str, pa.Array]]" = MappingProxyType({}),
         recent_counts: Int64s | None = None,
     ) -> None:  # fmt: skip
         self.originals, self.titles, self._others = originals, titles, others
@@ -55,14 +49,16 @@ class ItemIds:
         self.train_counts = np.zeros(len(originals), np.int64) if train_counts is None else train_counts
 
     @cached_property
-    def others(self) -> Mapping[str, pa.Array]:
+    def others(self) -> "Mapping[str, pa.Array]":
         """Return the further columns as JSON has them: dates as text, NaN as a missing value, no vectors or bytes."""
         columns = self._others() if callable(self._others) else self._others
         return {name: _plain(column) for name, column in columns.items() if _is_plain(column.type)}
 
     @property
-    def columns(self) -> pa.Table:
+    def columns(self) -> "pa.Table":
         """Return all that is known of the items, in their order: `item` (its original id), `title`, and the others."""
+        import pyarrow as pa
+
         titles = {} if self.titles is None else {"title": self.titles}
         return pa.table({"item": self.originals, **titles, TRAIN_COUNT: self.train_counts, **self.others})
 
@@ -75,7 +71,7 @@ class ItemIds:
         schema, columns = _read_columns(folder / ITEMS, lambda field: field.name in COLUMNS)
         titles = columns["title"].fill_null("") if "title" in schema.names else None
 
-        def others() -> Mapping[str, pa.Array]:
+        def others() -> "Mapping[str, pa.Array]":
             return _read_columns(folder / ITEMS, lambda field: field.name not in COLUMNS and _is_plain(field.type))[1]
 
         return cls(columns["original"], titles, _counts(columns[TRAIN_COUNT]), others, recent_counts)
@@ -83,26 +79,30 @@ class ItemIds:
     @classmethod
     def read_lines(cls, path: Path, *, are_numbers: bool) -> "ItemIds":
         """Return the items from JSON lines of `write_lines`. Raises `DataError` if they cannot be read."""
-        id_type = pa.int64() if are_numbers else pa.string()
-        counts = [(name, pa.int64()) for name in (TRAIN_COUNT, RECENT_COUNT)]
-        schema = pa.schema([("id", id_type), ("title", pa.string()), *counts])
-        options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+        kind = int if are_numbers else str
+        originals, titles, counts, has_recent = list[Any](), list[str](), list[tuple[int, int]](), False
         try:
-            table = pa.json.read_json(path, parse_options=options)
-        except (OSError, pa.ArrowInvalid) as error:
-            raise DataError(f"{path}: cannot be read: {error}") from None
-        titles = table["title"]
-        has_titles = titles.null_count < len(titles)
-        filled = one_array(titles).fill_null("") if has_titles else None
-        train_counts, recent_counts = (_counts(one_array(table[name])) for name, _ in counts)
-        recent = recent_counts if table[RECENT_COUNT].null_count < len(table) else None
-        return cls(one_array(table["id"]), filled, train_counts, lambda: _read_line_columns(path), recent)
+            for rows in _rows(path):
+                originals += [row["id"] for row in rows]
+                titles += [row.get("title", "") for row in rows]
+                counts += [(row.get(TRAIN_COUNT, 0), row.get(RECENT_COUNT, 0)) for row in rows]
+                has_recent = has_recent or any(RECENT_COUNT in row for row in rows)
+            if any(type(item) is not kind for item in originals):
+                raise ValueError(f"an id is no {kind.__name__}")
+            train_counts, recent_counts = np.array(counts, np.int64).reshape(-1, 2).T
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise DataError(f"{path}: cannot be read: {error!r}") from None
+        recent = recent_counts.copy() if has_recent else None
+        others = lambda: _read_line_columns(path)  # noqa: E731
+        return cls(originals, titles if any(titles) else None, train_counts.copy(), others, recent)
 
     def write_lines(self, path: Path) -> None:
         """Write one line for each item by index: {"id": …, "title": …, "train_count": …, "columns": {…}}.
 
         An empty title is left out, as is a missing value. "recent_count" follows "train_count" if it is known.
         """
+        import pyarrow as pa
+
         with path.open("w", encoding="utf-8") as file:
             for first in range(0, len(self), LINES_AT_ONCE):
                 indices = range(first, min(first + LINES_AT_ONCE, len(self)))
@@ -117,9 +117,13 @@ class ItemIds:
                         line["columns"] = known
                     file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
 
-    @property
+    @cached_property
     def are_numbers(self) -> bool:
         """Return whether ids are whole numbers; otherwise they are text."""
+        if isinstance(self.originals, list):
+            return isinstance(self.originals[0], int)
+        import pyarrow as pa
+
         return bool(pa.types.is_integer(self.originals.type))
 
     def __len__(self) -> int:
@@ -131,15 +135,11 @@ class ItemIds:
 
     def of(self, indices: Sequence[int]) -> list[Any]:
         """Return the original ids at `indices`."""
-        return list(self.originals.take(pa.array(indices, pa.int64())).to_pylist())
+        return _values(self.originals, indices)
 
     def titles_of(self, indices: Sequence[int]) -> list[str]:
         """Return the titles at `indices`; "" for an unknown title."""
-        return (
-            list(self.titles.take(pa.array(indices, pa.int64())).to_pylist())
-            if self.titles is not None
-            else [""] * len(indices)
-        )
+        return [""] * len(indices) if self.titles is None else _values(self.titles, indices)
 
     @property
     def fallback(self) -> str:
@@ -179,15 +179,28 @@ class ItemIds:
 
     @cached_property
     def _index(self) -> dict[Any, int]:
-        return {original: index for index, original in enumerate(self.originals.to_pylist())}
+        originals = self.originals if isinstance(self.originals, list) else self.originals.to_pylist()
+        return {original: index for index, original in enumerate(originals)}
 
     def _index_of(self, value: Any) -> int:
         index = self._index.get(value) if type(value) in (int, str) else None  # most ids are canonical
         return self._index.get(canonical_value(value, is_number=self.are_numbers), NO_ITEM) if index is None else index
 
 
-def _read_columns(path: Path, is_wanted: Callable[[pa.Field], bool]) -> tuple[pa.Schema, dict[str, pa.Array]]:
+def _values(column: Column, indices: Sequence[int]) -> list[Any]:
+    if isinstance(column, list):
+        return [column[index] for index in indices]
+    import pyarrow as pa
+
+    return list(column.take(pa.array(indices, pa.int64())).to_pylist())
+
+
+def _read_columns(path: Path, is_wanted: "Callable[[pa.Field], bool]") -> "tuple[pa.Schema, dict[str, pa.Array]]":
     """Return the schema of a table of items, and its wanted columns in the order of the items."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
     try:
         schema = pq.read_schema(path)
         names = [field.name for field in schema if field.name == "item" or is_wanted(field)]
@@ -198,25 +211,38 @@ def _read_columns(path: Path, is_wanted: Callable[[pa.Field], bool]) -> tuple[pa
     return schema, {name: one_array(table[name]).take(order) for name in names if name != "item"}
 
 
-def _read_line_columns(path: Path) -> dict[str, pa.Array]:
+def _rows(path: Path) -> Iterator[list[dict[str, Any]]]:
+    """Yield the JSON lines of a file, some at a time, which are read as one list."""
+    with path.open("rb") as file:
+        while lines := list(itertools.islice(file, LINES_AT_ONCE)):
+            yield json.loads(b"[" + b",".join(lines) + b"]")
+
+
+def _read_line_columns(path: Path) -> "dict[str, pa.Array]":
     """Return the further columns in JSON lines of `ItemIds.write_lines`; text that looks like a date stays text."""
+    import pyarrow as pa
+
     try:
-        with path.open(encoding="utf-8") as file:
-            rows = [json.loads(line).get("columns", {}) for line in file]
+        rows = [row.get("columns", {}) for part in _rows(path) for row in part]
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: pa.array([row.get(name) for row in rows]) for name in names}
     except (OSError, ValueError, pa.ArrowException) as error:
         raise DataError(f"{path}: its columns cannot be read: {error}") from None
 
 
-def _is_plain(dtype: pa.DataType) -> bool:
+def _is_plain(dtype: "pa.DataType") -> bool:
     """Return whether JSON has the values of a column, which is no vector."""
+    import pyarrow as pa
+
     if pa.types.is_list(dtype) or pa.types.is_large_list(dtype) or pa.types.is_fixed_size_list(dtype):
         return not pa.types.is_floating(dtype.value_type)
     return not (pa.types.is_binary(dtype) or pa.types.is_large_binary(dtype) or pa.types.is_binary_view(dtype))
 
 
-def _plain(column: pa.Array) -> pa.Array:
+def _plain(column: "pa.Array") -> "pa.Array":
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     if pa.types.is_decimal(column.type):
         column = column.cast(pa.float64())
     if pa.types.is_floating(column.type):
@@ -226,7 +252,9 @@ def _plain(column: pa.Array) -> pa.Array:
     return column.cast(pa.string()) if pa.types.is_temporal(column.type) else column
 
 
-def _counts(column: pa.Array) -> Int64s:
+def _counts(column: "pa.Array") -> Int64s:
+    import pyarrow as pa
+
     # `to_numpy` would import pandas.
     return np.from_dlpack(column.fill_null(0).cast(pa.int64())).astype(np.int64, copy=False)
 
@@ -277,8 +305,8 @@ class KnownHistory:
     ) -> "tuple[KnownHistory, Int64s]":
         """Return the known items, and the indices of all items (`NO_ITEM` if unknown).
 
-        Raises `DataError` for bad times: `with_times` needs ascending numbers, one per item, and none after `at`; and
-        for events that are none of the `kinds`, if there are any.
+        Raises `ArgumentError` for bad times: `with_times` needs ascending numbers, one per item, and none after `at`;
+        and for events that are none of the `kinds`, if there are any.
         """
         indices = ids.indices(items_of(history))
         is_known = indices != NO_ITEM
@@ -288,7 +316,7 @@ class KnownHistory:
         if not isinstance(history, TimedHistory) and not len(history):
             history = TimedHistory([], [])
         if not isinstance(history, TimedHistory):
-            raise DataError(
+            raise ArgumentError(
                 "this model uses timestamps and a history has none; pass TimedHistory(items, times) in Python, times "
                 "in JSON lines, or a column time"
             )
@@ -296,7 +324,7 @@ class KnownHistory:
         last = int(seconds[-1]) if len(seconds) else 0
         at = last if history.at is None else int(history.at)
         if at < last:
-            raise DataError(f"at={at}: is before the last item of a history, {last}; it must be at least that")
+            raise ArgumentError(f"at={at}: is before the last item of a history, {last}; it must be at least that")
         return cls(indices[is_known], seconds[is_known], at, events), indices
 
     def __len__(self) -> int:
@@ -313,12 +341,12 @@ def _events(history: History, kinds: Sequence[str]) -> Int64s:
     events = history.events if isinstance(history, TimedHistory) else ()
     if not len(events):
         return np.zeros(len(items_of(history)), np.int64)
-    if len(events) != len(items_of(history)):
-        raise DataError(f"a history has {len(items_of(history))} items and {len(events)} events; each item needs one")
+    if len(events) != (n_items := len(items_of(history))):
+        raise ArgumentError(f"a history has {n_items} items and {len(events)} events; each item needs one")
     numbers = {kind: number for number, kind in enumerate(kinds)}
     names = [NO_EVENT if event is None else str(event).strip() for event in events]
     if unknown := next((name for name in names if name not in numbers), ""):
-        raise DataError(
+        raise ArgumentError(
             f"{unknown}: the model knows no such kind of event; it knows: {', '.join(kinds[1:])}; null or an empty "
             "text is an unknown kind"
         )
@@ -331,91 +359,9 @@ def _seconds(history: TimedHistory) -> Int64s:
     except (TypeError, ValueError):
         seconds = np.array([np.nan])
     if not np.isfinite(seconds).all():
-        raise DataError("the times of a history must be numbers, seconds since 1970")
+        raise ArgumentError("the times of a history must be numbers, seconds since 1970")
     if seconds.shape != (len(history.items),):
-        raise DataError(f"a history has {len(history.items)} items and {seconds.size} times; each item needs one")
+        raise ArgumentError(f"a history has {len(history.items)} items and {seconds.size} times; each item needs one")
     if (np.diff(seconds) < 0).any():
-        raise DataError("the times of a history descend; items must be in the order of time, the oldest first")
+        raise ArgumentError("the times of a history descend; items must be in the order of time, the oldest first")
     return seconds.astype(np.int64)
-
-
-class UserHistories:
-    """Read the histories of the users of a dataset `folder`, with the original `ids` of the items.
-
-    Histories are whole and include the held-out targets. `with_times`: histories are `TimedHistory` with the query time
-    `at` (None: the time of the last item). Raises `DataError` if the dataset has no times. `with_events`: histories are
-    `TimedHistory` with the kinds of events.
-    """
-
-    def __init__(
-        self, folder: Path, ids: ItemIds, *, with_times: bool = False, at: float | None = None,
-        with_events: bool = False,
-    ) -> None:  # fmt: skip
-        metadata = read_metadata(folder)
-        if with_times:
-            require_times(folder, metadata)
-        self._with_times, self._at = with_times, at
-        kinds = kinds_of(metadata) if with_events else ()
-        self._histories = DatasetHistories(folder, metadata["items"], with_times=with_times, kinds=kinds)
-        users = pq.read_table(folder / USERS, columns=["user", "original"])
-        order = pc.sort_indices(users["user"])
-        self._users = one_array(users["original"]).take(order)
-        self._ids = ids
-
-    def __len__(self) -> int:
-        return len(self._users)
-
-    def all(self) -> Iterator[Histories]:
-        """Yield the histories of all users, by dense id."""
-        for first in range(0, len(self), AT_ONCE):
-            names = self._users.slice(first, AT_ONCE).to_pylist()
-            yield list(zip(names, self._items(np.arange(first, first + len(names))), strict=True))
-
-    def of(self, names: Sequence[Any], *, allow_unknown: bool = False) -> Histories:
-        """Return the users with these original ids and their histories.
-
-        Raises `DataError` for a user who is not in the dataset; with `allow_unknown` such a user has no items, with a
-        warning.
-        """
-        values = [canonical_value(name, is_number=pa.types.is_integer(self._users.type)) for name in names]
-        users = np.array([NO_USER if value is None else self._user(value) for value in values], np.int64)
-        if unknown := [str(name) for name, user in zip(names, users, strict=True) if user == NO_USER]:
-            named = ", ".join(unknown[:NAMED]) + (", …" if len(unknown) > NAMED else "")
-            what = f"{len(unknown):,} of {pluralize(len(names), 'user')} not in the dataset: {named}"
-            if not allow_unknown:
-                raise DataError(f"{what}; {self._expected(unknown[0])}")
-            logger.warning(what)
-        histories = iter(self._items(users[users != NO_USER]))
-        nothing: History = TimedHistory([], [], self._at) if self._with_times else []
-        return [
-            (name, nothing) if user == NO_USER else (value, next(histories))
-            for name, value, user in zip(names, values, users, strict=True)
-        ]
-
-    def _expected(self, unknown: str) -> str:
-        """Return the end of a message about an `unknown` user: what ids look like, and the nearest one."""
-        examples = ", ".join(map(str, self._users.slice(0, NAMED).to_pylist()))
-        known = list(map(str, self._users.to_pylist())) if len(self) <= MOST_COMPARED else []
-        near = difflib.get_close_matches(unknown, known, n=1, cutoff=NEAR)
-        return f"expected: an id as in the interactions, such as {examples}{did_you_mean(near)}"
-
-    def _user(self, value: Any) -> int:
-        """Return the dense id of a user; `NO_USER` for a user who is not in the dataset."""
-        return int(self._users.index(pa.scalar(value, self._users.type)).as_py())
-
-    def _items(self, users: Int64s) -> list[History]:
-        """Return the histories of `users`, by dense id."""
-        if not len(users):
-            return []
-        histories = self._histories
-        rows = np.minimum(np.searchsorted(histories.users, users), len(histories) - 1)
-        lengths = np.where(histories.users[rows] == users, histories.lengths_at(rows), 0)  # a user may have none
-        interactions = histories.read(rows, np.zeros_like(lengths), lengths)
-        items = self._ids.of(interactions.items.tolist())
-        bounds = list(itertools.pairwise(itertools.accumulate(lengths.tolist(), initial=0)))
-        if interactions.times is None and interactions.events is None:
-            return [items[first:last] for first, last in bounds]
-        times = () if interactions.times is None else interactions.times.tolist()
-        numbers = () if interactions.events is None else interactions.events.tolist()
-        events = tuple(histories.kinds[number] for number in numbers)
-        return [TimedHistory(items[i:j], times[i:j], self._at, events[i:j]) for i, j in bounds]

@@ -8,20 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from bert4rec.checkpoint.run_folder import (
-    ITEMS,
-    RECENT_COUNTS,
-    SETTINGS,
-    WEIGHTS,
-    Trained,
-    find_trained,
-    is_package,
-    read_settings,
-)
+from bert4rec.checkpoint.package import is_package
+from bert4rec.checkpoint.run_folder import RECENT_COUNTS, Trained, find_trained
 from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
 from bert4rec.dataset.reader import open_catalogue, read_metadata
 from bert4rec.dataset.runs import fingerprint_of
@@ -29,6 +19,7 @@ from bert4rec.feed.batch import Lookup
 from bert4rec.feed.features import FeatureReader, feature_reader_of
 from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.network import ItemVectors, Network, make_network
+from bert4rec.inference.package import load_package
 from bert4rec.inference.recommender import NAME_DATASET, Recommender
 from bert4rec.models.item_features import CANDIDATE, SAMPLED_ITEMS, FeatureEncoder, FeatureSettings
 from bert4rec.models.names import FEATURE_TABLE, FEATURE_VALUES, FEATURES, TABLE
@@ -44,32 +35,6 @@ from bert4rec.runtime.errors import DataError, in_one_line
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from polars import DataFrame
-
-LONGEST = 200  # characters of an error of torch, which may list all missing weights
-
-
-def read_network(folder: Path, settings: dict[str, Any]) -> Network:
-    """Return the network of a package with these settings. Raises `DataError` if the weights do not fit them."""
-    try:
-        tensors = load_file(folder / WEIGHTS)
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"{folder / WEIGHTS}: cannot be read: {in_one_line(error)[:LONGEST]}") from None
-    try:
-        kinds = settings.get("events", ())
-        network = make_network(tensors, settings["config"]["model"], is_causal=settings["is_causal"], kinds=kinds)
-    except (KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise DataError(f"{folder}: {WEIGHTS} does not fit {SETTINGS}: {in_one_line(error)[:LONGEST]}") from None
-    if len(network.rows) != settings["n_items"]:
-        raise DataError(f"{folder}: {TABLE} has {len(network.rows):,} rows, not {settings['n_items']:,}")
-    return network
-
-
-def read_ids(folder: Path, settings: dict[str, Any]) -> ItemIds:
-    """Return the items of a package with these settings. Raises `DataError` if their number differs."""
-    ids = ItemIds.read_lines(folder / ITEMS, are_numbers=settings["item_ids"] == "numbers")
-    if len(ids) != settings["n_items"]:
-        raise DataError(f"{folder}: {ITEMS} has {len(ids):,} items, not {settings['n_items']:,}")
-    return ids
 
 
 @dataclass(frozen=True)
@@ -198,7 +163,7 @@ def load(path: str | Path, *, dataset: str | Path | None = None) -> Recommender:
     """
     folder, data = Path(path), None if dataset is None else Path(dataset)
     if is_package(folder):
-        return _of_package(folder, data)
+        return load_package(folder, data)
     source = find_source(folder, data)
     return Recommender(
         network_of(source), source.ids, dataset=source.dataset, leaves_out_seen=source.leaves_out_seen,
@@ -221,17 +186,6 @@ def network_of(source: Source) -> Network | ItemVectors:
     except (KeyError, RuntimeError) as error:
         reason = f"is of another version of bert4rec; train it again: {in_one_line(error)}"
         raise DataError(f"{source.trained.folder}: {reason}") from None
-
-
-def _of_package(folder: Path, dataset: Path | None) -> Recommender:
-    settings = read_settings(folder)
-    if dataset is not None and read_metadata(dataset)["fingerprint"] != settings["fingerprint"]:
-        raise DataError(f"{dataset}: is not the dataset that {folder} was trained on")
-    network, ids = read_network(folder, settings), read_ids(folder, settings)
-    return Recommender(
-        network, ids, dataset=dataset, leaves_out_seen=settings["leaves_out_seen"], is_package=True,
-        no_users="a model package has no users",
-    )  # fmt: skip
 
 
 class Run:

@@ -1,9 +1,9 @@
 """Recommend items for histories, by original id."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,14 +22,18 @@ from bert4rec.inference.arguments import (
     checked_k,
     checked_rules,
 )
-from bert4rec.inference.histories import Histories, History, ItemIds, KnownHistory, UserHistories, items_of
+from bert4rec.inference.histories import Histories, History, ItemIds, KnownHistory, items_of
 from bert4rec.inference.network import ItemVectors, Network
 from bert4rec.inference.rules import Rules, is_within, make_rules
 from bert4rec.runtime.arrays import Bools, Int64s
 from bert4rec.runtime.console import warn
-from bert4rec.runtime.errors import DataError, pluralize
+from bert4rec.runtime.errors import ArgumentError, DataError, pluralize
+
+if TYPE_CHECKING:
+    from bert4rec.inference.users import UserHistories
 
 BATCH = 256  # histories per forward pass
+COPIED = 8  # the vectors are copied if at most one of so many items may be recommended, else scores are masked
 FACTOR = 1.5  # items that are looked at for each that is wanted, if a list may have only some of a kind
 NO_RULES = Rules()
 POPULAR = {POPULARITY: "most popular", RECENT_POPULARITY: "recently most popular"}
@@ -104,7 +108,8 @@ class Recommender:
         `knows` says beforehand which items are known. `leave_out_seen` overrides `leaves_out_seen`. With `allow`, only
         these items are recommended; items of `deny` never are. Items that the model does not know are skipped. `rules`,
         which `rules` makes, leave out items and limit how many of a kind a list has. Whatever is skipped, and empty
-        lists, give one `DataWarning` each. Raises `DataError` for one history or one item where a list is expected.
+        lists, give one `DataWarning` each. Raises `ArgumentError`, a `ValueError`, for a value that cannot be used,
+        such as k = 0, or one history or one item where a list is expected.
         """
         (recommendations,) = self.recommend_in_parts(
             [histories], k, leave_out_seen=leave_out_seen, allow=allow, deny=deny, rules=rules
@@ -126,7 +131,7 @@ class Recommender:
         """Return rules for `recommend` and `similar`: `where` is true, in SQL, and `at_most` items `per` value.
 
         The columns are item, title, train_count and those of data.items_path but vectors, with dates as text:
-        where="in_stock and price < 20", at_most=2, per="category". Raises `SettingsError` for a condition or a column
+        where="in_stock and price < 20", at_most=2, per="category". Raises `ArgumentError` for a condition or a column
         that cannot be used.
         """
         return make_rules(self.ids.columns, where=where, at_most=at_most, per=per)
@@ -164,16 +169,16 @@ class Recommender:
     def similar(self, items: Sequence[Any], k: int = 10, *, rules: Rules = NO_RULES) -> list[Recommendations]:
         """Return the `k` items nearest to each of `items` by cosine similarity, by the rules, without the item itself.
 
-        Raises `DataError` for an item that the model does not know.
+        Raises `ArgumentError` for an item that the model does not know.
         """
         k, items = checked_k(k), checked_items("items", items, "model.similar({})")
         rules = checked_rules(rules)
         indices = self.ids.indices(items)
         if unknown := [item for item, index in zip(items, indices, strict=True) if index == NO_ITEM]:
-            raise DataError(f"{unknown[0]}: the model does not know this item; expected: an id as in the interactions")
-        vectors = torch.nn.functional.normalize(self._vectors, dim=1)
-        shown = _Shown.of(vectors, self._hidden(None, (), rules), rules)
-        return self._named(*shown.best(vectors[torch.from_numpy(indices)], k, [*indices[:, None]]))
+            raise _unknown_item(unknown[0])
+        rows = torch.from_numpy(indices)
+        shown = _Shown.of(self._vectors, self._hidden(None, (), rules), rules, norms=self._norms)
+        return self._named(*shown.best(self._vectors[rows] / self._norms[rows], k, [*indices[:, None]]))
 
     def users_for(
         self, item: Any, k: int = 100, *, histories: Iterable[Histories] | None = None, leave_out_seen: bool = True
@@ -184,12 +189,13 @@ class Recommender:
         over all items. Shares of a user sum to 1, so that they are comparable among users, whatever their activity.
         Ties go to the first. `leave_out_seen`: users who have the item are left out. The users are those of
         `histories`, in parts of pairs of a user and a history, by default those of the dataset; a user without an item
-        that the model knows is left out. Raises `DataError` for an unknown item, and without users.
+        that the model knows is left out. Raises `ArgumentError` for an unknown item, and `DataError` without
+        users.
         """
         k, network = checked_k(k), self.require_histories()
         (index,) = self.ids.indices([checked_item(item, "model.users_for(item)")]).tolist()
         if index == NO_ITEM:
-            raise DataError(f"{item}: the model does not know this item; expected: an id as in the interactions")
+            raise _unknown_item(item)
         best, unknown = list[UserScore](), UnknownItems()
         for part in self._user_histories(network) if histories is None else histories:
             checked = checked_histories([history for _, history in part], "users_for")
@@ -205,8 +211,10 @@ class Recommender:
     def _user_histories(self, network: Network) -> Iterator[Histories]:
         return self.users(with_times=network.knows_times, with_events=bool(network.kinds)).all()
 
-    def users(self, *, with_times: bool, with_events: bool, at: float | None = None) -> UserHistories:
+    def users(self, *, with_times: bool, with_events: bool, at: float | None = None) -> "UserHistories":
         """Return the reader of the histories of the dataset's users. Raises `DataError` if there is no dataset."""
+        from bert4rec.inference.users import UserHistories  # imports Arrow
+
         if self.dataset is None:
             raise DataError(f"{self._no_users}; {NAME_DATASET}, or give histories")
         return UserHistories(self.dataset, self.ids, with_times=with_times, with_events=with_events, at=at)
@@ -245,6 +253,11 @@ class Recommender:
     @property
     def _vectors(self) -> Tensor:
         return self.network.item_vectors[:, : self.network.embed_dim]
+
+    @cached_property
+    def _norms(self) -> Tensor:
+        """Return the lengths [V, 1] of the vectors, as `torch.nn.functional.normalize` divides by them."""
+        return self._vectors.norm(dim=1, keepdim=True).clamp_min(1e-12)
 
     @torch.no_grad()
     def _encode(self, histories: Sequence[KnownHistory]) -> Tensor:
@@ -301,64 +314,89 @@ class Recommender:
         return [Recommendations(one for one in row if one.score > -torch.inf) for row in rows]
 
 
-class _Shown(NamedTuple):
-    """Hold the `vectors` [n, D] of the items that may be recommended.
+def _unknown_item(item: Any) -> ArgumentError:
+    return ArgumentError(f"{item}: the model does not know this item; expected: an id as in the interactions")
 
-    Unless all may be, `indices` [n] are their numbers, and `places` [V] the place of each item among them, or NO_ITEM.
-    A list has `at_most` items of each of the `groups` [n], if there are any, and at most `longest` in all. The first
-    `n_limited` groups have more items than that.
+
+class _Shown(NamedTuple):
+    """Hold `vectors` [n, D], among them those of the items that may be recommended, and their `norms` [n, 1] or None.
+
+    They are all vectors, with whether each is `hidden` [n], or None, unless few items may be recommended: then
+    `indices` [n] are their numbers, and `places` [V] the place of each item among them, or NO_ITEM. A list has
+    `at_most` items of each of the `groups` [n], if there are any, and at most `longest` in all. `limited` [n] is the
+    number below `n_limited` of each group that has more items than that, and `n_limited` for any other.
     """
 
     vectors: Tensor
+    norms: Tensor | None
+    hidden: Tensor | None
     indices: Tensor | None
     places: Int64s | None
     groups: Int64s | None
+    limited: Tensor | None
     at_most: int
     n_limited: int
     longest: int
 
     @classmethod
-    def of(cls, vectors: Tensor, hidden: Tensor | None, rules: Rules) -> "_Shown":
-        """Return the items of `vectors` [V, D] that are not `hidden` [V]."""
-        indices = places = None
-        groups = rules.groups
-        if hidden is not None:
+    def of(cls, vectors: Tensor, hidden: Tensor | None, rules: Rules, *, norms: Tensor | None = None) -> "_Shown":
+        """Return the items of `vectors` [V, D] that are not `hidden` [V]; with `norms` vectors are divided by them."""
+        indices = places = limited = None
+        groups, n_limited = rules.groups, 0
+        longest = len(vectors) if hidden is None else int((~hidden).sum())
+        if hidden is not None and COPIED * longest <= len(vectors):
             indices, places = torch.nonzero(~hidden).flatten(), np.full(len(vectors), NO_ITEM, np.int64)
             places[indices.numpy()] = np.arange(len(indices))
-            vectors, groups = vectors[indices], None if groups is None else groups[indices.numpy()]
-        n_limited, longest = 0, len(vectors)
+            vectors, norms = vectors[indices], None if norms is None else norms[indices]
+            groups, hidden = None if groups is None else groups[indices.numpy()], None
         if groups is not None:
-            _, groups, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-            groups = np.argsort(np.argsort(-sizes))[groups]
-            n_limited, longest = int((sizes > rules.at_most).sum()), int(np.minimum(sizes, rules.at_most).sum())
-        return cls(vectors, indices, places, groups, rules.at_most, n_limited, longest)
+            sizes = np.bincount(
+                groups if hidden is None else groups[~hidden.numpy()], minlength=groups.max(initial=0) + 1
+            )
+            is_limited = sizes > rules.at_most
+            n_limited, longest = int(is_limited.sum()), int(np.minimum(sizes, rules.at_most).sum())
+            limited = torch.from_numpy(np.where(is_limited, np.cumsum(is_limited) - 1, n_limited)[groups])
+        return cls(vectors, norms, hidden, indices, places, groups, limited, rules.at_most, n_limited, longest)
 
-    def best(self, hidden: Tensor, k: int, seen: Sequence[Int64s]) -> tuple[Tensor, Tensor]:
+    def best(self, queries: Tensor, k: int, seen: Sequence[Int64s]) -> tuple[Tensor, Tensor]:
         """Return scores and indices [B, at most k] of the best items but the `seen` ones; missing ones score -inf."""
         if self.places is not None:
             seen = [shown[shown != NO_ITEM] for shown in (self.places[items] for items in seen)]
         k = min(k, self.longest)
         if self.groups is None or not k:
-            scores, indices = top_k(hidden, self.vectors, k, exclude=_excluder(seen))
+            scores, indices = top_k(queries, self.vectors, k, exclude=self._excluder(seen), norms=self.norms)
         else:
-            scores, indices = self._by_groups(hidden, k, seen)
+            scores, indices = self._by_groups(queries, k, seen)
         return scores, indices if self.indices is None else self.indices[indices]
 
-    def _by_groups(self, hidden: Tensor, k: int, seen: Sequence[Int64s]) -> tuple[Tensor, Tensor]:
+    def _excluder(self, seen: Sequence[Int64s]) -> Callable[[Tensor, int], None]:
+        """Return a function that sets the scores of hidden items, and of the `seen` items of each row, to -inf."""
+        lengths = [len(items) for items in seen]
+        rows = torch.repeat_interleave(torch.arange(len(seen)), torch.tensor(lengths, dtype=torch.int64))
+        exclude_seen = excluder(rows, torch.from_numpy(np.concatenate([*seen, np.empty(0, np.int64)])))
+        if (hidden := self.hidden) is None:
+            return exclude_seen
+
+        def exclude(scores: Tensor, first: int) -> None:
+            exclude_seen(scores.masked_fill_(hidden[first : first + scores.shape[1]], -torch.inf), first)
+
+        return exclude
+
+    def _by_groups(self, queries: Tensor, k: int, seen: Sequence[Int64s]) -> tuple[Tensor, Tensor]:
         """Return the best `k` with at most `at_most` of each group.
 
         A row with fewer among its best `FACTOR` × `k` is searched again without the rest of its full groups. Each
         search fills another group, so that there are at most `k` / `at_most` more.
         """
         assert self.groups is not None
-        n, rows = min(int(FACTOR * k), len(self.vectors)), torch.arange(len(hidden))
-        scores, indices = torch.zeros(len(hidden), n), rows.new_zeros(len(hidden), n)
-        within = torch.zeros(len(hidden), n, dtype=torch.bool)
+        n, rows = min(int(FACTOR * k), len(self.vectors)), torch.arange(len(queries))
+        scores, indices = torch.zeros(len(queries), n), rows.new_zeros(len(queries), n)
+        within = torch.zeros(len(queries), n, dtype=torch.bool)
         while len(rows):
-            exclude = _excluder([seen[row] for row in rows.tolist()] if seen else [])
+            exclude = self._excluder([seen[row] for row in rows.tolist()] if seen else [])
             if within.any():  # not the first search
                 exclude = self._without_full(exclude, indices[rows], within[rows])
-            scores[rows], indices[rows] = top_k(hidden[rows], self.vectors, n, exclude=exclude)
+            scores[rows], indices[rows] = top_k(queries[rows], self.vectors, n, exclude=exclude, norms=self.norms)
             within[rows] = torch.from_numpy(is_within(self.groups[indices[rows].numpy()], self.at_most))
             is_short = (within[rows].sum(1) < k) & (scores[rows, -1] > -torch.inf)
             rows = rows[is_short] if n < len(self.vectors) else rows[:0]
@@ -370,9 +408,8 @@ class _Shown(NamedTuple):
         self, exclude: Callable[[Tensor, int], None], indices: Tensor, within: Tensor
     ) -> Callable[[Tensor, int], None]:
         """Return an `exclude` that leaves of each full group only those of the `indices` [B, n] that are `within`."""
-        assert self.groups is not None
-        n = self.n_limited
-        groups = torch.from_numpy(self.groups).clamp(max=n)
+        assert self.limited is not None
+        n, groups = self.n_limited, self.limited
         taken = torch.zeros(len(indices), n + 1, dtype=torch.int64).scatter_add_(1, groups[indices], within.long())
         is_full = taken >= self.at_most
         is_full[:, n] = False
@@ -388,10 +425,3 @@ class _Shown(NamedTuple):
             scores[here] = kept_scores
 
         return exclude_more
-
-
-def _excluder(seen: Sequence[Int64s]) -> Callable[[Tensor, int], None]:
-    """Return a function that sets the scores of the `seen` items of each row to -inf."""
-    lengths = [len(items) for items in seen]
-    rows = torch.repeat_interleave(torch.arange(len(seen)), torch.tensor(lengths, dtype=torch.int64))
-    return excluder(rows, torch.from_numpy(np.concatenate([*seen, np.empty(0, np.int64)])))

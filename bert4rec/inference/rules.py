@@ -2,14 +2,16 @@
 
 import difflib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from bert4rec.dataset.format import one_array
 from bert4rec.runtime.arrays import Bools, Int64s
-from bert4rec.runtime.errors import SettingsError, did_you_mean
+from bert4rec.runtime.errors import ArgumentError, did_you_mean
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Rules(NamedTuple):
@@ -21,26 +23,26 @@ class Rules(NamedTuple):
 
 
 def make_rules(
-    columns: pa.Table, *, where: str | None = None, at_most: int | None = None, per: str | None = None
+    columns: "pa.Table", *, where: str | None = None, at_most: int | None = None, per: str | None = None
 ) -> Rules:
     """Return the rules for items with `columns`: a condition `where` in SQL, and `at_most` items `per` value of one.
 
-    Of items without a value in that column, any number may be recommended. Raises `SettingsError` for a condition or a
+    Of items without a value in that column, any number may be recommended. Raises `ArgumentError` for a condition or a
     column that cannot be used.
     """
     for name, text in (("where", where), ("per", per)):
         if not isinstance(text, str | None):
-            raise SettingsError(f"{name} = {text!r}: must be text")
+            raise ArgumentError(f"{name} = {text!r}: must be text")
     if at_most is not None and (isinstance(at_most, bool) or not isinstance(at_most, int) or at_most < 1):
-        raise SettingsError(f"at_most = {at_most!r}: must be a whole number, at least 1")
+        raise ArgumentError(f"at_most = {at_most!r}: must be a whole number, at least 1")
     if (at_most is None) != (per is None):
         name, value = ("per", per) if at_most is None else ("at_most", at_most)
-        raise SettingsError(f"{name} = {value}: needs both at_most and per, as in --at-most=2 --per=category")
+        raise ArgumentError(f"{name} = {value}: needs both at_most and per, as in --at-most=2 --per=category")
     allowed = None if where is None else _allowed(columns, where)
     return Rules(allowed, None if per is None else _groups(columns, per), at_most or 0)
 
 
-def _allowed(columns: pa.Table, where: str) -> Bools:
+def _allowed(columns: "pa.Table", where: str) -> Bools:
     """Return whether each item fulfils the condition; one with a missing value does not."""
     import polars as pl  # not a part of what a package needs without a condition
 
@@ -49,19 +51,19 @@ def _allowed(columns: pa.Table, where: str) -> Bools:
     try:
         unknown = next((name for name in pl.sql_expr(where).meta.root_names() if name not in items.columns), None)
         if unknown is not None:
-            raise SettingsError(f"{place}: {_no_column(unknown, items.columns)}")
+            raise ArgumentError(f"{place}: {_no_column(unknown, items.columns)}")
         allowed = items.select(allowed=pl.sql_expr(where))["allowed"]
     except pl.exceptions.PolarsError as error:
         reason = str(error).splitlines()[0]
-        raise SettingsError(f"{place}: {reason}; the columns are: {', '.join(items.columns)}") from None
+        raise ArgumentError(f"{place}: {reason}; the columns are: {', '.join(items.columns)}") from None
     try:
         pl.sql_expr(f"({where}\n)")  # in parentheses, a word after the condition is no new name for it
     except pl.exceptions.PolarsError:
-        raise SettingsError(f"{place}: has words after the condition; join conditions by and, or") from None
+        raise ArgumentError(f"{place}: has words after the condition; join conditions by and, or") from None
     if allowed.dtype != pl.Boolean or len(allowed) != len(items):
-        raise SettingsError(f"{place}: must be true or false for each item, as category = 'books' is")
+        raise ArgumentError(f"{place}: must be true or false for each item, as category = 'books' is")
     if not allowed.any():
-        raise SettingsError(f"{place}: none of the {len(items):,} items fulfils it")
+        raise ArgumentError(f"{place}: none of the {len(items):,} items fulfils it")
     return allowed.fill_null(False).to_numpy()
 
 
@@ -70,13 +72,15 @@ def _no_column(name: str, columns: Sequence[str]) -> str:
     return f"the items have no column {name}; they have: {', '.join(columns)}{nearest}"
 
 
-def _groups(columns: pa.Table, per: str) -> Int64s:
+def _groups(columns: "pa.Table", per: str) -> Int64s:
     """Return a number for each value of the column; items without a value have a number of their own."""
     if per not in columns.column_names:
-        raise SettingsError(f"per = {per}: {_no_column(per, columns.column_names)}")
+        raise ArgumentError(f"per = {per}: {_no_column(per, columns.column_names)}")
+    import pyarrow as pa
+
     values = one_array(columns[per])
     if pa.types.is_nested(values.type):
-        raise SettingsError(f"per = {per}: has lists; expected: a column with one value for each item")
+        raise ArgumentError(f"per = {per}: has lists; expected: a column with one value for each item")
     groups = np.array(values.dictionary_encode().indices.fill_null(-1).cast(pa.int64()))
     groups[groups < 0] = len(values) + np.flatnonzero(groups < 0)
     return groups

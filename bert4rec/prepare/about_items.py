@@ -176,7 +176,9 @@ def read_about_items(
     if data.items_path:
         file = _read_file(data, source, raw.item_type, fitted, others.features)
         logger.info("\n".join([f"the items of {data.items_path} (other kinds: data.item_features):", *file.lines()]))
-        titles = file.titles if titles is None else titles
+        assert isinstance(source, Interactions), "generated items have no file"
+        more = file.titles(source.columns.get("title", ""))
+        titles = more if titles is None else titles if more is None else _with_more(titles, more)
         cold = _cold_items(file, raw, data.items_path, progress)
         tables.append(file)
     if isinstance(source, Interactions) and others.candidates:
@@ -188,6 +190,11 @@ def read_about_items(
         }
         tables += [table] if len(names) > 1 else []
     return AboutItems(titles, _together(tables, fitted), cold, survey)
+
+
+def _with_more(titles: pl.DataFrame, more: pl.DataFrame) -> pl.DataFrame:
+    """Return the `titles` of the log and those of items without one there, as items that only a file has."""
+    return pl.concat([titles, more.join(titles, on="item", how="anti").cast(titles.schema)])
 
 
 def _of_log(

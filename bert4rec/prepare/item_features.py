@@ -62,12 +62,15 @@ class ItemFile:
     unused: Mapping[str, str] = field(default_factory=dict)
     fitted: Mapping[str, Fitted] = field(default_factory=dict)
 
-    @property
-    def titles(self) -> pl.DataFrame | None:
-        """Return `item` and `title` of the items with a title, if there is such a column."""
-        if "title" not in self.rows.columns:
+    def titles(self, of_log: str = "") -> pl.DataFrame | None:
+        """Return `item` and `title` of the items with a title, by the column `title` or that of the titles `of_log`.
+
+        None if the file has neither.
+        """
+        column = next((name for name in ("title", of_log) if name in self.rows.columns), "")
+        if not column or self.rows[column].dtype.is_nested():
             return None
-        return self.rows.select(item="original", title=pl.col("title").cast(pl.String)).drop_nulls()
+        return self.rows.select(item="original", title=pl.col(column).cast(pl.String)).drop_nulls()
 
     def described(self) -> dict[str, str]:
         """Return how each feature is understood, by column: kind, coverage, distinct values, three examples."""

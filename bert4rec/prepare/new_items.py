@@ -50,6 +50,11 @@ def add_items(previous: Path, path: str, folder: Path) -> AddedItems:
         raise DataError(f"{path}: has no new items: {previous} has all {pluralize(added.known, 'item')} of the file")
     file = replace(file, rows=file.rows.filter(~is_known).sort("original"))
     logger.info("\n".join([f"the new items of {path}:", *file.lines()]))
+    if (titles := file.titles(columns.get("title", ""))) is not None:
+        rows = file.rows.drop("title", strict=False).join(titles, left_on="original", right_on="item", how="left")
+        file = replace(file, rows=rows.sort("original"))
+        if "title" not in items.columns:
+            items.insert_column(items.columns.index("train_count") + 1, pl.lit(None, pl.String).alias("title"))
     ids = item_ids(file.rows["original"], np.ones(added.new, bool), seed=metadata["preprocessing"]["seed"], known=known)
     file = replace(file, rows=file.rows.with_columns(item=ids).sort("item"))
     n_items = metadata["items"] + added.new

@@ -34,7 +34,6 @@ from bert4rec.dataset.format import (
     HISTORIES,
     ITEMS,
     METADATA,
-    NEGATIVE_COLUMNS,
     NEGATIVE_ITEMS,
     NEGATIVES,
     STATE,
@@ -42,6 +41,7 @@ from bert4rec.dataset.format import (
     TEST_TIED,
     TRAIN_COUNTS,
     history_columns,
+    negative_columns,
 )
 from bert4rec.dataset.runs import fingerprint_of, named
 from bert4rec.prepare.histories import HistoryStats, NumberedHistories, SplitRule, mark, with_offsets
@@ -368,7 +368,7 @@ def write_histories(
     names = histories.columns
     has = {f"has_{name}s": name in names for name in ("time", "rating", "event")}
     columns = history_columns(**has, has_ties=has_ties(names))
-    writers = [FolderWriter(folder / HISTORIES, columns), FolderWriter(folder / NEGATIVE_ITEMS, NEGATIVE_COLUMNS)]
+    writers = [FolderWriter(folder / HISTORIES, columns), FolderWriter(folder / NEGATIVE_ITEMS, negative_columns())]
     held_out: HeldOutCounts = Counter()
     split = partial(split_block, rule=rule, survey=survey, n_negatives=n_negatives, seed=seed, draw=draw)
     with progress.stage("write", histories.n_rows) as stage:

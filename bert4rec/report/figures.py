@@ -8,7 +8,18 @@ from typing import Any, NamedTuple
 
 import tomli
 
-from bert4rec.checkpoint.run_folder import BEST, CHECKPOINTS, CONFIG, ENVIRONMENT, EXAMPLES, METRICS, PLAN, REPORT
+from bert4rec.checkpoint.run_folder import (
+    BEST,
+    CHECKPOINTS,
+    CONFIG,
+    ENVIRONMENT,
+    EXAMPLES,
+    METRICS,
+    PLAN,
+    REPORT,
+    found,
+)
+from bert4rec.checkpoint.run_settings import how_to_continue
 from bert4rec.config.kinds import KINDS, POPULARITY, UNTRAINED, Kind
 from bert4rec.config.recognition import what_is
 from bert4rec.report.log import flat_numbers, read_records
@@ -39,6 +50,11 @@ def read_report(run: Path) -> dict[str, Any]:
         if not isinstance(report, dict) or "dataset" not in report:
             raise ValueError("it does not name its dataset")
     except FileNotFoundError:
+        if (run / CONFIG).is_file():
+            measured = f"; or measure its best checkpoint: bert4rec evaluate {run}" if found(run / CHECKPOINTS) else ""
+            raise DataError(
+                f"{run}: this run is not finished, it has no {REPORT} yet; {how_to_continue(run)}{measured}"
+            ) from None
         raise DataError(f"{run}: expected a finished run, with {REPORT}; {what_is(run)}") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{run / REPORT}: cannot be read: {error}") from None

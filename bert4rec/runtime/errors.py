@@ -31,6 +31,10 @@ class DataError(UserError):
     """An input or a dataset folder that cannot be used."""
 
 
+class ArgumentError(DataError, ValueError):
+    """A value given to a model that it cannot use: a wrong `k`, an unknown user, a history in another form."""
+
+
 class DataWarning(UserWarning):
     """A part of the input of a call that was not used, or that has no result of its own."""
 

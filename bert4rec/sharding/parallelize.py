@@ -4,6 +4,7 @@
 after it; DistributedDataParallel wraps the dense part. `ddp`: DistributedDataParallel replicates everything.
 """
 
+import itertools
 import math
 import zlib
 from datetime import timedelta
@@ -51,7 +52,7 @@ def initialize(model: RankingModel, seed: int) -> None:
             table = model.get_submodule(name.partition(".collection.")[0])
             assert isinstance(table, Table)
             for part, row, column in placed_parts(value):
-                _fill_rows(part, saved_name(name), row, column, table.n_initialized, seed)
+                fill_rows(part, saved_name(name), row, column, table.n_initialized, seed)
         else:
             value.copy_(_dense_weight(saved_name(name), value, seed))
 
@@ -64,11 +65,15 @@ def initial_rows(name: str, first: int, n_rows: int, width: int, seed: int) -> T
     return values[offset : offset + n_rows] * EMBEDDING_SCALE
 
 
-def _fill_rows(part: Tensor, name: str, row: int, column: int, width: int, seed: int) -> None:
-    """Fill a shard that begins at (`row`, `column`), block by block: drawn up to column `width`, then zeros."""
-    for start in range(0, len(part), ROWS_PER_BLOCK):
-        piece = part[start : start + ROWS_PER_BLOCK]
-        vectors = initial_rows(name, row + start, len(piece), width, seed)[:, column : column + part.shape[1]]
+def fill_rows(part: Tensor, name: str, row: int, column: int, width: int, seed: int) -> None:
+    """Fill a shard that begins at (`row`, `column`), block by block: drawn up to column `width`, then zeros.
+
+    A shard rarely begins where a block does: its pieces end where blocks do, so that each block is drawn once.
+    """
+    ends = range((row // ROWS_PER_BLOCK + 1) * ROWS_PER_BLOCK, row + len(part), ROWS_PER_BLOCK)
+    for first, end in itertools.pairwise(sorted({row, *ends, row + len(part)})):
+        piece = part[first - row : end - row]
+        vectors = initial_rows(name, first, len(piece), width, seed)[:, column : column + part.shape[1]]
         piece[:, : vectors.shape[1]] = vectors
         piece[:, vectors.shape[1] :] = 0
 

@@ -9,14 +9,15 @@ from typing import Any
 
 from torch import nn
 
+from bert4rec.checkpoint import run_folder
 from bert4rec.checkpoint.contents import CheckpointManager, CheckpointSettings
-from bert4rec.checkpoint.run_folder import CHECKPOINTS
+from bert4rec.checkpoint.run_folder import BEST, CHECKPOINTS
 from bert4rec.config.kinds import BASELINES, KINDS, needs_negatives
-from bert4rec.config.resolve import Facts, max_len, resolve
+from bert4rec.config.resolve import Facts, max_len, resolve, resolve_times
 from bert4rec.config.tables import ALL_BASELINES_UP_TO, ALL_BASELINES_UP_TO_SCORES, Config, Table
 from bert4rec.dataset.format import TEST, numbers_of_kinds
 from bert4rec.dataset.histories import Histories, TrainingPairs, TrainingWindows
-from bert4rec.dataset.reader import Dataset, Sizes
+from bert4rec.dataset.reader import Dataset, Sizes, moved_share, read_metadata
 from bert4rec.evaluation.evaluator import BatchCallback, Evaluator
 from bert4rec.evaluation.ranker import Metrics
 from bert4rec.feed.batches import START, Examples, Position, TrainingBatches
@@ -60,7 +61,24 @@ def resolved(config: Config, world: Processes, dataset: Dataset) -> Config:
 def facts_of_dataset(config: Config, dataset: Dataset) -> Facts:
     """Return the facts of the dataset that "auto" settings depend on."""
     n_windows = len(training_windows(config, dataset))
-    return Facts(dataset.n_items, dataset.n_rows, dataset.typical_length, n_windows, dataset.share_of_repeats)
+    about = Facts(dataset.n_items, dataset.n_rows, dataset.typical_length, n_windows, dataset.share_of_repeats)
+    return about._replace(**_facts_of_times(config, dataset.metadata))
+
+
+def _facts_of_times(config: Config, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of a dataset with this `metadata` that decide on `model.times`."""
+    best = Path(config.run.init_from) / CHECKPOINTS / BEST
+    if config.run.init_from and (best / run_folder.METADATA).is_file():  # else the start of the run refuses it
+        return {"times": run_folder.read_metadata(best)["config"]["model"]["times"]}
+    return {"moved": moved_share(metadata)}
+
+
+def knows_times(config: Config) -> bool:
+    """Return whether the model uses the timestamps of its dataset; the settings need not be resolved."""
+    if config.model.times != "auto":
+        return config.model.knows_times
+    facts = Facts(0, **_facts_of_times(config, read_metadata(config.data.folder)))
+    return resolve_times(config, facts) != "none"
 
 
 def training_windows(config: Config, dataset: Dataset) -> TrainingWindows:

@@ -12,7 +12,8 @@ import torch.distributed as dist
 from torch import nn
 
 from bert4rec.checkpoint.contents import Weights
-from bert4rec.checkpoint.run_folder import REPORT, WEIGHTS, Trained
+from bert4rec.checkpoint.package import WEIGHTS
+from bert4rec.checkpoint.run_folder import REPORT, Trained
 from bert4rec.checkpoint.store import verify
 from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
 from bert4rec.config.tables import Config
@@ -23,7 +24,7 @@ from bert4rec.evaluation.evaluator import EVALUATED, Evaluator
 from bert4rec.evaluation.scorers import KnownItems
 from bert4rec.feed.features import FeatureReader, feature_reader_of
 from bert4rec.inference.histories import ItemIds
-from bert4rec.inference.load import read_ids
+from bert4rec.inference.package import read_ids
 from bert4rec.models.names import FEATURE_VALUES
 from bert4rec.report.figures import common_figures, differences, write_json
 from bert4rec.report.results_folder import ResultsFolder
@@ -125,7 +126,8 @@ def _known_items(dataset: Dataset, trained: Trained) -> KnownItems | None:
     if dataset.metadata["fingerprint"] == trained.metadata["fingerprint"]:
         return None
     if (ids := _own_ids(trained)) is not None:
-        indices = ids.indices(ItemIds.read(dataset.folder).originals.to_pylist())
+        theirs = ItemIds.read(dataset.folder)
+        indices = ids.indices(theirs.of(range(len(theirs))))
     elif not problem_of(dataset, n_items=trained.n_items, first_ids=trained.metadata["items"]):
         indices = np.arange(dataset.n_items)  # the dataset extends that of the model
         indices[trained.n_items :] = NO_ITEM

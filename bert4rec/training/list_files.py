@@ -62,7 +62,8 @@ def _parts(dataset: Dataset, ranking: Ranking) -> Iterator[pa.Table]:
         if ids.titles is not None:
             columns["target_title"] = ids.titles_of(targets)
         columns["rank"] = pa.array(ranks[rows], pa.int32(), mask=ranks[rows] == MISSED)
-        columns["items"] = pa.ListArray.from_arrays(ends, ids.originals.take(pa.array(items, pa.int64())))
+        id_type = pa.int64() if ids.are_numbers else pa.large_string()
+        columns["items"] = pa.ListArray.from_arrays(ends, pa.array(ids.of(items), id_type))
         if ids.titles is not None:
             columns["titles"] = pa.ListArray.from_arrays(ends, pa.array(ids.titles_of(items), pa.string()))
         columns["scores"] = pa.ListArray.from_arrays(ends, pa.array(scores, pa.float64()))

@@ -60,7 +60,7 @@ def _prepare(config: Config, store: dist.Store) -> tuple[tuple[Processes, Datase
     world = this_process(config.parallelism.device, store, minutes=config.parallelism.timeout_minutes)
     dataset = open_dataset(
         config.data.folder, preprocessing=config.preprocessing.recipe,
-        verify=world.local_rank == 0, with_times=config.model.knows_times,
+        verify=world.local_rank == 0, with_times=build.knows_times(config),
     )  # fmt: skip
     if not dataset.histories.n_train_with_target.any():
         raise DataError(f"{dataset.folder}: has no training interactions; loosen the filters of [preprocessing]")

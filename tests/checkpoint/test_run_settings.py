@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bert4rec.__main__ import main
 from bert4rec.checkpoint.run_settings import (
     RunSettings,
     how_to_continue,
@@ -18,9 +20,10 @@ from bert4rec.checkpoint.run_settings import (
     options_to_train_longer,
     train_command,
 )
+from bert4rec.commands.doctor import Finding
 from bert4rec.config.load import NO_FILE, load_config, parse_command_line, parse_mapping
-from bert4rec.runtime.errors import SettingsError
-from tests.fixture_types import Patch
+from bert4rec.runtime.errors import DataError, SettingsError
+from tests.fixture_types import Capture, Patch
 from tests.folders import files_of
 
 Make = Callable[..., Path]
@@ -189,6 +192,26 @@ def test_a_dataset_folder_says_all_about_the_data(make: Make, log_folder: Path) 
     for word in ("--data.source=ml-1m", "--preprocessing.seed=2"):
         with pytest.raises(SettingsError, match=rf"^{word}: .*{log_folder}"):
             load_run_settings(None, parse_command_line([word])[1], dataset=str(log_folder), looks_around=True)
+
+
+def test_the_only_dataset_is_trained_on_if_none_is_named(
+    tmp_path: Path, monkeypatch: Patch, log_folder: Path, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert (load([]).config.data.folder, load([]).notes) == (Path("data/synthetic"), [NO_FILE])
+    shutil.copytree(log_folder, "data/log")
+    settings = load([])
+    assert (settings.config.data.folder, settings.config.run_name) == (Path("data/log"), "log")
+    assert [note for note in settings.notes if "data/log" in note]
+    assert load(["--data.n_users=60"]).config.data.folder == Path("data/synthetic")
+    monkeypatch.setattr("bert4rec.commands.doctor.findings", lambda config, n: [Finding("x", str(config.data.folder))])
+    assert main(["doctor"]) == 0
+    assert "good  x: data/log" in capsys.readouterr().out
+    shutil.copytree(log_folder, "data/other")
+    with pytest.raises(DataError, match=r"data/log, data/other; type: bert4rec train data/log"):
+        load([])
+    shutil.copytree(log_folder, "data/synthetic")
+    assert load([]).config.data.folder == Path("data/synthetic")
 
 
 def test_it_is_known_without_torch() -> None:

@@ -6,16 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bert4rec.checkpoint.run_folder import (
-    FORMAT,
-    METADATA_VERSION,
-    VERSION,
-    Trained,
-    find_trained,
-    found,
-    is_package,
-    read_settings,
-)
+from bert4rec.checkpoint.package import FORMAT, VERSION, is_package, read_settings
+from bert4rec.checkpoint.run_folder import METADATA_VERSION, Trained, find_trained, found
 from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError
 from tests.fixture_types import Patch

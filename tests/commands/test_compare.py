@@ -59,3 +59,21 @@ def test_what_is_refused_is_one_line(
     assert main(["compare", *words]) == 2
     assert capsys.readouterr().err.startswith(f"error: {token}")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
+
+
+def test_a_run_that_is_not_finished_is_named_with_the_command_that_goes_on_with_it(
+    tmp_path: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_run(Path("a"), [1, 20])
+    run = Path("runs/b")
+    run.mkdir(parents=True)
+    (run / "config.toml").write_text("")
+    assert main(["compare", "a", str(run)]) == 2
+    said = capsys.readouterr().err
+    assert (said.count("\n"), "not finished" in said, "--config=runs/b/config.toml" in said) == (1, True, True)
+    assert "evaluate" not in said
+    (run / "checkpoints/step-000000007").mkdir(parents=True)
+    assert main(["compare", "a", str(run)]) == 2
+    said = capsys.readouterr().err
+    assert ("train --resume=runs/b" in said, "bert4rec evaluate runs/b" in said) == (True, True)

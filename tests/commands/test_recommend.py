@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bert4rec import load
+from bert4rec import TimedHistory, load
 from bert4rec.__main__ import main
 from bert4rec.commands.recommend import as_table
 from bert4rec.inference.recommender import Recommendation
@@ -138,7 +138,7 @@ def test_a_user_who_is_named_and_unknown_is_an_error(made: Path, capsys: Capture
 
 def test_progress_is_shown_on_the_way(made: Path, tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setattr("bert4rec.runtime.console.SECONDS_BETWEEN_LINES", 0.0)
-    monkeypatch.setattr("bert4rec.inference.histories.AT_ONCE", 40)
+    monkeypatch.setattr("bert4rec.inference.users.AT_ONCE", 40)
     assert main(["recommend", str(made), "--all", f"--output={tmp_path / 'all.csv'}"]) == 0
     first, second, _ = capsys.readouterr().err.splitlines()[-3:]
     assert re.fullmatch(r"40 histories  [\d,]+ a second  0:00 left", first)
@@ -237,6 +237,22 @@ def test_the_file_that_was_prepared_is_a_file_of_histories(
     assert lists(f"--histories={tmp_path / 'x.csv'}") == expected
     named = ["--data.user_column=buyer", "--data.item_column=sku", "--data.time_column=day"]
     assert lists(f"--histories={tmp_path / 'y.csv'}", *named) == expected
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("times", ["history", "target"])
+def test_items_without_times_are_those_of_now_or_of_the_instant_that_is_named(
+    log_config: Settings, capsys: Capture, times: str, monkeypatch: Patch
+) -> None:
+    folder, now = run(log_config(**{"model.times": times, "training.n_epochs": 1})), 1_650_000_000
+    monkeypatch.setattr("time.time", lambda: now + 0.7)
+    capsys.readouterr()
+    for options, at, is_said in (([], now, True), (["--at=2021-02-03T04:05"], 1_612_325_100, False)):
+        assert main(["recommend", str(folder), "--items=1,2", *options]) == 0
+        out, err = capsys.readouterr()
+        (wanted,) = load(folder).recommend([TimedHistory(["1", "2"], [at, at], at)], 10)
+        assert [line.split()[1] for line in out.splitlines()] == [str(one.item) for one in wanted]
+        assert ("as of now, 2022-04-15T05:20 UTC" in err) == is_said
 
 
 def test_a_file_that_is_read_is_never_replaced(tmp_path: Path, capsys: Capture) -> None:

@@ -230,3 +230,24 @@ def test_seen_items_are_kept_where_users_return_to_them(repeats: float, chosen: 
     for given, expected in (("auto", chosen), ("keep", "keep"), ("leave_out", "leave_out")):
         config = load_config(None, {"evaluation.seen_items": given})
         assert resolve(config, "cpu", Facts(100, repeats=repeats)).evaluation.seen_items == expected
+
+
+@pytest.mark.parametrize(
+    ("facts", "times"),
+    [
+        (Facts(100), "none"), (Facts(100, moved=0.149), "none"), (Facts(100, moved=0.15), "history"),
+        (Facts(100, moved=0.9, times="none"), "none"), (Facts(100, times="target"), "target"),
+    ],
+)  # fmt: skip
+def test_times_are_used_if_the_log_has_moved_or_the_weights_know_them(facts: Facts, times: str) -> None:
+    """A line says so, unless they are not used."""
+    config = load_config(None)
+    assert resolve(config, "cpu", facts).model.times == times
+    lines = [line for line in choices(config, facts, 1) if "model.times" in line]
+    assert [f'model.times = "{times}"' in line for line in lines] == [True] * (times != "none")
+    for named in ("none", "history", "target"):
+        config = load_config(None, {"model.times": named})
+        assert resolve(config, "cpu", facts).model.times == named
+        assert not [line for line in choices(config, facts, 1) if "model.times" in line]
+    other = load_config(None, {"model.kind": "matrix_factorization"})
+    assert resolve(other, "cpu", facts).model.times == "none"

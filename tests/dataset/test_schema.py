@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from bert4rec.dataset.format import NEGATIVE_COLUMNS, history_columns
+from bert4rec.dataset.format import history_columns, negative_columns
 
 
 def test_the_folders_have_these_columns_of_these_types() -> None:
@@ -13,4 +13,4 @@ def test_the_folders_have_these_columns_of_these_types() -> None:
     found = history_columns(has_times=True, has_ratings=True)
     assert (found, list(found)) == (expected, list(expected))
     negatives = {"user": pa.int32(), "popular_negatives": numbers, "uniform_negatives": numbers}
-    assert (NEGATIVE_COLUMNS, list(NEGATIVE_COLUMNS)) == (negatives, list(negatives))
+    assert (negative_columns(), list(negative_columns())) == (negatives, list(negatives))

@@ -12,7 +12,7 @@ import torch
 
 from bert4rec import DataWarning, TimedHistory
 from bert4rec.inference.recommender import Recommender
-from bert4rec.runtime.errors import DataError, SettingsError, UserError
+from bert4rec.runtime.errors import ArgumentError, DataError, UserError
 from tests.checks import one_line
 from tests.inference.test_recommender import by_hand, items
 
@@ -62,7 +62,7 @@ def test_one_value_where_a_list_belongs_is_refused_with_the_right_call(call: Cal
 @pytest.mark.parametrize("k", [2.0, "2", True, None, 1.5, np.float64(2), 0, -3, np.int64(0)])
 def test_a_number_that_is_not_whole_is_refused(k: Any) -> None:
     for call in (by_hand().recommend, by_hand().similar):
-        with one_line("k = ", error=SettingsError):
+        with one_line("k = ", error=ArgumentError):
             call([["a"]] if call.__name__ == "recommend" else ["a"], k)
 
 
@@ -75,7 +75,7 @@ def test_a_number_that_is_not_whole_is_refused(k: Any) -> None:
     lambda model: model.rules(where=5),
 ])  # fmt: skip
 def test_choices_and_rules_of_another_type_are_one_line(call: Call) -> None:
-    with one_line("", error=SettingsError):
+    with one_line("", error=ArgumentError):
         call(by_hand())
 
 

@@ -1,15 +1,18 @@
 """Histories of known items, and those of a dataset's users put together again."""
 
 import re
+import time
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bert4rec import TimedHistory
-from bert4rec.inference import histories as module
-from bert4rec.inference.histories import ItemIds, KnownHistory, UserHistories
+from bert4rec.inference import users as module
+from bert4rec.inference.histories import ItemIds, KnownHistory
+from bert4rec.inference.users import UserHistories
 from bert4rec.runtime.errors import DataError
 from tests.conftest import LOG, prepare_log
 
@@ -100,3 +103,42 @@ def test_what_looks_like_a_number_and_is_none_is_no_user(small_folder: Path, nam
     users = UserHistories(small_folder, ItemIds.read(small_folder))
     assert [user for user, _ in users.of(["7", 7, 7.0, " 7.0 ", np.int32(7)])] == [7] * 5
     assert users.of([name], allow_unknown=True) == [(name, [])]
+
+
+def folder_of_users(tmp_path: Path, originals: list[str]) -> Path:
+    """A dataset whose table of users has these ids, so that only the first few have a history."""
+    folder = prepare_log(tmp_path)
+    table = pa.table(
+        {"user": np.arange(len(originals), dtype=np.int32), "original": originals, "count": [1] * len(originals)}
+    )
+    pq.write_table(table, folder / "users.parquet")
+    return folder
+
+
+@pytest.mark.parametrize("order", ["sorted", "extended", "numbers as text", "any"])
+def test_each_user_is_found_whatever_the_order_of_the_ids(tmp_path: Path, order: str) -> None:
+    names = {
+        "sorted": sorted(f"u{number}" for number in range(300)),
+        "extended": [*sorted(f"u{number}" for number in range(200)), *sorted(f"t{number}" for number in range(99))],
+        "numbers as text": [str(number) for number in range(300)],
+        "any": [f"u{number * 7 % 300}" for number in range(300)],
+    }[order]
+    folder = folder_of_users(tmp_path, names)
+    users = UserHistories(folder, ItemIds.read(folder))
+    every = [history for part in users.all() for history in part]
+    assert users.of(names[::-1]) == every[::-1]
+    assert users.of(["", "u", "z", "u1x"], allow_unknown=True) == [(name, []) for name in ("", "u", "z", "u1x")]
+
+
+def test_a_user_is_found_without_a_look_at_all_of_them(tmp_path: Path) -> None:
+    names = [f"user-{number:07d}" for number in range(400_000)]
+    folder = folder_of_users(tmp_path, names)
+    users, column, wanted = UserHistories(folder, ItemIds.read(folder)), pa.array(names), names[-1000:]
+    users.of(wanted)
+    began = time.perf_counter()
+    users.of(wanted)
+    lookups = time.perf_counter() - began
+    began = time.perf_counter()
+    for name in wanted[:10]:
+        column.index(name)
+    assert lookups < 50 * (time.perf_counter() - began)  # less than that of 500 looks at all

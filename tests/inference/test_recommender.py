@@ -14,7 +14,7 @@ from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.network import Network
 from bert4rec.inference.recommender import Recommendation, Recommender
 from bert4rec.models.transformer import Encoder
-from bert4rec.runtime.errors import DataError, SettingsError
+from bert4rec.runtime.errors import ArgumentError, DataError
 from tests.inference.test_network import network_of
 from tests.models.networks import model
 
@@ -64,9 +64,9 @@ def test_seen_items_are_left_out_or_kept() -> None:
 
 
 def test_less_than_one_item_is_refused() -> None:
-    with pytest.raises(SettingsError, match="k = 0: "):
+    with pytest.raises(ArgumentError, match="k = 0: "):
         by_hand().recommend([["a"]], 0)
-    with pytest.raises(SettingsError, match="k = -1: "):
+    with pytest.raises(ArgumentError, match="k = -1: "):
         by_hand().similar(["a"], -1)
 
 
@@ -174,10 +174,9 @@ def test_text_may_be_longer_than_32_bits_can_count(tmp_path: Path) -> None:
     table = pa.table({"item": [2, 3], "original": ["a", "b"], "title": ["A", None], "train_count": [1, 1]})
     pq.write_table(table, tmp_path / "items.parquet", row_group_size=1)
     ids = ItemIds.read(tmp_path)
+    assert [column.type for column in (ids.originals, ids.titles)] == [pa.large_string()] * 2  # type: ignore[union-attr]
     ids.write_lines(tmp_path / "items.jsonl")
     for found in (ids, ItemIds.read_lines(tmp_path / "items.jsonl", are_numbers=False)):
-        assert found.titles is not None
-        assert (found.originals.type, found.titles.type) == (pa.large_string(), pa.large_string())
         assert (found.of([0, 1]), found.titles_of([0, 1])) == (["a", "b"], ["A", ""])
 
 

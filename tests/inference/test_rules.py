@@ -18,10 +18,10 @@ from bert4rec.evaluation.top_k import top_k
 from bert4rec.inference import recommender
 from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.network import Network
-from bert4rec.inference.recommender import Recommender
+from bert4rec.inference.recommender import Recommendation, Recommender
 from bert4rec.inference.rules import make_rules
 from bert4rec.models.transformer import Encoder
-from bert4rec.runtime.errors import SettingsError
+from bert4rec.runtime.errors import ArgumentError
 from tests.inference.test_recommender import LastItem
 
 N = 90
@@ -119,7 +119,7 @@ def test_a_history_without_a_known_item_gets_popular_items_by_the_rules() -> Non
 )
 def test_what_cannot_be_used_is_one_line(rules: dict[str, Any], tokens: list[str]) -> None:
     table = MODEL.ids.columns.append_column("tags", pa.array([["a"]] * N))
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(ArgumentError) as caught:
         make_rules(table, **rules)
     assert "\n" not in str(caught.value)
     assert all(token in str(caught.value) for token in tokens)
@@ -216,7 +216,7 @@ def test_a_column_may_have_any_name_in_a_package(tmp_path: Path) -> None:
     ids = ItemIds(pa.array([7, 8]), None, np.array([1, 2]), {"id": pa.array(["x", "y"])})
     ids.write_lines(tmp_path / "items.jsonl")
     read = ItemIds.read_lines(tmp_path / "items.jsonl", are_numbers=True)
-    assert read.originals.to_pylist() == [7, 8]
+    assert read.of([0, 1]) == [7, 8]
     assert read.columns["id"].to_pylist() == ["x", "y"]
 
 
@@ -226,3 +226,70 @@ def test_a_package_keeps_the_columns(tmp_path: Path) -> None:
     assert {name: read.columns[name].to_pylist() for name in ("item", "in_stock", "kind", "price")} == {
         "item": [*range(N)], "in_stock": STOCK, "kind": KIND, "price": PRICE,
     }  # fmt: skip
+
+
+MANY = 20_000  # items, more than are scored at once
+
+
+@pytest.fixture(scope="module")
+def large() -> Recommender:
+    """Vectors of which each tenth stands twice, so that scores tie."""
+    encoder: Encoder = LastItem(8)  # type: ignore[assignment]
+    vectors = torch.from_numpy(np.random.default_rng(3).normal(size=(MANY, 8))).float()
+    vectors[5::10] = vectors[4::10]
+    others = {"kind": pa.array([i % 300 for i in range(MANY)]), "price": pa.array([i % 20 for i in range(MANY)])}
+    return Recommender(Network(encoder, vectors), ItemIds(pa.array(range(MANY)), None, None, others))
+
+
+def of_all(found: list[Recommendation], k: int, *, is_shown: Any, at_most: int = MANY) -> list[Recommendation]:
+    """The first `k` of a list of all items that are shown, with at most so many of a kind."""
+    taken: dict[int, int] = {}
+    kept = []
+    for one in filter(lambda one: is_shown(one.item), found):
+        taken[one.item % 300] = taken.get(one.item % 300, 0) + 1
+        kept += [one] if taken[one.item % 300] <= at_most else []
+    return kept[:k]
+
+
+def test_what_is_left_out_changes_no_score_and_no_order(large: Recommender) -> None:
+    history, best = [[7, 4]], 400
+    (whole,) = large.recommend(history, MANY)
+    denied = [one.item for one in whole[:MANY:3]]
+    (found,) = large.recommend(history, best, deny=denied)
+    assert found == of_all(whole, best, is_shown=lambda item: item not in {*denied})
+    rules = large.rules(where="price < 9", at_most=1, per="kind")
+    (found,) = large.recommend(history, best, rules=rules, deny=denied)
+    wanted = of_all(whole, best, is_shown=lambda item: item % 20 < 9 and item not in {*denied}, at_most=1)
+    assert found == wanted
+    few = [one.item for one in whole[10 : MANY : MANY // 50]]
+    (found,) = large.recommend(history, best, allow=few)
+    assert [one.item for one in found] == few
+    (nearest,) = large.similar([4], MANY)
+    (found,) = large.similar([4], best, rules=large.rules(where="price < 9"))
+    assert found == of_all(nearest, best, is_shown=lambda item: item % 20 < 9)
+
+
+def test_similar_items_have_the_scores_of_vectors_of_length_one(large: Recommender) -> None:
+    unit = torch.nn.functional.normalize(large.network.item_vectors, dim=1)
+    scores, indices = top_k(unit[[4, 9]], unit, 51)
+    for row, found in enumerate(large.similar([4, 9], 50)):
+        item = [4, 9][row]
+        wanted = [(i, s) for i, s in zip(indices[row].tolist(), scores[row].tolist(), strict=True) if i != item]
+        assert [(one.item, one.score) for one in found] == wanted[:50]
+
+
+def test_vectors_are_not_copied_to_leave_out_some_or_to_compare_items(
+    large: Recommender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = []
+
+    def noted(hidden: torch.Tensor, vectors: torch.Tensor, k: int, **options: Any) -> Any:
+        given.append(vectors.data_ptr())
+        return top_k(hidden, vectors, k, **options)
+
+    monkeypatch.setattr(recommender, "top_k", noted)
+    large.recommend([[7]], deny=[1, 2])
+    large.recommend([[7]], rules=large.rules(where="price < 9"))
+    large.similar([4])
+    large.similar([4], rules=large.rules(where="price < 9"))
+    assert {*given} == {large.network.item_vectors.data_ptr()}

@@ -19,6 +19,7 @@ from bert4rec.dataset.check import check_dataset
 from bert4rec.dataset.item_features import Bags, FeatureRows
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.prepare.item_features import read_item_file, write_features
+from bert4rec.prepare.new_items import add_items
 from bert4rec.prepare.writer import write_metadata
 from bert4rec.runtime.errors import DataError
 from tests.fixture_types import Capture
@@ -77,6 +78,35 @@ TABLE = """item,genre,brand,price,stock
 5,Horror,z,5.0,false
 9,Action|Western,z,99.0,true
 """
+
+
+@pytest.mark.parametrize("column", ["title", "name"])
+def test_an_item_without_a_title_in_the_log_has_that_of_the_file(prepare: Prepare, column: str) -> None:
+    log = Path("log.csv")
+    head, *rows = log.read_text().splitlines()
+    log.write_text("\n".join([f"{head},name", *(f"{row},T{row.split(',')[1]}" for row in rows)]) + "\n")
+    text = TABLE.replace("stock", f"stock,{column}").replace("true\n", "true,file\n").replace("false\n", "false,file\n")
+    assert prepare(text, "--title=name") == 0
+    titles = dict(pl.read_parquet("out/items.parquet").select("original", "title").rows())
+    assert titles == {1: "T1", 2: "T2", 3: "T3", 4: "T4", 5: "T5", 9: "file"}
+    Path("new.csv").write_text(text.replace("\n9,", "\n10,"))
+    add_items(Path("out"), "new.csv", Path("more"))
+    more = dict(pl.read_parquet("more/items.parquet").select("original", "title").rows())
+    assert more == titles | {10: "file"}
+
+
+def test_new_items_may_be_the_first_with_titles(prepare: Prepare) -> None:
+    assert prepare(TABLE) == 0
+    Path("new.csv").write_text(
+        TABLE.replace("stock", "stock,title")
+        .replace("true\n", "true,file\n")
+        .replace("\n9,", "\n10,")
+        .replace("false\n", "false,\n")
+    )
+    add_items(Path("out"), "new.csv", Path("more"))
+    items = pl.read_parquet("more/items.parquet")
+    assert dict(items.select("original", "title").drop_nulls().rows()) == {10: "file"}
+    check_dataset(Path("more"))
 
 
 def test_each_kind_becomes_the_numbers_of_its_values(prepare: Prepare, capsys: Capture) -> None:

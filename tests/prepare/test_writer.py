@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import preprocessing
-from bert4rec.dataset.format import NEGATIVE_COLUMNS
+from bert4rec.dataset.format import negative_columns
 from bert4rec.prepare import engine, writer
 from bert4rec.prepare.writer import FolderWriter, created_from, new_dataset, write_metadata
 from bert4rec.runtime.errors import DataError
@@ -24,7 +24,7 @@ ROOT = Path(preprocessing.__file__).parent
 
 def write(folder: Path, *negatives: pl.DataFrame) -> int:
     with new_dataset(folder) as new:
-        writer = FolderWriter(new / "negatives", NEGATIVE_COLUMNS)
+        writer = FolderWriter(new / "negatives", negative_columns())
         for rows in negatives:
             writer.add(rows)
         writer.close()
@@ -242,7 +242,7 @@ def test_a_failure_leaves_the_older_dataset(tmp_path: Path, monkeypatch: pytest.
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from bert4rec.dataset.format import NEGATIVE_COLUMNS
+from bert4rec.dataset.format import negative_columns
 from bert4rec.prepare import writer
 
 def die(*_):
@@ -259,7 +259,7 @@ for folder, patch in zip(sys.argv[1:], (at_the_end, between_the_renames), strict
     if not os.fork():
         patch()
         with writer.new_dataset(Path(folder)) as new:
-            writer.FolderWriter(new / "negatives", NEGATIVE_COLUMNS).close()
+            writer.FolderWriter(new / "negatives", negative_columns()).close()
             writer.write_metadata(new, {})
     assert os.wait()[1] == signal.SIGKILL
 """

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.models.sequence_model import Bert4Rec
+from bert4rec.sharding import parallelize
 from bert4rec.sharding.parallelize import ROWS_PER_BLOCK, initial_rows, initialize
 
 N_ROWS = 2 * ROWS_PER_BLOCK + 500
@@ -17,6 +18,23 @@ TABLE = initial_rows("table", 0, N_ROWS, 4, seed=7)
 def test_rows_are_the_same_wherever_a_shard_begins_and_ends(first: int, n_rows: int) -> None:
     n_rows = min(n_rows, N_ROWS - first)
     assert torch.equal(initial_rows("table", first, n_rows, 4, seed=7), TABLE[first : first + n_rows])
+
+
+def test_each_block_of_a_shard_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+
+    def noted(name: str, first: int, n_rows: int, width: int, seed: int) -> torch.Tensor:
+        drawn.append((first // ROWS_PER_BLOCK, (first + n_rows - 1) // ROWS_PER_BLOCK))
+        return initial_rows(name, first, n_rows, width, seed)
+
+    monkeypatch.setattr(parallelize, "initial_rows", noted)
+    for first, n_rows in ((0, N_ROWS), (300, N_ROWS - 300), (ROWS_PER_BLOCK, 9), (ROWS_PER_BLOCK - 1, 2), (5, 0)):
+        part, _ = torch.full((n_rows, 5), torch.nan), drawn.clear()
+        parallelize.fill_rows(part, "table", first, 1, 4, seed=7)
+        assert torch.equal(part[:, :3], TABLE[first : first + n_rows, 1:])
+        assert not part[:, 3:].any()
+        blocks = range(first // ROWS_PER_BLOCK, -(-(first + n_rows) // ROWS_PER_BLOCK) if n_rows else 0)
+        assert drawn == [(block, block) for block in blocks]
 
 
 def test_other_seeds_and_other_tables_have_other_rows() -> None:

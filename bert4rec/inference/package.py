@@ -1,0 +1,58 @@
+"""Load a model package as a recommender, with torch, NumPy and safetensors alone."""
+
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from bert4rec.checkpoint.package import ITEMS, SETTINGS, WEIGHTS, read_settings
+from bert4rec.inference.histories import ItemIds
+from bert4rec.inference.network import Network, make_network
+from bert4rec.inference.recommender import Recommender
+from bert4rec.models.names import TABLE
+from bert4rec.runtime.errors import DataError, in_one_line
+
+LONGEST = 200  # characters of an error of torch, which may list all missing weights
+
+
+def read_network(folder: Path, settings: dict[str, Any]) -> Network:
+    """Return the network of a package with these settings. Raises `DataError` if the weights do not fit them."""
+    try:
+        tensors = load_file(folder / WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{folder / WEIGHTS}: cannot be read: {in_one_line(error)[:LONGEST]}") from None
+    try:
+        kinds = settings.get("events", ())
+        network = make_network(tensors, settings["config"]["model"], is_causal=settings["is_causal"], kinds=kinds)
+    except (KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise DataError(f"{folder}: {WEIGHTS} does not fit {SETTINGS}: {in_one_line(error)[:LONGEST]}") from None
+    if len(network.rows) != settings["n_items"]:
+        raise DataError(f"{folder}: {TABLE} has {len(network.rows):,} rows, not {settings['n_items']:,}")
+    return network
+
+
+def read_ids(folder: Path, settings: dict[str, Any]) -> ItemIds:
+    """Return the items of a package with these settings. Raises `DataError` if their number differs."""
+    ids = ItemIds.read_lines(folder / ITEMS, are_numbers=settings["item_ids"] == "numbers")
+    if len(ids) != settings["n_items"]:
+        raise DataError(f"{folder}: {ITEMS} has {len(ids):,} items, not {settings['n_items']:,}")
+    return ids
+
+
+def load_package(folder: Path, dataset: Path | None = None) -> Recommender:
+    """Return the model of a package; `dataset` is the folder of its training data, for histories of its users.
+
+    Raises `DataError`, in one line, if something is missing or damaged, or if the dataset is another one.
+    """
+    settings = read_settings(folder)
+    if dataset is not None:
+        from bert4rec.dataset.reader import read_metadata  # imports Arrow
+
+        if read_metadata(dataset)["fingerprint"] != settings["fingerprint"]:
+            raise DataError(f"{dataset}: is not the dataset that {folder} was trained on")
+    network, ids = read_network(folder, settings), read_ids(folder, settings)
+    return Recommender(
+        network, ids, dataset=dataset, leaves_out_seen=settings["leaves_out_seen"], is_package=True,
+        no_users="a model package has no users",
+    )  # fmt: skip

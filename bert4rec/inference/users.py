@@ -1,0 +1,127 @@
+"""Find the users of a dataset by their original ids, and read their histories."""
+
+import difflib
+import itertools
+import logging
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from bert4rec.dataset.format import USERS, kinds_of, one_array
+from bert4rec.dataset.histories import Histories as DatasetHistories
+from bert4rec.dataset.ids import canonical_value
+from bert4rec.dataset.reader import read_metadata, require_times
+from bert4rec.inference.histories import AT_ONCE, Histories, History, ItemIds, TimedHistory
+from bert4rec.runtime.arrays import Int64s
+from bert4rec.runtime.errors import ArgumentError, did_you_mean, pluralize
+
+NO_USER = -1  # number of a user who is not in the dataset
+NAMED = 3  # number of unknown users to list in a warning
+NEAR = 0.8  # smallest similarity of an id that a message offers, as difflib measures it
+MOST_COMPARED = 100_000  # users among whom the nearest id is looked for, which takes about a second
+
+logger = logging.getLogger(__name__)
+
+
+class UserHistories:
+    """Read the histories of the users of a dataset `folder`, with the original `ids` of the items.
+
+    Histories are whole and include the held-out targets. `with_times`: histories are `TimedHistory` with the query time
+    `at` (None: the time of the last item). Raises `DataError` if the dataset has no times. `with_events`: histories are
+    `TimedHistory` with the kinds of events.
+    """
+
+    def __init__(
+        self, folder: Path, ids: ItemIds, *, with_times: bool = False, at: float | None = None,
+        with_events: bool = False,
+    ) -> None:  # fmt: skip
+        metadata = read_metadata(folder)
+        if with_times:
+            require_times(folder, metadata)
+        self._with_times, self._at = with_times, at
+        kinds = kinds_of(metadata) if with_events else ()
+        self._histories = DatasetHistories(folder, metadata["items"], with_times=with_times, kinds=kinds)
+        users = pq.read_table(folder / USERS, columns=["user", "original"])
+        order = pc.sort_indices(users["user"])
+        self._users = one_array(users["original"]).take(order)
+        self._ids = ids
+
+    def __len__(self) -> int:
+        return len(self._users)
+
+    def all(self) -> Iterator[Histories]:
+        """Yield the histories of all users, by dense id."""
+        for first in range(0, len(self), AT_ONCE):
+            names = self._users.slice(first, AT_ONCE).to_pylist()
+            yield list(zip(names, self._items(np.arange(first, first + len(names))), strict=True))
+
+    def of(self, names: Sequence[Any], *, allow_unknown: bool = False) -> Histories:
+        """Return the users with these original ids and their histories.
+
+        Raises `ArgumentError` for a user who is not in the dataset; with `allow_unknown` such a user has no items, with
+        a warning.
+        """
+        values = [canonical_value(name, is_number=pa.types.is_integer(self._users.type)) for name in names]
+        users = np.array([NO_USER if value is None else self._user(value) for value in values], np.int64)
+        if unknown := [str(name) for name, user in zip(names, users, strict=True) if user == NO_USER]:
+            named = ", ".join(unknown[:NAMED]) + (", …" if len(unknown) > NAMED else "")
+            what = f"{len(unknown):,} of {pluralize(len(names), 'user')} not in the dataset: {named}"
+            if not allow_unknown:
+                raise ArgumentError(f"{what}; {self._expected(unknown[0])}")
+            logger.warning(what)
+        histories = iter(self._items(users[users != NO_USER]))
+        nothing: History = TimedHistory([], [], self._at) if self._with_times else []
+        return [
+            (name, nothing) if user == NO_USER else (value, next(histories))
+            for name, value, user in zip(names, values, users, strict=True)
+        ]
+
+    def _expected(self, unknown: str) -> str:
+        """Return the end of a message about an `unknown` user: what ids look like, and the nearest one."""
+        examples = ", ".join(map(str, self._users.slice(0, NAMED).to_pylist()))
+        known = list(map(str, self._users.to_pylist())) if len(self) <= MOST_COMPARED else []
+        near = difflib.get_close_matches(unknown, known, n=1, cutoff=NEAR)
+        return f"expected: an id as in the interactions, such as {examples}{did_you_mean(near)}"
+
+    def _user(self, value: Any) -> int:
+        """Return the dense id of a user; `NO_USER` for a user who is not in the dataset."""
+        for first, end in self._runs:
+            place = bisect_left(self._users, value, first, end, key=lambda user: user.as_py())
+            if place < end and self._users[place].as_py() == value:
+                return place
+        return NO_USER
+
+    @cached_property
+    def _runs(self) -> list[tuple[int, int]]:
+        """Return the bounds of the parts in which the ids ascend.
+
+        They are few, so that no index is needed: the users of a dataset have one part, those that `data.extends` added
+        one more, and numbers as text one for each number of digits.
+        """
+        falls = pc.greater(self._users.slice(0, max(0, len(self) - 1)), self._users.slice(1))
+        bounds = [0, *(np.flatnonzero(falls.to_numpy(zero_copy_only=False)) + 1).tolist(), len(self)]
+        return list(itertools.pairwise(bounds))
+
+    def _items(self, users: Int64s) -> list[History]:
+        """Return the histories of `users`, by dense id."""
+        if not len(users):
+            return []
+        histories = self._histories
+        rows = np.minimum(np.searchsorted(histories.users, users), len(histories) - 1)
+        lengths = np.where(histories.users[rows] == users, histories.lengths_at(rows), 0)  # a user may have none
+        interactions = histories.read(rows, np.zeros_like(lengths), lengths)
+        items = self._ids.of(interactions.items.tolist())
+        bounds = list(itertools.pairwise(itertools.accumulate(lengths.tolist(), initial=0)))
+        if interactions.times is None and interactions.events is None:
+            return [items[first:last] for first, last in bounds]
+        times = () if interactions.times is None else interactions.times.tolist()
+        numbers = () if interactions.events is None else interactions.events.tolist()
+        events = tuple(histories.kinds[number] for number in numbers)
+        return [TimedHistory(items[i:j], times[i:j], self._at, events[i:j]) for i, j in bounds]

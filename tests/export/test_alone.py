@@ -1,0 +1,116 @@
+"""A model package in a Python that has torch, NumPy and safetensors, and none of the other packages of the project."""
+
+import json
+import re
+import subprocess
+import sys
+import venv
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from pathlib import Path
+
+import pytest
+
+from bert4rec import load
+from bert4rec.export.export import export
+from bert4rec.inference.load import find_source
+from bert4rec.inference.recommender import Recommender
+
+ENOUGH = ("torch", "numpy", "safetensors")
+ROOT = Path(__file__).parents[2]
+
+REFUSE = """
+import sys
+
+class Refuses:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in REFUSED:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Refuses())
+"""
+
+SERVE = """
+import json, sys
+from bert4rec import ArgumentError, UserError, load
+
+model = load(sys.argv[1])
+history = model.items.ids[:3]
+wrong = []
+for arguments in ({"k": "5"}, {"k": 0}, {"k": 2, "deny": "A"}, {"k": 1, "allow": 5}):
+    try:
+        model.recommend([history], **arguments)
+    except ValueError as error:
+        wrong.append(isinstance(error, ArgumentError) and isinstance(error, UserError))
+(found,) = model.recommend([history], k=5)
+(denied,) = model.recommend([history], k=5, deny=[found[0].item])
+(similar,) = model.similar(history[:1], k=5)
+print(json.dumps([found, denied, similar, model.encode([history])[0].tolist(), wrong]))
+"""
+
+
+def needed() -> set[str]:
+    """The packages that `ENOUGH` need, their own ones included."""
+    found, left = set[str](), [*ENOUGH]
+    while left:
+        if (name := re.sub(r"[-_.]+", "-", left.pop()).lower()) in found:
+            continue
+        found.add(name)
+        try:
+            lines = [line for line in requires(name) or [] if "extra ==" not in line]
+        except PackageNotFoundError:  # of another platform
+            continue
+        left += [match[0] for line in lines if (match := re.match(r"[\w.-]+", line))]
+    return found
+
+
+def require_same(printed: str, model: Recommender) -> None:
+    """Compare what `SERVE` printed with the same calls here; another process may round sums in another order."""
+    *lists, hidden, wrong = json.loads(printed)
+    history = model.items.ids[:3]
+    (found,) = model.recommend([history], k=5)
+    (denied,) = model.recommend([history], k=5, deny=[found[0].item])
+    (similar,) = model.similar(history[:1], k=5)
+    for printed_list, ours in zip(lists, (found, denied, similar), strict=True):
+        assert [one[:2] for one in printed_list] == [[one.item, one.title] for one in ours]
+        assert [one[2] for one in printed_list] == pytest.approx([one.score for one in ours])
+    assert hidden == pytest.approx(model.encode([history])[0].tolist(), abs=1e-5)
+    assert wrong == [True] * 4
+
+
+@pytest.fixture(scope="module")
+def package(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    return export(find_source(made), folder, ["safetensors"], k=5, leaves_out_seen=True)
+
+
+def test_a_package_needs_torch_numpy_and_safetensors_alone(package: Path, made: Path) -> None:
+    enough = needed()
+    normal = {
+        name: {re.sub(r"[-_.]+", "-", of).lower() for of in all_of} for name, all_of in packages_distributions().items()
+    }
+    refused = {name for name, of in normal.items() if not of & enough and name != "bert4rec"}
+    assert {"tomli", "tomli_w", "pyarrow", "polars", "torchrec", "pydantic", "datasets"} <= refused
+    program = f"REFUSED = {refused!r}\n{REFUSE}\n{SERVE}"
+    done = subprocess.run(
+        [sys.executable, "-c", program, package], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    require_same(done.stdout, load(made))
+
+
+@pytest.mark.long
+def test_a_package_works_in_an_environment_of_its_own(package: Path, made: Path, tmp_path: Path) -> None:
+    """The environment has links to the files of `ENOUGH` and of what they need, and nothing else."""
+    venv.create(tmp_path / "venv", with_pip=False)
+    (site,) = (tmp_path / "venv/lib").glob("python*/site-packages")
+    enough = needed()
+    for name, of in packages_distributions().items():
+        if {re.sub(r"[-_.]+", "-", one).lower() for one in of} & enough:
+            for folder in map(Path, sys.path):
+                for path in (folder / name, folder / f"{name}.py", *folder.glob(f"{name}.*.so")):
+                    if folder.name == "site-packages" and path.exists() and not (site / path.name).exists():
+                        (site / path.name).symlink_to(path)
+    python = tmp_path / "venv/bin/python"
+    done = subprocess.run([python, "-c", SERVE, package], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    require_same(done.stdout, load(made))
