@@ -101,5 +101,5 @@ def test_two_states_of_one_name_are_refused() -> None:
         optimizer="sgd", learning_rate=0.1, sparse_optimizer="adagrad", sparse_learning_rate=0.1
     )
     optimizers = Optimizers(tiny, settings, {"item": "replicated"})
-    with pytest.raises(ValueError, match="item_table.sum"):
+    with pytest.raises(ValueError, match=r"item_table\.sum"):
         optimizers.tensors()
