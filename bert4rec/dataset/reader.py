@@ -31,7 +31,7 @@ from bert4rec.dataset.format import (
 )
 from bert4rec.dataset.histories import REMAKE, EvaluationSplit, Histories, TrainingWindows
 from bert4rec.dataset.item_features import FOLDER, FeatureSizes, ItemFeatures
-from bert4rec.runtime.arrays import Int32s
+from bert4rec.runtime.arrays import Int32s, Int64s
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import sample_sha256
 
@@ -139,6 +139,23 @@ class Dataset(Catalogue):
         with pq.ParquetFile(self.folder / ITEMS) as items:
             first = next(items.iter_batches(batch_size=n, columns=["original"]))
         return list(first["original"].to_pylist())
+
+    def item_rows(self, items: Int64s, columns: Sequence[str]) -> pa.Table:
+        """Return those of the `columns` that are known of the `items` [n], which are ascending.
+
+        Only the parts of the table with these items are read, one at a time: all ids may need gigabytes.
+        """
+        with pq.ParquetFile(self.folder / ITEMS) as table:
+            schema = pa.schema([table.schema_arrow.field(name) for name in columns if name in table.schema_arrow.names])
+            rows, first = [schema.empty_table()], 0
+            for group in range(table.num_row_groups):
+                stop = first + table.metadata.row_group(group).num_rows
+                start, end = np.searchsorted(items, [first, stop])
+                if start < end:
+                    part = table.read_row_group(group, columns=schema.names).select(schema.names)
+                    rows.append(part.take(pa.array(items[start:end] - first)))
+                first = stop
+        return pa.concat_tables(rows)
 
     def oracle_ranks(self) -> dict[str, Int32s]:
         """Return protocol → rank of the target [test users] by the generator of synthetic data; {} for real data.

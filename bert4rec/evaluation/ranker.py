@@ -25,8 +25,9 @@ from bert4rec.dataset.histories import EvaluationSplit, Rows
 from bert4rec.evaluation.batches import assigned, chunks, gathered
 from bert4rec.evaluation.metrics import MISSED, Lists, count_outranking, is_finite, ranking_metrics
 from bert4rec.evaluation.scorers import Scorer
-from bert4rec.evaluation.tiles import Catalogue, Seen
+from bert4rec.evaluation.tiles import Catalogue, Equal, Seen, Twins
 from bert4rec.evaluation.top_k import TopK
+from bert4rec.feed.batch import unique_with_inverse
 from bert4rec.runtime.arrays import Bools, Int32s, Int64s
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DivergenceError
@@ -180,14 +181,20 @@ class Ranker:
         users, items = self._partition.exchange(pairs, np.bincount(owners, minlength=n_processes).tolist()).numpy().T
         return Seen(users, items, n_users, self._catalogue, shares[self._partition.rank], self._device)
 
-    def _targets(self, users: "Users") -> Seen:
-        """Return the targets in this process's tiles; waits for the device."""
-        tiles, targets = self._partition.of(len(self._catalogue.tiles)), users.targets.cpu().numpy()
+    def _targets(self, targets: Int64s) -> Seen:
+        """Return which of the `targets` [U] are in this process's tiles."""
+        tiles = self._partition.of(len(self._catalogue.tiles))
         first, last = self._catalogue.items(tiles)
         local = np.flatnonzero((targets >= first) & (targets < last))
         return Seen(
             local.astype(np.int32), targets[local].astype(np.int32), len(targets), self._catalogue, tiles, self._device
         )
+
+    def _twins(self, targets: Tensor) -> Twins:
+        """Return the keys of the `targets` [U] on the CPU, from one lookup; every process makes the same."""
+        distinct, places = unique_with_inverse(targets)
+        ids = self._on_device(distinct.ids)
+        return Twins(ids, self._scorer.items(ids), self._on_device(places))
 
     def _stream(self, users: "Users", seen: Seen | None, best: TopK | None) -> Tensor:
         """Return how many items [U] of the whole catalogue outrank each target; all items update `best`.
@@ -196,15 +203,19 @@ class Ranker:
         """
         ahead = torch.zeros(len(users.targets), dtype=torch.int32, device=self._device)
         broken = torch.zeros(1, dtype=torch.int32, device=self._device)  # lookups with values that are not finite
-        targets = seen and self._targets(users)
+        on_host = users.targets.cpu()
+        targets = seen and self._targets(on_host.numpy())
+        twins = self._twins(on_host) if self._scorer.is_rounded else None
         for tiles in self._catalogue.lookups(self._partition):
             self._between()
             first, last = self._catalogue.items(tiles)
             items = self._scorer.items(torch.arange(first, last, device=self._device))
             broken += ~is_finite(items)
+            equal = twins.among(first, items) if twins else None
             for group in self._catalogue.groups(tiles):
                 start, stop = (bound - first for bound in self._catalogue.items(group))
-                self._add(Part(group, first + start, items[start:stop]), users, seen, targets, ahead, best)
+                part = Part(group, first + start, items[start:stop], equal.between(start, stop) if equal else None)
+                self._add(part, users, seen, targets, ahead, best)
         sums = self._partition.sum(torch.cat([ahead, broken]))
         if sums[-1]:  # raised on all processes: if one raised in the loop, the other ones would wait for it
             raise DivergenceError(NOT_FINITE)
@@ -219,6 +230,8 @@ class Ranker:
         """
         for number, where in enumerate(seen.parts if seen else [slice(None)]):
             scores = self._scores(users.known[where if seen else slice(1)], part)
+            if part.equal:
+                part.equal.tie(scores, where, users.scores)
             if seen:
                 rows, items = seen.at(part.tiles, number)
                 # Not a number of Python's: the host would wait for its copy to a GPU.
@@ -256,11 +269,15 @@ class Ranker:
 
 
 class Part(NamedTuple):
-    """Hold consecutive `tiles` of the catalogue, their first item, counted from 0, and the vectors of their `items`."""
+    """Hold consecutive `tiles` of the catalogue, their first item, counted from 0, and the vectors of their `items`.
+
+    `equal`: those of the items that are twins of targets, if any of this lookup are.
+    """
 
     tiles: range
     first: int
     items: Tensor
+    equal: Equal | None
 
 
 class Users(NamedTuple):

@@ -22,13 +22,15 @@ UNKNOWN_SCORE = -1e14  # lower than that of any item, and finite: the ranker req
 class Scorer(Protocol):
     """Score items for users from their histories; every process of its `partition` makes the same calls.
 
-    A user is encoded as `width` numbers of the dtype `dtype`, which is also the dtype of the scores.
+    A user is encoded as `width` numbers of the dtype `dtype`, which is also the dtype of the scores. `is_rounded`:
+    whether `encode` and `scores` may round the score of the same item differently.
     """
 
     n_items: int
     partition: Partition
     width: int
     dtype: torch.dtype
+    is_rounded: bool
 
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return vectors [B, width] of the users of `rows`, and their scores [B, n] of the items `ids` [B, n].
@@ -57,7 +59,7 @@ class ModelScorer:
         self._is_bf16 = precision == "bf16"
         model.item_table.align_cold_items(device)
         self.n_items, self.partition = model.item_table.n_items, model.item_table.world
-        self.width, self.dtype = model.width, torch.float32
+        self.width, self.dtype, self.is_rounded = model.width, torch.float32, True
 
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return hidden states or user vectors [B, width], and the scores [B, n] of the items `ids` [B, n]."""
@@ -146,7 +148,7 @@ class KnownItemsScorer:
     def __init__(self, scorer: Scorer, known: KnownItems) -> None:
         self._scorer, self._known = scorer, known
         self.n_items, self.partition = len(known.ids), scorer.partition
-        self.width, self.dtype = scorer.width + 1, scorer.dtype
+        self.width, self.dtype, self.is_rounded = scorer.width + 1, scorer.dtype, scorer.is_rounded
 
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the vectors [B, width] of the users of `rows`, and their scores [B, n] of the items `ids` [B, n]."""

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bert4rec.dataset.format import ITEMS, LEFT_OUT, USERS, one_array
+from bert4rec.dataset.format import LEFT_OUT, USERS, one_array
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.intervals import rank_intervals
 from bert4rec.evaluation.metrics import ranking_metrics
@@ -223,10 +223,8 @@ def write_ranks(folder: Path, dataset: Dataset, ranks: Mapping[str, Ranks], fact
 
     `ranks`: of the model, by split. Raises `OSError`.
     """
-    with pq.ParquetFile(dataset.folder / ITEMS) as items:
-        original_items = one_array(items.read(columns=["original"])["original"])
     for split, split_facts in facts.items():
-        _write(folder / rank_file(split), _rows(dataset, split, ranks[split], split_facts, original_items))
+        _write(folder / rank_file(split), _rows(dataset, split, ranks[split], split_facts))
 
 
 def _write(path: Path, rows: Iterator[pa.RecordBatch]) -> None:
@@ -242,11 +240,11 @@ def _write(path: Path, rows: Iterator[pa.RecordBatch]) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def _rows(
-    dataset: Dataset, split: str, ranks: Ranks, facts: TargetFacts, original_items: pa.Array
-) -> Iterator[pa.RecordBatch]:
+def _rows(dataset: Dataset, split: str, ranks: Ranks, facts: TargetFacts) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a split, some at a time; the users of a split have the order of the table of users."""
     users = dataset.splits[split].users
+    distinct = np.unique(dataset.splits[split].targets(np.arange(len(users)))).astype(np.int64)
+    original_items = one_array(dataset.item_rows(distinct, ["original"])["original"])
     with pq.ParquetFile(dataset.folder / USERS) as table:
         for part in table.iter_batches(batch_size=ROWS_AT_ONCE, columns=["user", "original"]):
             first, last = part["user"][0].as_py(), part["user"][-1].as_py()
@@ -259,7 +257,7 @@ def _rows(
                     "user": users[rows],
                     "original_user": part["original"].take(pa.array(users[rows] - first)),
                     "target": targets,
-                    "original_item": original_items.take(pa.array(targets)),
+                    "original_item": original_items.take(pa.array(np.searchsorted(distinct, targets))),
                     "is_repeated": facts.is_repeated[rows],
                     "history_length": facts.history_length[rows].astype(np.int32),
                     "train_count": facts.train_count[rows].astype(np.int32),

@@ -1,9 +1,11 @@
-"""The catalogue in tiles for evaluation, and the items of each tile that users have seen."""
+"""The catalogue in tiles for evaluation, the items of each tile that users have seen, and those that equal targets."""
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from bert4rec.evaluation.batches import chunks
@@ -13,6 +15,8 @@ from bert4rec.sharding.footprint import ROWS_PER_LOOKUP
 
 MIN_TILE, MAX_TILE = 256, 4096  # items per product: enough work, and still in the cache
 USERS_AT_ONCE = 128  # users per product
+VECTORS_AT_ONCE = 1024  # for their keys, in cache
+SEED = 0  # of the factors of the keys
 MIN_TILES, MAX_TILES = 32, 16_384  # tiles: enough for several processes, few enough for a loop
 
 
@@ -79,3 +83,64 @@ class Seen:
         first = part * self._n_tiles - self._first
         where = slice(self._bounds[first + tiles.start], self._bounds[first + tiles.stop])
         return self._users[where], self._items[where]
+
+
+class Twins:
+    """Find the items whose vectors equal that of a target, of users whose targets are at `places` [U] of `items` [n].
+
+    Equal items tie, but the score of a target is a sum of products, and that of a candidate an element of a matrix
+    product: they round differently. So twins get the score of the target. The items are distinct and have `vectors`
+    [n, D].
+    """
+
+    def __init__(self, items: Tensor, vectors: Tensor, places: Tensor) -> None:
+        keys = keys_of(vectors)
+        self._keys, order = keys.sort()
+        self._items, self._of_users = items[order], keys[places]
+
+    def among(self, first: int, vectors: Tensor) -> "Equal | None":
+        """Return which of `vectors` [V, D], those of the items from `first` on, are twins; None for none of them.
+
+        An item that is the only target with its vector is not its own twin. Waits for the device.
+        """
+        keys = keys_of(vectors)
+        start, stop = (torch.searchsorted(self._keys, keys, right=is_right) for is_right in (False, True))
+        items = torch.arange(first, first + len(keys), device=keys.device)
+        is_alone = (stop - start == 1) & (self._items[start.clamp(max=len(self._items) - 1)] == items)
+        columns = ((stop > start) & ~is_alone).nonzero().squeeze(1)
+        return Equal(self._of_users, columns, keys[columns]) if len(columns) else None
+
+
+class Equal(NamedTuple):
+    """Hold the `columns` [m] of items that are twins of targets, their `keys` [m], and those of the targets [U]."""
+
+    of_users: Tensor
+    columns: Tensor
+    keys: Tensor
+
+    def between(self, start: int, stop: int) -> "Equal":
+        """Return those in the columns `start` to `stop`, counted from `start`."""
+        is_inside = (self.columns >= start) & (self.columns < stop)
+        return Equal(self.of_users, self.columns[is_inside] - start, self.keys[is_inside])
+
+    def tie(self, scores: Tensor, users: slice, target_scores: Tensor) -> None:
+        """Set the `scores` [B, C] by `users` of the twins of their targets to `target_scores` [U] of all users.
+
+        A score of -inf stays: the item is not a candidate.
+        """
+        columns = scores[:, self.columns]
+        is_tied = (self.of_users[users, None] == self.keys) & columns.isfinite()
+        scores[:, self.columns] = torch.where(is_tied, target_scores[users, None], columns)
+
+
+def keys_of(vectors: Tensor) -> Tensor:
+    """Return a hash [n] int64 of the bits of each of `vectors` [n, D], the same for 0 and -0.
+
+    >>> keys_of(torch.tensor([[0.0, 1.0], [1.0, 0.0], [-0.0, 1.0]])).unique().numel()
+    2
+    """
+    n_pairs = -(-vectors.shape[1] // 2)  # of float32, 64 bits each
+    factors = torch.from_numpy(np.random.default_rng(SEED).integers(1, 2**62, n_pairs) * 2 + 1)
+    factors = factors.to(vectors.device, non_blocking=True)
+    bits = F.pad(vectors.float() + 0.0, (0, vectors.shape[1] % 2)).view(torch.int64)
+    return torch.cat([(part * factors).sum(1) for part in bits.split(VECTORS_AT_ONCE)])

@@ -3,15 +3,35 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import accumulate
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from bert4rec.dataset.format import TRAIN_COUNTS
 from bert4rec.dataset.item_features import FeatureRows, ItemFeatures
 from bert4rec.dataset.reader import Catalogue
 from bert4rec.feed.batch import AnyBatch, Batch, FeatureBags, Lookup, TableBags, unique_with_inverse
 from bert4rec.runtime.arrays import Bools, Int64s
+
+
+class WarmItems:
+    """Tell which items have training positions, by a `file` with their counts.
+
+    The file is mapped: all processes of a host share its memory, and a pickle holds its name alone.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._counts = file, np.load(file, mmap_mode="r")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WarmItems, (self._file,)
+
+    def __getitem__(self, items: Int64s) -> Bools:
+        """Return which of the `items` [n] have training positions."""
+        return np.asarray(self._counts[items] > 0)
 
 
 class FeatureReader:
@@ -21,7 +41,7 @@ class FeatureReader:
     `tables_from` values has a table of its own.
     """
 
-    def __init__(self, features: ItemFeatures, is_warm: Bools, tables_from: int) -> None:
+    def __init__(self, features: ItemFeatures, is_warm: Bools | WarmItems, tables_from: int) -> None:
         self._features, self._is_warm = features, is_warm
         self.sizes = features.sizes._replace(tables_from=tables_from)
         ends = list(accumulate(bag.n_values for bag in self.sizes.bags))
@@ -116,4 +136,4 @@ def feature_reader_of(items: Catalogue, tables_from: int) -> FeatureReader | Non
     """Return the reader of the features of `items`, if they have any; `tables_from` as in `FeatureSizes`."""
     if items.features is None:
         return None
-    return FeatureReader(items.features, items.popularity > 0, tables_from)
+    return FeatureReader(items.features, WarmItems(items.folder / TRAIN_COUNTS), tables_from)

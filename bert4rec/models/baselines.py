@@ -31,7 +31,7 @@ SMOOTHING = 100.0
 class PopularityScorer:
     """Scores each item by its number of training positions, `popularity` [n_items], the same for all users."""
 
-    width = 0
+    width, is_rounded = 0, False
 
     def __init__(self, popularity: Integers, partition: Partition) -> None:
         self._popularity, self.partition, self.n_items = popularity, partition, len(popularity)

@@ -33,6 +33,7 @@ class ContentScorer:
     with the same features thus always tie, and every number of processes gives the same scores.
     """
 
+    is_rounded = False
     dtype = torch.float32  # holds multiples of 2^-24 up to 1, and the rounded sums
 
     def __init__(

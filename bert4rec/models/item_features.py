@@ -92,8 +92,9 @@ class FeatureEncoder(nn.Module):
     ) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
         """Return the vectors [V, D] of the items from `first` on with their rows `part` [V, D], and those of `lookups`.
 
-        The gradient of `part` is divided by `divisor`, that of the features is not. In training, the bias of cold
-        items, if there are biases, leaves them out of the softmax. All values in tables are looked up at once.
+        The gradient of `part` is divided by `divisor`, that of the features is not. In training, the bias of cold items
+        leaves them out of the softmax; items without biases get a column for it if any of them are cold. All values in
+        tables are looked up at once.
         """
         known = self._part
         if known is None or (known.first, len(known.is_warm)) != (first, len(part)):
@@ -102,13 +103,18 @@ class FeatureEncoder(nn.Module):
         of_tables = self._look_up({CANDIDATE: known.tables} | {role: of.tables for role, of in bags.items()})
         has_id = self._has_id(torch.arange(first, first + len(part), device=part.device), known.is_warm)
         values = (self.values, *of_tables[CANDIDATE])
+        width = max(part.shape[1], self.embed_dim + (self.training and known.has_cold))
         with torch.autocast(part.device.type, enabled=False):
-            vectors: Tensor = _AddValues.apply(part, has_id, known, divisor, *values)  # type: ignore[no-untyped-call]
+            vectors: Tensor = _AddValues.apply(part, has_id, known, divisor, width, *values)  # type: ignore[no-untyped-call]
             if self.projection is not None:
-                vectors = vectors + _padded(self.projection(self._unpacked(known.vectors)), part.shape[1])
-            if self.training and part.shape[1] > self.embed_dim:
+                vectors = vectors + _padded(self.projection(self._unpacked(known.vectors)), width)
+            if self.training and width > self.embed_dim:
                 vectors[:, self.embed_dim] += NEVER * (1 - known.is_warm)
         return vectors, self._add(rows, lookups, bags, of_tables)
+
+    def are_cold(self, items: Lookup) -> Tensor:
+        """Return which of the `items` [n] have no training positions."""
+        return (items.features or self._reader.read(items.ids)).is_warm == 0
 
     def without(self, name: str) -> AbstractContextManager[None]:
         """Leave out the feature `name` in this context."""
@@ -189,7 +195,7 @@ class CatalogueFeatures(NamedTuple):
     """Hold the features of the items from `first` on.
 
     `products` are sparse matrices [V, n] of the replicated values and of the distinct values of each of the `tables`,
-    with their transposes; `vectors` [V · W] and `is_warm` [V] are those of `FeatureBags`.
+    with their transposes; `vectors` [V · W] and `is_warm` [V] are those of `FeatureBags`. `has_cold`: not all are warm.
     """
 
     first: int
@@ -198,6 +204,7 @@ class CatalogueFeatures(NamedTuple):
     tables: tuple[TableBags, ...]
     vectors: Tensor
     is_warm: Tensor
+    has_cold: bool
 
     @classmethod
     def read(cls, reader: FeatureReader, first: int, n: int, device: torch.device) -> "CatalogueFeatures":
@@ -206,20 +213,23 @@ class CatalogueFeatures(NamedTuple):
         pairs = [csr_pair(bags.values, bags.offsets, bags.weights, reader.sizes.n_replicated)]
         pairs += [csr_pair(of.places, of.offsets, of.weights, len(of.distinct.ids)) for of in bags.tables]
         products, transposed = zip(*((one.to(device), other.to(device)) for one, other in pairs), strict=True)
-        bags = bags.to(device)
-        return cls(first, products, transposed, bags.tables, bags.vectors, bags.is_warm)
+        has_cold, bags = bool((bags.is_warm == 0).any()), bags.to(device)
+        return cls(first, products, transposed, bags.tables, bags.vectors, bags.is_warm, has_cold)
 
 
 class _AddValues(Function):
-    """Rows with an id, plus sparse products with the vectors of all values; backward multiplies by the transposes."""
+    """Rows with an id, plus sparse products with the vectors of all values; backward multiplies by the transposes.
+
+    The result has `width` columns, at least those of the rows.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, rows: Tensor, has_id: Tensor, part: CatalogueFeatures, divisor: int, *values: Tensor
+        ctx: Any, rows: Tensor, has_id: Tensor, part: CatalogueFeatures, divisor: int, width: int, *values: Tensor
     ) -> Tensor:
-        ctx.part, ctx.divisor, ctx.embed_dim = part, divisor, values[0].shape[1]
+        ctx.part, ctx.divisor, ctx.embed_dim, ctx.width = part, divisor, values[0].shape[1], rows.shape[1]
         ctx.save_for_backward(has_id)
-        vectors = rows * has_id[:, None]
+        vectors = _padded(rows, width).mul_(has_id[:, None]) if width > rows.shape[1] else rows * has_id[:, None]
         for product, of_values in zip(part.products, values, strict=True):
             vectors[:, : ctx.embed_dim] += torch.sparse.mm(product, of_values)
         return vectors
@@ -229,7 +239,8 @@ class _AddValues(Function):
         (has_id,) = ctx.saved_tensors
         of_vectors = gradient[:, : ctx.embed_dim].contiguous()
         of_values = [torch.sparse.mm(transposed, of_vectors) for transposed in ctx.part.transposed]
-        return gradient * (has_id / ctx.divisor)[:, None], None, None, None, *of_values
+        of_rows = gradient[:, : ctx.width] * (has_id / ctx.divisor)[:, None]
+        return of_rows, None, None, None, None, *of_values
 
 
 class _WeightedSum(Function):

@@ -69,7 +69,8 @@ def softmax_loss(
 class Sampled(NamedTuple):
     """Hold the inputs of a sampled loss.
 
-    The scores are `positive` [M] of the targets and `negative` [M, K], -inf where a negative is the target itself.
+    The scores are `positive` [M] of the targets and `negative` [M, K], -inf where a negative is the target itself or a
+    cold item.
     `log_expected` [K] is the log of the expected count of each negative among the K draws, `n_items` the size of the
     catalogue, `calibration` the setting of gBCE.
     """

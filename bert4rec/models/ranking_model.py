@@ -96,7 +96,11 @@ class RankingModel(nn.Module):
         targets, negatives = (items.index_select(0, places) for places in (candidates.positives, candidates.negatives))
         positive = self.score_pairs(queries, targets[:, None])[:, 0].float()
         negative = self.score(queries, negatives).float()
-        negative = negative.masked_fill(candidates.positives[:, None] == candidates.negatives, -torch.inf)
+        is_masked = candidates.positives[:, None] == candidates.negatives
+        if self.item_table.features is not None:  # as in the softmax: cold items would only learn to be scored low
+            are_cold = self.item_table.features.are_cold(candidates.items)
+            is_masked = is_masked | are_cold.index_select(0, candidates.negatives)
+        negative = negative.masked_fill(is_masked, -torch.inf)
         scores = Sampled(positive, negative, candidates.log_expected, self.item_table.n_items, self.gbce_calibration)
         return (SAMPLED_LOSSES[self.loss](scores) * weights_of(batch)).sum()
 

@@ -206,6 +206,7 @@ class TransitionScorer:
     Every process adds the same numbers in the same order.
     """
 
+    is_rounded = False
     dtype = torch.float64  # float32 would round different sums to ties
 
     def __init__(

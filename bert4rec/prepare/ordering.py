@@ -28,7 +28,7 @@ class SortedRuns:
         self._runs: list[Path] = []
         self._samples: list[pl.Series] = []
         self.schema: dict[str, pl.DataType] = {}
-        self.n_rows = self.n_bytes = 0
+        self.n_rows = self.n_bytes = self._n_pending = 0  # the last: bytes that are not in a run yet
 
     def add(self, frame: pl.DataFrame) -> None:
         """Append the rows of `frame`, a later one with ids that are text or with other columns of numbers.
@@ -45,8 +45,10 @@ class SortedRuns:
         self.schema = dict(frame.schema)
         self._pending.append(frame)
         self.n_rows += len(frame)
-        self.n_bytes += int(frame.estimated_size())
-        if sum(part.estimated_size() for part in self._pending) >= self._run_bytes:
+        n_bytes = int(frame.estimated_size())
+        self.n_bytes += n_bytes
+        self._n_pending += n_bytes
+        if self._n_pending >= self._run_bytes:
             self._write_run()
 
     def partitions(self) -> Iterator[pl.DataFrame]:
@@ -77,7 +79,7 @@ class SortedRuns:
 
     def _write_run(self) -> None:
         run = pl.concat(self._pending, rechunk=False).sort("user", maintain_order=True)
-        self._pending = []
+        self._pending, self._n_pending = [], 0
         self._samples.append(run["user"].gather_every(ROWS_PER_SAMPLE))
         path = self._folder / f"run-{len(self._runs):05d}.parquet"
         run.write_parquet(path, compression="lz4", row_group_size=ROWS_PER_GROUP)

@@ -1,7 +1,8 @@
 """Parse lines of CSV or JSON into rows of text fields; lines that cannot be parsed are bad rows.
 
-Polars parses a whole block at once. If that fails, or does not give one row per line, the block is halved repeatedly,
-until the few lines with the problem are parsed one by one.
+Polars parses a whole block at once. If that fails, or does not give one row per line, lines with another number of
+separators are cut out of a CSV block, and the rest is parsed at once. If that does not help, the block is halved
+repeatedly, until the few lines with the problem are parsed one by one.
 """
 
 import csv
@@ -103,6 +104,24 @@ def _at_once(block: Block, layout: Layout, bad: BadRows) -> pl.DataFrame | None:
     inside = inside_quotes(text) if layout.quoted and QUOTE in text else None
     if b"\r" + separator in text or (inside is not None and not _quotes_whole_fields(text, separator)):
         return None  # Polars may parse such lines in another way than `csv`
+    problems: dict[int, Problem] = {}
+    rows = _rows(text, separator, inside, layout)
+    rows = rows or _rows_of_whole_lines(text, separator, inside, layout, problems)
+    if rows is None:
+        return None
+    frame, starts = rows
+    frame.insert_column(0, pl.Series(LINE, starts, dtype=pl.Int64))
+    if layout.header:
+        frame = _without_headers(frame, layout, problems)
+    for line in sorted(problems):
+        bad.add_line(block.path, block.first_line + line, *problems[line])
+    return frame.with_columns(pl.col(LINE) + block.first_line)
+
+
+def _rows(
+    text: bytes, separator: bytes, inside: NDArray[np.uint8] | None, layout: Layout
+) -> tuple[pl.DataFrame, Int64s] | None:
+    """Return the rows and the index of the line on which each starts; None unless all lines have all fields."""
     try:
         frame = _read(text, separator, layout)
     except pl.exceptions.PolarsError:
@@ -111,8 +130,39 @@ def _at_once(block: Block, layout: Layout, bad: BadRows) -> pl.DataFrame | None:
     is_whole = len(frame) == len(starts)
     if not is_whole or (frame[layout.columns[-1]].null_count() and _is_short(text, separator, inside, frame)):
         return None
-    frame.insert_column(0, pl.Series(LINE, block.first_line + starts, dtype=pl.Int64))
-    return _without_headers(frame, block, layout, bad) if layout.header else frame
+    return frame, starts
+
+
+def _rows_of_whole_lines(
+    text: bytes, separator: bytes, inside: NDArray[np.uint8] | None, layout: Layout, problems: dict[int, Problem]
+) -> tuple[pl.DataFrame, Int64s] | None:
+    """Return the same as `_rows` for all lines but those with another number of separators.
+
+    Their `problems` are noted by the index of the line. None if there are no such lines, or if they are not the only
+    problem. A field of several lines stays whole.
+    """
+    letters = np.frombuffer(text, np.uint8)
+    is_separator, ends = letters == separator[0], np.flatnonzero(letters == NEWLINE[0])
+    is_row = np.ones(len(ends), bool)
+    if inside is not None:
+        is_separator &= inside == 0
+        is_end = inside[ends] == 0
+        is_row = is_end & np.concatenate([[True], is_end[:-1]])
+    counts = np.diff(np.searchsorted(np.flatnonzero(is_separator), ends), prepend=0)
+    is_cut, lengths = is_row & (counts != len(layout.columns) - 1), np.diff(ends, prepend=-1)
+    if not is_cut.any() or is_cut.all():
+        return None
+    is_kept = np.repeat(~is_cut, lengths)
+    rows = _rows(letters[is_kept].tobytes(), separator, None if inside is None else inside[is_kept], layout)
+    if rows is None:
+        return None
+    for line in np.flatnonzero(is_cut).tolist():
+        cut = text[ends[line] + 1 - lengths[line] : ends[line]].decode("utf-8", "surrogateescape")
+        problem = _problem(split_fields([cut], separator.decode(), quoted=layout.quoted)[0], layout)
+        assert problem, "fields are counted as `csv` does"
+        problems[line] = problem
+    frame, starts = rows
+    return frame, np.flatnonzero(~is_cut)[starts]
 
 
 def _read(text: bytes, separator: bytes, layout: Layout) -> pl.DataFrame:
@@ -167,15 +217,14 @@ def _is_short(text: bytes, separator: bytes, inside: NDArray[np.uint8] | None, f
     return bool(n_separators != len(frame) * (frame.width - 1))
 
 
-def _without_headers(frame: pl.DataFrame, block: Block, layout: Layout, bad: BadRows) -> pl.DataFrame:
+def _without_headers(frame: pl.DataFrame, layout: Layout, problems: dict[int, Problem]) -> pl.DataFrame:
     names, first = dict(zip(layout.columns, layout.header, strict=True)), layout.header[0]
     if any(frame[name].dtype != pl.String for name in names) or (
         first and not (frame[layout.columns[0]] == first).any()
     ):
         return frame
     is_again = pl.all_horizontal(pl.col(name).fill_null("") == text for name, text in names.items())
-    for line in frame.filter(is_again)[LINE]:
-        bad.add_line(block.path, line, *HEADER_AGAIN)
+    problems |= dict.fromkeys(frame.filter(is_again)[LINE], HEADER_AGAIN)
     return frame.filter(~is_again)
 
 

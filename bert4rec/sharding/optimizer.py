@@ -1,10 +1,10 @@
 """Optimizers of the tables and of the dense part, their learning-rate schedule, and the average of the weights."""
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import torch
@@ -150,14 +150,14 @@ class Optimizers:
         """Return the state without step counts, by names that depend on neither mode nor sharding.
 
         The state of a table is [rows, d] or, for row-wise Adagrad, [rows]; it is a ShardedTensor if the table is one.
+        Raises `ValueError` if two tensors have the same name: a checkpoint would lose one of them.
         """
-        dense_state = {
-            f"{name}.{slot}": value
-            for name, parameter in zip(self._dense_names, self._dense_parameters, strict=True)
-            for slot, value in self.dense.state[parameter].items()
-            if slot != "step"
-        }
-        return dense_state | dict(self._table_state())
+        tensors: dict[str, Any] = {}
+        for name, value in itertools.chain(self._dense_state(), self._table_state()):
+            if name in tensors:
+                raise ValueError(f"two tensors of optimizer state are named {name}; give each table another name")
+            tensors[name] = value
+        return tensors
 
     def set_steps(self, n: int) -> None:
         """Set the number of past steps to `n`, for the bias correction of Adam."""
@@ -167,6 +167,12 @@ class Optimizers:
                     state["step"].fill_(n)
         self.n_updates = n
 
+    def _dense_state(self) -> Iterator[tuple[str, Any]]:
+        for name, parameter in zip(self._dense_names, self._dense_parameters, strict=True):
+            for slot, value in self.dense.state[parameter].items():
+                if slot != "step":
+                    yield f"{name}.{slot}", value
+
     def _table_state(self) -> Iterator[tuple[str, Any]]:
         for table in self._ordinary_tables:
             assert self.sparse is not None
@@ -174,9 +180,10 @@ class Optimizers:
                 if slot != "step":
                     yield f"{table.config.name}_table.{slot}", self._like_table(table, value)
         slots = FUSED_ADAM_STATE if self._settings.sparse_optimizer == "adam" else FUSED_STATE
-        for path, state in self._fused.state_dict()["state"].items() if self._fused else ():
+        for state in self._fused.state_dict()["state"].values() if self._fused else ():
             for name, value in state.items():
-                yield f"{path.partition('.')[0]}.{slots[name.rpartition('.')[2]]}", value
+                table, _, slot = name.rpartition(".")
+                yield f"{table}_table.{slots[slot]}", value
 
     def _like_table(self, table: Table, state: Tensor) -> Any:
         """Return the state of this process's rows as a tensor sharded like the table; unchanged if that is whole."""
@@ -206,7 +213,7 @@ class WeightAverage:
         self._power = 1 / age - 2
         self._mean = {name: copy_of(value) for name, value in weights.items()}
         # This process's parts of the average and of the weights, which never move in memory.
-        means, current = (chain.from_iterable(map(local_parts, v.values())) for v in (self._mean, weights))
+        means, current = (itertools.chain.from_iterable(map(local_parts, v.values())) for v in (self._mean, weights))
         self._means, self._weights = list(means), [weight.detach() for weight in current]
 
     def tensors(self) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.evaluator import BatchCallback, Evaluator, Example, Fallback
 from bert4rec.evaluation.intervals import Ranking, hits_by_rank
 from bert4rec.evaluation.scorers import Scorer
-from bert4rec.inference.histories import ItemIds
 from bert4rec.report.figures import FORMAT_VERSION, write_json
 from bert4rec.report.log import MetricsLog, flat_numbers, read_records
 from bert4rec.report.pages import report_page, write_html
@@ -145,14 +144,15 @@ def about_plan(plan: Plan) -> dict[str, Any]:
 
 def described(dataset: Dataset, examples: Sequence[Example]) -> dict[str, Any]:
     """Return the content of `examples.json`: each user's last items, target and recommendations, with original ids."""
-    ids = ItemIds.read(dataset.folder)
+    shown = [[example.target, *example.history[-LAST:], *example.items] for example in examples]
+    distinct = np.unique(np.concatenate([np.zeros(0, np.int64), *map(np.asarray, shown)]).astype(np.int64))
+    rows = dataset.item_rows(distinct, ["original", "title"]).to_pylist()
+    by_item = dict(zip(distinct.tolist(), rows, strict=True))
     names = _names(dataset, [example.user for example in examples])
 
     def items(numbers: Iterable[int]) -> list[dict[str, Any]]:
-        indices = [int(number) for number in numbers]
-        return [
-            {"item": item, "title": title} for item, title in zip(ids.of(indices), ids.titles_of(indices), strict=True)
-        ]
+        rows = [by_item[int(number)] for number in numbers]
+        return [{"item": row["original"], "title": row.get("title") or ""} for row in rows]
 
     users = [
         {
@@ -181,20 +181,23 @@ def write_files(
     folder: Path, report: dict[str, Any], evaluator: Evaluator, result: EvaluationResult, examples: Sequence[Example],
     log: MetricsLog,
 ) -> None:  # fmt: skip
-    """Write the files of the run in `folder`, and log its results; `report.json` makes it a finished run."""
-    with optional(folder / "ranks-*.parquet"):
-        evaluator.write_ranks(folder, result.ranks, result.held_out)
+    """Write the files of the run in `folder`, and log its results; `report.json` makes it a finished run.
+
+    It comes before the ranks and examples, which need more memory: a kill must not cost the report.
+    """
     with optional(folder / RECENT_COUNTS):
         write_recent_counts(folder, result.fallback.recent_counts if result.fallback else None)
     report["warnings"] = warnings(checks(report, read_records(folder, "validation")))
+    with optional(folder / PAGE):
+        (folder / PAGE).write_text(report_page(report))
+    write_json(folder / REPORT, report)
+    with optional(folder / "ranks-*.parquet"):
+        evaluator.write_ranks(folder, result.ranks, result.held_out)
     shown: dict[str, Any] = {"users": []}
     if examples:
         with optional(folder / EXAMPLES):
             shown = described(evaluator.dataset, examples)
             write_json(folder / EXAMPLES, shown)
-    with optional(folder / PAGE):
-        (folder / PAGE).write_text(report_page(report))
-    write_json(folder / REPORT, report)
     has_page = write_page(folder)
     tracked = {name: report[name] for name in RESULTS if name in report}
     files = [folder / name for name in (REPORT, PAGE, HTML_PAGE) if (folder / name).exists()]

@@ -177,11 +177,17 @@ def test_what_cannot_be_read_or_written_leaves_nothing(
 
 @pytest.fixture(scope="module")
 def featured(featured_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run of 2 epochs in runs/, its dataset with item features in data/, and files of items."""
+    """A folder with a run of 2 epochs in runs/, its dataset with item features in data/, and files of items.
+
+    Backward updates the item table and those of two features, each with an optimizer state of its own.
+    """
     place = tmp_path_factory.mktemp("featured")
     shutil.copytree(featured_folder, place / "data" / "log")
     small = {key: value for key, value in SMALL.items() if not key.startswith(("data.", "preprocessing."))}
-    settings = small | {"model.kind": "sasrec", "run.name": "run", "parallelism.device": "cpu"}
+    settings = small | {
+        "model.kind": "sasrec", "run.name": "run", "parallelism.device": "cpu", "model.feature_tables_from": 4,
+        "parallelism.mode": "dmp", "parallelism.sharding_type": "column_wise",
+    }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         train(settings, dataset="data/log")

@@ -35,11 +35,12 @@ EXCHANGE = {
 GROUPS = {"runtime/collectives.py:Partition.counts": 2}  # of the gradients between the groups: one there, one back
 REPORT = {"training/trainer.py:Meter.read_loss": 1}
 SAVE = {"checkpoint/store.py:Copies.of": 1, "sharding/optimizer.py:are_finite": 1}
-# For each pass over all users, here a single one; no wait for a batch, a tile or a group of users.
+# For each pass over all users, here a single one; no wait for a batch, a tile or a group of users. `Twins.among` waits
+# once for each lookup of 65,536 items, so that tiles without items that tie with targets take no time.
 EVALUATION = {
     "evaluation/ranker.py:Ranker._encode": 1,
-    "evaluation/ranker.py:Ranker._targets": 1,
-    "evaluation/ranker.py:Ranker._stream": 1,
+    "evaluation/ranker.py:Ranker._stream": 2,
+    "evaluation/tiles.py:Twins.among": 1,
     "evaluation/ranker.py:Ranker.rank": 1,
 }
 BESIDE = "checkpoint/store.py:_write_shards"  # by a thread of its own, at any time

@@ -94,6 +94,25 @@ def test_rows_come_from_mapped_memory(small_dataset: Dataset) -> None:
     assert str(small_dataset.folder / "histories" / "data-00000-of-00001.arrow") in Path("/proc/self/maps").read_text()
 
 
+def test_some_items_are_read_from_the_parts_of_the_table_that_have_them(
+    folder: Path, reopen: Callable[..., Dataset], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset, path, groups = reopen(), folder / "items.parquet", []
+    whole = pq.read_table(path)
+    pq.write_table(whole, path, row_group_size=10)
+    read_row_group = pq.ParquetFile.read_row_group
+
+    def read(self: pq.ParquetFile, group: int, **settings: Any) -> pa.Table:
+        groups.append(group)
+        return read_row_group(self, group, **settings)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", read)
+    items = np.array([0, 9, 30, 35])
+    assert dataset.item_rows(items, ["original", "no such column"]).equals(whole.select(["original"]).take(items))
+    assert groups == [0, 3]
+    assert len(dataset.item_rows(items[:0], ["original"])) == 0
+
+
 def test_opening_reads_no_rows(folder: Path, reopen: Callable[..., Dataset]) -> None:
     dataset = reopen()
     shutil.rmtree(folder / "histories")

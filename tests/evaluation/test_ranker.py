@@ -14,32 +14,37 @@ from bert4rec.config.tables import Config
 from bert4rec.dataset.format import LEFT_OUT
 from bert4rec.dataset.histories import EvaluationSplit
 from bert4rec.dataset.reader import Dataset
-from bert4rec.evaluation.metrics import MISSED
+from bert4rec.evaluation.metrics import MISSED, ranking_metrics
 from bert4rec.evaluation.ranker import Ranker, Ranks, repeated_targets, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.evaluation.tiles import Catalogue
 from bert4rec.feed.batch import Lookup
+from bert4rec.feed.features import FeatureReader
 from bert4rec.feed.inference import append_mask_batch
 from bert4rec.models.baselines import PopularityScorer
+from bert4rec.models.item_features import FeatureSettings
+from bert4rec.models.matrix_factorization import MatrixFactorization
+from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.sequence_model import Bert4Rec
 from bert4rec.runtime.collectives import Partition
 from bert4rec.sharding.parallelize import initialize
 from tests.conftest import long
+from tests.features import InMemory
 from tests.processes import jobs
 
 PROTOCOLS = ["full", "popular", "uniform"]
 
 
-def model_for(dataset: Dataset, head: str = "tied") -> Bert4Rec:
+def model_for(dataset: Dataset, head: str = "tied", features: FeatureSettings | None = None) -> RankingModel:
     network = Bert4Rec(
         n_items=dataset.n_items, embed_dim=16, n_heads=2, n_layers=1, ffn_dim=16, max_len=12,
-        dropout=0.5, head=head, device="cpu",
+        dropout=0.5, head=head, features=features, device="cpu",
     )  # fmt: skip
     initialize(network, seed=1)
     return network
 
 
-def by_model(network: Bert4Rec, batch_size: int, *, leaves_out_seen: bool = True) -> Ranker:
+def by_model(network: RankingModel, batch_size: int, *, leaves_out_seen: bool = True) -> Ranker:
     scorer = ModelScorer(network, device=torch.device("cpu"), max_len=12)
     return Ranker(scorer, batch_size=batch_size, device=torch.device("cpu"), leaves_out_seen=leaves_out_seen)
 
@@ -99,7 +104,7 @@ def test_a_models_ranks(
         assert as_lists(found) == ranks_by_sorting(scores_by(network, split), split, leaves_out_seen=leaves_out_seen)
 
 
-def scores_by(network: Bert4Rec, split: EvaluationSplit) -> Callable[[int], list[float]]:
+def scores_by(network: RankingModel, split: EvaluationSplit) -> Callable[[int], list[float]]:
     @torch.no_grad()
     def score(row: int) -> list[float]:
         hidden, vectors = network.encode_queries(
@@ -151,6 +156,51 @@ def test_a_model_that_says_nothing_ranks_by_id(small_dataset: Dataset) -> None:
     assert as_lists(by_model(network, 16).rank(split, PROTOCOLS)) == expected
 
 
+@pytest.mark.parametrize("tile", [4096, 11])
+@pytest.mark.parametrize("form", ["", "dot", "bias", "neural"])
+def test_a_model_with_equal_items_ranks_by_id(
+    small_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, form: str, tile: int
+) -> None:
+    """However their scores are rounded, which depends on how they are computed: the hits are those of chance."""
+    set_sizes(monkeypatch, MIN_TILE=tile, MAX_TILE=2 * tile)
+    split, network = small_dataset.splits["test"], model_for(small_dataset)
+    if form:
+        sizes = {"n_items": small_dataset.n_items, "n_users": len(small_dataset.histories), "embed_dim": 16}
+        network = MatrixFactorization(**sizes, form=form, dropout=0.0, device="cpu")
+        initialize(network, seed=1)
+    table = network.item_table.collection.embeddings["item"].weight
+    with torch.no_grad():
+        table.copy_(torch.randn(table.shape[1], generator=torch.Generator().manual_seed(2)))
+    expected = ranks_by_sorting(lambda row: [0.0] * small_dataset.n_items, split)
+    assert as_lists(by_model(network, 16).rank(split, PROTOCOLS)) == expected
+
+
+def test_cold_items_with_the_same_features_tie(small_dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the catalogue are cold items of four brands; they also tie in the examples of a report."""
+    set_sizes(monkeypatch, MIN_TILE=11, MAX_TILE=22)
+    n_items, split = small_dataset.n_items, small_dataset.splits["test"]
+    values, is_warm = [[item % 4, 4 + item % 2] for item in range(n_items)], np.arange(n_items) % 8 < 4
+    pictures = np.random.default_rng(3).normal(size=(4, 3)).astype(np.float32)[np.arange(n_items) % 4]
+    features = InMemory(values, {"brand": 4, "tags": 2}, pictures)
+    network = model_for(small_dataset, features=FeatureSettings(features.sizes))
+    assert network.item_table.features is not None
+    network.item_table.features.reader = FeatureReader(features, is_warm, 10**6)
+    scores = scores_by(network, split)
+
+    def tied(row: int) -> list[float]:
+        of_items = scores(row)
+        return [of if is_warm[item] else of_items[4 + item % 4] for item, of in enumerate(of_items)]
+
+    ranker = by_model(network, 16)
+    found = ranker.rank(split, PROTOCOLS)
+    assert as_lists(found) == ranks_by_sorting(tied, split)
+    best = ranker.best(split, np.arange(len(split)), n_items).indices.tolist()
+    rows = split.read(np.arange(len(split)))
+    assert rows.targets is not None
+    for target, rank, items in zip(rows.targets.tolist(), found["full"].tolist(), best, strict=True):
+        assert rank == MISSED or items.index(target) == rank - 1
+
+
 @pytest.mark.parametrize(("batch_size", "tile"), [(16, 4096), (7, 11), (1, 1)])
 def test_ranks_by_popularity(
     small_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, batch_size: int, tile: int
@@ -188,6 +238,15 @@ def test_ranks_do_not_depend_on_the_processes(
     plain, other = (small_config(**{"parallelism.mode": name, "model.head": head}) for name in ("ddp", mode))
     (alone,) = pools(1).run(jobs.rank_with_model, plain, split)
     assert_same(pools(n_processes).run(jobs.rank_with_model, other, split), alone)
+
+
+@pytest.mark.parametrize("mode", ["ddp", "dmp"])
+def test_equal_items_tie_whatever_the_processes(pools: Any, small_config: Callable[..., Config], mode: str) -> None:
+    config = small_config(**{"parallelism.mode": mode})
+    (alone,) = pools(1).run(jobs.rank_equal_items, config, "test")
+    assert_same(pools(3).run(jobs.rank_equal_items, config, "test"), alone)
+    hits = ranking_metrics(alone["full"], [10])
+    assert hits["HR@10"] < 0.2  # by chance a fifteenth
 
 
 @pytest.mark.parametrize("kind", [kind for kind in UNTRAINED if not KINDS[kind].needs_features])

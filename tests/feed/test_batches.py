@@ -17,6 +17,7 @@ from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Histories, TrainingPairs
 from bert4rec.dataset.reader import Dataset
 from bert4rec.feed.batches import START, EpochOrder, Position, TrainingBatches, Windows
+from bert4rec.feed.features import WarmItems
 from bert4rec.feed.masking import Masking
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.runtime.collectives import Partition
@@ -213,3 +214,12 @@ def test_an_epoch_continues_after_what_was_seen(n: int, n_seen: int, world_size:
 
 def test_epochs_differ() -> None:
     assert orders(50, 1, 50, epoch=0)[0][0].tolist() != orders(50, 1, 50, epoch=1)[0][0].tolist()
+
+
+def test_loader_processes_map_which_items_are_warm(tmp_path: Path) -> None:
+    """Their pickle does not grow with the catalogue."""
+    np.save(tmp_path / "counts.npy", np.arange(100_000, dtype=np.int32) % 3)
+    warm, items = WarmItems(tmp_path / "counts.npy"), np.array([3, 4, 99_999])
+    packed = pickle.dumps(warm)
+    assert len(packed) < 1000
+    assert warm[items].tolist() == pickle.loads(packed)[items].tolist() == [False, True, False]

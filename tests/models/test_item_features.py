@@ -1,6 +1,6 @@
 """Vectors of items with features: the sums written out in NumPy, and their gradients."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -8,9 +8,16 @@ import pytest
 import torch
 
 from bert4rec.dataset.item_features import BagFeature, FeatureRows, FeatureSizes
-from bert4rec.feed.batch import Lookup
+from bert4rec.feed.batch import Batch, Candidates, Lookup, Pairs
 from bert4rec.feed.features import FeatureReader
+from bert4rec.feed.negatives import Negatives
 from bert4rec.models.item_features import NEVER, FeatureEncoder, FeatureSettings, uniform
+from bert4rec.models.losses import LossSettings
+from bert4rec.models.matrix_factorization import MatrixFactorization
+from bert4rec.models.ranking_model import RankingModel
+from bert4rec.models.sequence_model import Bert4Rec, SASRec
+from bert4rec.sharding.parallelize import initialize
+from tests.features import InMemory as OfBrands
 
 D, WIDTH, VECTOR = 4, 8, 3
 
@@ -186,3 +193,39 @@ def test_cold_items_are_ranked_by_vectors_as_long_as_the_root_mean_square_of_the
     torch.testing.assert_close(vectors_of(encoder, rows, items), expected)
     in_training = vectors_of(encoder.train(), rows[2:3], [2])
     torch.testing.assert_close(in_training, by_hand(encoder, rows[2:3], [2], IS_WARM))
+
+
+KINDS = {
+    "sasrec": {"head": "tied"}, "bert4rec": {"head": "linear"}, "dot": {"form": "dot"}, "bias": {"form": "bias"},
+    "neural": {"form": "neural"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sampled_softmax", "gbce", "bpr"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_loss_pushes_cold_items_down(kind: str, loss: str) -> None:
+    """The items 1 and 4 of a brand of their own are never targets: their scores would only learn to be low."""
+    if (kind, loss) == ("neural", "softmax"):
+        pytest.skip("has no softmax")
+    is_warm = np.array([True, False, True, True, False, True])
+    features = OfBrands([[0], [2], [1], [0], [2], [1]], {"brand": 3}, np.zeros((6, 0), np.float32))
+    shape = {"n_items": 6, "embed_dim": 4, "dropout": 0.0, "features": FeatureSettings(features.sizes), "device": "cpu"}
+    targets, negatives = torch.tensor([0, 3, 5]), Negatives(torch.tensor([1, 2, 4]), torch.zeros(3))
+    network: RankingModel
+    if kind in ("sasrec", "bert4rec"):
+        network = {"sasrec": SASRec, "bert4rec": Bert4Rec}[kind](
+            **shape, **KINDS[kind], n_heads=1, n_layers=1, ffn_dim=4, max_len=6, loss=LossSettings(loss)
+        )
+        batch: Any = Batch.from_items(torch.tensor([2, 0, 3]), torch.tensor([3]), torch.arange(3), targets)
+    else:
+        network = MatrixFactorization(**shape, **KINDS[kind], n_users=3, loss=LossSettings(loss))
+        batch = Pairs.between(torch.arange(3), targets)
+    initialize(network, seed=1)
+    assert network.item_table.features is not None
+    network.item_table.features.reader = FeatureReader(features, is_warm, 10**6)
+    batch = batch._replace(candidates=Candidates.of(targets, negatives) if loss != "softmax" else None)
+    network(batch).backward()
+    of_values = network.item_table.features.values.grad
+    assert of_values is not None
+    assert of_values[2].abs().max() < 1e-9
+    assert of_values[:2].abs().max() > 1e-6

@@ -88,6 +88,26 @@ def test_a_bad_row_costs_its_own_line(content: str | bytes, wanted: Found, shown
         assert problem in line
 
 
+def test_cut_lines_cost_no_second_look_at_the_other_lines() -> None:
+    """A file with bad lines here and there is read once or twice, not once for each halving around each of them."""
+    lines = [f'{n},"a, {n}"' for n in range(20_000)]
+    lines[7000], lines[7001], lines[15_000] = "7", "", '8,"b",'
+    text = "\n".join(["x,y", *lines, ""])
+    layout, n_bytes, read_csv = Layout(("x", "y"), b",", quoted=True, header=("x", "y")), 0, pl.read_csv
+
+    def counted(read: bytes, *arguments: Any, **settings: Any) -> pl.DataFrame:
+        nonlocal n_bytes
+        n_bytes += len(read)
+        return read_csv(read, *arguments, **settings)
+
+    with patch.object(pl, "read_csv", counted):
+        found, bad = parsed(text, layout)
+    assert len(found) == 20_000 - 3
+    assert [row[0] for row in found] == [n + 2 for n in range(20_000) if n not in (7000, 7001, 15_000)]
+    assert bad.counts == {"wrong number of fields": 2, "empty line": 1, "header line again": 1}
+    assert n_bytes <= 2 * len(text)
+
+
 def test_a_header_with_unnamed_and_repeated_columns_is_known_again() -> None:
     layout = Layout(("", "a", "a 3"), b",", quoted=True, header=("", "a", "a"))
     for content in (",a,a\n0,1,2\n", ",a,a\n0,1,2\n3\n"):  # all at once, and one by one

@@ -280,6 +280,15 @@ def rank_with_model(config: Config, split: str) -> Ranks:
     return _rank(model, config, dataset, split, PROTOCOLS)
 
 
+def rank_equal_items(config: Config, split: str) -> Ranks:
+    """The ranks of a model whose items all have the same vector."""
+    _, dataset, model, _ = set_up(config)
+    for part, _, column in placed_parts(unwrap(model).state_dict()["item_table.collection.embeddings.item.weight"]):
+        part.copy_(torch.arange(column, column + part.shape[1]).add(1).sqrt().sin())
+    with mock.patch("bert4rec.evaluation.tiles.MIN_TILE", 11):  # some tiles for every process
+        return _rank(model, config, dataset, split, PROTOCOLS)
+
+
 def rank_untrained(config: Config, kind: str, split: str) -> Ranks:
     """The ranks that a kind without training gives."""
     dataset, partition = open_folder(config), Partition(dist.get_rank(), dist.get_world_size())

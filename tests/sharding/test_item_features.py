@@ -9,11 +9,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+from bert4rec.checkpoint.run_folder import found
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import open_dataset
 from tests.conftest import long
 from tests.processes import jobs
-from tests.training.loop.test_trainer import assemble
+from tests.training.loop.test_trainer import assemble, assert_equal
 
 ITEM_TABLE, USER_TABLE = "item_table.embeddings.item.weight", "user_table.embeddings.user.weight"
 
@@ -92,6 +93,46 @@ def test_every_way_trains_the_model_of_one_process(
         assert not expected.size or np.abs(expected - initial).max() > 0.01
 
 
+DMP, IN_ROWS = {"parallelism.mode": "dmp"}, {"parallelism.sharding_type": "row_wise"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "writers", "readers"),
+    [
+        (SAMPLED | TABLES, 1, 2),  # all tables are updated inside backward
+        (EXACT | TABLES | ADAGRAD | IN_ROWS, 2, 1),
+        long(SAMPLED | TABLES, 2, 3),
+        long(EXACT | TABLES | IN_ROWS, 2, 3),
+    ],
+)
+def test_a_resumed_training_has_the_state_of_every_table(
+    pools: Any, make: Make, tmp_path: Path, changes: dict[str, Any], writers: int, readers: int
+) -> None:
+    """Weights and moments arrive bit by bit, and so does the end of a training with as many processes."""
+
+    def train(n: int, folder: str, **more: Any) -> list[dict[str, Any]]:
+        config = make(n, **{"model.kind": "sasrec", "training.patience": 0} | DMP | changes)
+        return list(pools(n).run(jobs.train_part, config, tmp_path / folder, **more))
+
+    saved, whole = train(writers, "broken", until=3), train(writers, "whole")
+    checkpoint = found(tmp_path / "broken")[-1]
+    tables = [name for name in saved[0]["weights"] if ".embeddings." in name]
+    of_tables = {name for name in saved[0]["moments"] if name.partition(".")[0].endswith("_table")}
+    assert len(tables) == 3
+    assert {name.rpartition(".")[0] for name in of_tables} == {f"{name.split('.')[-2]}_table" for name in tables}
+    for n in (writers, readers):
+        resumed = train(n, f"on {n}", resume_from=checkpoint)
+        for kind in ("weights", "moments"):
+            assert resumed[0]["restored"][kind].keys() == saved[0][kind].keys()
+            for name in saved[0][kind]:
+                arrived = assemble([rank["restored"][kind][name] for rank in resumed])
+                np.testing.assert_array_equal(arrived, assemble([rank[kind][name] for rank in saved]), name)
+                end, expected = (assemble([rank[kind][name] for rank in of]) for of in (resumed, whole))
+                np.testing.assert_allclose(end, expected, rtol=1e-3, atol=1e-5, err_msg=name)
+        if n == writers:
+            assert_equal(resumed, whole)
+
+
 def test_the_loss_is_that_of_the_sums_worked_out_by_hand(
     pools: Any, make: Make, featured_folder: Path, tmp_path: Path
 ) -> None:
@@ -105,7 +146,8 @@ def test_the_loss_is_that_of_the_sums_worked_out_by_hand(
     dataset = open_dataset(folder)
     table = pl.read_parquet(folder / "items.parquet").sort("item")
     vectors = weights[ITEM_TABLE][:, : weights["features.values"].shape[1]].astype(np.float64)
-    vectors *= (table["train_count"].to_numpy() > 0)[:, None]
+    is_warm = table["train_count"].to_numpy() > 0
+    vectors *= is_warm[:, None]
     about, values = dataset.metadata["item_features"], weights["features.values"].astype(np.float64)
     names = pl.read_parquet(folder / "item_features" / "values.parquet")
 
@@ -126,7 +168,7 @@ def test_the_loss_is_that_of_the_sums_worked_out_by_hand(
         next((folder / "histories").glob("*.arrow")), columns=["user", "items", "n_train"]
     ).rows():
         scores = vectors @ users[user]
-        losses += [np.log(np.exp(scores).sum()) - scores[item] for item in items[:n_train]]
+        losses += [np.log(np.exp(scores[is_warm]).sum()) - scores[item] for item in items[:n_train]]
     assert result["losses"][0] == pytest.approx(np.mean(losses), abs=1e-5)
 
 

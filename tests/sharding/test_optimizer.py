@@ -91,3 +91,15 @@ def test_a_table_decays_by_its_rate_before_it_is_updated(sparse_optimizer: str, 
     """After one step an adaptive optimizer has moved by its rate, whatever the gradient."""
     after = step(2.0, sparse_optimizer=sparse_optimizer, sparse_weight_decay=decay)
     assert after[TABLE] == pytest.approx(1 * (1 - 0.2 * decay) - moved)
+
+
+def test_two_states_of_one_name_are_refused() -> None:
+    """A checkpoint would lose one of them."""
+    tiny = Tiny()
+    tiny.tables = [tiny.item_table, Table("item", n_rows=2, width=1, features=["twin"], device="cpu")]
+    settings = OptimizerSettings(
+        optimizer="sgd", learning_rate=0.1, sparse_optimizer="adagrad", sparse_learning_rate=0.1
+    )
+    optimizers = Optimizers(tiny, settings, {"item": "replicated"})
+    with pytest.raises(ValueError, match=r"item_table\.sum"):
+        optimizers.tensors()

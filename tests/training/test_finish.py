@@ -14,7 +14,7 @@ from bert4rec.report.figures import read_contents
 from bert4rec.training import results
 from bert4rec.training.results import described
 from bert4rec.training.run import run
-from tests.conftest import prepare_log
+from tests.conftest import leave_group, prepare_log
 from tests.fixture_types import Capture, Patch, Settings
 from tests.runs import report_of
 
@@ -77,8 +77,27 @@ def test_what_is_optional_never_costs_the_report(
     assert report_of(folder)["test"]
     lines = [line for line in capsys.readouterr().out.splitlines() if "ArrowInvalid" in line]
     assert [line.split(":")[1].strip() for line in lines] == [
-        str(folder / name) for name in ("ranks-*.parquet", "examples.json", "report.md", "report.html")
+        str(folder / name) for name in ("report.md", "ranks-*.parquet", "examples.json", "report.html")
     ]
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of the libraries about themselves
+@pytest.mark.parametrize(("place", "name"), [(Evaluator, "write_ranks"), (results, "described")])
+def test_a_process_that_ends_while_it_writes_ids_has_written_the_report(
+    make: Settings, monkeypatch: Patch, place: Any, name: str
+) -> None:
+    """Ids take most of the memory: there the system ends a process that has too little."""
+
+    def end(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(place, name, end)
+    config = make(**{"run.name": "ended", "model.kind": "popularity"})
+    with pytest.raises(KeyboardInterrupt):
+        run(config)
+    leave_group()
+    assert report_of(Path(config.run.dir) / "ended")["test"]
 
 
 def test_ids_and_titles_are_those_of_the_data(tmp_path: Path) -> None:

@@ -128,3 +128,18 @@ def test_the_first_row_of_an_item_counts_though_a_later_part_has_its_ids_as_text
     assert titles.rows().rows() == [(9, "Nine"), (3, "Three")]
     titles.add(pl.DataFrame({"item": ["9", "x"], "title": ["Neun", "Ix"]}))
     assert titles.rows().rows() == [("9", "Nine"), ("3", "Three"), ("x", "Ix")]
+
+
+def test_many_small_frames_take_time_in_proportion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bad lines cut a file into small frames; their sizes are not added up again with each further one."""
+    spool, frame, sizes = SortedRuns(tmp_path / "spool", run_bytes=10**9), frame_of([(1, 2)]), []
+
+    def size(self: pl.DataFrame) -> int:
+        sizes.append(16)
+        return 16
+
+    monkeypatch.setattr(pl.DataFrame, "estimated_size", size)
+    for _ in range(300):
+        spool.add(frame)
+    assert len(sizes) <= 2 * 300
+    assert spool.n_bytes == 16 * 300

@@ -3,7 +3,10 @@
 from pathlib import Path
 
 import pytest
+import torch
 
+from bert4rec.checkpoint.run_folder import found
+from bert4rec.checkpoint.stored_tensors import StoredTensors
 from bert4rec.config.load import load_config
 from bert4rec.config.tables import Config
 from bert4rec.training.run import run
@@ -15,17 +18,23 @@ pytestmark = [pytest.mark.usefixtures("alone"), pytest.mark.filterwarnings("igno
 
 
 @pytest.mark.parametrize(
-    ("loss", "tables_from"),
-    [("softmax", 1_000_000), ("sampled_softmax", 1_000_000), ("softmax", 4), ("sampled_softmax", 4)],
-)
+    ("loss", "tables_from", "mode"),
+    [
+        ("softmax", 1_000_000, "ddp"), ("sampled_softmax", 1_000_000, "ddp"), ("softmax", 4, "ddp"),
+        ("sampled_softmax", 4, "dmp"),
+    ],
+)  # fmt: skip
 def test_an_interrupted_training_ends_as_one_without_a_break(
-    featured_folder: Path, tmp_path: Path, monkeypatch: Patch, loss: str, tables_from: int
+    featured_folder: Path, tmp_path: Path, monkeypatch: Patch, loss: str, tables_from: int, mode: str
 ) -> None:
+    """The same metrics, weights and optimizer state."""
+
     def make(name: str, resume: str = "") -> Config:
         settings = SMALL | SHORT | {
             "data.dataset_dir": str(featured_folder), "run.dir": str(tmp_path / "runs"), "run.name": name,
             "run.resume": resume, "model.id_dropout": 0.4, "model.feature_tables_from": tables_from,
             "training.loss": loss, "training.n_train_negatives": 9, "training.per_device_train_batch_size": 16,
+            "parallelism.mode": mode,
         }  # fmt: skip
         return load_config(None, settings)
 
@@ -33,4 +42,8 @@ def test_an_interrupted_training_ends_as_one_without_a_break(
     with monkeypatch.context() as patch:
         in_step(patch, *FORWARD, 6)
         interrupted(make("broken", "auto"))
-    assert_same_results(run(make("broken", "auto")), whole)
+    resumed = run(make("broken", "auto"))
+    assert_same_results(resumed, whole)
+    ends = [StoredTensors(found(folder / "checkpoints")[-1]) for folder in (resumed, whole)]
+    assert [*ends[0]] == [*ends[1]]
+    assert all(torch.equal(*(end.read(name) for end in ends)) for name in ends[0])
