@@ -105,9 +105,10 @@ def findings(config: Config, n_processes: int) -> Iterator[Finding]:
     yield load()
     yield shared_memory()
     yield open_files(n_processes)
-    yield all_reduce("gloo")
-    if torch.cuda.device_count() > 1:
-        yield all_reduce("nccl")
+    if not open_files(2).advice:  # else the two processes do not start
+        yield all_reduce("gloo")
+        if torch.cuda.device_count() > 1:
+            yield all_reduce("nccl")
     if KINDS[config.model.kind].is_trained:
         yield plan(config, n_processes)
 

@@ -75,7 +75,7 @@ def test_what_differs_is_said_by_both_hosts(
     assert [each.end() for each in launched] == [1, 1]
     differs = r"error: process 1 on (node-\d) differs from process 0 on (node-\d): "
     pattern = differs + r"training\.learning_rate = (\S+), not (\S+); "
-    found = [re.findall(pattern, each.output) for each in launched]
+    found = [re.findall(pattern, "\n".join(each.errors)) for each in launched]
     rates = {"node-1": "0.001", "node-2": "0.01"}
     assert found[0] == found[1]
     ((second, first, other, one),) = found[0]
@@ -145,7 +145,7 @@ def test_the_command_typed_again_goes_on(
         hosts[1].mend()
     assert [each.end() for each in left] == [1] * len(left)
     print(f"{loss}: said after {said} s; all had ended after {time.time() - lost:.1f} s")
-    assert [each.output.count("error: ") for each in left] == [1] * len(left), left[0].output
+    assert [len(each.errors) for each in left] == [1] * len(left), left[0].output
     again = [torchrun(host, file) for host in hosts]
     assert [each.end() for each in again] == [0, 0], again[0].output
     assert any("resumed after step " in each.output for each in again)

@@ -165,6 +165,16 @@ def test_few_open_files(monkeypatch: Patch) -> None:
         assert (found.advice == "", "1,027" in found.text) == (is_enough, n_processes == 310)
 
 
+@pytest.mark.usefixtures("met")
+def test_processes_that_may_open_few_files_are_not_started(monkeypatch: Patch, capsys: Capture) -> None:
+    """Their failure would be taken for one of the network."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
+    assert main(["doctor"]) == 1
+    output = capsys.readouterr().out
+    assert "BAD   open files: at most 64 a process" in output
+    assert "gloo" not in output.partition("open files")[2]
+
+
 def test_two_processes_that_never_meet(monkeypatch: Patch) -> None:
     monkeypatch.setattr(subprocess, "run", Mock(side_effect=subprocess.TimeoutExpired("python", 120)))
     found = doctor.all_reduce("nccl")
