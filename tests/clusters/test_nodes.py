@@ -152,6 +152,26 @@ def test_the_command_typed_again_goes_on(
     assert report_of(run) == whole
 
 
+@pytest.mark.parametrize("number", [0, 1], ids=["with the store", "without the store"])
+def test_both_hosts_save_and_end_when_a_launcher_is_killed(
+    hosts: list[Host], make: Callable[..., Config], tmp_path: Path, number: int
+) -> None:
+    """Its processes notice it, and tell those of the other host."""
+    whole = unbroken(make(**LONG, **{"run.name": "whole"}), tmp_path)
+    file, run = settings_file(make(**LONG, **{"run.name": "broken"}), tmp_path), tmp_path / "runs" / "broken"
+    launched = [torchrun(host, file) for host in hosts]
+    wait_for_checkpoint(run, launched[0])
+    hosts[number].do("pkill --signal KILL --full '[t]orchrun'")
+    killed = time.time()
+    assert [each.end() for each in launched] == [-9 if each is launched[number] else 1 for each in launched]
+    print(f"all had ended after {time.time() - killed:.1f} s")
+    assert sum("stopped by SIGTERM: saved after step " in each.output for each in launched) == 1, launched[0].output
+    assert "the launcher of this run has ended" in launched[number].output
+    again = [torchrun(host, file) for host in hosts]
+    assert [each.end() for each in again] == [0, 0], again[0].output
+    assert report_of(run) == whole
+
+
 def test_a_host_that_comes_five_minutes_late_is_waited_for(
     hosts: list[Host], small_config: Callable[..., Config], tmp_path: Path
 ) -> None:
