@@ -13,6 +13,7 @@ from bert4rec.config.load import Overrides, load_and_recognize, parse_mapping, w
 from bert4rec.config.tables import GENERATED, Config
 from bert4rec.runtime.console import quiet_libraries
 from bert4rec.runtime.errors import DataError, Interrupted, SettingsError
+from bert4rec.runtime.signals import stop_with_launchers
 
 if TYPE_CHECKING:  # these import Polars, Arrow and torch, which takes seconds
     from bert4rec.dataset.reader import Dataset
@@ -121,6 +122,8 @@ def train(
     run_settings = load_run_settings(file, overrides, dataset=os.fspath(dataset), looks_around=False)
     for note in run_settings.notes:
         logger.info(note)
+    if processes is None:
+        stop_with_launchers()
     with quiet_libraries("torchrec"):
         from bert4rec.inference.load import Run
 

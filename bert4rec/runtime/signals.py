@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from bert4rec.runtime.console import close_bars
@@ -27,6 +28,7 @@ def log_interrupted(text: str) -> None:
             print(text, file=sys.stderr, flush=True)
 
 
+@cache
 def stop_with_launchers() -> None:
     """Stop as after SIGTERM as soon as a launcher of this process has ended, for any reason."""
 

@@ -55,13 +55,22 @@ def by_torchx(config: Config, folder: Path) -> list[str]:
     return [*TORCHX[:4], *where, *TORCHX[4:], settings_file(config, folder)]
 
 
-def by_program(config: Config, folder: Path, n_processes: int = 2) -> list[str]:
-    option = settings_file(config, folder).removeprefix("--config=")
-    return [sys.executable, "-c", f"import bert4rec; bert4rec.train({{}}, config={option!r}, processes={n_processes})"]
+def program(config: Config, folder: Path, n_processes: int | None) -> str:
+    file = settings_file(config, folder).removeprefix("--config=")
+    return f"import bert4rec; bert4rec.train(config={file!r}, processes={n_processes})"
+
+
+def by_program(config: Config, folder: Path) -> list[str]:
+    return [sys.executable, "-c", program(config, folder, 2)]
 
 
 def by_program_alone(config: Config, folder: Path) -> list[str]:
-    return by_program(config, folder, n_processes=1)
+    return [sys.executable, "-c", program(config, folder, 1)]
+
+
+def programs_by_torchrun(config: Config, folder: Path) -> list[str]:
+    (folder / "program.py").write_text(program(config, folder, None))
+    return [*TORCHRUN[:-1], str(folder / "program.py")]
 
 
 @pytest.mark.parametrize(
@@ -72,9 +81,18 @@ def by_program_alone(config: Config, folder: Path) -> list[str]:
         pytest.param(by_torchx, "torchrun", marks=pytest.mark.long),
         pytest.param(by_program, "import bert4rec", marks=pytest.mark.long),
         pytest.param(by_program, "torch.distributed.run", marks=pytest.mark.long),
+        pytest.param(programs_by_torchrun, "torchrun", marks=pytest.mark.long),
         pytest.param(by_program_alone, "import bert4rec", marks=pytest.mark.long),
     ],
-    ids=["torchrun", "torchx", "torchrun of torchx", "program", "torchrun of a program", "program of one"],
+    ids=[
+        "torchrun",
+        "torchx",
+        "torchrun of torchx",
+        "program",
+        "torchrun of a program",
+        "torchrun of programs",
+        "program of one",
+    ],
 )
 def test_a_training_saves_and_ends_with_a_launcher_that_is_killed(
     make: Settings, mark: Path, command: Callable[[Config, Path], list[str]], killed: str
