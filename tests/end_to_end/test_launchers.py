@@ -13,7 +13,7 @@ import pytest
 from bert4rec.checkpoint.run_folder import found
 from bert4rec.config.tables import Config
 from tests.fixture_types import Settings
-from tests.launch import TORCHRUN, TORCHX, Launched, report_of, settings_file, start
+from tests.launch import ALONE, TORCHRUN, TORCHX, Launched, report_of, settings_file, start
 
 SECONDS = 10.0  # from the end of a launcher to that of the last process
 MARK = "LAUNCHED_BY_TEST"  # environment variable that all processes of a launch inherit
@@ -104,17 +104,18 @@ def test_a_training_saves_and_ends_with_a_launcher_that_is_killed(
     while not found(run / "checkpoints"):
         assert started.process.poll() is None, started.output
         time.sleep(0.05)
-    (launcher,) = [pid for pid, line in processes_of(mark).items() if killed in line and "bash" not in line]
-    os.kill(launcher, signal.SIGKILL)
+    (pid,) = [pid for pid, line in processes_of(mark).items() if killed in line and "bash" not in line]
+    os.kill(pid, signal.SIGKILL)
     assert_all_end(mark)
     started.end()
     step = int(found(run / "checkpoints")[-1].name.removeprefix("step-"))
     n_epochs = 10 * (step // 130 + 1)
-    resumed = start([*TORCHRUN, f"--resume={run}", f"--training.n_epochs={n_epochs}"])
+    launcher = ALONE if command is by_program_alone else TORCHRUN
+    resumed = start([*launcher, f"--resume={run}", f"--training.n_epochs={n_epochs}"])
     assert resumed.returncode == 0, resumed.stderr
     assert f"resumed after step {step}," in resumed.stdout
     whole = make(**LOADED, **{"training.n_epochs": n_epochs, "run.name": "whole"})
-    done = start(by_torchrun(whole, mark))
+    done = start([*launcher, settings_file(whole, mark)])
     assert done.returncode == 0, done.stderr
     assert report_of(run) == report_of(mark / "runs" / "whole")
 
