@@ -57,7 +57,8 @@ def by_torchx(config: Config, folder: Path) -> list[str]:
 
 def program(config: Config, folder: Path, n_processes: int | None) -> str:
     file = settings_file(config, folder).removeprefix("--config=")
-    return f"import bert4rec; bert4rec.train(config={file!r}, processes={n_processes})"
+    train = f"bert4rec.train(config={file!r}, processes={n_processes})"
+    return f"import bert4rec\nif __name__ == '__main__':\n    {train}"  # the loader processes import it, too
 
 
 def by_program(config: Config, folder: Path) -> list[str]:
