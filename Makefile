@@ -42,7 +42,7 @@ test-image: setup ## the image of the Dockerfile, built and trained in; BASE_IMA
 test-cuda: setup ## trainings on a GPU beside the same ones on the CPU; skipped where there is none
 	$(call run,python -m pytest -m cuda -rs tests/cuda)
 
-test-stand-in: setup ## the tests of test-cuda on GPUs made of host memory, also several; skipped where there is no C++ compiler
+test-stand-in: setup ## the tests of test-cuda on GPUs made of host memory, also several; skipped without a C++ compiler or beside a CUDA build of torch
 	$(call run,python -m pytest -p tests.stand_in.plugin -m cuda -rs --numprocesses=auto --dist=loadfile tests/cuda tests/stand_in)
 
 test-pythons: setup ## the tests left of the disk on every other Python 3.11 to 3.13 of this machine

@@ -15,7 +15,7 @@ try:
     from bert4rec import __version__
     from bert4rec.runtime.console import visible
     from bert4rec.runtime.errors import SettingsError, UserError, did_you_mean
-    from bert4rec.runtime.signals import ending_on_broken_pipe, log_interrupted, stop_with_parent
+    from bert4rec.runtime.signals import ending_on_broken_pipe, log_interrupted, stop_with_launchers
 except ModuleNotFoundError as error:
     exit_for_missing(error)
 
@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "") -> int:
     130 for stopped. A run that a signal has ended has the status of that signal.
     """
     name, *words = (sys.argv[1:] if argv is None else argv) or ["--help"]
-    stop_with_parent()
+    stop_with_launchers()
     with nullcontext() if name in OUTLIVES_READERS else ending_on_broken_pipe():
         try:
             return _run(name, words, prog or f"{_program()} {name}")

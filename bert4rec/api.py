@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bert4rec.checkpoint.package import is_package
 from bert4rec.runtime.console import quiet_libraries
 from bert4rec.runtime.errors import DataError, Interrupted, SettingsError
+from bert4rec.runtime.signals import stop_with_launchers
 
 if TYPE_CHECKING:  # these import Polars, Arrow, Pydantic and torch, which takes seconds or which a package does without
     from bert4rec.config.load import Overrides
@@ -126,6 +127,8 @@ def train(
     run_settings = load_run_settings(file, overrides, dataset=os.fspath(dataset), looks_around=False)
     for note in run_settings.notes:
         logger.info(note)
+    if processes is None:
+        stop_with_launchers()
     with quiet_libraries("torchrec"):
         from bert4rec.inference.load import Run
 

@@ -97,7 +97,7 @@ def train_on(words: Sequence[str], *, n_processes: int, view: View) -> Path:
     with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
         child = subprocess.Popen(
             [sys.executable, *launcher, *TRAIN, *words],
-            stdin=subprocess.PIPE,  # never written: when it closes, the child knows that this process has ended
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8",
             start_new_session=True,  # so that the child gets Ctrl-C only once, from this process
             env=os.environ | variables,
@@ -148,12 +148,10 @@ def _signals_passed_to(child: "subprocess.Popen[str]") -> Iterator[list[int]]:
     try:
         yield received
     finally:
-        assert child.stdin is not None
         assert child.stdout is not None
         child.stdout.close()  # first: a child that writes to a full pipe would not end
         if child.poll() is None:
             child.terminate()
             child.wait()
-        child.stdin.close()
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -72,6 +72,11 @@ class Launched:
         """Return all lines so far."""
         return "".join(f"{line}\n" for _, line in list(self.lines))
 
+    @property
+    def errors(self) -> list[str]:
+        """Return the program's own error lines so far; torchrun repeats them in its summary."""
+        return [line for _, line in list(self.lines) if line.startswith("error: ")]
+
     def wait_for(self, words: str, seconds: float = 900.0) -> float:
         """Return when a line with these words came."""
         return wait_for_either([self], words, seconds)

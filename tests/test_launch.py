@@ -6,7 +6,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -52,13 +51,6 @@ def processes_of(folder: Path) -> list[str]:
     """Of this machine those that train into `folder`."""
     found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
     return [line for line in found if "bert4rec train" in line and f"--run.name={folder.name}" in line]
-
-
-def wait_until(is_so: Callable[[], bool], seconds: float = 200) -> None:
-    end = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.2)
 
 
 @pytest.fixture
@@ -166,21 +158,6 @@ def test_a_view_that_fails_ends_the_child(program: Callable[[str], None]) -> Non
         train_on([], n_processes=1, view=failing)
     with pytest.raises(ProcessLookupError):
         os.kill(int(failing.line.call_args.args[0]), 0)
-
-
-@pytest.mark.long
-def test_a_training_ends_with_the_program_that_has_started_it(settings: dict[str, Any], tmp_path: Path) -> None:
-    """Killed, as the kernel of a notebook is when it is restarted: the training saves, and stops."""
-    long = settings | {"training.n_epochs": 100_000, "training.patience": 0, "run.name": "orphan"}
-    program = f"import bert4rec; bert4rec.train({long!r}, processes=2)"
-    parent = subprocess.Popen([sys.executable, "-c", program])
-    folder = tmp_path / "runs" / "orphan"
-    metrics = folder / "metrics.jsonl"
-    wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0)
-    parent.kill()
-    parent.wait()
-    wait_until(lambda: not processes_of(folder))
-    assert list((folder / "checkpoints").glob("step-*"))
 
 
 @pytest.mark.long

@@ -31,6 +31,12 @@ DISTRIBUTION = "bert4rec-torchrec"
 MATCHING = ("torch", "torchrec", "fbgemm_gpu")  # compiled against one another: modules, in the order of their imports
 SETUP = "`make setup` installs what fits together"
 
+DRIVER = Path("/sys/module/nvidia/version")  # of the kernel module, which a container sees too
+OLDEST_DRIVERS = {"12": 525, "13": 580}  # by version of CUDA
+# fbgemm-gpu's wheels have machine code for 8.0, 9.0 and 10.0, and none that a driver compiles for other GPUs. That for
+# 8.0 runs on all 8.x; that for the two others uses instructions of these versions alone.
+CAPABILITIES = {*((8, minor) for minor in range(10)), (9, 0), (10, 0)}
+
 MIB, GB = 2**20, 1e9
 SHARED_MEMORY = 64 * MIB  # the least that batches of loader workers, gloo and NCCL need
 SHM = Path("/dev/shm")
@@ -106,9 +112,10 @@ def findings(config: Config, n_processes: int) -> Iterator[Finding]:
     yield load()
     yield shared_memory()
     yield open_files(n_processes)
-    yield all_reduce("gloo")
-    if torch.cuda.device_count() > 1:
-        yield all_reduce("nccl")
+    if not open_files(2).advice:  # else the two processes do not start
+        yield all_reduce("gloo")
+        if torch.cuda.device_count() > 1:
+            yield all_reduce("nccl")
     if KINDS[config.model.kind].is_trained:
         yield plan(config, n_processes)
 
@@ -145,23 +152,40 @@ def matching() -> Finding:
 
 
 def devices() -> Finding:
-    """Return the GPUs, or the cores that this process may use."""
+    """Check the driver and the GPUs; return them, or the cores that this process may use."""
     import torch
 
     if not torch.cuda.is_available():
         cores = pluralize(usable_cores(), "CPU core")
         if torch.version.cuda:
-            advice = "`nvidia-smi` lists what the driver finds; --parallelism.device=cpu trains without a GPU"
-            return Finding("devices", f"{cores}; no GPU, but torch is built for CUDA", advice)
+            problem, advice = _missing_gpu(torch.version.cuda)
+            return Finding("devices", f"{cores}; {problem}", f"{advice}; --parallelism.device=cpu trains without a GPU")
         return Finding("devices", f"{cores}, no GPU (torch is built for CPUs)")
     numbers = range(torch.cuda.device_count())
-    gpus = map(torch.cuda.get_device_properties, numbers)
+    gpus = [torch.cuda.get_device_properties(number) for number in numbers]
     text = ", ".join(f"{gpu.name} ({gpu.total_memory / GB:.0f} GB)" for gpu in gpus)
+    for gpu in gpus:
+        if (gpu.major, gpu.minor) not in CAPABILITIES:
+            text = f"{text}; {gpu.name} has compute capability {gpu.major}.{gpu.minor}, for which fbgemm has no kernels"
+            return Finding("devices", text, "use a GPU of 8.0 to 8.9, 9.0 or 10.0, or --parallelism.device=cpu")
     for a, b in combinations(numbers, 2):
         if not torch.cuda.can_device_access_peer(a, b):
             text = f"{text}; GPUs {a} and {b} cannot reach each other's memory"
             return Finding("devices", text, "if NCCL hangs, set NCCL_P2P_DISABLE=1: it goes through host memory")
     return Finding("devices", text)
+
+
+def _missing_gpu(cuda: str) -> tuple[str, str]:
+    """Return why torch, built for the version `cuda`, finds no GPU, and what to do."""
+    oldest = OLDEST_DRIVERS.get(cuda.partition(".")[0], 0)
+    try:
+        version = DRIVER.read_text().strip()
+    except OSError:
+        advice = f"install the NVIDIA driver {oldest} or newer, and start a container with --gpus=all"
+        return f"no GPU: torch is built for CUDA {cuda}, but no NVIDIA driver is loaded", advice
+    if int(version.partition(".")[0]) < oldest:
+        return f"no GPU: CUDA {cuda} needs the NVIDIA driver {oldest}, this one is {version}", "install a newer driver"
+    return f"no GPU, but torch is built for CUDA {cuda}", "`nvidia-smi` lists what the driver finds"
 
 
 def load() -> Finding:

@@ -422,7 +422,7 @@ class Parallelism(Table):
     """precision of embeddings sent between processes (dmp); with fp16 and bf16 their gradients are sent as bf16"""
     sharding_group_size: Whole = 0
     """processes that share one copy of the tables (dmp); for example the number of GPUs of a host; 0 = all processes"""
-    timeout_minutes: Positive = 30.0
+    timeout_minutes: Positive = 10.0
     """minutes to wait for another process before the run ends"""
 
 

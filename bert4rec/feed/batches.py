@@ -1,9 +1,7 @@
 """Training batches: one global order, split among the ranks and read ahead by loader processes."""
 
 import os
-import select
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +22,7 @@ from bert4rec.feed.seeded import Permutation
 from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.signals import call_when_ended
 
 
 class EpochOrder:
@@ -200,13 +199,4 @@ def _end_with(pid: int, _worker: int) -> None:
     Torch's own watch checks the parent, which is the fork server: after a killed training, both would keep running.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # after Ctrl-C the training process still needs batches
-    try:
-        training = os.pidfd_open(pid)
-    except ProcessLookupError:
-        os._exit(1)
-
-    def watch() -> None:
-        select.select([training], [], [])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    call_when_ended([pid], lambda: os._exit(1))

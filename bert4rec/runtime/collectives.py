@@ -229,7 +229,7 @@ class StepSync:
     same step.
     """
 
-    def __init__(self, interruption: Interruption, minutes: float = 30.0) -> None:
+    def __init__(self, interruption: Interruption, minutes: float = 10.0) -> None:
         self._interruption, self._group = interruption, new_gloo_group(minutes)
         self._message: Message | None = None
 

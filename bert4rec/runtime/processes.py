@@ -45,7 +45,7 @@ class Processes:
     world_size: int
     local_world_size: int
     device: torch.device
-    minutes: float = 30.0
+    minutes: float = 10.0
 
     @property
     def is_rank_zero(self) -> bool:
@@ -53,7 +53,7 @@ class Processes:
         return self.rank == 0
 
 
-def this_process(device_setting: str, store: dist.Store | None = None, *, minutes: float = 30.0) -> Processes:
+def this_process(device_setting: str, store: dist.Store | None = None, *, minutes: float = 10.0) -> Processes:
     """Return this process from torchrun's environment variables; without a launcher it is the only process.
 
     With a launcher, also raise the limit of open files. If each process of a host sees a single GPU of its own, which

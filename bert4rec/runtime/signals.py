@@ -1,12 +1,14 @@
 """SIGTERM, SIGINT and SIGHUP: recorded until all processes of a run act on them together, or no longer can."""
 
 import os
+import select
 import signal
-import stat
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
 
 from bert4rec.runtime.console import close_bars
 
@@ -26,19 +28,48 @@ def log_interrupted(text: str) -> None:
             print(text, file=sys.stderr, flush=True)
 
 
-def stop_with_parent() -> None:
-    """Stop as after SIGTERM when the command of this program that started this process ends.
+@cache
+def stop_with_launchers() -> None:
+    """Stop as after SIGTERM as soon as a launcher of this process has ended, for any reason."""
 
-    Its end closes the pipe that is this process's stdin.
+    def stop() -> None:
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            with suppress(OSError):  # the launcher may have been the reader
+                print("the launcher of this run has ended: stopping as after SIGTERM", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    call_when_ended(_launchers(), stop)
+
+
+def _launchers() -> list[int]:
+    """Return the processes with which this one ends: torchrun, and torchx or a command of this program around it.
+
+    Each launcher starts a session for its child: it is the parent of the first process of that session.
     """
-    if PARENT in os.environ and stat.S_ISFIFO(os.fstat(0).st_mode):
-        threading.Thread(target=_wait_for_parent, name="parent", daemon=True).start()
+    is_local = PARENT in os.environ or os.environ.get("TORCHX_JOB_ID", "").startswith("local_cwd:")
+    launchers, pid = list[int](), os.getpid()
+    for _ in range(is_local + ("TORCHELASTIC_RUN_ID" in os.environ)):
+        try:
+            leader = os.getsid(pid)
+            pid = int(Path(f"/proc/{leader}/stat").read_text().rpartition(")")[2].split()[1]) if leader else 0
+        except (ProcessLookupError, FileNotFoundError):
+            pid = leader  # has ended
+        if not pid:  # outside of the container of this process, and not visible from here
+            break
+        launchers.append(pid)
+    return launchers
 
 
-def _wait_for_parent() -> None:
-    while os.read(0, 1024):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
+def call_when_ended(pids: Sequence[int], function: Callable[[], None]) -> None:
+    """Call `function`, in a thread, as soon as one of the processes `pids` of this host has ended."""
+
+    def watch() -> None:
+        with suppress(ProcessLookupError):  # has ended before
+            select.select([os.pidfd_open(pid) for pid in pids], [], [])
+        function()
+
+    if pids:
+        threading.Thread(target=watch, name="watch", daemon=True).start()
 
 
 class Interruption:

@@ -75,7 +75,7 @@ def test_what_differs_is_said_by_both_hosts(
     assert [each.end() for each in launched] == [1, 1]
     differs = r"error: process 1 on (node-\d) differs from process 0 on (node-\d): "
     pattern = differs + r"training\.learning_rate = (\S+), not (\S+); "
-    found = [re.findall(pattern, each.output) for each in launched]
+    found = [re.findall(pattern, "\n".join(each.errors)) for each in launched]
     rates = {"node-1": "0.001", "node-2": "0.01"}
     assert found[0] == found[1]
     ((second, first, other, one),) = found[0]
@@ -145,10 +145,30 @@ def test_the_command_typed_again_goes_on(
         hosts[1].mend()
     assert [each.end() for each in left] == [1] * len(left)
     print(f"{loss}: said after {said} s; all had ended after {time.time() - lost:.1f} s")
-    assert [each.output.count("error: ") for each in left] == [1] * len(left), left[0].output
+    assert [len(each.errors) for each in left] == [1] * len(left), left[0].output
     again = [torchrun(host, file) for host in hosts]
     assert [each.end() for each in again] == [0, 0], again[0].output
     assert any("resumed after step " in each.output for each in again)
+    assert report_of(run) == whole
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["with the store", "without the store"])
+def test_both_hosts_save_and_end_when_a_launcher_is_killed(
+    hosts: list[Host], make: Callable[..., Config], tmp_path: Path, number: int
+) -> None:
+    """Its processes notice it, and tell those of the other host."""
+    whole = unbroken(make(**LONG, **{"run.name": "whole"}), tmp_path)
+    file, run = settings_file(make(**LONG, **{"run.name": "broken"}), tmp_path), tmp_path / "runs" / "broken"
+    launched = [torchrun(host, file) for host in hosts]
+    wait_for_checkpoint(run, launched[0])
+    hosts[number].do("pkill --signal KILL --full '[t]orchrun'")
+    killed = time.time()
+    assert [each.end() for each in launched] == [-9 if each is launched[number] else 1 for each in launched]
+    print(f"all had ended after {time.time() - killed:.1f} s")
+    assert sum("stopped by SIGTERM: saved after step " in each.output for each in launched) == 1, launched[0].output
+    assert "the launcher of this run has ended" in launched[number].output
+    again = [torchrun(host, file) for host in hosts]
+    assert [each.end() for each in again] == [0, 0], again[0].output
     assert report_of(run) == whole
 
 

@@ -86,19 +86,58 @@ def test_an_fbgemm_that_was_built_for_another_torch(monkeypatch: Patch, error: E
     assert doctor.matching()[1:] == (f"fbgemm_gpu does not load: {problem}", doctor.SETUP)
 
 
-def test_devices(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
+@pytest.mark.parametrize(
+    ("cuda", "driver", "words"),
+    [
+        ("13.0", None, ["no NVIDIA driver is loaded", "580"]),
+        ("13.0", "535.129.03", ["CUDA 13.0", "580", "535.129.03"]),
+        ("13.0", "580.65.06", ["nvidia-smi"]),
+        ("12.6", "535.129.03", ["nvidia-smi"]),
+    ],
+)
+def test_why_torch_finds_no_gpu(
+    monkeypatch: Patch, tmp_path: Path, cuda: str, driver: str | None, words: list[str]
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", cuda)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert doctor.devices().advice
+    monkeypatch.setattr(doctor, "DRIVER", tmp_path / "version")
+    if driver:
+        doctor.DRIVER.write_text(f"{driver}\n")
+    found = doctor.devices()
+    assert found.advice.endswith("--parallelism.device=cpu trains without a GPU")
+    assert all(word in str(found) for word in words), found
+
+
+@pytest.fixture
+def gpus(monkeypatch: Patch) -> SimpleNamespace:
+    """The properties of three equal GPUs."""
+    gpu = SimpleNamespace(name="GPU", total_memory=80e9, major=9, minor=0)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    gpu = SimpleNamespace(name="GPU", total_memory=80e9)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: gpu)
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda a, b: True)
+    return gpu
+
+
+def test_gpus_that_do_not_reach_each_other(monkeypatch: Patch, gpus: SimpleNamespace) -> None:
     assert doctor.devices() == ("devices", "GPU (80 GB), GPU (80 GB), GPU (80 GB)", "")
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda a, b: (a, b) != (1, 2))
     assert "GPUs 1 and 2" in doctor.devices().text
     assert "NCCL_P2P_DISABLE=1" in doctor.devices().advice
+
+
+@pytest.mark.parametrize("version", ["8.0", "8.6", "8.9", "9.0", "10.0"])
+def test_a_gpu_for_which_fbgemm_has_kernels(gpus: SimpleNamespace, version: str) -> None:
+    gpus.major, gpus.minor = map(int, version.split("."))
+    assert not doctor.devices().advice
+
+
+@pytest.mark.parametrize("version", ["7.5", "10.3", "12.0"])
+def test_a_gpu_for_which_fbgemm_has_no_kernels(gpus: SimpleNamespace, version: str) -> None:
+    gpus.major, gpus.minor = map(int, version.split("."))
+    found = doctor.devices()
+    assert f"compute capability {version}" in found.text
+    assert "--parallelism.device=cpu" in found.advice
 
 
 @pytest.mark.parametrize(("load", "is_slow"), [(0.3, False), (2.5, True)])
@@ -124,6 +163,16 @@ def test_few_open_files(monkeypatch: Patch) -> None:
         monkeypatch.setattr(resource, "getrlimit", lambda _, limits=limits: limits)
         found = doctor.open_files(n_processes)
         assert (found.advice == "", "1,027" in found.text) == (is_enough, n_processes == 310)
+
+
+@pytest.mark.usefixtures("met")
+def test_processes_that_may_open_few_files_are_not_started(monkeypatch: Patch, capsys: Capture) -> None:
+    """Their failure would be taken for one of the network."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
+    assert main(["doctor"]) == 1
+    output = capsys.readouterr().out
+    assert "BAD   open files: at most 64 a process" in output
+    assert "gloo" not in output.partition("open files")[2]
 
 
 def test_two_processes_that_never_meet(monkeypatch: Patch) -> None:

@@ -15,20 +15,22 @@ BUILD = Path(__file__).parents[2] / "build" / "stand_in"
 NAME = "stand_in_device"
 
 
-class NoCompilerError(Exception):
-    """There is no C++ compiler."""
+class NotHereError(Exception):
+    """This machine cannot run the stand-in."""
 
 
 def build() -> Path:
-    """Return the compiled device; it is compiled once for a source and a version of torch. Raises `NoCompilerError`."""
+    """Return the compiled device; it is compiled once for a source and a version of torch. Raises `NotHereError`."""
     folder = torch_folder()
     version = (folder / "version.py").read_bytes()
+    if b"cuda: Optional[str] = None" not in version:
+        raise NotHereError("torch is built for CUDA: the stand-in for a GPU needs the build for CPUs, TORCH_BUILD=cpu")
     path = BUILD / hashlib.sha256(SOURCE.read_bytes() + version).hexdigest()[:12] / f"{NAME}.so"
     if path.exists():
         return path
     compiler = shutil.which(os.environ.get("CXX", "g++"))
     if compiler is None:
-        raise NoCompilerError("no C++ compiler: the stand-in for a GPU needs g++, or the one that CXX names")
+        raise NotHereError("no C++ compiler: the stand-in for a GPU needs g++, or the one that CXX names")
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(f".{os.getpid()}")
     headers = (folder / "include", folder / "include/torch/csrc/api/include", sysconfig.get_paths()["include"])

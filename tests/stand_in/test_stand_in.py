@@ -1,5 +1,7 @@
 """The stand-in for a GPU refuses what a GPU refuses, and sees what a GPU does not show."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ import torch
 
 from bert4rec.commands.doctor import devices
 from bert4rec.runtime.processes import this_process
-from tests.stand_in import build
+from tests.launch import ROOT
 
 pytestmark = pytest.mark.cuda
 
@@ -135,8 +137,22 @@ def test_processes_that_share_a_gpu_use_the_cpu(monkeypatch: pytest.MonkeyPatch)
     assert this_process("auto").device.type == "cpu"
 
 
-def test_without_a_compiler_the_tests_are_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(build, "BUILD", tmp_path)
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(build.NoCompilerError, match=r"needs g\+\+"):
-        build.build()
+def skipped(folder: Path, cuda: str, **variables: str) -> str:
+    """Return what `make test-stand-in` prints beside a torch of this version of CUDA."""
+    (folder / "torch").mkdir()
+    (folder / "torch" / "__init__.py").touch()
+    (folder / "torch" / "version.py").write_text(f"from typing import Optional\ncuda: Optional[str] = {cuda}\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "tests.stand_in.plugin", "-m", "cuda", __file__], cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{folder}:{ROOT}"} | variables, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_without_a_compiler_the_tests_are_skipped(tmp_path: Path) -> None:
+    assert "needs g++" in skipped(tmp_path, "None", CXX="no-such-compiler")
+
+
+def test_beside_a_torch_of_cuda_the_tests_are_skipped(tmp_path: Path) -> None:
+    assert "built for CUDA" in skipped(tmp_path, "'13.0'")
