@@ -83,8 +83,9 @@ def _as_path(data: Any, overrides: Mapping[str, Any]) -> Iterator[dict[str, str]
 def make_dataset(file: str | None, overrides: Overrides, *, download: bool) -> Config:
     """Make a dataset, and return its settings with the recognized source, and the folder if it is not the usual one."""
     from bert4rec.prepare.engine import prepare as run_pipeline
+    from bert4rec.prepare.inherit import with_inherited
 
-    config, recognized = load_and_recognize(file, overrides)
+    config, recognized = load_and_recognize(file, with_inherited(file, overrides))
     if download:
         if config.data.source in GENERATED:
             config = with_changes(config, "data", {"source": DOWNLOADED})
