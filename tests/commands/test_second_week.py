@@ -25,8 +25,8 @@ N_GROUPS, IN_GROUP, N_NEW = 8, 8, 2  # items of a group, of which the last are n
 FIRST_WEEK = 0.75
 SETTINGS = {
     "model.kind": "sasrec", "model.embed_dim": 32, "model.ffn_dim": 64, "model.max_len": 20, "model.dropout": 0.1,
-    "training.per_device_train_batch_size": 32, "training.learning_rate": 0.005, "training.eval_every_n_epochs": 3, "parallelism.device": "cpu",
-    "evaluation.protocols": ["full"],
+    "training.per_device_train_batch_size": 32, "training.learning_rate": 0.005, "training.eval_every_n_epochs": 3,
+    "parallelism.device": "cpu", "evaluation.protocols": ["full"],
 }  # fmt: skip
 
 
@@ -71,4 +71,4 @@ def test_extending_and_training_is_as_good_as_training_anew(tmp_path: Path, monk
     assert reports["new"]["training"]["best_epoch"] > 0
     low, high = reports["fresh"]["intervals"]["test"]["full"]["NDCG@10"]
     assert low <= reports["new"]["test"]["full"]["NDCG@10"] <= high
-    assert likeness("new", "new") > 0.9 * likeness("fresh", "new") > 0.5
+    assert likeness("new", "new") > 0.9 * likeness("fresh", "new") > 0.3
