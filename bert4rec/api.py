@@ -88,8 +88,9 @@ def make_dataset(file: str | None, overrides: "Overrides", *, download: bool) ->
     from bert4rec.config.load import load_and_recognize, with_changes
     from bert4rec.config.tables import GENERATED
     from bert4rec.prepare.engine import prepare as run_pipeline
+    from bert4rec.prepare.inherit import with_inherited
 
-    config, recognized = load_and_recognize(file, overrides)
+    config, recognized = load_and_recognize(file, with_inherited(file, overrides))
     if download:
         if config.data.source in GENERATED:
             config = with_changes(config, "data", {"source": DOWNLOADED})

@@ -233,6 +233,13 @@ class Trained:
         return links if links and fingerprint_of(links) == self.metadata["fingerprint"] else self.dataset
 
     @property
+    def has_dataset(self) -> bool:
+        """Return whether the dataset that the model was trained on is where its run names it."""
+        from bert4rec.dataset.runs import fingerprint_of  # imports Arrow
+
+        return not self.is_package and fingerprint_of(self.dataset) == self.metadata["fingerprint"]
+
+    @property
     def checksum(self) -> str:
         """Return the checksum of the manifest, which holds the checksums of all files of the folder."""
         return sha256(self.folder / files.MANIFEST)[:12]

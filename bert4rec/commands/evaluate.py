@@ -10,8 +10,9 @@ from bert4rec.checkpoint.run_folder import CONFIG, Trained, find_trained
 from bert4rec.commands import launched
 from bert4rec.config.load import Overrides, flat, load_config, parse_command_line, take_positional
 from bert4rec.config.tables import Config
+from bert4rec.report.figures import TRAINED_TARGETS
 from bert4rec.report.pages import metrics_table
-from bert4rec.report.summary import ratings_line, rules, unknown_items
+from bert4rec.report.summary import ratings_line, rules, trained_targets, unknown_items
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.runtime.startup import importing
@@ -79,7 +80,11 @@ def _evaluate(arguments: argparse.Namespace, trained: Trained, config: Config) -
             print(f"{ratings_line(report['ratings'])}\n")
         for split in ("test", "validation"):
             if split in report:
-                print(f"{split.capitalize()} of {arguments.model}\n\n{metrics_table(report, split)}\n")
+                n_trained = (report["evaluation"].get(TRAINED_TARGETS) or {}).get(split, {}).get("users")
+                note = f" ({n_trained:,} of its targets were trained on)" if n_trained else ""
+                print(f"{split.capitalize()} of {arguments.model}{note}\n\n{metrics_table(report, split)}\n")
+        if trained_on := trained_targets(report):
+            print(f"{trained_on}\n")
         if unknown := unknown_items(report):
             print(f"{unknown}\n")
         lists = ", the lists of all test users" if arguments.lists else ""

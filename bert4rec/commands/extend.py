@@ -218,10 +218,28 @@ def _open(config: Config, trained: Trained, run: Path) -> "Dataset":
     if problem := problem_of(dataset, n_items=saved["n_items"], first_ids=saved["items"], previous=items):
         advice = f"make it with --data.extends={previous}"
         raise DataError(f"{dataset.folder}: does not extend the dataset of {run}: {problem}; {advice}")
+    if trained.has_dataset:
+        _warn_of_trained_targets(dataset, previous, run)
     if (features := saved.get("features")) and (dataset.features is None or dataset.features.meaning != features):
         advice = f"make it with --data.extends={previous} and --items=FILE"
         raise DataError(f"{dataset.folder}: does not have the item features of {run}; {advice}")
     return dataset
+
+
+def _warn_of_trained_targets(dataset: "Dataset", previous: Path, run: Path) -> None:
+    """Log how many validation targets the run has trained on, if any: no further epoch would look better."""
+    import numpy as np
+
+    from bert4rec.dataset.format import VALIDATION
+    from bert4rec.dataset.trained import count_trained
+
+    items = np.arange(dataset.n_items, dtype=np.int32)  # known items have the same ids
+    counts = count_trained(dataset, previous, items, splits=[VALIDATION])
+    if n := counts.get(VALIDATION, {"users": 0})["users"]:
+        logger.warning(
+            f"{dataset.folder}: {run} has trained on {n:,} of its {counts[VALIDATION]['of']:,} validation targets, so "
+            f"that no further epoch looks better than the old weights; prepare it again with --data.extends={previous}"
+        )
 
 
 def _fill(folder: Path, trained: Trained, config: Config, dataset: "Dataset") -> int:

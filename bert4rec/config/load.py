@@ -70,8 +70,22 @@ def load_and_recognize(
     path: str | Path | None, overrides: Mapping[str, Any] | None = None
 ) -> tuple[Config, DetectedSource | None]:
     """Return the settings and the source recognized at `data.path`; None if the settings name it or read no file."""
-    tables = _read_toml(path) if path is not None else {}
+    config, origins = _load(path, overrides or {})
+    if config.data.source not in GENERATED or not config.data.path:
+        return config, None
     overrides = overrides or {}
+    _refuse_two_inputs(config, origins, is_chosen="data.source" in overrides)
+    recognized = recognize(config.data.path, advice="" if "data.path" in overrides else DATASET_ALONE)
+    return with_changes(config, "data", {"source": recognized.source}), recognized
+
+
+def load_settings(path: str | Path | None, overrides: Mapping[str, Any]) -> Config:
+    """Return the settings as `load_config`, but with the source as it is set: `data.path` is not looked at."""
+    return _load(path, overrides)[0]
+
+
+def _load(path: str | Path | None, overrides: Mapping[str, Any]) -> tuple[Config, Origins]:
+    tables = _read_toml(path) if path is not None else {}
     in_file = {f"{table}.{key}" for table, keys in tables.items() for key in keys}
     for name, value in overrides.items():
         table, _, key = name.partition(".")
@@ -82,12 +96,7 @@ def load_and_recognize(
         place[entry or key] = value
     typed = overrides.typed if isinstance(overrides, Overrides) else {}
     origins = Origins(str(path or ""), frozenset(in_file - overrides.keys()), typed)
-    config = _checked(tables, origins)
-    if config.data.source not in GENERATED or not config.data.path:
-        return config, None
-    _refuse_two_inputs(config, origins, is_chosen="data.source" in overrides)
-    recognized = recognize(config.data.path, advice="" if "data.path" in overrides else DATASET_ALONE)
-    return with_changes(config, "data", {"source": recognized.source}), recognized
+    return _checked(tables, origins), origins
 
 
 def with_changes(config: Config, table: str, changes: Mapping[str, Any]) -> Config:

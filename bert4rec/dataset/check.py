@@ -399,6 +399,8 @@ class _Content:
             ("validation", counts["eligible"], n_validated), ("test", counts["eligible_test"], self._n_tested)
         ):  # fmt: skip
             expected = eligible if wanted == "all" else min(eligible, wanted)
+            if format.PREVIOUS in self._metadata:  # whose users stay what they were
+                expected = min(eligible, counts[f"{split}_users"])
             if (n := counts[f"{split}_users"]) != expected:
                 problem = f"{n} users have a {split} target, must be {expected} with {split}_users = {wanted}"
                 raise DataError(f"{self._folder / format.HISTORIES}: {problem}; {REMAKE}")

@@ -39,6 +39,8 @@ NEGATIVES = tuple(f"{name}_negatives" for name in PROTOCOLS)
 RATINGS = "ratings"
 TIMES = "times"
 EVENTS = "events"
+READING = "reading"  # key of `metadata.json`: settings other than the defaults that say how the input was read
+PREVIOUS = "previous"  # key of `metadata.json`: the datasets that this one extends, and the validation users kept
 LISTS = {"items": "int32", TIMES: "int64", RATINGS: "float32", EVENTS: "int16"}
 """Parallel lists of a row, oldest first → the type of an element; all but items only if the source has them."""
 NO_EVENT = ""  # kind 0: the kind of an interaction is missing, or unknown as that of a masked position
@@ -117,6 +119,11 @@ def kinds_of(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     (('', 'view', 'buy'), ())
     """
     return tuple(metadata.get(EVENTS, ()))
+
+
+def fingerprints_of(metadata: Mapping[str, Any]) -> list[str]:
+    """Return the fingerprint of a dataset, and those of the datasets that it extends, newest first."""
+    return [metadata["fingerprint"], *metadata.get(PREVIOUS, {}).get("fingerprints", ())]
 
 
 def numbers_of_kinds(setting: str, names: Collection[str], kinds: Sequence[str]) -> list[int]:
@@ -215,6 +222,8 @@ def _lines(metadata: Mapping[str, Any]) -> Iterator[str]:
     yield f"{'train positions':36}{metadata['train_positions']:>15,}"
     for split in ("validation", "test"):
         yield f"{f'{split} users':36}{metadata[f'{split}_users']:>15,}"
+        if split == VALIDATION and (kept := metadata.get(PREVIOUS, {}).get("validation_users")):
+            yield f"{'  of the dataset that this extends':36}{kept:>15,}"
         yield from _held_out(metadata, split)
     targets = metadata["preprocessing"].get("target_events", [])
     for name, n in metadata.get(EVENTS, {}).items():

@@ -23,6 +23,8 @@ from bert4rec.dataset.format import (
     EVENTS,
     FOLDERS,
     ORACLE,
+    PREVIOUS,
+    READING,
     USERS,
     dataset_card,
     describe,
@@ -34,7 +36,15 @@ from bert4rec.dataset.runs import fingerprint_of, named, runs_of
 from bert4rec.prepare.about_items import look_at_other_columns, read_about_items
 from bert4rec.prepare.attributes import ItemValues
 from bert4rec.prepare.first_look import first_look, order_options
-from bert4rec.prepare.histories import HistoryStats, NumberedHistories, choose_split, history_stats, item_table
+from bert4rec.prepare.histories import (
+    HistoryStats,
+    NumberedHistories,
+    choose_split,
+    history_stats,
+    item_table,
+    read_known_split,
+)
+from bert4rec.prepare.inherit import reading_of
 from bert4rec.prepare.item_features import ItemFile, read_fitted, write_features
 from bert4rec.prepare.negatives import held_out_metadata, left_out_warning
 from bert4rec.prepare.ordering import ExistingIds, item_ids, read_known
@@ -82,6 +92,7 @@ def describe_rows(
         "preprocessing": config.preprocessing.recipe,
         "extends": bool(config.data.extends),
         "order": dict(source.order),
+        **({READING: reading} if (reading := reading_of(config)) else {}),
         **_columns(source),
         **_log(source, ordered, survey, columns),
         "rows_read": ordered.n_rows_read + bad.total + bad.guests,
@@ -218,7 +229,9 @@ def _make_dataset(
     histories = NumberedHistories(ordered, ids, known=known_users)
     n_users = write_table(new / USERS, histories.users())
     rule, instant = choose_split(settings, ordered.parts, kinds)
-    survey = history_stats(histories, rule, settings, n_users=n_users, n_items=int(ids.max()) + 1, progress=progress)
+    n_items = int(ids.max()) + 1
+    before = read_known_split(Path(data.extends), n_users=len(known.users), n_items=n_items) if known else None
+    survey = history_stats(histories, rule, settings, n_users=n_users, n_items=n_items, progress=progress, known=before)
     progress.warn(*survey.warnings(is_table=data.source == "table", now=time.time()))
     items, features = _write_items(new, item_table(ordered, ids, survey, about_items.titles), about_items.table, survey)
     n_negatives, seed = settings.n_eval_negatives, settings.seed
@@ -231,6 +244,9 @@ def _make_dataset(
 
     metadata = describe_rows(config, source, ordered, survey, about_items.survey)
     metadata |= {} if instant is None else {"split_instant": instant}
+    if known and before:
+        n_kept = int(survey.validated[: len(known.users)].sum())
+        metadata[PREVIOUS] = {"fingerprints": list(known.fingerprints), "validation_users": n_kept}
     if "log" in metadata:
         metadata["log"] |= survey.log.shift(survey.known_span(time.time()), items)
         metadata["log"] |= survey_ids(pl.scan_parquet(new / USERS, glob=False), items["original"], survey.lengths)

@@ -3,13 +3,15 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
 
 from bert4rec.config.tables import Preprocessing, instant
-from bert4rec.dataset.format import MIN_EVALUATED, NO_ITEM, NO_TARGET, numbers_of_kinds
+from bert4rec.dataset.format import EVALUATED, MIN_EVALUATED, NO_ITEM, NO_TARGET, numbers_of_kinds
+from bert4rec.dataset.histories import Histories
 from bert4rec.prepare.ordering import Parts, to_histories
 from bert4rec.prepare.progress import Progress
 from bert4rec.prepare.rows import OrderedRows
@@ -144,6 +146,50 @@ def sample_users(users: Int64s, *, n_users: int | Literal["all"], seed: int, str
     if n_users == "all" or n_users >= len(users):
         return users
     return np.random.default_rng([seed, stream]).choice(users, n_users, replace=False)
+
+
+class KnownSplit(NamedTuple):
+    """Hold the split of the dataset to extend, by dense user id [N].
+
+    `n_train`: the number of interactions that were trained on; whether a user is `validated` and `tested`.
+    """
+
+    n_train: Int64s
+    validated: Bools
+    tested: Bools
+
+
+def read_known_split(folder: Path, *, n_users: int, n_items: int) -> KnownSplit:
+    """Return the split of the dataset at `folder`, which has `n_users` and `n_items`."""
+    histories, n_train = Histories(folder, n_items), np.zeros(n_users, np.int64)
+    n_train[histories.users] = histories.n_train
+    held_out = np.zeros((2, n_users), bool)
+    for of_split, name in zip(held_out, EVALUATED, strict=True):
+        of_split[histories.users] = histories.targets(name) != NO_TARGET
+    return KnownSplit(n_train, *held_out)
+
+
+def sample_held_out(
+    users: Int64s, places: Int64s, known: KnownSplit | None, split: Literal["validated", "tested"], *,
+    n_users: int | Literal["all"], seed: int, stream: int,
+) -> Int64s:  # fmt: skip
+    """Return the users whose targets are held out, of those that have one at `places` [N] in their histories.
+
+    Users of a `known` dataset stay what they are there, unless the target was trained on, since rows are missing now.
+    Of the new users, the share is drawn that all users would have.
+
+    >>> known = KnownSplit(np.array([2, 4]), np.array([True, False]), np.array([True, True]))
+    >>> users, places = np.arange(4), np.array([2, 4, 1, 1])
+    >>> sample_held_out(users, places, known, "validated", n_users="all", seed=1, stream=2).tolist()
+    [0, 2, 3]
+    """
+    if known is None:
+        return sample_users(users, n_users=n_users, seed=seed, stream=stream)
+    is_known = users < len(known.n_train)
+    old, new = users[is_known], users[~is_known]
+    kept = old[getattr(known, split)[old] & (places[is_known] >= known.n_train[old])]
+    share = n_users if n_users == "all" else round(n_users * len(new) / max(n_users, len(users)))
+    return np.concatenate([kept, sample_users(new, n_users=share, seed=seed, stream=stream)])
 
 
 def mark(histories: pl.DataFrame, rule: SplitRule, tested: Bools | None) -> pl.DataFrame:
@@ -305,11 +351,12 @@ class HistoryStats:
 
 def history_stats(
     histories: NumberedHistories, rule: SplitRule, settings: Preprocessing, *, n_users: int, n_items: int,
-    progress: Progress,
+    progress: Progress, known: KnownSplit | None = None,
 ) -> HistoryStats:  # fmt: skip
     """Return the statistics of all histories, split by `rule`, and draw the validated and the tested users.
 
-    Raises `DataError` if the split needs test users and there are none.
+    Users of a `known` split, that of the dataset to extend, stay validated and tested or not. Raises `DataError` if the
+    split needs test users and there are none.
     """
     lengths, counts = np.zeros(n_users, np.int64), np.zeros(n_items, np.int64)
     eligible: list[pl.DataFrame] = []
@@ -319,7 +366,7 @@ def history_stats(
     are_alike, first_items = True, None
     log = LogSurvey(n_items, has_times="time" in histories.columns)
     with progress.stage("split", histories.n_rows) as stage:
-        tested = _sample_tested(histories, rule, settings, n_users=n_users)
+        tested = _sample_tested(histories, rule, settings, known, n_users=n_users)
         for frame in histories:
             marked = mark(frame, rule, tested)
             log.add(marked)
@@ -329,7 +376,7 @@ def history_stats(
             counts += np.bincount(trained["items"].to_numpy(), minlength=n_items)
             place = pl.col("at_validation")
             held_out = pl.col("items").list.slice(place, pl.col("before") - place)
-            eligible.append(marked.filter(place.is_not_null()).select("user", held_out=held_out))
+            eligible.append(marked.filter(place.is_not_null()).select("user", place=place, held_out=held_out))
             n_tested += marked["at_test"].count()
             if "events" in marked.columns:
                 events.update(dict(marked["events"].explode(empty_as_null=False).value_counts().iter_rows()))
@@ -354,9 +401,14 @@ def history_stats(
             advice = 'bring longer histories, relax the filters of [preprocessing], or train on all with split = "none"'
         raise DataError(f"none of the {n_users} users has {lacks}: no test could be made; {advice}")
     candidates = pl.concat(eligible)
-    users = candidates["user"].to_numpy()
+    users, places = candidates["user"].to_numpy().astype(np.int64), candidates["place"].to_numpy()
     validated = np.zeros(n_users, bool)
-    validated[sample_users(users.astype(np.int64), n_users=settings.validation_users, seed=settings.seed)] = True
+    validated[
+        sample_held_out(
+            users, places, known, "validated", n_users=settings.validation_users, seed=settings.seed,
+            stream=VALIDATION_STREAM,
+        )
+    ] = True  # fmt: skip
     items = candidates.filter(pl.Series(validated[users]))["held_out"].explode(empty_as_null=False)
     counts -= np.bincount(items.to_numpy(), minlength=n_items)
     n_events = [events[kind] for kind in range(max(events, default=-1) + 1)]
@@ -365,17 +417,21 @@ def history_stats(
 
 
 def _sample_tested(
-    histories: NumberedHistories, rule: SplitRule, settings: Preprocessing, *, n_users: int
+    histories: NumberedHistories, rule: SplitRule, settings: Preprocessing, known: KnownSplit | None, *, n_users: int
 ) -> Bools | None:
     """Return which users are tested, None for all that have a test target; a sample takes a pass over all histories."""
     if settings.test_users == "all" or settings.split == "none":
         return None
     all_users = np.ones(n_users, bool)
     marked = (mark(frame, rule, all_users) for frame in histories)
-    users = np.concatenate([frame.filter(pl.col("at_test").is_not_null())["user"].to_numpy() for frame in marked])
+    targets = pl.concat(frame.select("user", "at_test").drop_nulls() for frame in marked)
     tested = np.zeros(n_users, bool)
-    sample = sample_users(users.astype(np.int64), n_users=settings.test_users, seed=settings.seed, stream=TEST_STREAM)
-    tested[sample] = True
+    tested[
+        sample_held_out(
+            targets["user"].to_numpy().astype(np.int64), targets["at_test"].to_numpy(), known, "tested",
+            n_users=settings.test_users, seed=settings.seed, stream=TEST_STREAM,
+        )
+    ] = True  # fmt: skip
     return tested
 
 

@@ -9,7 +9,7 @@ import datasets
 import numpy as np
 import polars as pl
 
-from bert4rec.dataset.format import CARD, FOLDERS, ITEMS, dataset_card
+from bert4rec.dataset.format import CARD, FOLDERS, ITEMS, PREVIOUS, dataset_card, fingerprints_of
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.prepare.item_features import append_features, read_fitted, read_item_file
 from bert4rec.prepare.ordering import item_ids, read_known
@@ -63,6 +63,7 @@ def add_items(previous: Path, path: str, folder: Path) -> AddedItems:
         features = append_features(new, file, file.rows["original"], previous, metadata["items"])
         metadata |= {
             "extends": True,
+            PREVIOUS: {"fingerprints": fingerprints_of(metadata), "validation_users": metadata["validation_users"]},
             "items": n_items,
             "density": metadata["rows"] / (metadata["users"] * n_items),
             "item_features": features,

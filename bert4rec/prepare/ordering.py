@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from bert4rec.dataset.format import ITEMS, NO_ITEM, USERS, kinds_of
+from bert4rec.dataset.format import ITEMS, NO_ITEM, USERS, fingerprints_of, kinds_of
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.prepare.ties import MOMENT, PLACE
 from bert4rec.runtime.arrays import Bools, Int32s
@@ -245,7 +245,7 @@ class ExistingIds:
 
     `users` (`original`, `user`, `count`), `items` (`original`, `item`, `count`). `kinds` of events are by number, () if
     it has none. The last row is at `last_time` in seconds, None without times. `time_format`: how its times were read,
-    "" = without a format.
+    "" = without a format. `fingerprints` of it and of the datasets that it extends, newest first.
     """
 
     users: pl.DataFrame
@@ -253,6 +253,7 @@ class ExistingIds:
     kinds: Sequence[str] = ()
     last_time: int | None = None
     time_format: str = ""
+    fingerprints: Sequence[str] = ()
 
 
 def read_known(folder: Path) -> ExistingIds:
@@ -264,7 +265,8 @@ def read_known(folder: Path) -> ExistingIds:
         raise DataError(f"{folder}: no dataset folder with {USERS} and {ITEMS}; correct data.extends") from None
     metadata = read_metadata(folder)
     _, last_time = metadata["time_span"] or (None, None)
-    return ExistingIds(users, items, kinds_of(metadata), last_time, metadata.get("time_format", ""))
+    fingerprints = fingerprints_of(metadata)
+    return ExistingIds(users, items, kinds_of(metadata), last_time, metadata.get("time_format", ""), fingerprints)
 
 
 class Distinct:

@@ -30,6 +30,7 @@ FORMAT_VERSION = 1
 MODEL, BEST_POSSIBLE = "model", "best_possible"
 SPLITS = ("validation", "test", "popularity_baseline", "best_possible")
 MAX_NAMED_DIFFERENCES = 3
+TRAINED_TARGETS = "trained_targets"  # in `evaluation` of a report: those of another dataset that were trained on
 
 Report = Mapping[str, Any]
 Metrics = Mapping[str, Mapping[str, float]]

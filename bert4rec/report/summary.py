@@ -7,7 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bert4rec.config.kinds import KINDS, POPULARITY
-from bert4rec.report.figures import BEST_POSSIBLE, MODEL, Report, contestants, curve_of, kind_of, main_protocol
+from bert4rec.dataset.format import PREVIOUS
+from bert4rec.report.figures import (
+    BEST_POSSIBLE,
+    MODEL,
+    TRAINED_TARGETS,
+    Report,
+    contestants,
+    curve_of,
+    kind_of,
+    main_protocol,
+)
 from bert4rec.report.templates import sentence
 
 SHORT_TITLES = {"full": "full catalogue", "popular": "popular negatives", "uniform": "uniform negatives"}
@@ -173,6 +183,12 @@ def unknown_items(report: Report) -> str:
     return sentence("unknown_items", unknown=unknown) if unknown else ""
 
 
+def trained_targets(report: Report) -> str:
+    """Return a sentence on the targets of another dataset that the model has trained on; "" for its own dataset."""
+    about = report.get("evaluation", {})
+    return sentence("trained_targets", counts=about[TRAINED_TARGETS]) if TRAINED_TARGETS in about else ""
+
+
 class Check(NamedTuple):
     """Hold the result of a check of a finished run: its `name` for programs and its `text` for people."""
 
@@ -208,6 +224,8 @@ def _check(name: str, is_warning: bool, **values: Any) -> Check:
 def _curve_checks(validations: Sequence[Report], training: Report) -> Iterator[Check]:
     """Check whether the training ended too early, or long after its best validation."""
     curve = curve_of(validations)
+    if curve and len(curve.values) > 1 and validations[0]["epoch"] == training["best_epoch"] == 0:
+        yield _check("learnt_nothing", True, curve=curve)
     if curve is None or len(curve.values) < 3 or not max(curve.scores):
         return
     scores, best, stopped_by = curve.scores, curve.best, training["stopped_by"]
@@ -237,6 +255,7 @@ def _baseline_checks(report: Report) -> Iterator[Check]:
 def _training_checks(report: Report, validations: Sequence[Report], n_evaluated: int) -> Iterator[Check]:
     """Check the batch size, whether the test influenced the choice of the weights, and the origin of the weights."""
     training, fingerprint = report["training"], report["dataset"]["fingerprint"]
+    extended = report["dataset"].get(PREVIOUS, {}).get("fingerprints", ())
     per_epoch = training["steps"] / training["epochs"]
     yield _check("few_steps", per_epoch < FEW_STEPS, per_epoch=per_epoch, steps=training["steps"])
     if "test" in report and validations:
@@ -247,4 +266,5 @@ def _training_checks(report: Report, validations: Sequence[Report], n_evaluated:
     elif "test" in report:
         yield _check("no_validation", True)
     if origin := training.get("init_from"):
-        yield _check("foreign_start", origin["fingerprint"] != fingerprint, origin=origin, fingerprint=fingerprint)
+        is_foreign = origin["fingerprint"] not in (fingerprint, *extended)
+        yield _check("foreign_start", is_foreign, origin=origin, fingerprint=fingerprint)

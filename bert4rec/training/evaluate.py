@@ -17,16 +17,17 @@ from bert4rec.checkpoint.run_folder import REPORT, Trained
 from bert4rec.checkpoint.store import verify
 from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
 from bert4rec.config.tables import Config
-from bert4rec.dataset.format import METADATA, NO_ITEM, TEST
+from bert4rec.dataset.format import METADATA, NO_ITEM, TEST, fingerprints_of
 from bert4rec.dataset.reader import Dataset, Sizes, open_catalogue, open_dataset, problem_of, require_kinds
 from bert4rec.dataset.runs import fingerprint_of
+from bert4rec.dataset.trained import count_trained
 from bert4rec.evaluation.evaluator import EVALUATED, Evaluator
 from bert4rec.evaluation.scorers import KnownItems
 from bert4rec.feed.features import FeatureReader, feature_reader_of
 from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.package import read_ids
 from bert4rec.models.names import FEATURE_VALUES
-from bert4rec.report.figures import common_figures, differences, write_json
+from bert4rec.report.figures import TRAINED_TARGETS, common_figures, differences, write_json
 from bert4rec.report.results_folder import ResultsFolder
 from bert4rec.runtime.collectives import StepSync, on_rank_zero
 from bert4rec.runtime.console import ProgressBar
@@ -243,7 +244,23 @@ def _about(config: Config, trained: Trained, evaluator: Evaluator) -> dict[str, 
         "settings": config.evaluation.model_dump(mode="json") | {"precision": evaluator.precision},
         **({"trained_on": fingerprint} if fingerprint != evaluator.dataset.metadata["fingerprint"] else {}),
         **({"unknown": _unknown(evaluator, evaluator.known_items)} if evaluator.known_items else {}),
+        **_trained_targets(evaluator.dataset, trained, evaluator.known_items),
     }
+
+
+def _trained_targets(dataset: Dataset, trained: Trained, known: KnownItems | None) -> dict[str, Any]:
+    """Return how many targets of each split of another dataset the model has trained on; None if that is unknown.
+
+    It is unknown if the dataset that the model was trained on is missing, unless this one extends it.
+    """
+    own, *extended = fingerprints_of(dataset.metadata)
+    fingerprint = trained.metadata["fingerprint"]
+    if own == fingerprint:
+        return {}
+    if trained.has_dataset:
+        items = known.ids if known else np.arange(dataset.n_items, dtype=np.int32)
+        return {TRAINED_TARGETS: on_rank_zero(lambda: count_trained(dataset, trained.dataset, items))}
+    return {} if fingerprint in extended else {TRAINED_TARGETS: None}
 
 
 def _unknown(evaluator: Evaluator, known: KnownItems) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from bert4rec.checkpoint.run_folder import EXAMPLES, HTML_PAGE, PAGE, RECENT_COU
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.tables import Config, Model
 from bert4rec.dataset.findings import findings
-from bert4rec.dataset.format import OPTIONAL, RATINGS, USERS
+from bert4rec.dataset.format import OPTIONAL, PREVIOUS, RATINGS, USERS
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.evaluator import BatchCallback, Evaluator, Example, Fallback
 from bert4rec.evaluation.intervals import Ranking, hits_by_rank
@@ -33,7 +33,7 @@ from bert4rec.training.state import State
 WITH_TIMES = {"none": "", "history": " with times", "target": " with the target's time"}  # behind a model's name
 FACTS = (
     "users_read", "items_read", "rows_read", "bad_rows", "guests", "dropped", "density", "lengths", "time_span",
-    "train_positions",
+    "train_positions", PREVIOUS,
 )  # fmt: skip
 """Keys of the dataset's metadata that a report copies, so that it can be read without the dataset."""
 RESULTS = ("test", "validation", "ratings")  # the parts of a report that go to the trackers

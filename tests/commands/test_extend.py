@@ -1,14 +1,17 @@
 """`extend`: a run for a dataset with new items, what a person types and reads."""
 
 import json
+import random
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import polars as pl
 import pytest
 import torch
+from datasets import load_from_disk
 
 from bert4rec import load, train
 from bert4rec.__main__ import main
@@ -102,14 +105,21 @@ def test_training_goes_on_from_it(old: Path, grown_folder: Path, capsys: Capture
     assert updates == report_of(old)["training"]["steps"] + report["training"]["steps"]
 
 
-def test_weights_that_training_makes_worse_are_not_lost(old: Path, grown_folder: Path, monkeypatch: Patch) -> None:
+def test_weights_that_training_makes_worse_are_not_lost(
+    old: Path, grown_folder: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
     """Validated first are those of the extended model; they stay, and are the ones that are tested."""
     new, ndcgs = extended(old, grown_folder), (0.9, 0.8, 0.7)
     measured = Mock(side_effect=[{"full": {"users": 9, "HR@10": 1.0, "NDCG@10": ndcg}} for ndcg in ndcgs])
     monkeypatch.setattr("bert4rec.evaluation.evaluator.Evaluator.validation_metrics", measured)
+    capsys.readouterr()
     run(settings_of(f"--resume={new}", "--training.n_epochs=3"))
     training = report_of(new)["training"]
     assert training["best_epoch"] == 0
+    (warning,) = (one["text"] for one in report_of(new)["warnings"] if one["name"] == "learnt_nothing")
+    assert "0.9000" in warning
+    assert "0.8000" in warning
+    assert f"warning: {warning}\n" in capsys.readouterr().err
     assert steps(new) == [0, training["steps"] * 2 // 3, training["steps"]]
     assert (new / "checkpoints" / "best").resolve().name == "step-000000000"
 
@@ -173,6 +183,44 @@ def test_what_cannot_be_read_or_written_leaves_nothing(
     flip(next(best.glob("*.distcp")), 1000)
     assert re.search(f"error: {best.resolve()}: .*checksum", refusal(old))
     assert [path.name for path in old.parent.iterdir()] == ["run"]
+
+
+def test_targets_that_a_run_has_trained_on_are_counted(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    """Only in a dataset that was split anew; one that extends that of the run has none, wherever that one is."""
+    monkeypatch.chdir(tmp_path)
+    draw = random.Random(2)
+    rows = [f"{user},{draw.randrange(9)},{1_600_000_000 + at}" for at in range(9) for user in range(30)]
+    for name, n_rows in (("old", 240), ("new", 250)):  # ten of the users have a new row
+        Path(f"{name}.csv").write_text("\n".join(["user,item,time", *rows[:n_rows]]) + "\n")
+    sample = ["--validation-users=12", "--preprocessing.n_eval_negatives=1"]
+    assert main(["prepare", "old.csv", *sample]) == 0
+    assert main(["prepare", "new.csv", *sample, "--seed=5", "--out=data/anew"]) == 0
+    assert main(["prepare", "new.csv", "--data.extends=data/old"]) == 0
+    small = {key: value for key, value in SMALL.items() if not key.startswith(("data.", "preprocessing."))}
+    train(small | {"training.n_epochs": 1, "run.name": "run"}, dataset="data/old")
+
+    def evaluated(dataset: str, output: str = "first") -> tuple[Any, str]:
+        capsys.readouterr()
+        assert main(["evaluate", "runs/run", dataset, f"--output={dataset}-{output}"]) == 0
+        report = json.loads(Path(f"{dataset}-{output}", "report.json").read_text())
+        return report["evaluation"].get("trained_targets", "absent"), capsys.readouterr().out
+
+    old, anew = (pl.DataFrame(load_from_disk(f"data/{name}/histories").to_list()) for name in ("old", "anew"))
+    users = {n: pl.read_parquet(f"data/{n}/users.parquet").select("user", "original") for n in ("old", "anew")}
+    old, anew = old.join(users["old"], on="user"), anew.join(users["anew"], on="user").filter(pl.col("validation") >= 0)
+    both = anew.join(old, on="original", suffix="_old")
+    n_trained = len(both.filter(pl.col("validation") < pl.col("n_train_old")))
+    assert 0 < n_trained < 12
+    counts, said = evaluated("data/anew")
+    assert counts == {"validation": {"users": n_trained, "of": 12}, "test": {"users": 0, "of": 30}}
+    assert f"Validation of runs/run ({n_trained} of its targets were trained on)\n" in said
+    assert "Test of runs/run\n" in said
+    counts, said = evaluated("data/new")
+    assert counts == {"validation": {"users": 0, "of": 12}, "test": {"users": 0, "of": 30}}
+    assert "were trained on)" not in said
+    assert evaluated("data/old")[0] == "absent"
+    Path("data/old").rename("data/moved")
+    assert evaluated("data/new", "again")[0] == "absent"
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,17 @@ from typing import Any
 
 import pytest
 
-from bert4rec.report.summary import Check, checks, heading, protocols, result_line, rules, summary, warnings
+from bert4rec.report.summary import (
+    Check,
+    checks,
+    heading,
+    protocols,
+    result_line,
+    rules,
+    summary,
+    trained_targets,
+    warnings,
+)
 from tests.report.runs_by_hand import METRICS
 from tests.report.runs_by_hand import SMALL_REPORT as REPORT
 
@@ -183,3 +193,14 @@ def test_ratings_are_judged_by_their_error() -> None:
     records = [{"epoch": n, "ratings": {"pairs": 50, "RMSE": value}} for n, value in enumerate((1.0, 0.9, 0.8, 0.7), 1)]
     assert_warns(found("still_improving", checked_report(), records), "RMSE", "14.3 %", "0.7000 at epoch 4")
     assert "50 held-out ratings" in found("test_selection", checked_report(), records).text
+
+
+def test_targets_that_were_trained_on_are_told_where_they_are_known() -> None:
+    counts = {"validation": {"users": 465, "of": 1024}, "test": {"users": 0, "of": 3003}}
+    text = trained_targets(REPORT | {"evaluation": {"trained_targets": counts}})
+    assert "0 of 3003 test targets (0.0 %), 465 of 1024 validation targets (45.4 %)" in text
+    assert "--data.extends=" in text
+    clean = {split: count | {"users": 0} for split, count in counts.items()}
+    assert "--data.extends=" not in trained_targets(REPORT | {"evaluation": {"trained_targets": clean}})
+    assert "may have" in trained_targets(REPORT | {"evaluation": {"trained_targets": None}})
+    assert trained_targets(REPORT) == trained_targets(REPORT | {"evaluation": {}}) == ""

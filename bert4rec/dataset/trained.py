@@ -1,0 +1,66 @@
+"""Count the held-out targets of a dataset that a model of another dataset has trained on."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from bert4rec.dataset.format import EVALUATED, USERS, one_array
+from bert4rec.dataset.histories import EvaluationSplit, Histories, Rows
+from bert4rec.dataset.reader import Dataset, open_dataset
+from bert4rec.runtime.arrays import Bools, Int32s, Int64s
+
+ROWS_AT_ONCE = 4096
+NO_USER = -1
+
+
+def count_trained(
+    dataset: Dataset, trained: Path, items: Int32s, splits: Sequence[str] = EVALUATED
+) -> dict[str, dict[str, int]]:
+    """Return for each of the `splits` the `users` whose targets the dataset at `trained` has for training, `of` all.
+
+    Users are matched by their original ids; `items` [V] are the ids there, NO_ITEM for an item that it does not have.
+    An item that a user has several times counts if it was trained on as often as it stands in the history with the
+    target.
+    """
+    histories, users = open_dataset(trained, verify=False).histories, _users_there(dataset.folder, trained)
+    counts = {}
+    for name in splits:
+        split, n_trained = dataset.splits[name], 0
+        for start in range(0, len(split), ROWS_AT_ONCE):
+            numbers = np.arange(start, min(start + ROWS_AT_ONCE, len(split)))
+            n_trained += int(_are_trained(split, numbers, histories, users, items).sum())
+        if len(split):
+            counts[name] = {"users": n_trained, "of": len(split)}
+    return counts
+
+
+def _users_there(folder: Path, trained: Path) -> Int64s:
+    """Return the number of each user of the dataset at `folder` [N] in that at `trained`, or `NO_USER`."""
+    tables = (pq.read_table(path / USERS, columns=["original"])["original"] for path in (folder, trained))
+    here, there = (one_array(column.cast(pa.large_string())) for column in tables)
+    places = pc.index_in(here, value_set=there).fill_null(NO_USER)
+    return np.asarray(places.to_numpy(zero_copy_only=False), np.int64)
+
+
+def _are_trained(
+    split: EvaluationSplit, numbers: Int64s, histories: Histories, users: Int64s, items: Int32s
+) -> Bools:  # fmt: skip
+    """Return whether the target of each row of `split` with these `numbers` [B] was trained on."""
+    held_out = split.read(numbers)
+    assert held_out.targets is not None, "an evaluation split has targets"
+    of_rows = users[split.users[numbers]]
+    rows = np.searchsorted(histories.users, of_rows).clip(max=len(histories) - 1)
+    is_there = (of_rows != NO_USER) & (histories.users[rows] == of_rows)
+    stops = np.where(is_there, histories.n_train_at(rows), 0)
+    trained = histories.read(rows, np.zeros_like(stops), stops)
+    return _n_of(trained, items[held_out.targets]) > _n_of(held_out, held_out.targets)
+
+
+def _n_of(rows: Rows, targets: Int32s) -> Int64s:
+    """Return how often each of `targets` [B] is in the same one of `rows` [B]."""
+    of_items = np.repeat(np.arange(len(targets)), rows.lengths)
+    return np.bincount(of_items[rows.items == targets[of_items]], minlength=len(targets))

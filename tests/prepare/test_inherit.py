@@ -1,0 +1,111 @@
+"""`--data.extends` alone: the new log is read, filtered and split as the old one was."""
+
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bert4rec.__main__ import main
+from tests.fixture_types import Capture, Patch
+
+pytestmark = pytest.mark.usefixtures("alone")
+
+NAMED = ("--user=kto", "--item=co", "--time=kedy", "--rating=", "--title=popis", "--data.event_column=druh")
+SETTINGS = (
+    "--data.separator=|", "--preprocessing.max_bad_rows=0.2", "--preprocessing.split=leave_last_basket",
+    '--preprocessing.target_events=["buy"]', "--preprocessing.validation_users=9",
+    "--preprocessing.n_eval_negatives=7", "--preprocessing.min_user_interactions=2", "--preprocessing.seed=3",
+)  # fmt: skip
+
+
+def write(name: str, n_days: int, *, header: str = "cena|kto|co|kedy|druh|popis") -> None:
+    """A log whose columns nobody can tell, with dates of which the first days could be months, and some bad rows."""
+    draw = random.Random(5)
+    rows = [
+        f"{draw.random():.2f}|{draw.randrange(40)}|{draw.randrange(12)}|{day % 28 + 1:02}/{day // 28 + 1:02}/2026|"
+        f"{draw.choice(['view', 'buy'])}|thing"
+        for day in range(n_days)
+        for _ in range(20)
+    ]
+    rows += [f"1|{user}|3||buy|thing" for user in range(30)]
+    Path(name).write_text("\n".join([header, *rows]) + "\n")
+
+
+def metadata(folder: str) -> dict[str, Any]:
+    found = json.loads(Path(folder, "metadata.json").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: Patch) -> Path:
+    """The current folder, with an old dataset, and the log a week later."""
+    monkeypatch.chdir(tmp_path)
+    write("old.csv", 40)
+    write("new.csv", 47)
+    assert main(["prepare", "old.csv", *NAMED, *SETTINGS]) == 0
+    return tmp_path
+
+
+READ = ("columns", "time_format", "order", "preprocessing", "source", "bad_rows", "reading")
+
+
+@pytest.mark.parametrize("config", [(), ("--config=own.toml",)])
+def test_nothing_else_has_to_be_typed(place: Path, config: tuple[str, ...]) -> None:
+    """Also where a settings file names the defaults, as the project's own does."""
+    Path("own.toml").write_text('[data]\nuser_column = "auto"\n[preprocessing]\nsplit = "leave_one_out"\n')
+    assert main(["prepare", "new.csv", "--data.extends=data/old", *config]) == 0
+    assert main(["prepare", "new.csv", "--data.extends=data/old", *NAMED, *SETTINGS, "--out=data/typed"]) == 0
+    old, new, typed = (metadata(f"data/{name}") for name in ("old", "new", "typed"))
+    assert {name: new[name] for name in READ} == {name: old[name] for name in READ}
+    assert new["fingerprint"] == typed["fingerprint"]
+    assert new["rows"] > old["rows"]
+
+
+def test_a_chain_inherits_what_its_first_dataset_settled(place: Path) -> None:
+    write("newest.csv", 50)
+    assert main(["prepare", "new.csv", "--data.extends=data/old"]) == 0
+    assert main(["prepare", "newest.csv", "--data.extends=data/new"]) == 0
+    assert {name: metadata("data/newest")[name] for name in READ} == {name: metadata("data/old")[name] for name in READ}
+
+
+def test_what_is_typed_or_stands_in_a_file_wins(place: Path) -> None:
+    Path("own.toml").write_text("[preprocessing]\nn_eval_negatives = 4\n")
+    typed = ["--preprocessing.min_user_interactions=1", "--config=own.toml"]
+    assert main(["prepare", "new.csv", "--data.extends=data/old", *typed]) == 0
+    settings = metadata("data/new")["preprocessing"]
+    assert (settings["min_user_interactions"], settings["n_eval_negatives"], settings["seed"]) == (1, 4, 3)
+
+
+def test_a_limit_that_ended_the_old_log_does_not_end_the_new_one(place: Path) -> None:
+    until = "--preprocessing.time_until=2026-02-05"
+    assert main(["prepare", "old.csv", *NAMED, *SETTINGS, until, "--out=data/cut"]) == 0
+    assert main(["prepare", "old.csv", "--data.extends=data/cut", "--out=data/new"]) == 0
+    assert metadata("data/cut")["rows"] < metadata("data/new")["rows"] == metadata("data/old")["rows"]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["new.csv", "--split=time"], "preprocessing.split = time: data.extends = data/old has leave_last_basket"),
+        (["other.csv"], r'other.csv: no column "kto" \(user\); .*--user='),
+        (["new.csv", "--data.extends=data/sample", "--preprocessing.test_users=all"], "test_users = all.*has 9"),
+        (["new.csv", "--data.extends=data/dated"], "split at 2026-02-01.*--preprocessing.split_at"),
+        (["new.csv", "--data.extends=data/none"], "data/none: "),
+    ],
+)
+def test_one_line_for_what_cannot_be(place: Path, capsys: Capture, options: list[str], problem: str) -> None:
+    write("other.csv", 47, header="cena|wer|co|kedy|druh|popis")
+    if "--data.extends=data/sample" in options:
+        assert main(["prepare", "old.csv", *NAMED, *SETTINGS, "--preprocessing.test_users=9", "--out=data/sample"]) == 0
+    if "--data.extends=data/dated" in options:
+        dated = ["--preprocessing.split=time", "--preprocessing.split_at=2026-02-01", "--out=data/dated"]
+        assert main(["prepare", "old.csv", *NAMED, *SETTINGS, *dated]) == 0
+    capsys.readouterr()
+    assert main(["prepare", *options[:1], "--data.extends=data/old", *options[1:], "--out=data/new"]) == 2
+    error = capsys.readouterr().err
+    assert re.search(problem, error)
+    assert error.count("\n") == 1
