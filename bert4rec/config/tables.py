@@ -228,6 +228,10 @@ class Preprocessing(Table):
     target_events: list[str] = []
     """kinds of events to hold out and to predict, [] = all; such as ["purchase"]; all interactions are read as input;
     needs data.event_column"""
+    hide_before_target: Count | Literal["nothing", "visit", "last_target"] = "nothing"
+    """events before a target that are no input for its prediction; visit = those of the same visit, without a pause of
+    30 minutes; a number = those of the last minutes; last_target = those since the last target; for logs in which a
+    view comes before each purchase; needs preprocessing.target_events and times"""
     validation_users: Count | Literal["all"] = 1024
     """number of users in the validation split, or "all" """
     test_users: Count | Literal["all"] = "all"
@@ -251,7 +255,9 @@ class Preprocessing(Table):
         """Return the settings that the dataset depends on: a folder made with others is another dataset."""
         unused = {"max_bad_rows", "max_guests", "memory_gb", *([] if self.target_events else ["target_events"])}
         unused |= {
-            name for name, default in (("test_users", "all"), ("ties", "file")) if getattr(self, name) == default
+            name
+            for name, default in (("test_users", "all"), ("ties", "file"), ("hide_before_target", "nothing"))
+            if getattr(self, name) == default
         }
         return self.model_dump(mode="json", exclude=unused)
 
