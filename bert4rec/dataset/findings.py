@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from bert4rec.dataset.hidden import what_to_hide
 from bert4rec.runtime.errors import pluralize
 
 REPEATS_FROM, DUPLICATES_FROM, TIED_FROM = 0.05, 0.001, 0.05  # shares of all rows; the last of the targets, too
@@ -85,7 +86,7 @@ def _of_users(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[F
 
 def _of_targets(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield the share of targets whose item is in the input of their prediction, and what to type."""
-    counted, hidden = log.get("copies"), metadata["preprocessing"].get("hide_before_target", "nothing")
+    counted = log.get("copies")
     if not counted or counted["targets"] < COPIED_FROM * max(1, counted["of"]):
         return
     shares = {name: _percent(n / counted["of"]) for name, n in counted.items()}
@@ -93,11 +94,8 @@ def _of_targets(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator
         f"{shares['since_last']} of the targets are of an item that the user's input has since the target before, "
         f"{shares['in_visit']} in the same visit; a model then learns to copy"
     )
-    if hidden == "last_target":
-        yield Finding("answers in the input", text)
-        return
-    option = "last_target" if hidden == "visit" or counted["in_visit"] < counted["targets"] / 2 else "visit"
-    yield Finding("answers in the input", f"{text}; --preprocessing.hide_before_target={option} hides these events")
+    option = f"--preprocessing.hide_before_target={what_to_hide(counted, metadata['preprocessing'])}"
+    yield Finding("answers in the input", f"{text}; {option} hides these events")
 
 
 def _of_rows(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[Finding]:

@@ -85,6 +85,12 @@ class Copies(NamedTuple):
         """Return whether it is in one of the two [M]."""
         return self.in_visit | self.since_last
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """Return how many of the targets have their item in the input, by which of the two, and the number of all."""
+        arrays = {"targets": self.either, "in_visit": self.in_visit, "since_last": self.since_last}
+        return {name: int(array.sum()) for name, array in arrays.items()} | {"of": len(self.in_visit)}
+
 
 def copies(
     items: Integers, times: Int64s, is_target: Bools, lengths: Int64s, n_visible: Int64s, wanted: Int64s
@@ -109,3 +115,17 @@ def copies(
         return np.searchsorted(keys, groups[wanted] * n + np.minimum(starts, ends)) < below_end
 
     return Copies(is_in_window(VISIT), is_in_window(LAST_TARGET))
+
+
+def what_to_hide(counts: Mapping[str, int], settings: Mapping[str, Any]) -> str:
+    """Return the value of preprocessing.hide_before_target that hides the most of what targets repeat.
+
+    `counts` are those of `Copies` with the present `settings`.
+
+    >>> what_to_hide({"in_visit": 90, "targets": 100}, {}), what_to_hide({"in_visit": 3, "targets": 9}, {})
+    ('visit', 'last_target')
+    """
+    if not counts or settings.get("hide_before_target") == LAST_TARGET:
+        return VISIT
+    is_by_visit = settings.get("hide_before_target") != VISIT and counts["in_visit"] >= counts["targets"] / 2
+    return VISIT if is_by_visit else LAST_TARGET

@@ -89,8 +89,7 @@ class LogSurvey:
         if "visible" in histories.columns:
             n_visible = histories["visible"].explode(empty_as_null=False).to_numpy()
         found = copies(items, times, is_target, lengths, n_visible, np.flatnonzero(is_target))
-        counts = {"of": is_target, "targets": found.either, "in_visit": found.in_visit, "since_last": found.since_last}
-        self._copies.update({name: int(are.sum()) for name, are in counts.items()})
+        self._copies.update(found.counts)
 
     def _add_ties(self, histories: pl.DataFrame) -> None:
         """Count the rows and the test targets that only the file orders, since they are tied with the row before."""

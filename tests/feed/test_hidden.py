@@ -114,8 +114,7 @@ def test_nothing_between_the_input_and_a_masked_target_is_shown(before: int | st
 @torch.no_grad()
 def test_a_causal_model_that_is_asked_twice_at_a_position_sees_the_same_past() -> None:
     """The number of targets is that of the positions here, which must not be taken for one target at each."""
-    rows = [[(3, 0, VIEW), (4, 9000, VIEW), (5, 9000, BUY), (6, 9000, BUY)], [(7, 0, VIEW), (8, 9000, BUY)]]
-    rows[0] += [(9, 9000, BUY)]
+    rows = [[(3, 0, VIEW), (5, 9000, BUY), (6, 9000, BUY), (9, 9000, BUY)], [(7, 0, VIEW), (8, 9000, BUY)]]
     batch = made(rows, Shifting(event_weights=WEIGHTS), "visit")
     assert batch.targets[batch.targets != NO_ITEM].tolist() == [5, 6, 9, 8]
     network = model(SASRec, n_events=3, positions="rotary")
