@@ -7,7 +7,7 @@ import numpy as np
 
 import preprocessing
 
-N_USERS, N_ITEMS, N_FAMILIES = 150, 40, 8
+N_USERS, N_ITEMS, N_FAMILIES = 300, 80, 8
 
 
 def write_shop(path: Path, *, seed: int = 4) -> None:

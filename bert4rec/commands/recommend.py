@@ -61,7 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-o", "--output", metavar="FILE", type=Path, help=".jsonl, .csv or .parquet (default: to standard output)")
     add(
         "--at", metavar="INSTANT", help="recommend for this instant, 2026-01-31T12:00 (UTC) or seconds, with a model "
-        'that knows that of the target, model.times = "target" (default: that of the last item of each history)',
+        'that knows that of the target, model.times = "target", or with preprocessing.hide_before_target (default: that '
+        "of the last item of each history)",
     )  # fmt: skip
     add("--allow", metavar="FILE", type=Path, help="recommend only these items: one a line, or a column")
     add("--deny", metavar="FILE", type=Path, help="never recommend these items: one a line, or a column")
@@ -308,13 +309,19 @@ def _histories(
 ) -> "tuple[int | None, Iterable[Histories]]":
     """Return the number of histories, or None if it is unknown, and the histories."""
     from bert4rec.commands.history_files import read_histories
+    from bert4rec.dataset.hidden import LAST_TARGET
     from bert4rec.prepare.sources import open_histories
 
     network = model.require_histories()
-    timed: dict[str, Any] = {"with_times": network.knows_times, "at": _instant(arguments.at, network.times)}
-    timed["with_events"] = bool(network.kinds)
+    at = _instant(arguments.at, network.times, is_used=network.times == "target" or model.hidden is not None)
+    timed: dict[str, Any] = {"with_times": model.reads_times, "at": at, "with_events": bool(network.kinds)}
     if arguments.items is not None:
         return 1, [[(1, split_items(arguments.items))]]
+    if model.hidden is not None:
+        is_timed = at is None and model.hidden.before != LAST_TARGET
+        advice = "; --at=INSTANT recommends for a later time than that of the last item" if is_timed else ""
+        setting = f"preprocessing.hide_before_target = {model.hidden.before}"
+        logger.info(f"the last events of histories are no input, as in training ({setting}){advice}")
     if arguments.histories is not None:
         open_rows = partial(open_histories, data=data, preprocessing=preprocessing, is_named=is_named)
         return None, read_histories(arguments.histories, open_rows, **timed)
@@ -341,11 +348,11 @@ def split_items(text: str) -> list[str]:
         raise SettingsError(f"--items={text}: {error}; expected: items as CSV writes them: 'a,\"b, c\"'") from None
 
 
-def _instant(text: str | None, times: str) -> int | None:
-    """Return the query time in seconds since 1970, or None. Raises `SettingsError` if the model does not use it."""
+def _instant(text: str | None, times: str, *, is_used: bool) -> int | None:
+    """Return the query time in seconds since 1970, or None. Raises `SettingsError` if it is not `is_used`."""
     if text is None:
         return None
-    if times != "target":
+    if not is_used:
         raise SettingsError(f'--at={text}: the model does not use the time of the query: model.times = "{times}"')
     try:
         return instant(text)

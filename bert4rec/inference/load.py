@@ -23,6 +23,7 @@ from bert4rec.checkpoint.run_folder import (
     read_settings,
 )
 from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
+from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.reader import open_catalogue, read_metadata
 from bert4rec.dataset.runs import fingerprint_of
 from bert4rec.feed.batch import Lookup
@@ -200,9 +201,12 @@ def load(path: str | Path, *, dataset: str | Path | None = None) -> Recommender:
     if is_package(folder):
         return _of_package(folder, data)
     source = find_source(folder, data)
+    trained = source.trained
+    hidden = HiddenEvents.of(trained.metadata["config"]["preprocessing"], trained.kinds) if trained.kinds else None
     return Recommender(
         network_of(source), source.ids, dataset=source.dataset, leaves_out_seen=source.leaves_out_seen,
         no_users=_not_the_dataset(source.trained.dataset, folder),
+        hidden=hidden,
     )  # fmt: skip
 
 
@@ -228,9 +232,11 @@ def _of_package(folder: Path, dataset: Path | None) -> Recommender:
     if dataset is not None and read_metadata(dataset)["fingerprint"] != settings["fingerprint"]:
         raise DataError(f"{dataset}: is not the dataset that {folder} was trained on")
     network, ids = read_network(folder, settings), read_ids(folder, settings)
+    hidden = HiddenEvents.of(settings["config"]["preprocessing"], network.kinds) if network.kinds else None
     return Recommender(
         network, ids, dataset=dataset, leaves_out_seen=settings["leaves_out_seen"], is_package=True,
         no_users="a model package has no users",
+        hidden=hidden,
     )  # fmt: skip
 
 
