@@ -1,4 +1,4 @@
-"""A shop log in which a user looks at an article and buys it a few minutes later, often with others in the same visit."""
+"""A shop log in which a user looks at an article and buys it minutes later, often after others in the same visit."""
 
 from pathlib import Path
 from typing import Any

@@ -61,8 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-o", "--output", metavar="FILE", type=Path, help=".jsonl, .csv or .parquet (default: to standard output)")
     add(
         "--at", metavar="INSTANT", help="recommend for this instant, 2026-01-31T12:00 (UTC) or seconds, with a model "
-        'that knows that of the target, model.times = "target", or with preprocessing.hide_before_target (default: that '
-        "of the last item of each history)",
+        'whose input has the time, model.times = "target", or which hides events, preprocessing.hide_before_target '
+        "(default: that of the last item of each history)",
     )  # fmt: skip
     add("--allow", metavar="FILE", type=Path, help="recommend only these items: one a line, or a column")
     add("--deny", metavar="FILE", type=Path, help="never recommend these items: one a line, or a column")

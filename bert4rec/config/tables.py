@@ -212,7 +212,7 @@ class Preprocessing(Table):
     """drop items with fewer interactions; counted before users are dropped"""
     repeats: Literal["keep", "first", "last", "first_in_a_row"] = "keep"
     """interactions that stay if a user repeats an item; keep = all of them; first_in_a_row = the first of those with
-    no other item between them"""
+    no other item between them; with data.event_column, a repeat is of the same kind of event"""
     reverse_file_order: bool | Literal["auto"] = "auto"
     """take rows without times, or of one time, last row first; auto = for goodreads, and for a table whose first rows
     descend in time; of several files, the last file comes first, too"""

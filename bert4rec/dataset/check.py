@@ -282,7 +282,7 @@ class _Content:
         self._counts["eligible"] += int(is_eligible.sum())
 
     def _n_input(self, part: _Rows, places: Int64s) -> Int64s:
-        """Return how many interactions of each history are input when that at its place is predicted; 0 for no place."""
+        """Return how many interactions of each history are input when that at `places` is predicted; 0 for none."""
         if self._hidden is None:
             return np.maximum(places, 0)
         lengths = part.lengths["items"]

@@ -126,7 +126,9 @@ class Masking:
         keys = splitmix64(sequence_keys[rows], _words(np.arange(len(items)) - starts[rows]))
         is_target = np.ones(len(items), bool) if weights is None else weights.numpy() > 0
         is_chosen = self._choose(keys, sequence_keys, only_last, rows, is_target)
-        if n_visible is not None and events is not None and weights is not None:
+        if n_visible is not None:
+            assert events is not None, "events are hidden before some of their kinds"
+            assert weights is not None, "and only these kinds are predicted"
             shown = ~_are_hidden(is_chosen, n_visible, starts[rows])
             lengths = torch.from_numpy(np.bincount(rows[shown], minlength=len(lengths)))
             rows, keys, is_chosen, kept = rows[shown], keys[shown], is_chosen[shown], torch.from_numpy(shown)

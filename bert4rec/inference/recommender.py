@@ -84,8 +84,8 @@ class Recommender:
     Without it, `no_users` says why.
 
     Scores depend only on the histories, so any user can be scored. With `leaves_out_seen`, items of a history are not
-    recommended for it, unless a call overrides this. `hidden` events are left out of histories. `ItemVectors` only support similar items; other calls raise
-    `DataError`.
+    recommended for it, unless a call overrides this. `hidden` events are left out of histories. `ItemVectors` only
+    support similar items; other calls raise `DataError`.
     """
 
     def __init__(

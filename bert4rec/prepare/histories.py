@@ -339,7 +339,8 @@ def history_stats(
 ) -> HistoryStats:  # fmt: skip
     """Return the statistics of all histories, split by `rule`, and draw the validated and the tested users.
 
-    `target_events` are the numbers of the kinds that are predicted, () = all. Raises `DataError` if the split needs test users and there are none.
+    `target_events` are the numbers of the kinds that are predicted, () = all. Raises `DataError` if the split needs
+    test users and there are none.
     """
     lengths, counts = np.zeros(n_users, np.int64), np.zeros(n_items, np.int64)
     eligible: list[pl.DataFrame] = []

@@ -121,7 +121,7 @@ def _damage(report: Report, kind: str, titles: Mapping[str, str]) -> Iterator[_D
 
 
 def advice(report: Report) -> str:
-    """Return what may make a model better: "longer" training, an "other" model, or "" if it finds or copies the targets.
+    """Return what may make a model better: "longer" training, an "other" model, or "" if it finds or copies all.
 
     A training has ended by itself if patience has stopped it, or if its best weights are old.
     """
