@@ -5,7 +5,7 @@ history. The window of a position is a run of positions that ends directly befor
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -22,7 +22,7 @@ class HiddenEvents(NamedTuple):
     target_events: Sequence[int]
 
     @classmethod
-    def of(cls, preprocessing: Mapping[str, Any], kinds: Sequence[str]) -> "HiddenEvents | None":
+    def of(cls, preprocessing: Mapping[str, Any], kinds: Sequence[str]) -> Self | None:
         """Return the setting of a dataset's `preprocessing`, with `kinds` of events by number; None if all is input."""
         before = preprocessing.get("hide_before_target", NOTHING)
         names = preprocessing.get("target_events", [])
