@@ -79,7 +79,7 @@ def test_the_verdict_is_about_the_answer_while_it_is_in_the_input(
 def test_hidden_events_leave_honest_figures_which_recommendations_equal(
     hidden_shop: Path, tmp_path: Path, kind: str
 ) -> None:
-    folder = trained(hidden_shop, tmp_path, **{"model.kind": kind})
+    folder = trained(hidden_shop, tmp_path, **{"model.kind": kind, "training.n_epochs": 3})
     report, dataset = report_of(folder), open_dataset(hidden_shop, with_times=True)
     assert max(hit_rates(report).values()) < 0.7
     assert report["answers_in_input"]["targets"] == 0
