@@ -63,8 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-o", "--output", metavar="FILE", type=Path, help=".jsonl, .csv or .parquet (default: to standard output)")
     add(
         "--at", metavar="INSTANT", help="recommend for this instant, 2026-01-31T12:00 (UTC) or seconds, with a model "
-        'that knows that of the target, model.times = "target" (default: that of the last item of each history); with '
-        "--items, for any model with times, the time of these items (default: now)",
+        'whose input has the time, model.times = "target", or which hides events, preprocessing.hide_before_target '
+        "(default: that of the last item of each history; for hidden events: now); with --items, for any model with "
+        "times, the time of these items (default: now)",
     )  # fmt: skip
     add("--allow", metavar="FILE", type=Path, help="recommend only these items: one a line, or a column")
     add("--deny", metavar="FILE", type=Path, help="never recommend these items: one a line, or a column")
@@ -311,13 +312,19 @@ def _histories(
 ) -> "tuple[int | None, Iterable[Histories]]":
     """Return the number of histories, or None if it is unknown, and the histories."""
     from bert4rec.commands.history_files import read_histories
+    from bert4rec.dataset.hidden import LAST_TARGET
     from bert4rec.prepare.sources import open_histories
 
     network = model.require_histories()
     if arguments.items is not None:
         return 1, [[(1, _given(split_items(arguments.items), arguments.at, network.times))]]
-    timed: dict[str, Any] = {"with_times": network.knows_times, "at": _instant(arguments.at, network.times)}
-    timed["with_events"] = bool(network.kinds)
+    at = _instant(arguments.at, network.times, is_used=network.times == "target" or model.hidden is not None)
+    timed: dict[str, Any] = {"with_times": model.reads_times, "at": at, "with_events": bool(network.kinds)}
+    if model.hidden is not None:
+        is_now = at is None and model.hidden.before != LAST_TARGET
+        advice = "; hidden as of now, --at=INSTANT names another time" if is_now else ""
+        setting = f"preprocessing.hide_before_target = {model.hidden.before}"
+        logger.info(f"the last events of histories are no input, as in training ({setting}){advice}")
     if arguments.histories is not None:
         open_rows = partial(open_histories, data=data, preprocessing=preprocessing, is_named=is_named)
         return None, read_histories(arguments.histories, open_rows, **timed)
@@ -346,12 +353,11 @@ def split_items(text: str) -> list[str]:
 
 def _given(items: list[str], at: str | None, times: str) -> "History":
     """Return the history of --items; for a model with times it is all of the time --at, by default of now."""
+    seconds = _instant(at, times, is_used=times != "none")
     if times == "none":
-        _instant(at, times)
         return items
     from bert4rec.inference.histories import TimedHistory
 
-    seconds = _instant(at, "target")
     if seconds is None:
         seconds = int(time.time())
         now = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M")
@@ -359,11 +365,11 @@ def _given(items: list[str], at: str | None, times: str) -> "History":
     return TimedHistory(items, [seconds] * len(items), seconds)
 
 
-def _instant(text: str | None, times: str) -> int | None:
-    """Return the query time in seconds since 1970, or None. Raises `SettingsError` if the model does not use it."""
+def _instant(text: str | None, times: str, *, is_used: bool) -> int | None:
+    """Return the query time in seconds since 1970, or None. Raises `SettingsError` if it is not `is_used`."""
     if text is None:
         return None
-    if times != "target":
+    if not is_used:
         raise SettingsError(f'--at={text}: the model does not use the time of the query: model.times = "{times}"')
     try:
         return instant(text)

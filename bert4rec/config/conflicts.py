@@ -23,6 +23,9 @@ def _dataset_conflicts(config: Config) -> Iterator[tuple[str, str]]:
         yield "preprocessing.max_user_interactions", reason
     if settings.time_from and settings.time_until and instant(settings.time_from) >= instant(settings.time_until):
         yield "preprocessing.time_until", f'must be after time_from = "{settings.time_from}"'
+    if settings.hide_before_target != "nothing" and not settings.target_events:
+        reason = "hides what comes before a target event; name their kinds with preprocessing.target_events"
+        yield "preprocessing.hide_before_target", reason
 
 
 def _model_conflicts(config: Config) -> Iterator[tuple[str, str]]:
@@ -46,6 +49,9 @@ def _model_conflicts(config: Config) -> Iterator[tuple[str, str]]:
     if of_kind.learns_pairs and loss == "softmax" and not of_kind.has_products(model.form):
         reason = f'"softmax" scores the whole catalogue by products, which model.form = "{model.form}" does not have'
         yield "training.loss", f'{reason}; valid: "sampled_softmax", "gbce", "bpr", "mse"'
+    if of_kind.is_causal and model.times == "target" and config.preprocessing.hide_before_target != "nothing":
+        reason = "is the time of the next event, which preprocessing.hide_before_target may hide"
+        yield "model.times", f'"target" {reason}; valid with {kind}: "none", "history"'
     if len(training.rating_range) not in (0, 2) or training.rating_range != sorted(set(training.rating_range)):
         yield "training.rating_range", "must be two ascending numbers, such as [0, 5.5], or [] for no limits"
 

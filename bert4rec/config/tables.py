@@ -213,7 +213,7 @@ class Preprocessing(Table):
     """drop items with fewer interactions; counted before users are dropped"""
     repeats: Literal["keep", "first", "last", "first_in_a_row"] = "keep"
     """interactions that stay if a user repeats an item; keep = all of them; first_in_a_row = the first of those with
-    no other item between them"""
+    no other item between them; with data.event_column, a repeat is of the same kind of event"""
     reverse_file_order: bool | Literal["auto"] = "auto"
     """take rows without times, or of one time, last row first; auto = for goodreads, and for a table whose first rows
     descend in time; of several files, the last file comes first, too"""
@@ -229,6 +229,10 @@ class Preprocessing(Table):
     target_events: list[str] = []
     """kinds of events to hold out and to predict, [] = all; such as ["purchase"]; all interactions are read as input;
     needs data.event_column"""
+    hide_before_target: Count | Literal["nothing", "visit", "last_target"] = "nothing"
+    """events before a target that are no input for its prediction; visit = those of the same visit, without a pause of
+    30 minutes; a number = those of the last minutes; last_target = those since the last target; for logs in which a
+    view comes before each purchase; needs preprocessing.target_events and times"""
     validation_users: Count | Literal["all"] = 1024
     """number of users in the validation split, or "all" """
     test_users: Count | Literal["all"] = "all"
@@ -252,7 +256,9 @@ class Preprocessing(Table):
         """Return the settings that the dataset depends on: a folder made with others is another dataset."""
         unused = {"max_bad_rows", "max_guests", "memory_gb", *([] if self.target_events else ["target_events"])}
         unused |= {
-            name for name, default in (("test_users", "all"), ("ties", "file")) if getattr(self, name) == default
+            name
+            for name, default in (("test_users", "all"), ("ties", "file"), ("hide_before_target", "nothing"))
+            if getattr(self, name) == default
         }
         return self.model_dump(mode="json", exclude=unused)
 

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from bert4rec.config.recognition import what_is
 from bert4rec.dataset import format
+from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.item_features import ARRAYS, FOLDER
 from bert4rec.runtime.arrays import Array, Int64s
 from bert4rec.runtime.console import NO_BAR, ProgressBar
@@ -198,6 +199,7 @@ class _Content:
         self._kinds = format.kinds_of(metadata)
         self._targets = format.target_kinds(folder, metadata)
         self._n_tested = metadata["preprocessing"].get("test_users", "all")
+        self._hidden = HiddenEvents.of(metadata["preprocessing"], self._kinds)
         self._event_counts = np.zeros(len(self._kinds), np.int64)
 
     def check_users(self) -> None:
@@ -261,6 +263,7 @@ class _Content:
         test, validation = self._places_of_targets(part, n_before)
         if self._split == "leave_last_basket":
             test, validation = self._places_of_baskets(part, test)
+        test, validation = (np.where(self._n_input(part, of) > 0, of, format.NO_TARGET) for of in (test, validation))
         self._counts["eligible_test"] += int((test >= 0).sum())
         if self._n_tested != "all":
             test = np.where(part.values["test"] == format.NO_TARGET, format.NO_TARGET, test)
@@ -277,6 +280,14 @@ class _Content:
             problem = f"must be {{}} with {{}} items and split = {self._split}"
             part.refuse(part.values[name] != expected, problem, expected, n_items, column=name)
         self._counts["eligible"] += int(is_eligible.sum())
+
+    def _n_input(self, part: _Rows, places: Int64s) -> Int64s:
+        """Return how many interactions of each history are input when that at `places` is predicted; 0 for none."""
+        if self._hidden is None:
+            return np.maximum(places, 0)
+        lengths = part.lengths["items"]
+        n_visible = self._hidden.n_visible(part.values[format.TIMES], part.values[format.EVENTS], lengths)
+        return np.where(places >= 0, n_visible[np.cumsum(lengths) - lengths + np.maximum(places, 0)], 0)
 
     def _places_of_targets(self, part: _Rows, n_before: Int64s) -> tuple[Int64s, Int64s]:
         """Return the place of the test target of each history, and of what may be its validation target, or -1.
@@ -368,7 +379,7 @@ class _Content:
         self._counts.update(rows=len(items), train_positions=int(n_train.sum()))
         for split in format.EVALUATED:
             targets = part.values[split]
-            is_repeat = (places < targets[rows]) & (items == items[starts + targets][rows])
+            is_repeat = (places < self._n_input(part, targets)[rows]) & (items == items[starts + targets][rows])
             self._counts["repeated_targets", split] += int(np.count_nonzero(np.bincount(rows[is_repeat])))
             self._counts["left_out", split] += int(((targets >= 0) & ~has_negatives).sum())
             self._counts[f"{split}_users"] += int((targets >= 0).sum())

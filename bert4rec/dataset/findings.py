@@ -4,10 +4,12 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from bert4rec.dataset.hidden import what_to_hide
 from bert4rec.runtime.errors import pluralize
 
 REPEATS_FROM, DUPLICATES_FROM, TIED_FROM = 0.05, 0.001, 0.05  # shares of all rows; the last of the targets, too
 RARE_FROM, GONE_FROM, NEW_FROM, SEASONAL_FROM = 0.3, 0.1, 0.05, 0.05  # shares of all items
+COPIED_FROM = 0.2  # share of the targets whose item is in their input
 DAMAGED_FROM = 0.05  # share of all rows that makes figures doubtful
 LEAST_ROWS = 1000  # of fewer rows, most items have few anyway
 FEW = 5  # rows of a rare item
@@ -35,8 +37,8 @@ def findings(metadata: Mapping[str, Any]) -> list[Finding]:
     if not log:
         return []
     of_items = _of_items(log, metadata["items"]) if metadata["rows"] >= LEAST_ROWS else ()
-    of_rows = [*_of_order(log, metadata), *_of_rows(log, metadata["rows"])]
-    return [*_of_users(log, metadata), *of_rows, *of_items, *_of_columns(log)]
+    of_rows = [*_of_order(log, metadata), *_of_rows(log, metadata)]
+    return [*_of_users(log, metadata), *_of_targets(log, metadata), *of_rows, *of_items, *_of_columns(log)]
 
 
 def _of_order(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[Finding]:
@@ -82,13 +84,29 @@ def _of_users(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[F
         yield Finding(LARGE_USER, text, is_damage=True)
 
 
-def _of_rows(log: Mapping[str, Any], n_rows: int) -> Iterator[Finding]:
+def _of_targets(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield the share of targets whose item is in the input of their prediction, and what to type."""
+    counted = log.get("copies")
+    if not counted or counted["targets"] < COPIED_FROM * max(1, counted["of"]):
+        return
+    shares = {name: _percent(n / counted["of"]) for name, n in counted.items()}
+    text = (
+        f"{shares['since_last']} of the targets are of an item that the user's input has since the target before, "
+        f"{shares['in_visit']} in the same visit; a model then learns to copy"
+    )
+    option = f"--preprocessing.hide_before_target={what_to_hide(counted, metadata['preprocessing'])}"
+    yield Finding("answers in the input", f"{text}; {option} hides these events")
+
+
+def _of_rows(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[Finding]:
+    n_rows = metadata["rows"]
     once = "--preprocessing.repeats=first_in_a_row keeps the first"
     if (share := log["duplicates"] / n_rows) >= DUPLICATES_FROM:
         text = f"{_percent(share, 1)} of the rows repeat the row before (user, item and time); {once}"
         yield Finding(DUPLICATES, text, share >= DAMAGED_FROM)
     if (share := (log["repeats_in_a_row"] - log["duplicates"]) / n_rows) >= REPEATS_FROM:
-        yield Finding("repeats", f"{_percent(share)} of the rows have the same item as the row before; {once}")
+        what = "item and kind of event" if metadata.get("events") else "item"
+        yield Finding("repeats", f"{_percent(share)} of the rows have the same {what} as the row before; {once}")
     if log["has_dates_only"]:
         yield Finding("times", "dates without a time of day")
     heavy = log["heavy_users"]

@@ -52,6 +52,7 @@ NO_TARGET = -1
 
 OPTIONAL = {
     "target_events": [],
+    "hide_before_target": "nothing",
     "test_users": "all",
     "ties": "file",
 }  # settings that a dataset has only if they differ from these

@@ -23,9 +23,11 @@ from bert4rec.dataset.format import (
     TEST_TIED,
     TIMES,
 )
+from bert4rec.dataset.hidden import Copies, HiddenEvents, copies
 from bert4rec.runtime.arrays import Array, Bools, Float32s, Int32s, Int64s
 from bert4rec.runtime.errors import DataError
 
+ROWS_AT_ONCE = 8192  # histories that are in memory while their inputs are measured
 REMAKE = "make it again with `bert4rec prepare` and the same settings"
 
 
@@ -37,7 +39,8 @@ class Rows:
     Evaluation splits also have `targets` [B], `users` [B] and `negatives[protocol]` [B, n]; the negatives of a user who
     has seen too much of the catalogue are all NO_ITEM, and n is 0 if no row has negatives. If the dataset is read with
     times, `times` [total] and `target_times` [B] are in seconds. If it has kinds of events, `events` [total] are their
-    numbers.
+    numbers. If events before targets are hidden, `n_visible` [total] says for each position of a training window how
+    many of the window's first positions are input when it is predicted.
     """
 
     items: Int32s
@@ -48,6 +51,7 @@ class Rows:
     times: Int64s | None = None
     target_times: Int64s | None = None
     events: Array | None = None
+    n_visible: Int64s | None = None
 
     def are_repeated(self) -> Bools:
         """Return for each target [B] whether its user has seen it before."""
@@ -74,14 +78,15 @@ class Histories(_SmallPickle):
 
     Item ids are checked to be below `n_items` when they are read. `read` includes the times only `with_times`. `kinds`
     of events are by number, () if there are none; those with the numbers `target_kinds` are predicted, () = all.
+    `hidden` are the events before a target that are no input for its prediction.
     """
 
     def __init__(
         self, folder: Path, n_items: int, *, with_times: bool = False, kinds: Sequence[str] = (),
-        target_kinds: Sequence[int] = (),
+        target_kinds: Sequence[int] = (), hidden: HiddenEvents | None = None,
     ) -> None:  # fmt: skip
         self._folder, self._n_items, self.with_times = folder / HISTORIES, n_items, with_times
-        self.kinds, self.target_kinds = kinds, target_kinds
+        self.kinds, self.target_kinds, self.hidden = kinds, target_kinds, hidden
         self._columns = Columns(self._folder)
 
     def __len__(self) -> int:
@@ -155,6 +160,31 @@ class Histories(_SmallPickle):
         events = self._columns.slices(EVENTS, rows, starts, stops) if self.kinds else None
         return Rows(items, stops - starts, times=times, events=events)
 
+    def n_visible(self, rows: Int64s, starts: Int64s, stops: Int64s) -> Int64s | None:
+        """Return for each interaction [total] that `read` returns how many of the first ones are its input.
+
+        None if all before it are.
+        """
+        if self.hidden is None:
+            return None
+        times, events = (self._columns.slices(name, rows, starts, stops) for name in (TIMES, EVENTS))
+        return self.hidden.n_visible(times, events, stops - starts)
+
+    def copies(self, rows: Int64s, places: Int64s) -> Copies | None:
+        """Return what the targets [B] at `places` [B] in the histories at `rows` [B] repeat.
+
+        None without times or target kinds.
+        """
+        if not self.has_times or not self.target_kinds:
+            return None
+        starts, lengths = np.zeros_like(places), places + 1
+        items, times, events = (self._columns.slices(name, rows, starts, lengths) for name in ("items", TIMES, EVENTS))
+        n_visible, ends = self.n_visible(rows, starts, lengths), lengths.cumsum() - 1
+        if n_visible is None:
+            n_visible = np.zeros(len(items), np.int64)
+            n_visible[ends] = places
+        return copies(items, times, np.isin(events, self.target_kinds), lengths, n_visible, ends)
+
     def all_times(self) -> Iterator[Int64s]:
         """Yield the seconds of all interactions, part by part."""
         return self._columns.values(TIMES)
@@ -225,7 +255,8 @@ class TrainingWindows(_SmallPickle):
 
     def read(self, indices: Int64s) -> Rows:
         """Return the windows at `indices` [B], in that order. Raises `DataError` for an id that is no item."""
-        return self.histories.read(*self._bounds(indices))
+        bounds = self._bounds(indices)
+        return replace(self.histories.read(*bounds), n_visible=self.histories.n_visible(*bounds))
 
     @cached_property
     def _ends(self) -> Int64s:
@@ -296,8 +327,16 @@ class EvaluationSplit:
 
     @property
     def last_times(self) -> Int64s | None:
-        """Return the time of the last item before each target [N], in seconds; None if the dataset has no times."""
-        return self._histories.times_at(self._rows, self._places - 1) if self._histories.has_times else None
+        """Return the time of the last item of each input [N], in seconds; None if the dataset has no times."""
+        last = self.lengths(np.arange(len(self))) - 1
+        return self._histories.times_at(self._rows, last) if self._histories.has_times else None
+
+    @property
+    def copies(self) -> Copies | None:
+        """Return what the targets [N] repeat; None without times or kinds of events that are predicted."""
+        parts = [self._histories.copies(self._rows[of], self._places[of]) for of in self._parts(np.arange(len(self)))]
+        found = [part for part in parts if part is not None]
+        return Copies(*map(np.concatenate, zip(*found, strict=True))) if found else None
 
     @property
     def n_rows(self) -> Int64s:
@@ -313,8 +352,11 @@ class EvaluationSplit:
     def are_tied(self) -> Bools | None:
         """Return whether each target [N] has the time of the item before it, so that the file alone orders them.
 
-        None if it is unknown: without times, and of the validation if its times, in whole seconds, do not tell.
+        None if it is unknown: without times, and of the validation if its times, in whole seconds, do not tell; and if
+        events before targets are hidden, which those of the target's time are.
         """
+        if self._histories.hidden is not None:
+            return None
         stored = self._histories.test_tied_at(self._rows)
         if stored is not None or not self._histories.has_times:
             return stored if self.name == TEST else None
@@ -322,8 +364,18 @@ class EvaluationSplit:
         return np.equal(*times)
 
     def lengths(self, indices: Int64s) -> Int64s:
-        """Return the number of items [B] before the target in the histories at `indices` [B]."""
-        return self._places[indices]
+        """Return the number of items [B] of the input in the histories at `indices` [B]."""
+        parts = [self._n_visible(self._rows[of], self._places[of]) for of in self._parts(indices)]
+        return np.concatenate([np.empty(0, np.int64), *parts])
+
+    def _n_visible(self, rows: Int64s, places: Int64s) -> Int64s:
+        """Return how many interactions [B] are input for the prediction of those at `places` [B]."""
+        n_visible = self._histories.n_visible(rows, np.zeros_like(places), places + 1)
+        return places if n_visible is None else n_visible[(places + 1).cumsum() - 1]
+
+    def _parts(self, indices: Int64s) -> Iterator[Int64s]:
+        """Yield the `indices`, some at a time: whole histories of all would not fit into memory."""
+        return (indices[first : first + ROWS_AT_ONCE] for first in range(0, len(indices), ROWS_AT_ONCE))
 
     def targets(self, indices: Int64s) -> Int32s:
         """Return the targets [B] of the rows at `indices` [B]. Raises `DataError` for an id that is no item."""
@@ -332,7 +384,7 @@ class EvaluationSplit:
     def read(self, indices: Int64s) -> Rows:
         """Return the rows at `indices` [B], in that order. Raises `DataError` for an id that is no item."""
         histories, rows, places = self._histories, self._rows[indices], self._places[indices]
-        before = histories.read(rows, np.zeros_like(places), places)
+        before = histories.read(rows, np.zeros_like(places), self._n_visible(rows, places))
         at = np.searchsorted(self._users_with_negatives, self.users[indices])
         return replace(
             before,

@@ -29,6 +29,7 @@ from bert4rec.dataset.format import (
     kinds_of,
     target_kinds,
 )
+from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.histories import REMAKE, EvaluationSplit, Histories, TrainingWindows
 from bert4rec.dataset.item_features import FOLDER, FeatureSizes, ItemFeatures
 from bert4rec.runtime.arrays import Int32s, Int64s
@@ -193,7 +194,10 @@ def open_dataset(
         require_times(folder, metadata)
     kinds = kinds_of(metadata)
     targets = target_kinds(folder, metadata)
-    histories = Histories(folder, metadata["items"], with_times=with_times, kinds=kinds, target_kinds=targets)
+    hidden = HiddenEvents.of(metadata["preprocessing"], kinds)
+    histories = Histories(
+        folder, metadata["items"], with_times=with_times, kinds=kinds, target_kinds=targets, hidden=hidden
+    )
     return Dataset(folder, metadata, histories, {name: EvaluationSplit(name, histories, folder) for name in EVALUATED})
 
 

@@ -134,6 +134,7 @@ class KnownItems:
             items=items[is_kept],
             lengths=np.where(lengths == 0, rows.lengths, lengths),
             times=None if rows.times is None else rows.times[is_kept],
+            events=None if rows.events is None else rows.events[is_kept],
         )
 
 

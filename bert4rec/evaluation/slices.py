@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bert4rec.dataset.format import LEFT_OUT, USERS, one_array
+from bert4rec.dataset.hidden import Copies
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.intervals import rank_intervals
 from bert4rec.evaluation.metrics import ranking_metrics
@@ -42,6 +43,7 @@ class TargetFacts(NamedTuple):
     - `is_repeated` [U]: whether the user has seen the target before.
     - `last_time` [U]: the time of the last item before the target, in seconds; None if the dataset has no times.
     - `is_tied` [U]: whether the target has the time of the item before it; None if that is unknown.
+    - `copies`: whether the target's item is in the input; None without kinds of events that are predicted.
     - `categories`: for each item feature of the kind category the values [U] of the targets; "" for one without.
     """
 
@@ -51,6 +53,7 @@ class TargetFacts(NamedTuple):
     last_time: Int64s | None
     categories: Mapping[str, Sequence[str]] = MappingProxyType({})
     is_tied: Bools | None = None
+    copies: Copies | None = None
 
     @classmethod
     def of(cls, dataset: Dataset, split: str, is_repeated: Bools) -> "TargetFacts":
@@ -60,8 +63,9 @@ class TargetFacts(NamedTuple):
         targets = rows.targets(indices)
         categories = {} if dataset.features is None else dataset.features.categories_of(targets.astype(np.int64))
         return cls(
-            rows.lengths(indices), dataset.popularity[targets], is_repeated, rows.last_times, categories, rows.are_tied
-        )
+            rows.lengths(indices), dataset.popularity[targets], is_repeated, rows.last_times, categories, rows.are_tied,
+            rows.copies,
+        )  # fmt: skip
 
 
 def slices(
@@ -80,6 +84,7 @@ def slices(
         "target": iter([("known", facts.train_count > 0), ("cold", facts.train_count == 0)]),
         "repeated": iter([("new", ~facts.is_repeated), ("repeated", facts.is_repeated)]),
         "ties": _by_ties(facts.is_tied),
+        "answer_in_input": _by_copies(facts.copies),
         "time": _joined(_by_time(facts.last_time), _name_of_thirds),
         **{f"category: {name}": _by_category(values) for name, values in facts.categories.items()},
     }
@@ -186,6 +191,14 @@ def _by_ties(is_tied: Bools | None) -> Parts:
     """Yield slices of the users by whether only the file orders the target and the item before; none without ties."""
     if is_tied is not None and is_tied.any():
         yield from (("at a new time", ~is_tied), ("tied with the item before", is_tied))
+
+
+def _by_copies(copies: Copies | None) -> Parts:
+    """Yield slices of the users by whether the target's item is in the input; none if it is in no user's."""
+    if copies is not None and copies.either.any():
+        yield "in the same visit", copies.in_visit
+        yield "since the last target", copies.since_last & ~copies.in_visit
+        yield "no", ~copies.either
 
 
 def _by_time(times: Integers | None) -> Iterator[tuple[tuple[str, int, int], Bools]]:

@@ -74,9 +74,10 @@ class Position:
 
 START = Position()
 
-MakeExamples: TypeAlias = Callable[[Tensor, Tensor, Tensor, int, Tensor | None, Tensor | None], Batch]
+MakeExamples: TypeAlias = Callable[[Tensor, Tensor, Tensor, int, Tensor | None, Tensor | None, Int64s | None], Batch]
 """Concatenated sequences [total], their lengths [B], their ids [B], the epoch, and, if known, the seconds of the items
-[total] and their kinds of events [total] → the training batch."""
+[total], their kinds of events [total], and how many of the first items of its sequence are the input of each [total]
+→ the training batch."""
 
 
 class Examples(Protocol):
@@ -104,7 +105,8 @@ class Windows:
         """Return the windows at `indices` [B], sorted by length to keep the padding of attention small."""
         indices = indices[np.argsort(self._windows.lengths(indices), kind="stable")]
         rows = self._windows.read(indices)
-        return self._make(*tensors_of(rows), torch.from_numpy(indices), epoch, seconds_of(rows), events_of(rows))
+        ids = torch.from_numpy(indices)
+        return self._make(*tensors_of(rows), ids, epoch, seconds_of(rows), events_of(rows), rows.n_visible)
 
 
 class TrainingBatches:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.feed.batch import Batch
+from bert4rec.feed.batch import Batch, Widths
 from bert4rec.feed.seeded import Words, splitmix64
 from bert4rec.runtime.arrays import Bools, Float64s, Int64s
 
@@ -86,6 +86,9 @@ class Masking:
     If the items have kinds of events, so has the batch, but a position to predict has kind 0, as at inference.
     `event_weights` are by kind: only positions of a positive weight are predicted, and where the last one is masked,
     the sequence ends with it. A sequence without any has a position without a target.
+
+    If the input of a prediction is only the first items of its sequence, the items between these and the predicted one
+    are left out, whatever they are: to leave out those equal to it would tell what it is.
     """
 
     seed: int
@@ -99,12 +102,13 @@ class Masking:
 
     def __call__(
         self, items: Tensor, lengths: Tensor, sequence_ids: Tensor, epoch: int, seconds: Tensor | None = None,
-        events: Tensor | None = None,
+        events: Tensor | None = None, n_visible: Int64s | None = None,
     ) -> Batch:  # fmt: skip
         """Return the training batch of the sequences in `epoch`.
 
         `items` [total] int64 are the concatenated sequences, `lengths` [B] their lengths, `sequence_ids` [B] their ids
-        in the whole training set, `seconds` [total] the timestamps of the items, `events` [total] their kinds.
+        in the whole training set, `seconds` [total] the timestamps of the items, `events` [total] their kinds,
+        `n_visible` [total] the number of first items of the sequence that are input when each item is predicted.
         """
         epoch_key = splitmix64(_words(np.array([self.seed])), _words(np.array([epoch])))
         sequence_keys = splitmix64(epoch_key, _words(sequence_ids.numpy()))
@@ -116,22 +120,31 @@ class Masking:
             lengths = torch.bincount(of_row[kept], minlength=len(lengths))
             items, events, weights = items[kept], events[kept], weights[kept]
             seconds = None if seconds is None else seconds[kept]
+            n_visible = None if n_visible is None else n_visible[kept.numpy()]
         rows = np.repeat(np.arange(len(lengths)), lengths)
         starts = lengths.cumsum(0).numpy() - lengths.numpy()
         keys = splitmix64(sequence_keys[rows], _words(np.arange(len(items)) - starts[rows]))
         is_target = np.ones(len(items), bool) if weights is None else weights.numpy() > 0
         is_chosen = self._choose(keys, sequence_keys, only_last, rows, is_target)
+        if n_visible is not None:
+            assert events is not None, "events are hidden before some of their kinds"
+            assert weights is not None, "and only these kinds are predicted"
+            shown = ~_are_hidden(is_chosen, n_visible, starts[rows])
+            lengths = torch.from_numpy(np.bincount(rows[shown], minlength=len(lengths)))
+            rows, keys, is_chosen, kept = rows[shown], keys[shown], is_chosen[shown], torch.from_numpy(shown)
+            items, events, weights = items[kept], events[kept], weights[kept]
+            seconds = None if seconds is None else seconds[kept]
         # Without weights, a position of each sequence is chosen.
         is_position = is_chosen if weights is None else is_chosen | _is_last_of_empty(is_chosen, lengths.numpy())
         positions = torch.from_numpy(np.flatnonzero(is_position))
-        shown = torch.from_numpy(self._hide(items.numpy(), is_chosen, keys, only_last[rows]))
+        inputs = torch.from_numpy(self._hide(items.numpy(), is_chosen, keys, only_last[rows]))
         gaps = instants = None
         if seconds is not None:
             visible_seconds = seconds if self.times == "target" else seconds[_shown_before(is_chosen, lengths)]
             gaps, instants = time_deltas(visible_seconds, lengths), visible_seconds[positions]
         hidden = torch.from_numpy(is_chosen)
         targets = torch.where(hidden[positions], items[positions], NO_ITEM)
-        batch = Batch.from_items(shown, lengths, positions, targets, gaps, instants)
+        batch = Batch.from_items(inputs, lengths, positions, targets, gaps, instants)
         return batch._replace(
             events=None if events is None else events.masked_fill(hidden, 0),
             weights=weights[positions] if weights is not None and _differ(self.event_weights) else None,
@@ -179,6 +192,22 @@ def _until_last(is_target: Bools, lengths: Int64s, only_last: Bools) -> Bools:
     return ~only_last[rows] | (np.arange(len(rows)) <= last[rows])
 
 
+def _are_hidden(is_chosen: Bools, n_visible: Int64s, firsts: Int64s) -> Bools:
+    """Return which positions [total] lie between the input of a chosen position and that position, and are not chosen.
+
+    `firsts` [total] are the first positions of the sequences.
+
+    >>> is_chosen, n_visible = np.array([False, False, False, True, False]), np.array([0, 0, 1, 1, 1])
+    >>> _are_hidden(is_chosen, n_visible, np.zeros(5, np.int64)).tolist()
+    [False, True, True, False, False]
+    """
+    ends, changes = np.flatnonzero(is_chosen), np.zeros(len(is_chosen) + 1, np.int64)
+    np.add.at(changes, (firsts + n_visible)[ends], 1)
+    np.add.at(changes, ends, -1)
+    hidden: Bools = (changes.cumsum()[:-1] > 0) & ~is_chosen
+    return hidden
+
+
 def _is_last_of_empty(is_chosen: Bools, lengths: Int64s) -> Bools:
     """Return which positions [total] are the last of a sequence in which none is chosen."""
     is_empty = np.bincount(np.repeat(np.arange(len(lengths)), lengths)[is_chosen], minlength=len(lengths)) == 0
@@ -223,6 +252,9 @@ class Shifting:
 
     If the items have kinds of events, each position has its own. `event_weights` are by kind: only items of a positive
     weight are predicted. A sequence without any has a position without a target.
+
+    If the input of a prediction is only the first items of its sequence, the last of these predicts it. A position may
+    then predict several items or none.
     """
 
     times: str = "none"
@@ -230,12 +262,13 @@ class Shifting:
 
     def __call__(
         self, items: Tensor, lengths: Tensor, sequence_ids: Tensor, epoch: int, seconds: Tensor | None = None,
-        events: Tensor | None = None,
+        events: Tensor | None = None, n_visible: Int64s | None = None,
     ) -> Batch:  # fmt: skip
         """Return the training batch of the sequences, the same in every `epoch`.
 
         `items` [total] int64 are the concatenated sequences, `lengths` [B] their lengths, `seconds` [total] the
-        timestamps of the items, `events` [total] their kinds. A sequence of one item stays in the batch, without a
+        timestamps of the items, `events` [total] their kinds, `n_visible` [total] the number of first items of the
+        sequence that are input when each item is predicted. A sequence of one item stays in the batch, without a
         target.
         """
         ends = lengths.cumsum(0)
@@ -256,6 +289,8 @@ class Shifting:
         weights = _weights_of(events.roll(-1)[is_shown], self.event_weights)
         if weights is None:
             return batch
+        if n_visible is not None:
+            return self._with_short_inputs(batch, items, lengths, _weights_of(events, self.event_weights), n_visible)
         is_target = (weights > 0) & (targets != NO_ITEM)
         is_position = is_target.numpy() | _is_last_of_empty(is_target.numpy(), n_shown.numpy())
         positions = torch.from_numpy(np.flatnonzero(is_position))
@@ -264,6 +299,32 @@ class Shifting:
             targets=torch.where(is_target, targets, NO_ITEM)[positions],
             instants=None if instants is None else instants[positions],
             weights=weights[positions] if _differ(self.event_weights) else None,
+        )
+
+    def _with_short_inputs(
+        self, batch: Batch, items: Tensor, lengths: Tensor, weights: Tensor | None, n_visible: Int64s
+    ) -> Batch:
+        """Return the `batch` in which the last of the `n_visible` [total] first items predicts each item.
+
+        `weights` [total] are those of the `items` in the loss; an item without input is not predicted.
+        """
+        assert weights is not None, "events are hidden before some of the kinds"
+        predicted = np.flatnonzero((weights.numpy() > 0) & (n_visible > 0))
+        rows, n_shown = np.repeat(np.arange(len(lengths)), lengths)[predicted], batch.lengths.numpy()
+        places = (n_shown.cumsum() - n_shown)[rows] + n_visible[predicted] - 1
+        is_asked = np.zeros(n_shown.sum(), bool)
+        is_asked[places] = True
+        without = np.flatnonzero(_is_last_of_empty(is_asked, n_shown))
+        if len(places) + len(without) == len(is_asked):  # by this number, attention would take each position once
+            without = np.append(without, len(is_asked) - 1)
+        order = torch.from_numpy(np.argsort(np.append(places, without), kind="stable"))
+        positions = torch.from_numpy(np.append(places, without))[order]
+        return batch._replace(
+            positions=positions,
+            targets=F.pad(items[predicted], (0, len(without)), value=NO_ITEM)[order],
+            instants=None if batch.instants is None else batch.instants[positions],
+            weights=F.pad(weights[predicted], (0, len(without)))[order] if _differ(self.event_weights) else None,
+            widths=Widths.of(batch.lengths, positions),
         )
 
     def _times(self, seconds: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ Arrow is imported where it is used: a model package needs none.
 
 import itertools
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ import numpy as np
 
 from bert4rec.config.kinds import POPULARITY, RECENT_POPULARITY
 from bert4rec.dataset.format import ITEMS, NO_EVENT, NO_ITEM, one_array
+from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.ids import canonical_value
 from bert4rec.runtime.arrays import Array, Bools, Float64s, Int64s
 from bert4rec.runtime.errors import ArgumentError, DataError
@@ -263,7 +265,9 @@ class TimedHistory(NamedTuple):
     """Hold items by original id, the oldest first, and their `times` in seconds, ascending.
 
     `at` is the query time in seconds; None: the time of the last item. `events` are the kinds of events of the items;
-    None or "" for an unknown one, () if all are unknown. `times` may be () for a model that does not use them.
+    None or "" for an unknown one, () if all are unknown. `times` may be () for a model that does not use them. A model
+    that was trained with preprocessing.hide_before_target leaves out what it hides before a query at `at`, or now; a
+    history without times or events is taken whole, as what came before.
     """
 
     items: Sequence[Any]
@@ -291,28 +295,39 @@ def items_of(history: History) -> Sequence[Any]:
 class KnownHistory:
     """Hold the known items [n] of a history by index; for a model with timestamps also `seconds` [n] and `at`.
 
-    For a model with kinds of events, `events` [n] are their numbers.
+    For a model with kinds of events, `events` [n] are their numbers. `seen` are the items that the seen-item filter
+    leaves out; None: the `items`.
     """
 
     items: Int64s
     seconds: Int64s | None = None
     at: int = 0
     events: Int64s | None = None
+    seen: Int64s | None = None
 
     @classmethod
     def of(
-        cls, history: History, ids: ItemIds, *, with_times: bool, kinds: Sequence[str] = ()
-    ) -> "tuple[KnownHistory, Int64s]":
+        cls, history: History, ids: ItemIds, *, with_times: bool, kinds: Sequence[str] = (),
+        hidden: HiddenEvents | None = None,
+    ) -> "tuple[KnownHistory, Int64s]":  # fmt: skip
         """Return the known items, and the indices of all items (`NO_ITEM` if unknown).
 
+        The items behind `hidden` events are left out, if the history has times and events; only their targets are seen.
         Raises `ArgumentError` for bad times: `with_times` needs ascending numbers, one per item, and none after `at`;
         and for events that are none of the `kinds`, if there are any.
         """
         indices = ids.indices(items_of(history))
         is_known = indices != NO_ITEM
-        events = _events(history, kinds)[is_known] if kinds else None
+        numbers, seen = _events(history, kinds) if kinds else None, None
+        if hidden is not None and isinstance(history, TimedHistory) and len(history.times) and len(history.events):
+            assert numbers is not None, "target events are kinds of events"
+            now = time.time() if history.at is None else history.at
+            is_input = np.arange(len(indices)) < hidden.n_visible_now(_seconds(history), numbers, now)
+            seen = indices[is_known & (is_input | np.isin(numbers, hidden.target_events))]
+            is_known &= is_input
+        events = None if numbers is None else numbers[is_known]
         if not with_times:
-            return cls(indices[is_known], events=events), indices
+            return cls(indices[is_known], events=events, seen=seen), indices
         if not isinstance(history, TimedHistory) and not len(history):
             history = TimedHistory([], [])
         if not isinstance(history, TimedHistory):
@@ -325,7 +340,12 @@ class KnownHistory:
         at = last if history.at is None else int(history.at)
         if at < last:
             raise ArgumentError(f"at={at}: is before the last item of a history, {last}; it must be at least that")
-        return cls(indices[is_known], seconds[is_known], at, events), indices
+        return cls(indices[is_known], seconds[is_known], at, events, seen), indices
+
+    @property
+    def seen_items(self) -> Int64s:
+        """Return the items that the seen-item filter leaves out."""
+        return self.items if self.seen is None else self.seen
 
     def __len__(self) -> int:
         return len(self.items)
@@ -333,7 +353,7 @@ class KnownHistory:
     def last(self, n: int) -> "KnownHistory":
         """Return the last `n` items of the history."""
         seconds, events = (None if part is None else part[-n:] for part in (self.seconds, self.events))
-        return KnownHistory(self.items[-n:], seconds, self.at, events)
+        return KnownHistory(self.items[-n:], seconds, self.at, events, self.seen)
 
 
 def _events(history: History, kinds: Sequence[str]) -> Int64s:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from bert4rec.checkpoint.package import is_package
 from bert4rec.checkpoint.run_folder import RECENT_COUNTS, Trained, find_trained
 from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
+from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.reader import open_catalogue, read_metadata
 from bert4rec.dataset.runs import fingerprint_of
 from bert4rec.feed.batch import Lookup
@@ -165,9 +166,12 @@ def load(path: str | Path, *, dataset: str | Path | None = None) -> Recommender:
     if is_package(folder):
         return load_package(folder, data)
     source = find_source(folder, data)
+    trained = source.trained
+    hidden = HiddenEvents.of(trained.metadata["config"]["preprocessing"], trained.kinds) if trained.kinds else None
     return Recommender(
         network_of(source), source.ids, dataset=source.dataset, leaves_out_seen=source.leaves_out_seen,
         no_users=_not_the_dataset(source.trained.dataset, folder),
+        hidden=hidden,
     )  # fmt: skip
 
 

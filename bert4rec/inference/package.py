@@ -7,6 +7,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from bert4rec.checkpoint.package import ITEMS, SETTINGS, WEIGHTS, read_settings
+from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.network import Network, make_network
 from bert4rec.inference.recommender import Recommender
@@ -52,7 +53,8 @@ def load_package(folder: Path, dataset: Path | None = None) -> Recommender:
         if read_metadata(dataset)["fingerprint"] != settings["fingerprint"]:
             raise DataError(f"{dataset}: is not the dataset that {folder} was trained on")
     network, ids = read_network(folder, settings), read_ids(folder, settings)
+    hidden = HiddenEvents.of(settings["config"]["preprocessing"], network.kinds) if network.kinds else None
     return Recommender(
         network, ids, dataset=dataset, leaves_out_seen=settings["leaves_out_seen"], is_package=True,
-        no_users="a model package has no users",
+        no_users="a model package has no users", hidden=hidden,
     )  # fmt: skip

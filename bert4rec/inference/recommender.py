@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bert4rec.config.kinds import KINDS, POPULARITY, RECENT_POPULARITY
 from bert4rec.dataset.format import NO_ITEM
+from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.evaluation.batches import chunks
 from bert4rec.evaluation.top_k import excluder, log_shares, top_k
 from bert4rec.inference.arguments import (
@@ -87,16 +88,17 @@ class Recommender:
     Without it, `no_users` says why.
 
     Scores depend only on the histories, so any user can be scored. With `leaves_out_seen`, items of a history are not
-    recommended for it, unless a call overrides this. `ItemVectors` only support similar items; other calls raise
-    `DataError`.
+    recommended for it, unless a call overrides this. `hidden` events are left out of histories. `ItemVectors` only
+    support similar items; other calls raise `DataError`.
     """
 
     def __init__(
         self, network: Network | ItemVectors, ids: ItemIds, *, dataset: Path | None = None,
         leaves_out_seen: bool = True, is_package: bool = False, no_users: str = "the model has no dataset",
+        hidden: HiddenEvents | None = None,
     ) -> None:  # fmt: skip
         self.network, self.ids, self.dataset, self.leaves_out_seen = network.eval(), ids, dataset, leaves_out_seen
-        self.is_package, self._no_users = is_package, no_users
+        self.is_package, self._no_users, self.hidden = is_package, no_users, hidden
 
     def recommend(
         self, histories: Sequence[History], k: int = 10, *, leave_out_seen: bool | None = None,
@@ -155,7 +157,7 @@ class Recommender:
             found: list[Recommendations] = []
             for rows in chunks(len(known), BATCH):
                 if queries := [history for history in known[rows] if len(history)]:
-                    seen = [history.items for history in queries] if leave_out else []
+                    seen = [history.seen_items for history in queries] if leave_out else []
                     found += self._named(*shown.best(self._encode(queries), k, seen))
             results = iter(found)
             yield [next(results) if len(history) else popular() for history in known]
@@ -200,7 +202,7 @@ class Recommender:
         for part in self._user_histories(network) if histories is None else histories:
             checked = checked_histories([history for _, history in part], "users_for")
             known = zip((user for user, _ in part), self._known(checked, unknown), strict=True)
-            rows = [(user, of) for user, of in known if len(of) and not (leave_out_seen and index in of.items)]
+            rows = [(user, of) for user, of in known if len(of) and not (leave_out_seen and index in of.seen_items)]
             for where in chunks(len(rows), BATCH):
                 shares = log_shares(self._encode([of for _, of in rows[where]]), network.item_vectors, index)
                 best += map(UserScore, (user for user, _ in rows[where]), shares.tolist())
@@ -209,7 +211,7 @@ class Recommender:
         return best
 
     def _user_histories(self, network: Network) -> Iterator[Histories]:
-        return self.users(with_times=network.knows_times, with_events=bool(network.kinds)).all()
+        return self.users(with_times=self.reads_times, with_events=bool(network.kinds)).all()
 
     def users(self, *, with_times: bool, with_events: bool, at: float | None = None) -> "UserHistories":
         """Return the reader of the histories of the dataset's users. Raises `DataError` if there is no dataset."""
@@ -218,6 +220,11 @@ class Recommender:
         if self.dataset is None:
             raise DataError(f"{self._no_users}; {NAME_DATASET}, or give histories")
         return UserHistories(self.dataset, self.ids, with_times=with_times, with_events=with_events, at=at)
+
+    @property
+    def reads_times(self) -> bool:
+        """Return whether recommendations depend on the times of the items."""
+        return self.require_histories().knows_times or self.hidden is not None
 
     @torch.no_grad()
     def encode(self, histories: Sequence[History]) -> Tensor:
@@ -277,7 +284,9 @@ class Recommender:
         """Return the known items of each history, and count the other items in `unknown`."""
         network, known_histories = self.require_histories(), []
         for history in histories:
-            known, indices = KnownHistory.of(history, self.ids, with_times=network.knows_times, kinds=network.kinds)
+            known, indices = KnownHistory.of(
+                history, self.ids, with_times=network.knows_times, kinds=network.kinds, hidden=self.hidden
+            )
             unknown.count(items_of(history), indices)
             known_histories.append(known)
         return known_histories

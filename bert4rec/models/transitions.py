@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.format import NO_ITEM
+from bert4rec.dataset.hidden import firsts
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Dataset
 from bert4rec.runtime.arrays import Bools, Float32s, Float64s, Int64s, Integers
@@ -25,7 +26,7 @@ class Part:
 
     `users` and `items` are ids from 0; `lengths` are those of the users' whole histories; `left` is the number of later
     positions of the same user; `times` are in seconds, None if the dataset has none. `is_target`: whether the kind of
-    event is among those that are predicted, or all are.
+    event is among those that are predicted, or all are. `ends`: the input of each position ends before this one.
     """
 
     users: Int64s
@@ -34,6 +35,7 @@ class Part:
     left: Int64s
     times: Int64s | None
     is_target: Bools
+    ends: Int64s
 
 
 class TrainingHistories:
@@ -71,7 +73,9 @@ class TrainingHistories:
         users, lengths = (np.repeat(v, n_train) for v in (self._histories.users_at(rows).astype(np.int64), n_train))
         left = np.repeat(n_train.cumsum(), n_train) - 1 - np.arange(len(items))
         times = self._histories.times(rows, np.zeros_like(rows), n_train) if self.has_times else None
-        return Part(users, items, lengths, left, times, is_target)
+        n_visible = self._histories.n_visible(rows, np.zeros_like(rows), n_train)
+        ends = np.arange(len(items)) if n_visible is None else n_visible + firsts(n_train)
+        return Part(users, items, lengths, left, times, is_target, ends)
 
     @cached_property
     def _bounds(self) -> Int64s:
@@ -96,8 +100,8 @@ class Pairs(NamedTuple):
 class Transitions:
     """Hold the transition graph: `pairs` of items, and the sum of weights of each item as a source, `totals` [n_items].
 
-    For each d from 1 to `reach`, a position with a target adds `decay` ** (d - 1) to the weight of the pair (item d
-    positions before it, its item); with `reach` 1, only direct successors count. Takes 12 bytes per distinct pair,
+    For each d from 1 to `reach`, a position with a target adds `decay` ** (d - 1) to the weight of the pair (d-th item
+    from the end of its input, its item); with `reach` 1, only the last one counts. Takes 12 bytes per distinct pair,
     twice that while counting, and a few hundred MB for a part. Every process counts all histories, so all graphs are
     the same.
     """
@@ -111,19 +115,11 @@ class Transitions:
         """Return the transitions of `histories`, counted in one pass."""
         n_items = histories.n_items
         counted: list[Pairs] = [_distinct(np.empty(0, np.int64), reach=reach, decay=decay)]
-        users, items = np.empty(0, np.int64), np.empty(0, np.int64)
         for part in histories.parts():
-            n_before = len(users)  # positions kept from the previous part: sources for the first positions of this one
-            users, items = np.concatenate([users, part.users]), np.concatenate([items, part.items])
-            is_target = np.concatenate([np.zeros(n_before, bool), part.is_target])
-            keys = [
-                _at_distance(users, items, distance, is_target, n_items) * reach + distance - 1
-                for distance in range(1, reach + 1)
-            ]
+            keys = [_at_distance(part, distance, n_items) * reach + distance - 1 for distance in range(1, reach + 1)]
             counted.append(_distinct(np.concatenate(keys), reach=reach, decay=decay))
             while len(counted) > 1 and len(counted[-2].keys) <= 2 * len(counted[-1].keys):
                 counted.append(_merged(*(counted.pop() for _ in range(2))))
-            users, items = users[-reach:], items[-reach:]
         while len(counted) > 1:
             counted.append(_merged(*(counted.pop() for _ in range(2))))
         totals = np.bincount(counted[0].keys // n_items, counted[0].weights, minlength=n_items)
@@ -162,11 +158,13 @@ class Transitions:
         return np.bincount(columns, added, len(last) * n).astype(np.float64).reshape(len(last), n)
 
 
-def _at_distance(users: Int64s, items: Int64s, distance: int, is_target: Bools, n_items: int) -> Int64s:
-    """Return the keys of pairs `distance` positions apart in a history, the later one a target."""
-    sources, targets = slice(max(0, len(users) - distance)), slice(distance, None)
-    is_counted = (users[sources] == users[targets]) & is_target[targets]
-    return items[sources][is_counted] * n_items + items[targets][is_counted]
+def _at_distance(part: Part, distance: int, n_items: int) -> Int64s:
+    """Return the keys of pairs of the item `distance` positions before the end of a target's input, and the target."""
+    targets = np.flatnonzero(part.is_target)
+    sources = part.ends[targets] - distance
+    targets, sources = targets[sources >= 0], sources[sources >= 0]
+    is_counted = part.users[sources] == part.users[targets]  # a history is whole in its part
+    return part.items[sources[is_counted]] * n_items + part.items[targets[is_counted]]
 
 
 def _distinct(keys: Int64s, *, reach: int, decay: float) -> Pairs:

@@ -31,6 +31,7 @@ from bert4rec.dataset.format import (
     lengths_of,
     numbers_of_kinds,
 )
+from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.dataset.runs import fingerprint_of, named, runs_of
 from bert4rec.prepare.about_items import look_at_other_columns, read_about_items
@@ -56,7 +57,6 @@ from bert4rec.prepare.survey import survey_ids
 from bert4rec.prepare.synthetic import GeneratedSource, oracle_ranks
 from bert4rec.prepare.ties import draw_targets, has_ties
 from bert4rec.prepare.writer import (
-    Draw,
     FolderWriter,
     clear_target,
     created_from,
@@ -226,18 +226,23 @@ def _make_dataset(
     kept = (ordered.counts > 0) | has_whole_catalogue  # random data keep all data.n_items items
     kept |= ordered.items.is_in(about_items.cold.implode()).to_numpy()
     ids = _item_numbers(data, settings, ordered, kept, known)
-    histories = NumberedHistories(ordered, ids, known=known_users)
+    targets = numbers_of_kinds("preprocessing.target_events", settings.target_events, kinds)
+    hidden = HiddenEvents.of(settings.model_dump(), kinds)
+    histories = NumberedHistories(ordered, ids, known=known_users, hidden=hidden)
     n_users = write_table(new / USERS, histories.users())
     rule, instant = choose_split(settings, ordered.parts, kinds)
     n_items = int(ids.max()) + 1
     before = read_known_split(Path(data.extends), n_users=len(known.users), n_items=n_items) if known else None
-    survey = history_stats(histories, rule, settings, n_users=n_users, n_items=n_items, progress=progress, known=before)
+    survey = history_stats(
+        histories, rule, settings, n_users=n_users, n_items=n_items, progress=progress, known=before,
+        target_events=targets,
+    )  # fmt: skip
     progress.warn(*survey.warnings(is_table=data.source == "table", now=time.time()))
     items, features = _write_items(new, item_table(ordered, ids, survey, about_items.titles), about_items.table, survey)
     n_negatives, seed = settings.n_eval_negatives, settings.seed
     writers, held_out = write_histories(
         new, histories, rule, survey, n_negatives=n_negatives, seed=seed, progress=progress,
-        draw=_draw_of(settings, kinds),
+        draw=partial(draw_targets, seed=seed, kinds=targets) if settings.split == "leave_last_basket" else None,
     )  # fmt: skip
     progress.warn(left_out_warning(held_out, n_negatives))
     _write_oracle(source, new, items, settings.split, progress)
@@ -278,14 +283,6 @@ def _write_items(
         items = items.join(columns, on="original", how="left", maintain_order="left")
     write_items(new, items)
     return items, features
-
-
-def _draw_of(settings: Preprocessing, kinds: Sequence[str]) -> Draw | None:
-    """Return the function that draws the targets of held-out baskets; None for another split."""
-    if settings.split != "leave_last_basket":
-        return None
-    targets = numbers_of_kinds("preprocessing.target_events", settings.target_events, kinds)
-    return partial(draw_targets, seed=settings.seed, kinds=targets)
 
 
 def _kinds_of_events(

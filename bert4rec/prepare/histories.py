@@ -8,9 +8,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
 from bert4rec.config.tables import Preprocessing, instant
 from bert4rec.dataset.format import EVALUATED, MIN_EVALUATED, NO_ITEM, NO_TARGET, numbers_of_kinds
+from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.histories import Histories
 from bert4rec.prepare.ordering import Parts, to_histories
 from bert4rec.prepare.progress import Progress
@@ -36,10 +38,13 @@ ALL_FOR_TRAINING: SplitRule = {"before": LENGTH, "at_test": NOWHERE, "at_validat
 
 
 class Targets:
-    """Count and find the interactions of a history that may be targets: those of the `kinds` of events; () = all."""
+    """Count and find the interactions of a history that may be targets: those of the `kinds` of events; () = all.
 
-    def __init__(self, kinds: Sequence[int] = ()) -> None:
-        self._is_kind = pl.element().is_in(list(kinds)) if kinds else None
+    With `hides`, a target is only held out if some of its history is visible; histories have the column `visible`.
+    """
+
+    def __init__(self, kinds: Sequence[int] = (), *, hides: bool = False) -> None:
+        self._is_kind, self._hides = pl.element().is_in(list(kinds)) if kinds else None, hides
 
     def count(self, first: pl.Expr = LENGTH) -> pl.Expr:
         """Return the number of targets among the `first` interactions, by default of all."""
@@ -54,7 +59,10 @@ class Targets:
             places = pl.int_range(pl.len(), dtype=pl.Int64).filter(self._is_kind)
             at = pl.when(number >= 0).then(number)
             place = pl.col("events").list.eval(places).list.get(at, null_on_oob=True)
-        return pl.when((place >= least) & (place < LENGTH)).then(place)
+        is_held_out = (place >= least) & (place < LENGTH)
+        if self._hides:
+            is_held_out &= pl.col("visible").list.get(place, null_on_oob=True) > 0
+        return pl.when(is_held_out).then(place)
 
 
 def leave_one_out(targets: Targets) -> SplitRule:
@@ -223,7 +231,14 @@ def choose_split(settings: Preprocessing, parts: Parts, kinds: Sequence[str] = (
     `parts` are all rows, `kinds` those of their events. Raises `DataError` for a split by time if the rows have no
     times, and for target events that are none of the kinds.
     """
-    targets = Targets(numbers_of_kinds("preprocessing.target_events", settings.target_events, kinds))
+    hides = settings.hide_before_target != "nothing"
+    if hides and "time" not in parts.columns:
+        raise DataError(
+            f'preprocessing.hide_before_target = "{settings.hide_before_target}": the source has no times; name their '
+            "column with --time=COLUMN, or leave this setting out"
+        )
+    numbers = numbers_of_kinds("preprocessing.target_events", settings.target_events, kinds)
+    targets = Targets(numbers, hides=hides)
     if settings.split == "none":
         return ALL_FOR_TRAINING, None
     is_sampled = settings.test_users != "all"
@@ -248,11 +263,14 @@ class NumberedHistories:
     """Hold the histories of `ordered` with dense ids, in frames of some users each; each pass reads them from the disk.
 
     `item_ids`: the dense id of each code. `known`: the original ids of the users of the dataset to extend, in the order
-    of their dense ids; new users are numbered after them, in the order of their original ids.
+    of their dense ids; new users are numbered after them, in the order of their original ids. With `hidden` events,
+    frames have the lists `visible`, as `with_visible` adds them.
     """
 
-    def __init__(self, ordered: OrderedRows, item_ids: Int32s, *, known: pl.Series | None) -> None:
-        self._ordered, self._ids, self._known = ordered, item_ids, known
+    def __init__(
+        self, ordered: OrderedRows, item_ids: Int32s, *, known: pl.Series | None, hidden: HiddenEvents | None = None
+    ) -> None:
+        self._ordered, self._ids, self._known, self._hidden = ordered, item_ids, known, hidden
         self._n_known = 0 if known is None else len(known)
 
     @property
@@ -269,7 +287,8 @@ class NumberedHistories:
         for frame, first in self._numbered(self._ordered.parts):
             user = pl.col("user") if first is None else first + pl.col("user").rle_id()
             items = pl.Series("item", self._ids[frame["item"].to_numpy()])
-            yield to_histories(frame.with_columns(user.cast(pl.Int32).alias("user"), items))
+            histories = to_histories(frame.with_columns(user.cast(pl.Int32).alias("user"), items))
+            yield histories if self._hidden is None else with_visible(histories, self._hidden)
 
     def users(self) -> Iterator[pl.DataFrame]:
         """Yield `user`, `original`, `count` of every user, by dense id; known users may have no interaction."""
@@ -298,6 +317,17 @@ class NumberedHistories:
             yield frame, first if is_new else None
             if is_new:
                 first += int(frame["user"].rle_id()[-1]) + 1
+
+
+def with_visible(histories: pl.DataFrame, hidden: HiddenEvents) -> pl.DataFrame:
+    """Return the histories with lists `visible`: how many first interactions are input when each one is predicted."""
+    if "times" not in histories.columns:  # `choose_split` refuses the setting
+        return histories
+    lengths = histories["items"].list.len().to_numpy().astype(np.int64)
+    times, events = (histories[name].explode(empty_as_null=False).to_numpy() for name in ("times", "events"))
+    ends = pa.array(np.append(0, lengths.cumsum()))
+    lists = pa.LargeListArray.from_arrays(ends, pa.array(hidden.n_visible(times, events, lengths)))
+    return histories.with_columns(pl.Series("visible", pl.from_arrow(lists)))
 
 
 @dataclass(frozen=True)
@@ -351,12 +381,13 @@ class HistoryStats:
 
 def history_stats(
     histories: NumberedHistories, rule: SplitRule, settings: Preprocessing, *, n_users: int, n_items: int,
-    progress: Progress, known: KnownSplit | None = None,
+    progress: Progress, known: KnownSplit | None = None, target_events: Sequence[int] = (),
 ) -> HistoryStats:  # fmt: skip
     """Return the statistics of all histories, split by `rule`, and draw the validated and the tested users.
 
-    Users of a `known` split, that of the dataset to extend, stay validated and tested or not. Raises `DataError` if the
-    split needs test users and there are none.
+    Users of a `known` split, that of the dataset to extend, stay validated and tested or not. `target_events` are the
+    numbers of the kinds that are predicted, () = all. Raises `DataError` if the split needs test users and there are
+    none.
     """
     lengths, counts = np.zeros(n_users, np.int64), np.zeros(n_items, np.int64)
     eligible: list[pl.DataFrame] = []
@@ -364,7 +395,7 @@ def history_stats(
     events: Counter[int] = Counter()
     n_tested = 0
     are_alike, first_items = True, None
-    log = LogSurvey(n_items, has_times="time" in histories.columns)
+    log = LogSurvey(n_items, has_times="time" in histories.columns, target_events=target_events)
     with progress.stage("split", histories.n_rows) as stage:
         tested = _sample_tested(histories, rule, settings, known, n_users=n_users)
         for frame in histories:
@@ -393,6 +424,9 @@ def history_stats(
         elif settings.split == "leave_last_basket":
             lacks = f"{MIN_EVALUATED - 1} interactions before the last time of its targets"
             advice = 'bring longer histories, or choose split = "leave_one_out" or "none"'
+        elif settings.hide_before_target != "nothing":
+            lacks = f"an interaction of {', '.join(settings.target_events)} with a visible interaction before it"
+            advice = "hide less with preprocessing.hide_before_target, or bring longer histories"
         elif settings.target_events:
             lacks = f"an interaction of {', '.join(settings.target_events)} after {MIN_EVALUATED - 1} interactions"
             advice = "name other kinds in preprocessing.target_events, or bring longer histories"

@@ -134,7 +134,7 @@ def _draw_rest(rng: np.random.Generator, drawn: Int32s, filled: Int64s, taken: I
 
 
 HeldOutCounts: TypeAlias = Counter[tuple[str, Any]]
-"""Counts of held-out users: ("users", split); ("repeated_targets", split), users whose target is in their own history;
+"""Counts of held-out users: ("users", split); ("repeated_targets", split), users whose target is in their input;
 ("left_out", split), users without negatives; ("unseen", n), users of any split with n unseen items, or more if n is the
 number of negatives."""
 
@@ -146,7 +146,8 @@ def count_held_out(histories: pl.DataFrame, unseen: Int64s, n_negatives: int) ->
     for split in EVALUATED:
         items, place = pl.col("items"), pl.col(split)
         held_out = histories.filter(place >= 0)
-        is_repeated = items.list.head(place).list.contains(items.list.get(place))
+        n_input = pl.col("visible").list.get(place) if "visible" in histories.columns else place
+        is_repeated = items.list.head(n_input).list.contains(items.list.get(place))
         counts["users", split] = len(held_out)
         counts["repeated_targets", split] = held_out.select(is_repeated.sum()).item()
         counts["left_out", split] = held_out.filter("is_left_out").height

@@ -74,15 +74,17 @@ def filters_by_row(settings: Preprocessing, columns: Collection[str]) -> dict[st
 def filters_in_order(settings: Preprocessing) -> dict[str, pl.Expr]:
     """Return the filters that need a user's sorted rows; with a limit for items, filters of users come later.
 
+    Rows with `event`s repeat one of their own kind alone: a purchase does not repeat the view before it.
+
     >>> frame = pl.DataFrame({"user": [7, 7, 7, 8], "item": [1, 1, 2, 2]})
     >>> frame.filter(filters_in_order(Preprocessing(repeats="first_in_a_row"))["repeats"]).rows()
     [(7, 1), (7, 2), (8, 2)]
     """
-    pair = pl.col("user", "item")
+    same = pl.col("^(user|item|event)$")
     kept = {
-        "first": pl.struct(pair).is_first_distinct(),
-        "last": pl.struct(pair).is_last_distinct(),
-        "first_in_a_row": ~pl.all_horizontal(pair == pair.shift()).fill_null(False),
+        "first": pl.struct(same).is_first_distinct(),
+        "last": pl.struct(same).is_last_distinct(),
+        "first_in_a_row": ~pl.all_horizontal(same == same.shift()).fill_null(False),
     }
     repeats = {"repeats": kept[settings.repeats]} if settings.repeats != "keep" else {}
     return repeats | (filters_of_users(settings) if settings.min_item_interactions <= 1 else {})

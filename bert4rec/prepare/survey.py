@@ -1,12 +1,14 @@
 """Count what may stand out in a log while its histories are read: repeats, heavy users, items that come and go."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from bert4rec.dataset.findings import FEW
+from bert4rec.dataset.hidden import copies, firsts
 from bert4rec.prepare.column_times import is_time_of_day
 from bert4rec.prepare.column_words import SESSIONS, TIMES, name_words
 from bert4rec.prepare.order_values import order_kind, order_values
@@ -37,9 +39,13 @@ LONG = 0.9 * YEAR  # seconds of a log that shows the seasons
 
 
 class LogSurvey:
-    """Count, over frames of histories (`items`, `times`), what `findings` tells about a log."""
+    """Count, over frames of histories (`items`, `times`, `events`), what `findings` tells about a log.
 
-    def __init__(self, n_items: int, *, has_times: bool) -> None:
+    `target_events` are the numbers of the kinds of events that are predicted, () = all.
+    """
+
+    def __init__(self, n_items: int, *, has_times: bool, target_events: Sequence[int] = ()) -> None:
+        self._target_events, self._copies = target_events, Counter[str]()
         self._repeats = self._duplicates = self._tied = self._tied_targets = self._targets = 0
         self._has_times = self._has_dates_only = has_times
         self._first = np.full(n_items, np.iinfo(np.int64).max)
@@ -53,10 +59,15 @@ class LogSurvey:
         again = items[1:] == items[:-1]
         ends = histories["items"].list.len().to_numpy().cumsum()
         again[ends[(ends > 0) & (ends < len(items))] - 1] = False  # the next row is another user's
+        if "events" in histories.columns:  # a purchase does not repeat the view before it
+            events = histories["events"].explode(empty_as_null=False).to_numpy()
+            again &= events[1:] == events[:-1]
         self._repeats += int(again.sum())
         if not self._has_times or not len(items):
             return
         times = histories["times"].explode(empty_as_null=False).to_numpy()
+        if self._target_events:
+            self._add_copies(histories, times)
         basket = _elements(histories, basket_key(histories.columns))
         self._duplicates += int((again & (basket[1:] == basket[:-1])).sum())
         self._has_dates_only = self._has_dates_only and not (times % DAY).any()
@@ -68,6 +79,17 @@ class LogSurvey:
         if self._slots is not None:
             rows = np.bincount(items * SLOTS + slots_of(times) % SLOTS, minlength=self._slots.size)
             self._slots += rows.reshape(-1, SLOTS).astype(np.int32)
+
+    def _add_copies(self, histories: pl.DataFrame, times: Int64s) -> None:
+        """Count the targets, and those whose item is in the input of their prediction."""
+        lengths = histories["items"].list.len().to_numpy().astype(np.int64)
+        items, events = (histories[name].explode(empty_as_null=False).to_numpy() for name in ("items", "events"))
+        is_target, at = np.isin(events, self._target_events), np.arange(len(items))
+        n_visible = at - firsts(lengths)
+        if "visible" in histories.columns:
+            n_visible = histories["visible"].explode(empty_as_null=False).to_numpy()
+        found = copies(items, times, is_target, lengths, n_visible, np.flatnonzero(is_target))
+        self._copies.update(found.counts)
 
     def _add_ties(self, histories: pl.DataFrame) -> None:
         """Count the rows and the test targets that only the file orders, since they are tied with the row before."""
@@ -96,6 +118,7 @@ class LogSurvey:
             "repeats_in_a_row": self._repeats,
             "duplicates": self._duplicates,
             "has_dates_only": self._has_dates_only,
+            **({"copies": dict(self._copies)} if self._copies else {}),
             "tied": self._tied,
             "tied_targets": {"users": self._tied_targets, "of": self._targets},
             "heavy_users": _heavy_users(lengths),

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from bert4rec.config.kinds import KINDS, POPULARITY
 from bert4rec.dataset.format import PREVIOUS
+from bert4rec.dataset.hidden import what_to_hide
 from bert4rec.report.figures import (
     BEST_POSSIBLE,
     MODEL,
@@ -31,6 +32,7 @@ ALL_FOUND = 0.9995  # HR@10 that is shown as 1.000
 FEW_STEPS = 5  # steps per epoch
 FEW_USERS = 100  # test users
 JUDGED = ("use", "equal", "worse")  # verdicts by the comparison with the strongest baseline
+COPIES = 0.5  # share of the test targets whose item is in the input, from which the figures are of copying
 
 
 def summary(report: Report) -> str:
@@ -71,6 +73,8 @@ def verdict(report: Report) -> Verdict:
     kind = "none"
     if protocol and n_users < FEW_USERS:
         kind = "few"
+    elif protocol and _are_copies(report):
+        kind = "copies"
     elif protocol and untied and untied["users"] < FEW_USERS:
         kind = "tied"
     elif protocol:
@@ -79,6 +83,8 @@ def verdict(report: Report) -> Verdict:
     values = {
         "judged": kind, "title": report["model"], "comparison": comparison, "untied": untied, "n_users": n_users,
         "strongest": found[comparison["kind"]].title if kind in JUDGED and comparison else "",
+        "copied": report.get("answers_in_input", {}),
+        "option": what_to_hide(report.get("answers_in_input", {}), report["dataset"]),
     }  # fmt: skip
     if any(one.changes_verdict for one in damage):
         kind = "repair"
@@ -89,6 +95,12 @@ def verdict(report: Report) -> Verdict:
         sentence("what_helps", advice=helps),
     ]
     return Verdict(kind, " ".join(filter(None, sentences)))
+
+
+def _are_copies(report: Report) -> bool:
+    """Return whether the items of most test targets are in the input since the last target or in the same visit."""
+    counted = report.get("answers_in_input", {"targets": 0, "of": 1})
+    return bool(counted["targets"] >= COPIES * counted["of"])
 
 
 def _judge(interval: Sequence[float]) -> str:
@@ -119,12 +131,12 @@ def _damage(report: Report, kind: str, titles: Mapping[str, str]) -> Iterator[_D
 
 
 def advice(report: Report) -> str:
-    """Return what may make a model better: "longer" training, an "other" model, or "" if it finds every target.
+    """Return what may make a model better: "longer" training, an "other" model, or "" if it finds or copies all.
 
     A training has ended by itself if patience has stopped it, or if its best weights are old.
     """
     protocol, training = main_protocol(report), report.get("training", {})
-    if protocol and report["test"][protocol].get(METRIC, 0.0) >= ALL_FOUND:
+    if _are_copies(report) or (protocol and report["test"][protocol].get(METRIC, 0.0) >= ALL_FOUND):
         return ""
     is_old = training.get("best_epoch", 0) < (1 - LAST_PART) * training.get("epochs", 0)
     is_falling = any(warning.get("name") == "validation_falling" for warning in report.get("warnings", []))

@@ -57,7 +57,8 @@ KNOWN = KnownItems(np.array([7, NO_ITEM, 3, 2], np.int32))
 def rows(*histories: list[int]) -> Rows:
     items = np.array([item for history in histories for item in history], np.int32)
     lengths = np.array([len(history) for history in histories])
-    return Rows(items, lengths, targets=np.array([0] * len(histories), np.int32), times=np.arange(len(items)) + 10)
+    numbers, targets = np.arange(len(items)) + 10, np.zeros(len(histories), np.int32)
+    return Rows(items, lengths, targets=targets, times=numbers, events=numbers.astype(np.int16))
 
 
 def test_unknown_items_are_dropped_from_histories() -> None:
@@ -65,7 +66,8 @@ def test_unknown_items_are_dropped_from_histories() -> None:
     assert part.lengths.tolist() == [2, 1, 2, 1]
     assert part.items.tolist() == [7, 3, 2, 0, 0, 2]
     assert part.times is not None
-    assert part.times.tolist() == [10, 12, 14, 15, 16, 17]
+    assert part.events is not None
+    assert part.times.tolist() == part.events.tolist() == [10, 12, 14, 15, 16, 17]
     assert KNOWN.known_lengths(rows([0, 1, 2], [1, 3], [1, 1], [3])).tolist() == [2, 1, 0, 1]
     assert KNOWN.n_unknown == 1
 
@@ -94,7 +96,7 @@ def test_scores_are_those_of_the_model_and_nothing_for_unknown_items() -> None:
 @torch.no_grad()
 def test_a_user_without_a_known_item_has_no_candidates() -> None:
     scorer = KnownItemsScorer(ModelScorer(model(), device=torch.device("cpu"), max_len=12), KNOWN)
-    without_times = replace(rows([1, 1], [1, 3]), times=None)
+    without_times = replace(rows([1, 1], [1, 3]), times=None, events=None)
     users, _ = scorer.encode(without_times, torch.tensor([[0], [0]]))
     scores = scorer.scores(users, scorer.items(torch.arange(4)))
     assert users.shape == (2, scorer.width)

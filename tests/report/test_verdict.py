@@ -41,6 +41,13 @@ def with_ties(interval: tuple[float, float], n_untied: int) -> dict[str, Any]:
     return found | {"untied": {"users": n_untied, "tied": 1000 - n_untied, "of": 1000, **untied}}
 
 
+def with_answers(interval: tuple[float, float], n: int, **dataset: Any) -> dict[str, Any]:
+    """A report of 200 test targets, of which the items of `n` are in the input, all in the same visit."""
+    found = report(interval, findings=[DUPLICATES])
+    counts = {"targets": n, "in_visit": n, "since_last": 0, "of": 200}
+    return found | {"answers_in_input": counts, "dataset": found["dataset"] | dataset}
+
+
 @pytest.mark.parametrize(
     ("found", "kind", "words"),
     [
@@ -48,6 +55,9 @@ def with_ties(interval: tuple[float, float], n_untied: int) -> dict[str, Any]:
         (report((-0.01, 0.03)), "equal", ["Markov", "-0.010 to +0.030"]),
         (report((-0.03, -0.01)), "worse", ["Markov", "0.020", "0.010 to 0.030"]),
         (report((0.01, 0.03), findings=[DUPLICATES]), "use", ["Markov", "8 % of the rows"]),
+        (with_answers((0.01, 0.03), 100), "copies", ["100 of 200", "hide_before_target=visit"]),
+        (with_answers((-0.01, 0.03), 150, hide_before_target="visit"), "copies", ["hide_before_target=last_target"]),
+        (with_answers((0.01, 0.03), 99), "use", ["8 % of the rows"]),
         (report((0.01, 0.03), findings=[DUPLICATES | {"is_damage": False}]), "use", []),
         (report((0.01, 0.03), users=20), "few", ["20"]),
         (report(None), "alone", []),
