@@ -321,8 +321,9 @@ class KnownHistory:
         numbers, seen = _events(history, kinds) if kinds else None, None
         if hidden is not None and isinstance(history, TimedHistory) and len(history.times) and len(history.events):
             assert numbers is not None, "target events are kinds of events"
-            now = time.time() if history.at is None else history.at
-            is_input = np.arange(len(indices)) < hidden.n_visible_now(_seconds(history), numbers, now)
+            seconds = _seconds(history)
+            now = _asked_at(history, seconds, default=time.time())
+            is_input = np.arange(len(indices)) < hidden.n_visible_now(seconds, numbers, now)
             seen = indices[is_known & (is_input | np.isin(numbers, hidden.target_events))]
             is_known &= is_input
         events = None if numbers is None else numbers[is_known]
@@ -336,10 +337,7 @@ class KnownHistory:
                 "in JSON lines, or a column time"
             )
         seconds = _seconds(history)
-        last = int(seconds[-1]) if len(seconds) else 0
-        at = last if history.at is None else int(history.at)
-        if at < last:
-            raise ArgumentError(f"at={at}: is before the last item of a history, {last}; it must be at least that")
+        at = _asked_at(history, seconds, default=seconds[-1] if len(seconds) else 0)
         return cls(indices[is_known], seconds[is_known], at, events, seen), indices
 
     @property
@@ -371,6 +369,16 @@ def _events(history: History, kinds: Sequence[str]) -> Int64s:
             "text is an unknown kind"
         )
     return np.array([numbers[name] for name in names], np.int64)
+
+
+def _asked_at(history: TimedHistory, seconds: Int64s, *, default: float) -> int:
+    """Return the query time of a history with items at `seconds` [n]."""
+    if history.at is None:
+        return int(default)
+    last, at = int(seconds[-1]) if len(seconds) else 0, int(history.at)
+    if at < last:
+        raise ArgumentError(f"at={at}: is before the last item of a history, {last}; it must be at least that")
+    return at
 
 
 def _seconds(history: TimedHistory) -> Int64s:

@@ -115,14 +115,18 @@ def test_hidden_events_leave_honest_figures_which_recommendations_equal(
 @pytest.mark.usefixtures("alone")
 def test_the_time_of_the_query_decides_what_is_hidden(hidden_shop: Path, tmp_path: Path, capsys: Capture) -> None:
     folder = trained(hidden_shop, tmp_path, **{"model.kind": "sasrec", "training.n_epochs": 1})
-    lists = []
-    for at in ([], ["--at=2030-01-01"]):
+    histories, lists = open_dataset(hidden_shop).histories, []
+    rows = np.array([1])  # u0, u1, u10, …
+    last = int(histories.times(rows, np.array([0]), histories.lengths_at(rows))[-1])
+    for at in ([], [f"--at={last}"]):
         capsys.readouterr()
         assert main(["recommend", str(folder), "--user", "u1", *at]) == 0
         shown = capsys.readouterr()
         assert ("--at=INSTANT" in shown.err) == (not at)
         lists.append(shown.out)
     assert lists[0] != lists[1]
+    assert main(["recommend", str(folder), "--user", "u1", f"--at={last - 1}"]) == 2
+    assert "before the last item" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("before", ["visit", "last_target", 2])
