@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,9 @@ def test_quickstart(tmp_path: Path) -> None:
     assert shown.startswith("customer,sku,at,title\nc-0,")
     assert "Dataset('data/quickstart': 300 users, 3" in shown
     assert "Run('runs/quickstart': test of 300 users, full catalogue: HR@10 " in shown
-    assert "Tea no. " in shown
+    titles = re.findall(r"│ (\w+-\d+) +┆ (\w+ no\. \d+) +┆", shown)  # of recommended and of similar items
+    assert len(titles) == 10
+    assert all(title.upper().replace(" NO. ", "-") == item for item, title in titles)
     assert (tmp_path / "runs/quickstart/report.html").exists()
 
 
