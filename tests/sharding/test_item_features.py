@@ -1,6 +1,5 @@
 """Models with item features: sharded = replicated = one process, and a loss worked out by hand."""
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,33 +39,30 @@ def make(featured_folder: Path, small_config: Make) -> Make:
 EXACT = {"training.loss": "softmax", "parallelism.sparse_optimizer": "adam"}
 SAMPLED = {"training.loss": "sampled_softmax", "parallelism.sparse_optimizer": "adagrad"}
 TABLES = {"model.feature_tables_from": 4}  # those of brand and of tags
-USUAL = [
-    ("sasrec", EXACT | TABLES, (2, "dmp", "row_wise")),
-    ("bert4rec", SAMPLED | {"model.feature_tables_from": 1}, (3, "dmp", "row_wise")),
-    ("sasrec", EXACT | TABLES | {"parallelism.sparse_optimizer": "adagrad"}, (2, "dmp", "auto")),
-    ("sasrec", EXACT, (2, "dmp", "row_wise")),
-    ("sasrec", EXACT | TABLES | {"parallelism.sharding_group_size": 1}, (2, "dmp", "row_wise")),
-    ("matrix_factorization", SAMPLED | TABLES | {"parallelism.sharding_group_size": 1}, (2, "dmp", "row_wise")),
-    ("bert4rec", SAMPLED, (3, "dmp", "column_wise")),
-    ("matrix_factorization", EXACT, (3, "ddp", "row_wise")),
-    ("matrix_factorization", SAMPLED, (2, "dmp", "row_wise")),
-    ("sasrec", EXACT | {"parallelism.sparse_optimizer": "adagrad"}, (2, "dmp", "table_wise")),
-]
-WAYS = [(n, mode, sharding) for n, (mode, sharding) in itertools.product(
-    (1, 2, 3), [("ddp", "row_wise"), ("dmp", "row_wise"), ("dmp", "column_wise"), ("dmp", "table_wise")])]  # fmt: skip
 ADAGRAD = {"parallelism.sparse_optimizer": "adagrad"}
 
 
 @pytest.mark.parametrize(
     ("kind", "changes", "way"),
+    # Each pair of a kind, a loss, a number of processes and a sharding at least once.
     [
-        *USUAL,
-        *[
-            long(kind, changes | ADAGRAD, way)
-            for kind in ("bert4rec", "sasrec", "matrix_factorization")
-            for changes in (EXACT, SAMPLED)
-            for way in WAYS
-        ],
+        ("sasrec", EXACT | TABLES, (2, "dmp", "row_wise")),
+        ("bert4rec", SAMPLED | {"model.feature_tables_from": 1}, (3, "dmp", "row_wise")),
+        ("sasrec", EXACT | TABLES | ADAGRAD, (2, "dmp", "auto")),
+        ("sasrec", EXACT, (2, "dmp", "row_wise")),
+        ("sasrec", EXACT | TABLES | {"parallelism.sharding_group_size": 1}, (2, "dmp", "row_wise")),
+        ("matrix_factorization", SAMPLED | TABLES | {"parallelism.sharding_group_size": 1}, (2, "dmp", "row_wise")),
+        ("bert4rec", SAMPLED, (3, "dmp", "column_wise")),
+        ("matrix_factorization", EXACT, (3, "ddp", "row_wise")),
+        ("matrix_factorization", SAMPLED, (2, "dmp", "row_wise")),
+        ("sasrec", EXACT | ADAGRAD, (2, "dmp", "table_wise")),
+        long("bert4rec", SAMPLED | TABLES, (1, "dmp", "row_wise")),
+        long("bert4rec", SAMPLED | TABLES, (3, "dmp", "table_wise")),
+        long("bert4rec", EXACT | TABLES | ADAGRAD, (2, "ddp", "row_wise")),
+        long("sasrec", SAMPLED | TABLES, (3, "ddp", "row_wise")),
+        long("sasrec", EXACT | TABLES | ADAGRAD, (1, "dmp", "column_wise")),
+        long("matrix_factorization", SAMPLED | TABLES, (1, "dmp", "table_wise")),
+        long("matrix_factorization", SAMPLED | TABLES, (2, "dmp", "column_wise")),
     ],
 )
 def test_every_way_trains_the_model_of_one_process(

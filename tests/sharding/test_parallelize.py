@@ -65,24 +65,6 @@ def train(pools: Any, small_config: Settings, tmp_path: Path, trained: dict[Any,
     return run
 
 
-def ways(optimizer: str) -> list[tuple[int, str, str]]:
-    """(processes, mode, sharding type) that a table with this optimizer can be trained in."""
-    sharding_types = ["row_wise", "table_wise", "column_wise"]
-    if optimizer == "rowwise_adagrad":
-        sharding_types.remove("column_wise")  # another algorithm, and refused
-    return [(2, "ddp", ""), (3, "ddp", "")] + [(n, "dmp", sharding) for n in (1, 2, 3) for sharding in sharding_types]
-
-
-# Every optimizer with one of the losses, every loss with one of the optimizers: each number of processes, mode and
-# sharding type is among their ways. The other ways and pairs take minutes.
-USUAL = {
-    ("softmax", "sgd"): [(2, "ddp", ""), (1, "dmp", "table_wise"), (2, "dmp", "row_wise"), (3, "dmp", "column_wise")],
-    ("sampled_softmax", "rowwise_adagrad"): [(3, "ddp", ""), (3, "dmp", "row_wise"), (2, "dmp", "table_wise")],
-    ("gbce", "adagrad"): [(1, "dmp", "row_wise"), (2, "dmp", "column_wise"), (3, "dmp", "table_wise")],
-}
-LOSSES, OPTIMIZERS = ("softmax", "sampled_softmax", "gbce"), ("sgd", "adagrad", "rowwise_adagrad")
-
-
 def message_bytes_of_a_step(config: Config) -> tuple[int, list[int]]:
     """Bytes of vectors that a step brings to a process at most, by the plan, and of all numbers in its messages."""
     plan, model, optimizers, batches = jobs.plan_and_build(config)
@@ -101,19 +83,32 @@ def message_bytes_of_a_step(config: Config) -> tuple[int, list[int]]:
 
 @pytest.mark.parametrize(
     ("kind", "loss", "optimizer", "way"),
+    # Each pair of a kind, a loss, an optimizer, a number of processes and a sharding at least once. Row-wise Adagrad is
+    # another algorithm where a row is cut, and refused.
     [
-        ("bert4rec", *pair, way) if way in USUAL.get(pair, ()) else long("bert4rec", *pair, way)
-        for pair in itertools.product(LOSSES, OPTIMIZERS)
-        for way in ways(pair[1])
-    ]
-    # fbgemm has no fused Adam on CPU; the exact softmax trains row-wise shards without it.
-    + [long("bert4rec", "softmax", "adam", (n, "dmp", "row_wise")) for n in (1, 2)]
-    + [
+        ("bert4rec", "softmax", "sgd", (2, "ddp", "")),
+        ("bert4rec", "softmax", "sgd", (1, "dmp", "table_wise")),
+        ("bert4rec", "softmax", "sgd", (2, "dmp", "row_wise")),
+        ("bert4rec", "softmax", "sgd", (3, "dmp", "column_wise")),
+        ("bert4rec", "sampled_softmax", "rowwise_adagrad", (3, "ddp", "")),
+        ("bert4rec", "sampled_softmax", "rowwise_adagrad", (3, "dmp", "row_wise")),
+        ("bert4rec", "sampled_softmax", "rowwise_adagrad", (2, "dmp", "table_wise")),
+        ("bert4rec", "gbce", "adagrad", (1, "dmp", "row_wise")),
+        ("bert4rec", "gbce", "adagrad", (2, "dmp", "column_wise")),
+        ("bert4rec", "gbce", "adagrad", (3, "dmp", "table_wise")),
+        long("bert4rec", "sampled_softmax", "adagrad", (1, "dmp", "row_wise")),
+        long("bert4rec", "gbce", "rowwise_adagrad", (2, "ddp", "")),
+        long("sasrec", "softmax", "adagrad", (3, "ddp", "")),
+        long("sasrec", "softmax", "rowwise_adagrad", (1, "dmp", "row_wise")),
+        long("sasrec", "sampled_softmax", "sgd", (1, "dmp", "column_wise")),
+        long("sasrec", "gbce", "sgd", (2, "dmp", "table_wise")),
+        ("sasrec", "sampled_softmax", "rowwise_adagrad", (3, "dmp", "table_wise")),
+        ("sasrec", "gbce", "adagrad", (2, "dmp", "column_wise")),
+        # fbgemm has no fused Adam on CPU; the exact softmax trains row-wise shards without it.
+        long("bert4rec", "softmax", "adam", (1, "dmp", "row_wise")),
         ("bert4rec", "softmax", "adam", (3, "dmp", "row_wise")),
         ("sasrec", "softmax", "adam", (2, "dmp", "row_wise")),
         ("sasrec", "softmax", "adam", (3, "ddp", "")),
-        ("sasrec", "sampled_softmax", "rowwise_adagrad", (3, "dmp", "table_wise")),
-        ("sasrec", "gbce", "adagrad", (2, "dmp", "column_wise")),
         # One table is trained as a parameter, one in backward.
         ("two tables", "softmax", "rowwise_adagrad", (2, "dmp", "row_wise")),
         ("two tables", "softmax", "rowwise_adagrad", (3, "ddp", "")),
@@ -188,7 +183,6 @@ def test_messages_of_half_the_bytes(pools: Any, small_config: Settings, loss: st
     ("changes", "tolerance"),
     [
         ({"parallelism.table_precision": "fp16"}, 2e-3),
-        long({"parallelism.messages": "fp16"}, 2e-3),
         long({"parallelism.messages": "bf16"}, 1e-2),
         ({"parallelism.messages": "fp16", "training.loss": "softmax"}, 2e-3),
     ],
@@ -297,6 +291,7 @@ def parallel(*values: str, **changes: Any) -> dict[str, Any]:
     return dict(zip(names, values, strict=False)) | changes
 
 
+OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad")
 SHARDINGS = ("row_wise", "table_wise", "column_wise", "auto")
 FACTORS = [
     {"model.form": form, "training.loss": loss, "parallelism.sparse_weight_decay": decay}
