@@ -23,7 +23,7 @@ demo: setup ## the whole way with config.toml: prepare the data, train on two pr
 test: setup ## all tests, the files of them shared out among the cores
 	$(call run,python -m pytest --numprocesses=auto --dist=loadfile)
 
-test-long: setup ## the tests of minutes: processes killed thirty times, every pair of modes and shardings, the wheel
+test-long: setup ## the tests of minutes: processes killed ten times, each pair of a mode and a sharding, the wheel
 	$(call run,python -m pytest -m long)
 
 # Whoever is not root gets a user namespace, in which they are.

@@ -1,7 +1,7 @@
 """README, CONTRIBUTING and docs: all commands and all Python that they show are executed, every link leads somewhere.
 
 In one folder for each page, with small data and small settings, and in this process: a launcher's line is run as the
-command that it starts. `make test-long` types them as they stand.
+command that it starts. `make test-long` types it as it stands.
 """
 
 import csv
@@ -117,11 +117,12 @@ FIRST_READ = ("README.md", "tutorial.md")  # whose commands every run of the tes
 
 
 @pytest.mark.parametrize(
-    "page",
-    [pytest.param(page, marks=() if page.name in FIRST_READ else pytest.mark.long) for page in EXECUTED],
-    ids=lambda page: page.stem,
+    ("page", "is_typed"),
+    [pytest.param(page, False, id=page.stem) for page in EXECUTED if page.name in FIRST_READ]
+    + [pytest.param(page, True, id=f"{page.stem}, typed", marks=pytest.mark.long) for page in EXECUTED],
 )
-def test_what_a_page_shows_is_executed(page: Path, place: Path, capsys: Capture) -> None:
+def test_what_a_page_shows_is_executed(page: Path, is_typed: bool, place: Path, capsys: Capture) -> None:
+    """Of other pages than the first that are read, launchers' lines alone are typed: a start takes seconds."""
     prepare_what_a_page_takes_for_granted(page)
     for not_run, language, text in BLOCK.findall(page.read_text(encoding="utf-8")):
         if language == "python" and not not_run:
@@ -129,20 +130,11 @@ def test_what_a_page_shows_is_executed(page: Path, place: Path, capsys: Capture)
         for words in commands(text) if language == "sh" and not not_run else ():
             if words[0] == "make":
                 subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, check=True, capture_output=True)
-            else:
-                assert main(own_words(words)) == 0, (shlex.join(words), capsys.readouterr().err)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("page", EXECUTED, ids=lambda page: page.stem)
-def test_what_a_page_shows_is_typed(page: Path, place: Path) -> None:
-    prepare_what_a_page_takes_for_granted(page)
-    for text in blocks(page, "sh"):
-        for words in commands(text):
-            if words[0] != "make":
+            elif is_typed and (words[0] != "bert4rec" or page.name in FIRST_READ):
                 ran = subprocess.run(words, capture_output=True, text=True, check=False)
                 assert ran.returncode == 0, (shlex.join(words), ran.stderr)
+            else:
+                assert main(own_words(words)) == 0, (shlex.join(words), capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
