@@ -73,7 +73,7 @@ def assert_one_line_each(hosts: list[Launched], named: Sequence[str], folder: Pa
     n_processes = len(list(folder.glob("[0-9]")))
     all_there = max(float((folder / str(rank)).read_text()) for rank in range(n_processes))
     for each in hosts:
-        ((when, line),) = [(when, line) for when, line in each.lines if "error: " in line]
+        ((when, line),) = [(when, line) for when, line in each.lines if line.startswith("error: ")]
         assert [text for text in named if text not in line] == [], line
         assert when - all_there < PROMPTLY
         assert each.process.returncode == 1

@@ -38,8 +38,7 @@ def test_a_file_is_recognized_and_the_next_command_trains_on_it_also_without_the
     lines = done.stdout.splitlines()
     assert lines[0] == "data.source = table: log.csv is a CSV file with the columns customer, sku, at"
     settings = ["data/log", *(word for word in SMALL if not word.startswith("--preprocessing."))]
-    command = "torchx run -s local_cwd dist.ddp -j 1x2 --script train.py --"
-    assert lines[-1] == f"next: {command} {shlex.join(settings)}"
+    assert lines[-1] == f"next: python train.py {shlex.join(settings)}"
     assert json.loads((shop / "data" / "log" / "metadata.json").read_text())["rows"] == 240
 
     brief = ["--training.n_epochs=1", "--mode=ddp"]

@@ -157,8 +157,9 @@ def test_all_data_can_be_trained_on(small_config: Settings, tmp_path: Path) -> N
     assert start([sys.executable, "preprocessing.py", file]).returncode == 0
     done = start([*ALONE, file])
     assert done.returncode == 0, done.stderr
-    folder = tmp_path / "runs" / "small"
-    assert f"\nreport: {folder / 'report.html'}\nall figures: bert4rec report {folder}\n" in done.stdout
+    folder = tmp_path / "runs" / "all"
+    report, command = done.stdout.splitlines()[-2:]
+    assert (report, command) == (f"report: {folder / 'report.html'}", f"next: bert4rec recommend {folder} --all")
     assert {"test", "validation"}.isdisjoint(json.loads((folder / "report.json").read_text()))
     assert start([sys.executable, "-m", "bert4rec", "report", str(folder)]).returncode == 0
 
@@ -175,7 +176,7 @@ def test_a_run_folder_that_cannot_be_made_is_one_line_of_all_processes(small_con
     (tmp_path / "runs").write_text("in the way")
     done = start([*TORCHRUN, settings_file(small_config(), tmp_path)])
     assert done.returncode == 1
-    (line,) = [found for found in done.stderr.splitlines() if "error: " in found]
+    (line,) = [found for found in done.stderr.splitlines() if found.startswith("error: ")]
     assert line.startswith("error: run.dir: ")
     assert done.stderr.count("Traceback") == 1  # torchrun's own
 
@@ -215,12 +216,12 @@ def test_the_accuracy_of_the_plan_can_be_measured() -> None:
 
 @pytest.mark.long
 def test_a_stale_dataset_is_one_line_from_one_process(small_config: Settings, tmp_path: Path) -> None:
-    file = settings_file(small_config(**{"model.max_len": 20}), tmp_path)
+    file = settings_file(small_config(**{"preprocessing.n_eval_negatives": 11}), tmp_path)
     done = start([*TORCHRUN, file])
     assert done.returncode != 0
     assert done.stderr.count("Traceback") == 1  # torchrun's own
-    lines = [line for line in (done.stdout + done.stderr).splitlines() if "error: " in line]
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("error: ")]
     assert len(lines) == 1
     assert lines[0].startswith(f"error: {small_config().data.folder}: ")
-    assert "model.max_len = 12" in lines[0]
+    assert "preprocessing.n_eval_negatives = 10, the settings say 11" in lines[0]
     assert not (tmp_path / "runs").exists()
