@@ -50,7 +50,8 @@ def test_a_file_is_recognized_and_the_next_command_trains_on_it_also_without_the
     reports = [json.loads((shop / "runs" / name / "report.json").read_text()) for name in ("log", "log-2")]
     assert [report["dataset"]["rows"] for report in reports] == [240, 240]
 
-    done = start(shop, "train.py", *SMALL, "--data.path=log.csv", *brief)
+    (shop / "shop.toml").write_text('[data]\npath = "log.csv"\n')
+    done = start(shop, "train.py", "--config=shop.toml")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: log.csv: ")
     assert "--data.dataset_dir=" in done.stderr
