@@ -1,4 +1,4 @@
-"""Runs of real processes that are killed, and disks that are full: what is lost, what is said, how long it takes."""
+"""Runs of real processes that are killed, and disks that are full: what is lost, what is said, that all end soon."""
 
 import os
 import random
@@ -17,7 +17,7 @@ from bert4rec.config.tables import Config
 from tests.fixture_types import Settings
 from tests.launch import ALONE, TORCHRUN, Launched, report_of, settings_file, start
 
-PROMPTLY = 15.0  # seconds
+SOON = 120.0  # seconds, also on a busy machine: a process that waits in vain waits for half an hour
 STEP = re.compile(r"resumed after step (\d+)")
 
 
@@ -25,35 +25,26 @@ def launch(file: str, *options: str, script: Sequence[str] = ("train.py",)) -> L
     return Launched([*TORCHRUN[:-1], *options, *script, file, "--resume=auto"])
 
 
-def seconds_to_end(launched: Launched) -> float:
-    began = time.monotonic()
-    launched.end(240)
-    return time.monotonic() - began
-
-
-def kill_and_go_on(config: Config, folder: Path, n_kills: int, seed: int) -> list[float]:
+def kill_and_go_on(config: Config, folder: Path, n_kills: int, seed: int) -> None:
     """Kill one of two processes, again and again, at moments drawn from `seed`; then go on to the end.
 
-    Seconds from each death to the end of the job. Every part must begin at the newest checkpoint that the one before
-    has left.
+    Every part must begin at the newest checkpoint that the one before has left.
     """
-    file, draw, seconds = settings_file(config, folder), random.Random(seed), []
+    file, draw = settings_file(config, folder), random.Random(seed)
     run, newest = Path(config.run.dir) / config.run_name, 0
-    while True:
+    for n_killed in range(n_kills + 1):
         started = launch(file)
         started.wait_for(" epochs of ")
         begun = STEP.search(started.output)
         assert (int(begun[1]) if begun else 0) == newest
-        if len(seconds) == n_kills:
-            assert seconds_to_end(started) < 120
-            assert started.process.returncode == 0, started.output
-            return seconds
+        if n_killed == n_kills:
+            assert started.end(900) == 0, started.output
+            return
         while not found(run / "checkpoints"):
             time.sleep(0.05)  # without a checkpoint the next part would be another run
         time.sleep(draw.uniform(0.0, 2.0))
         os.kill(draw.choice(started.ranks()), signal.SIGKILL)
-        seconds.append(seconds_to_end(started))
-        assert started.process.returncode == 1, started.output
+        assert started.end(SOON) == 1, started.output
         assert "Signal 9 (SIGKILL)" in started.output
         whole = [path for path in found(run / "checkpoints") if (path / METADATA).exists()]
         newest = int(whole[-1].name.removeprefix("step-")) if whole else 0
@@ -66,10 +57,8 @@ def test_killed_processes_cost_nothing_but_time(make: Settings, tmp_path: Path, 
     how = {"parallelism.mode": mode, "training.n_epochs": 15 * n_kills}  # so that all kills find it at work
     whole = start([*TORCHRUN, settings_file(make(**{"run.name": "whole"}, **how), tmp_path)])
     assert whole.returncode == 0, whole.stderr
-    seconds = kill_and_go_on(make(**{"run.name": "killed"}, **how), tmp_path, n_kills, seed=1)
+    kill_and_go_on(make(**{"run.name": "killed"}, **how), tmp_path, n_kills, seed=1)
     assert report_of(tmp_path / "runs" / "killed") == report_of(tmp_path / "runs" / "whole")
-    assert max(seconds) < PROMPTLY
-    print(f"{mode}: {n_kills} kills, {max(seconds):.1f} s at most from a death to the end of the job")
 
 
 @pytest.mark.long
@@ -80,8 +69,7 @@ def test_sigterm_to_the_launcher_saves_and_ends(make: Settings, tmp_path: Path) 
     started.wait_for(" epochs of ")
     time.sleep(1.0)
     started.process.send_signal(signal.SIGTERM)
-    assert seconds_to_end(started) < PROMPTLY
-    assert started.process.returncode != 0
+    assert started.end(SOON) != 0
     assert "leaked" not in started.output
     folder = tmp_path / "runs" / "small"
     command = f"torchrun --standalone --nproc_per_node=2 -m bert4rec train --resume={folder}"
@@ -170,7 +158,6 @@ if os.environ["RANK"] == rank:
     setattr(owner, name, (hooked if is_hook else failing)(getattr(owner, name), itertools.count(1)))
 runpy.run_path("train.py", run_name="__main__")
 """
-SOON = 120.0  # seconds, also on a busy machine: a process that waits in vain waits for half an hour
 
 
 @pytest.mark.parametrize(
@@ -205,8 +192,7 @@ def test_one_process_that_fails_ends_all_and_is_named_once(
     script.write_text(RAISING)
     started = launch(file, script=(str(script), where, str(call), str(rank), *settings))
     started.wait_for("ValueError: this process alone")
-    assert seconds_to_end(started) < SOON, started.output
-    assert started.process.returncode == 1
+    assert started.end(SOON) == 1
     said, _, by_torchrun = started.output.partition("Root Cause")
     assert re.findall(r"^\[rank(\d)\]: ValueError: this process alone$", said, re.MULTILINE) == [str(rank)], said
     assert by_torchrun.count("ValueError: this process alone") == 1
