@@ -32,7 +32,10 @@ def with_inherited(file: str | None, overrides: Mapping[str, Any]) -> Mapping[st
     if not config.data.extends:
         return overrides
     folder = Path(config.data.extends)
-    metadata = read_metadata(folder)
+    try:
+        metadata = read_metadata(folder)
+    except DataError as error:
+        raise DataError(f"data.extends = {error}") from None
     inherited = {f"preprocessing.{key}": value for key, value in metadata["preprocessing"].items()}
     inherited |= _of_data(config, metadata, overrides) | metadata.get(READING, {})
     chosen = {*overrides, OF_ONE_LOG, *(name for name in inherited if _is_set(config, name))}

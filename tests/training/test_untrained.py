@@ -44,7 +44,7 @@ def test_each_kind_has_the_figures_that_it_has_beside_a_trained_model(small_conf
         assert (ranks <= 10).mean() == report["test"]["full"]["HR@10"]
         assert {path.name for path in folder.iterdir() if "events" not in path.name} == {
             ".lock", "config.toml", "environment.json", "metrics.jsonl", "ranks-test.parquet",
-            "ranks-validation.parquet", "report.html", "report.json", "report.md", "examples.json",
+            "ranks-validation.parquet", "report.html", "report.json", "report.md", "examples.json", "items",
         }  # fmt: skip
 
 
