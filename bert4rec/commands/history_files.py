@@ -47,14 +47,15 @@ logger = logging.getLogger(__name__)
 
 def read_histories(
     path: str, open_rows: "Callable[[str], Interactions]", *, with_times: bool = False, at: float | None = None,
-    with_events: bool = False,
+    with_events: bool = False, may_lack_times: bool = False,
 ) -> Iterator[Histories]:  # fmt: skip
     """Yield the histories in a file, or in JSON lines from standard input ("-"). Raises `DataError`, in one line.
 
     `open_rows` opens a file with one row per interaction. With `with_times`, yields `TimedHistory` with the query time
-    `at` (None: the time of the last item); `with_events`, `TimedHistory` with the kinds of events that the file has.
+    `at` (None: the time of the last item), without times where there are none if it `may_lack_times`; `with_events`,
+    `TimedHistory` with the kinds of events that the file has.
     """
-    has = {"with_times": with_times, "with_events": with_events}
+    has = {"with_times": with_times, "with_events": with_events, "may_lack_times": may_lack_times}
     try:
         magic = b"" if path == "-" else _first_bytes(path)
         if path == "-":
@@ -97,25 +98,33 @@ def _lines(path: str) -> Iterator[str]:
         yield from block.text.decode().split("\n")
 
 
-def _from_json_lines(file: Iterable[str], *, with_times: bool, with_events: bool) -> Iterator[tuple[Any, History]]:
+def _from_json_lines(
+    file: Iterable[str], *, with_times: bool, with_events: bool, may_lack_times: bool
+) -> Iterator[tuple[Any, History]]:
     for number, line in enumerate(file, 1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-            user, items = (number, row) if isinstance(row, list) else (row.get("user", number), row["items"])
-            times = row["times"] if with_times else []
-            events = row.get("events", ()) if with_events and isinstance(row, dict) else ()
+            row = {"items": row} if isinstance(row, list) else row
+            user, items = row.get("user", number), row["items"]
+            times = row.get("times") or [] if with_times else []
+            events = row.get("events", ()) if with_events else ()
             if not all(isinstance(part, list) for part in (items, times, events or [])):
                 raise TypeError
         except (ValueError, KeyError, TypeError, AttributeError):
             raise ValueError(f"line {number} is no history") from None
+        if with_times and not may_lack_times and "times" not in row:
+            raise ValueError(f"line {number} has no times, which this model needs")
         yield user, TimedHistory(items, times, events=events) if with_times or with_events else items
 
 
-def _from_parquet_lists(path: str, *, with_times: bool, with_events: bool) -> Iterator[tuple[Any, History]]:
+def _from_parquet_lists(
+    path: str, *, with_times: bool, with_events: bool, may_lack_times: bool
+) -> Iterator[tuple[Any, History]]:
     with pq.ParquetFile(path) as file:
         schema = file.schema_arrow
+        with_times = with_times and not (may_lack_times and "times" not in schema.names)
         wanted = ["items", *["times"] * with_times, *["events"] * (with_events and "events" in schema.names)]
         if any(name not in schema.names or not isinstance(schema.field(name).type, LIST_TYPES) for name in wanted):
             raise ValueError(f"the column {' or '.join(wanted)} holds no lists")
@@ -135,7 +144,7 @@ LIST_TYPES = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 
 
 def _from_rows(
-    path: str, rows: "Interactions", *, with_times: bool, with_events: bool
+    path: str, rows: "Interactions", *, with_times: bool, with_events: bool, may_lack_times: bool
 ) -> Iterator[tuple[Any, History]]:
     """Yield the users of a file with one row per interaction, in the order of their first rows.
 
@@ -144,7 +153,7 @@ def _from_rows(
     """
     columns = rows.columns
     has_times, has_events = "time" in columns, with_events and "event" in columns
-    if with_times and not has_times:
+    if with_times and not has_times and not may_lack_times:
         raise ValueError("no column with times, which this model needs")
     order = "reverse order" if rows.order["newest_first"] else "order"
     by = ", then ".join(columns[name] for name in ("time", "order") if name in columns)
@@ -166,7 +175,7 @@ def _from_rows(
     if not parts:
         return
     whole = pl.concat(parts, how="diagonal")
-    wanted = {"items": pl.col("item")} | ({"times": pl.col("time")} if with_times else {})
+    wanted = {"items": pl.col("item")} | ({"times": pl.col("time")} if with_times and has_times else {})
     if has_events:
         wanted["events"] = pl.col("event").replace_strict(range(len(rows.kinds)), rows.kinds)
     keys = [pl.col(name) for name in reversed(SORTED_BY) if name in whole.columns]

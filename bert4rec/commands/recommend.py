@@ -324,10 +324,12 @@ def _histories(
         is_now = at is None and model.hidden.before != LAST_TARGET
         advice = "; hidden as of now, --at=INSTANT names another time" if is_now else ""
         setting = f"preprocessing.hide_before_target = {model.hidden.before}"
-        logger.info(f"the last events of histories are no input, as in training ({setting}){advice}")
+        may_lack_times = arguments.histories is not None and not network.knows_times
+        whole = "; histories without times are taken whole" if may_lack_times else ""
+        logger.info(f"the last events of histories are no input, as in training ({setting}){advice}{whole}")
     if arguments.histories is not None:
         open_rows = partial(open_histories, data=data, preprocessing=preprocessing, is_named=is_named)
-        return None, read_histories(arguments.histories, open_rows, **timed)
+        return None, read_histories(arguments.histories, open_rows, may_lack_times=not network.knows_times, **timed)
     users = model.users(**timed)
     if arguments.all or arguments.for_item is not None:
         return len(users), users.all()

@@ -140,6 +140,7 @@ def test_parquet_lists_without_users_or_items(tmp_path: Path) -> None:
         ("x.jsonl", '{"items": ["a"]}\n', True, "x.jsonl: .*line 1 .*times"),
         ("x.parquet", "no parquet", False, "x.parquet: "),
         ("x.jsonl", None, False, "x.jsonl: .*no such file"),
+        ("x.jsonl", '["a"]\n', True, "x.jsonl: .*line 1 has no times"),
         ("x.csv", "user,item\nu,a\n", True, "x.csv: .*time"),
         ("x.csv", "user,item,time\nu,a,noon\n", True, 'x.csv, line 2: time "noon"'),
     ],
@@ -151,6 +152,20 @@ def test_a_file_that_cannot_be_read_is_named_in_one_line(
         (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=rf"^[^\n]*{problem}[^\n]*$"):
         read(tmp_path / name, with_times=with_times)
+
+
+def test_a_model_that_only_hides_events_takes_histories_without_times_too(tmp_path: Path) -> None:
+    """In every form, with the times where a file has them."""
+    optional = partial(timed, may_lack_times=True)
+    lines = '{"user": "u", "items": ["a", "b"], "times": [5, 7]}\n{"user": "v", "items": ["c"]}\n'
+    (tmp_path / "x.jsonl").write_text(lines)
+    assert optional(tmp_path / "x.jsonl") == [TIMED[0], ("v", TimedHistory(["c"], []))]
+    (tmp_path / "x.csv").write_text("user,item\nu,a\nv,c\nu,b\n")
+    assert optional(tmp_path / "x.csv") == EXPECTED
+    (tmp_path / "timed.csv").write_text("user,item,time\nu,a,5\nv,c,6\nu,b,7\n")
+    assert optional(tmp_path / "timed.csv") == TIMED
+    pq.write_table(pa.table({"user": ["u", "v"], "items": [["a", "b"], ["c"]]}), tmp_path / "x.parquet")
+    assert optional(tmp_path / "x.parquet") == EXPECTED
 
 
 PARTS = [
