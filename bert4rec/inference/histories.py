@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -375,10 +376,23 @@ def _asked_at(history: TimedHistory, seconds: Int64s, *, default: float) -> int:
     """Return the query time of a history with items at `seconds` [n]."""
     if history.at is None:
         return int(default)
-    last, at = int(seconds[-1]) if len(seconds) else 0, int(history.at)
+    try:
+        last, at = int(seconds[-1]) if len(seconds) else 0, int(history.at)
+    except (TypeError, ValueError, OverflowError):
+        raise ArgumentError(f"at = {history.at!r}: must be a number, seconds since 1970") from None
     if at < last:
-        raise ArgumentError(f"at={at}: is before the last item of a history, {last}; it must be at least that")
+        raise ArgumentError(
+            f"at = {_instant(at)}: is before the last item of a history, {_instant(last)}; it must be at least that"
+        )
     return at
+
+
+def _instant(seconds: int) -> str:
+    """Return seconds since 1970 as --at takes them: with the date and the time of day, if there is such a year."""
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
+    except (OverflowError, ValueError, OSError):
+        return str(seconds)
 
 
 def _seconds(history: TimedHistory) -> Int64s:

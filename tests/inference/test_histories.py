@@ -49,7 +49,12 @@ def test_a_model_that_knows_no_times_does_not_look_at_them() -> None:
         (TimedHistory(["a", "b"], [2, 1]), "descend"),
         (TimedHistory(["a"], ["now"]), "seconds"),  # type: ignore[list-item]
         (TimedHistory(["a", "b"], [1, float("nan")]), "seconds"),
-        (TimedHistory(["a"], [5], at=4), "4.* 5"),
+        (TimedHistory(["a"], [5], at=4), "00:04.*00:05"),
+        (TimedHistory(["a"], [1e17], at=1e16), "at = 10000.* 100000"),
+        (TimedHistory(["a"], [5], at="now"), "now.*seconds"),  # type: ignore[arg-type]
+        (TimedHistory(["a"], [5], at=[7]), "seconds"),  # type: ignore[arg-type]
+        (TimedHistory(["a"], [5], at=float("inf")), "inf.*seconds"),
+        (TimedHistory(["a"], [5], at=float("nan")), "nan.*seconds"),
     ],
 )
 def test_times_that_cannot_be_are_refused(history: TimedHistory | list[str], problem: str) -> None:
