@@ -106,11 +106,12 @@ def load_run_settings(file: str | None, overrides: Overrides, *, dataset: str = 
     return _resumed(*named_run(usual.run.resume), overrides, {"run.resume": usual.run.resume}, file)
 
 
-def only_dataset(config: Config, overrides: Mapping[str, Any]) -> tuple[str, list[str]]:
+def only_dataset(config: Config, overrides: Mapping[str, Any], *, command: str = COMMAND) -> tuple[str, list[str]]:
     """Return the only dataset and a note, of the usual folder, if no setting names another and
     the generated one is not there.
 
-    Returns "" and no note in any other case. Raises `DataError` if there are several datasets to choose from.
+    Returns "" and no note in any other case. Raises `DataError`, with the `command` for one of them, if there are
+    several datasets to choose from.
     """
     folder, usual = config.data.folder, Data().folder
     is_named = folder != usual or any(name.startswith("data.") for name in overrides)
@@ -118,7 +119,7 @@ def only_dataset(config: Config, overrides: Mapping[str, Any]) -> tuple[str, lis
         return "", []
     paths = [str(folder.parent / name) for name in names]
     if len(paths) > 1:
-        raise DataError(f"which dataset? there are {', '.join(paths)}; type: bert4rec {COMMAND} {paths[0]}")
+        raise DataError(f"which dataset? there are {', '.join(paths)}; type: bert4rec {command} {paths[0]}")
     return paths[0], [f"dataset: {paths[0]}, the only one in {folder.parent}"]
 
 

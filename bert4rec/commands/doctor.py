@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 
 from bert4rec.checkpoint.run_settings import only_dataset, with_dataset
 from bert4rec.config.kinds import KINDS
-from bert4rec.config.load import USUAL_FILE, load_config, parse_command_line, settings_file
+from bert4rec.config.load import USUAL_FILE, load_config, parse_command_line, settings_file, take_positional
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
 from bert4rec.launch import TORCHRUN
@@ -67,7 +67,7 @@ class Finding(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the number of processes and the settings file; any setting is an option, too."""
-    parser.usage = "%(prog)s [--processes=N] [--config=FILE] [--table.key=value …]"
+    parser.usage = "%(prog)s [DATASET] [--processes=N] [--config=FILE] [--table.key=value …]"
     parser.description = (
         "Checks what a training needs. Each check is a line, good or bad, and a bad one says what to do. Nothing is "
         "changed. Exit status 1: something is bad."
@@ -83,9 +83,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Print each finding as soon as it is known; return the exit status: 0 all is good, 1 something is bad."""
     if arguments.processes < 1:
         raise SettingsError(f"--processes={arguments.processes}: must be at least 1")
-    file, overrides = settings_file(arguments.config), parse_command_line(arguments.settings)[1]
+    dataset, options = take_positional(arguments.settings)
+    file, overrides, notes = settings_file(arguments.config), parse_command_line(options)[1], list[str]()
     config = load_config(file, overrides)
-    dataset, notes = only_dataset(config, overrides)
+    if not dataset:
+        dataset, notes = only_dataset(config, overrides, command="doctor")
     if dataset:
         config = load_config(file, with_dataset(dataset, overrides))
     hide_warnings()

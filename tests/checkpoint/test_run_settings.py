@@ -210,6 +210,11 @@ def test_the_only_dataset_is_trained_on_if_none_is_named(
     shutil.copytree(log_folder, "data/other")
     with pytest.raises(DataError, match=r"data/log, data/other; type: bert4rec train data/log"):
         load([])
+    capsys.readouterr()
+    assert main(["doctor"]) == 2
+    assert "type: bert4rec doctor data/log" in capsys.readouterr().err
+    assert main(["doctor", "data/other"]) == 0
+    assert "good  x: data/other" in capsys.readouterr().out
     shutil.copytree(log_folder, "data/synthetic")
     assert load([]).config.data.folder == Path("data/synthetic")
 
