@@ -36,7 +36,7 @@ def findings(metadata: Mapping[str, Any]) -> list[Finding]:
     log = metadata.get("log")
     if not log:
         return []
-    of_items = _of_items(log, metadata["items"]) if metadata["rows"] >= LEAST_ROWS else ()
+    of_items = _of_items(log, log.get("items_with_rows", metadata["items"])) if metadata["rows"] >= LEAST_ROWS else ()
     of_rows = [*_of_order(log, metadata), *_of_rows(log, metadata)]
     return [*_of_users(log, metadata), *_of_targets(log, metadata), *of_rows, *of_items, *_of_columns(log)]
 

@@ -124,6 +124,7 @@ class LogSurvey:
             "heavy_users": _heavy_users(lengths),
             "rare_items": int(((counts > 0) & (counts < FEW)).sum()),
             "recent_from": recent,
+            "items_with_rows": int((counts > 0).sum()),
             "gone_items": int((self._last[has_rows] < recent).sum()) if span else 0,
             "new_items": int((self._first[has_rows] >= recent).sum()) if span else 0,
             "seasonal_items": self._seasonal_items() if is_long else 0,

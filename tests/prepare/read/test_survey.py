@@ -54,6 +54,7 @@ def test_counts_are_those_by_hand_in_any_parts(users: list[Rows], parts: int) ->
     last_pairs = [rows[-2:] for rows in users if len(rows) > 1]
     assert found["tied_targets"] == {"users": sum(a[1] == b[1] for a, b in last_pairs), "of": len(users)}
     assert found["rare_items"] == sum(n < 5 for n in counts.values())
+    assert found["items_with_rows"] == len(counts)
     assert found["gone_items"] == sum(max(of) < recent for of in times.values())
     assert found["new_items"] == sum(min(of) >= recent for of in times.values())
     assert found["has_dates_only"] == (not any(time for rows in users for _, time in rows))
@@ -124,6 +125,13 @@ def test_each_is_told_with_its_option(changes: dict[str, Any], name: str, option
     assert found.name == name
     assert option in found.text
     assert found.is_damage == (name in ("duplicates", "heavy users"))
+
+
+def test_shares_of_the_items_are_of_those_with_rows() -> None:
+    """Items of a file that nobody has taken yet make none of the others less gone."""
+    log = {"log": NOTHING | {"gone_items": 12, "items_with_rows": 16}}
+    (found,) = findings(ABOUT | log | {"items": 400})
+    assert (found.name, found.text.split(" of ")[0]) == ("gone items", "75 %")
 
 
 def test_generated_data_have_nothing_to_tell() -> None:
