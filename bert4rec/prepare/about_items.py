@@ -39,6 +39,7 @@ from bert4rec.runtime.errors import DataError
 
 FIELD_NAMES = {"user": "users", "item": "items", "time": "times", "rating": "ratings", "event": "kinds of events"}
 USED = "items.parquet has a column of this name; rename it in the log"
+NO_TITLE = "is not recognized as the title of the items; --title=title takes the first one of each item"
 
 logger = logging.getLogger(__name__)
 
@@ -115,6 +116,8 @@ def look_at_other_columns(
     )
     why = {name: "has lists, objects or bytes" for name, is_plain in present.items() if not is_plain}
     why |= {name: in_file.get(name) or USED for name in columns.values() if name in {*in_file, *TAKEN, "title"}}
+    if why.get("title") == USED and not title and not data.titles_path:
+        why["title"] = NO_TITLE
     why |= {
         name: why_unused(first, key, first.items.evidence(key), time)
         for key, name in columns.items()

@@ -144,6 +144,14 @@ def test_each_other_column_is_named_once_with_its_reason(prepare: Prepare, capsy
     assert all(printed.count(f"\n  {name}: ") == 1 for name in (*shown, "brand"))
 
 
+def test_a_column_title_that_differs_within_items_is_taken_by_name(prepare: Prepare, capsys: Capture) -> None:
+    rows = log_rows(title=lambda _u, item, row: f"thing {item}" if row % 2 else f"the thing {item}")
+    assert prepare(rows) == 0
+    assert "--title=title" in unused(capsys.readouterr().out)["title"]
+    assert prepare(rows, "--title=title") == 0
+    assert attributes()["title"].str.contains("thing").all()
+
+
 def test_a_kind_of_items_is_no_kind_of_events(prepare: Prepare) -> None:
     assert prepare(log_rows(type=lambda _u, item, _r: ["book", "record"][item % 2])) == 0
     assert attributes().columns == ["original", "type"]
