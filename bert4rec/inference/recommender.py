@@ -164,8 +164,8 @@ class Recommender:
         unknown.warn()
         if n_empty:
             warn(
-                f"{n_empty:,} of {pluralize(n_histories, 'history')} have no item that the model knows: the "
-                f"{POPULAR[self.ids.fallback]} items are recommended"
+                f"{n_empty:,} of {pluralize(n_histories, 'history')} {'has' if n_empty == 1 else 'have'} no item that "
+                f"the model knows: the {POPULAR[self.ids.fallback]} items are recommended"
             )
 
     def similar(self, items: Sequence[Any], k: int = 10, *, rules: Rules = NO_RULES) -> list[Recommendations]:
