@@ -16,21 +16,24 @@ from bert4rec.runtime.files import sample_sha256, sha256
 
 def histories_of(
     place: Path, items: Sequence[Sequence[int]], *, times: Sequence[Sequence[int]] | None = None, n_items: int = 10**6,
-    per_batch: int = 2, **offsets: Sequence[int],
+    per_batch: int = 2, events: Sequence[Sequence[int]] | None = None, target_kinds: Sequence[int] = (),
+    **offsets: Sequence[int],
 ) -> Histories:  # fmt: skip
     """The histories of users 0, 1, …, whose `items` count from 0, in a folder at `place`; all of them for training."""
     columns: dict[str, Any] = {"user": range(len(items))}
     columns["items"] = [list(of_user) for of_user in items]
-    columns |= {"times": times} if times is not None else {}
+    columns |= {name: lists for name, lists in (("times", times), ("events", events)) if lists is not None}
     nowhere = [-1] * len(items)
     columns |= {"n_train": [*map(len, items)], "validation": nowhere, "test": nowhere} | offsets
-    schema = pa.schema(list(history_columns(has_times=times is not None, has_ratings=False).items()))
+    types = history_columns(has_times=times is not None, has_ratings=False, has_events=events is not None)
+    schema = pa.schema(list(types.items()))
     table = pa.table({name: list(values) for name, values in columns.items()}, schema=schema)
     (place / HISTORIES).mkdir(parents=True)
     with pa.OSFile(str(place / HISTORIES / "data.arrow"), "wb") as file, pa.ipc.new_stream(file, schema) as stream:
         stream.write_table(table, max_chunksize=per_batch)
     (place / HISTORIES / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
-    return Histories(place, n_items, with_times=times is not None)
+    kinds = ["", "view", "buy"] if events is not None else []
+    return Histories(place, n_items, with_times=times is not None, kinds=kinds, target_kinds=target_kinds)
 
 
 def rewrite(folder: Path, name: str, change: Callable[[datasets.Dataset], datasets.Dataset]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bert4rec.checkpoint.run_settings import with_dataset
+from bert4rec.checkpoint.run_settings import only_dataset, with_dataset
 from bert4rec.config.kinds import KINDS, needs_negatives
 from bert4rec.config.load import NO_FILE, USUAL_FILE, load_config, parse_command_line, settings_file, take_positional
 from bert4rec.config.tables import Config
@@ -51,11 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add_number("--world-size", int, "processes (default: %(default)s)", default=1)
     add("--device", choices=("cpu", "cuda"), default="cpu", help="of the processes (default: %(default)s)")
-    add_number("--items", int, "items in the catalogue (default: those of the dataset folder of the settings)")
-    add_number("--users", int, "users, for a model with a table of them (default: those of the dataset folder)")
-    features = (
-        "numbers of values of item features with one value an item (default: those of the dataset folder, or none)"
-    )
+    add_number("--items", int, "items in the catalogue (default: those of DATASET, or of the only dataset)")
+    add_number("--users", int, "users, for a model with a table of them (default: those of the dataset)")
+    features = "numbers of values of item features with one value an item (default: those of the dataset, or none)"
     add("--features", type=_numbers, metavar="N,N,…", help=features)
     processes = f"processes per host (default: {DEFAULT_PROCESSES_PER_HOST}, or --world-size if that is less)"
     add_number("--local-world-size", int, processes)
@@ -70,12 +68,14 @@ def run(arguments: argparse.Namespace) -> int:
     _check_cluster(arguments)
     arguments.dataset, options = take_positional(arguments.settings)
     overrides = parse_command_line([*options, f"--parallelism.device={arguments.device}"])[1]
-    file = settings_file(arguments.config)
+    file, notes = settings_file(arguments.config), list[str]()
+    if not arguments.dataset and _needs_dataset(usual := load_config(file, overrides), arguments):
+        arguments.dataset, notes = only_dataset(usual, overrides, command="plan")
     config = load_config(file, with_dataset(arguments.dataset, overrides) if arguments.dataset else overrides)
     if not KINDS[config.model.kind].is_trained:
         raise SettingsError(f'model.kind = "{config.model.kind}" is not trained: it has no plan; choose a trained kind')
-    if file is None:
-        print(NO_FILE)
+    for note in ([NO_FILE] if file is None else []) + notes:
+        print(note)
     hide_warnings()
     plan = _plan(config, arguments)
     from bert4rec.sharding.memory_check import few_negatives, refuse_unless_it_fits
@@ -127,8 +127,7 @@ def _facts_and_sizes(config: Config, arguments: argparse.Namespace) -> "tuple[Fa
     if arguments.features:
         bags = [BagFeature(str(n_values), n_values) for n_values in arguments.features]
         features = FeatureSizes(tuple(bags), tables_from=config.model.feature_tables_from)
-    has_users = "n_users" in KINDS[config.model.kind].size_arguments
-    if n_items and (n_users or not has_users) and not arguments.dataset:
+    if not arguments.dataset and not _needs_dataset(config, arguments):
         return Facts(n_items), Sizes(n_items, n_users, features=features)
     try:
         dataset = open_dataset(config.data.folder, verify=False)
@@ -142,6 +141,12 @@ def _facts_and_sizes(config: Config, arguments: argparse.Namespace) -> "tuple[Fa
     if features:
         sizes = sizes._replace(features=features)
     return Facts(n_items) if n_items else facts_of_dataset(config, dataset), sizes
+
+
+def _needs_dataset(config: Config, arguments: argparse.Namespace) -> bool:
+    """Return whether the arguments lack a size of a table."""
+    has_users = "n_users" in KINDS[config.model.kind].size_arguments
+    return arguments.items is None or (has_users and arguments.users is None)
 
 
 def _check_cluster(arguments: argparse.Namespace) -> None:

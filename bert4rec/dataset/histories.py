@@ -1,15 +1,13 @@
 """The rows of a dataset: memory-mapped histories, their training windows and pairs, and the held-out users."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
+from bert4rec.dataset.columns import REMAKE, Columns, SmallPickle
 from bert4rec.dataset.format import (
     EVENTS,
     HISTORIES,
@@ -18,7 +16,6 @@ from bert4rec.dataset.format import (
     NO_TARGET,
     PROTOCOLS,
     RATINGS,
-    STATE,
     TEST,
     TEST_TIED,
     TIMES,
@@ -28,7 +25,7 @@ from bert4rec.runtime.arrays import Array, Bools, Float32s, Int32s, Int64s
 from bert4rec.runtime.errors import DataError
 
 ROWS_AT_ONCE = 8192  # histories that are in memory while their inputs are measured
-REMAKE = "make it again with `bert4rec prepare` and the same settings"
+STRIDE = 16  # histories of which the first alone has a number in memory: half a byte each; a look-up reads them all
 
 
 @dataclass(frozen=True)
@@ -65,15 +62,7 @@ class Rows:
         return (self.negatives[protocol] == NO_ITEM).all(axis=1)
 
 
-class _SmallPickle:
-    """A reader whose pickle contains no rows: what its cached properties hold, another process reads itself."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        kept = vars(self).items()
-        return {name: value for name, value in kept if not isinstance(getattr(type(self), name, None), cached_property)}
-
-
-class Histories(_SmallPickle):
+class Histories(SmallPickle):
     """The histories of a dataset folder: one row per user, users ascending, all interactions, oldest first.
 
     Item ids are checked to be below `n_items` when they are read. `read` includes the times only `with_times`. `kinds`
@@ -124,25 +113,39 @@ class Histories(_SmallPickle):
         """Return the users [B] of the histories at `rows` [B]."""
         return self._columns.numbers_at("user", rows)
 
-    def n_train_at(self, rows: Int64s) -> Int64s:
-        """Return the number of training interactions [B] of the histories at `rows` [B], without a check."""
-        return self._columns.numbers_at("n_train", rows).astype(np.int64)
+    def n_train_at(self, rows: Int64s, *, with_target: bool = False) -> Int64s:
+        """Return the number of training interactions [B] of the histories at `rows` [B], without a check.
+
+        `with_target`: 0 for a history whose training part has no target.
+        """
+        n_train = self._columns.numbers_at("n_train", rows).astype(np.int64)
+        return n_train * self._have_target_at(rows) if with_target and self.target_kinds else n_train
+
+    def n_train_parts(self, *, with_target: bool = False) -> Iterator[Int64s]:
+        """Yield what `n_train_at` returns of all rows in order, some at a time. Raises `DataError`."""
+        first = 0
+        for numbers, lengths in zip(
+            self._columns.number_parts("n_train"), self._columns.length_parts("items"), strict=True
+        ):
+            n_train = numbers.astype(np.int64)
+            self._refuse("n_train", (n_train < 0) | (n_train > lengths), first=first)
+            rows = np.arange(first, first := first + len(n_train))
+            yield n_train * self._have_target_at(rows) if with_target and self.target_kinds else n_train
 
     @property
     def n_train(self) -> Int64s:
         """Return the number of training interactions of each row [N]. Raises `DataError`."""
-        n_train = self._columns.numbers("n_train").astype(np.int64)
-        self._refuse("n_train", (n_train < 0) | (n_train > self.lengths))
-        return n_train
+        return np.concatenate([*self.n_train_parts()])
 
-    @property
-    def n_train_with_target(self) -> Int64s:
-        """Return `n_train` [N], but 0 for a row whose training part has no target. Raises `DataError`."""
-        n_train = self.n_train
-        if not self.target_kinds:
-            return n_train
-        has_target = self._columns.counts(EVENTS, self.target_kinds, n_train) > 0
-        return np.where(has_target, n_train, 0)
+    def _have_target_at(self, rows: Int64s) -> Array:
+        """Return 1 for each history at `rows` [B] whose training part has a target, else 0."""
+        return self._have_target[rows >> 3] >> (rows & 7).astype(np.uint8) & 1
+
+    @cached_property
+    def _have_target(self) -> Array:
+        """Return a bit for each history, whether its training part has a target, in bytes."""
+        counts = self._columns.counts(EVENTS, self.target_kinds, self.n_train_parts())
+        return np.packbits(np.concatenate([of_part > 0 for of_part in counts]), bitorder="little")
 
     def targets(self, split: str) -> Int64s:
         """Return the position of each row's target [N] of an evaluation split, or `NO_TARGET`. Raises `DataError`."""
@@ -219,34 +222,78 @@ class Histories(_SmallPickle):
             f"`bert4rec check {self._folder.parent}` checks every id; {REMAKE}"
         )
 
-    def _refuse(self, name: str, are_wrong: Bools) -> None:
+    def _refuse(self, name: str, are_wrong: Bools, *, first: int = 0) -> None:
         if are_wrong.any():
-            row = int(are_wrong.argmax())
+            row = first + int(are_wrong.argmax())
             raise DataError(f"{self._folder}: column {name} is outside the history of row {row}; {REMAKE}")
 
 
-class TrainingWindows(_SmallPickle):
+class _Entries(SmallPickle):
+    """The entries, such as windows, that the training parts of `histories` have, numbered history by history.
+
+    The number of the first entry is in memory for one history in `STRIDE`; a look-up counts those of the others.
+    """
+
+    _with_target = False  # whether a history without a target has no entries
+
+    def __init__(self, histories: Histories) -> None:
+        self.histories = histories
+
+    def __len__(self) -> int:
+        return int(self._firsts[-1])
+
+    def _n_entries(self, n_train: Int64s) -> Int64s:
+        """Return the number of entries [n] of histories with `n_train` [n] training interactions."""
+        return n_train
+
+    @cached_property
+    def _firsts(self) -> Int64s:
+        """Return the number of the first entry of each `STRIDE`-th history, and the number of all entries."""
+        parts, row, n = [], 0, 0
+        for n_train in self.histories.n_train_parts(with_target=self._with_target):
+            ends = n + np.cumsum(np.append(0, self._n_entries(n_train)))
+            parts.append(ends[:-1][-row % STRIDE :: STRIDE])
+            row, n = row + len(n_train), int(ends[-1])
+        return np.concatenate([*parts, [n]])
+
+    def _find(self, numbers: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+        """Return for the entries with the `numbers` [B]: row, training interactions of its history, and later entries.
+
+        A whole stride is read for each entry.
+        """
+        strides = np.unique(np.searchsorted(self._firsts, numbers, side="right") - 1)
+        rows = (strides[:, None] * STRIDE + np.arange(STRIDE)).ravel()
+        rows = np.minimum(rows, len(self.histories) - 1)
+        n_train = self.histories.n_train_at(rows, with_target=self._with_target)
+        n_before = self._n_entries(n_train).reshape(-1, STRIDE).cumsum(axis=1)
+        ends = (self._firsts[strides][:, None] + n_before).ravel()  # these never descend
+        at = np.searchsorted(ends, numbers, side="right")
+        return rows[at], n_train[at], ends[at] - 1 - numbers
+
+
+class TrainingWindows(_Entries):
     """The training parts of `histories` in windows of at most `max_len` items, whose ends are `step` items apart.
 
     The last window of a history ends at the end of its training part, so every interaction is in a window; windows are
     ordered by time. A history without a target has no window. Raises `ValueError` if `step` is not from 1 to `max_len`.
-    Takes memory for one number per user.
     """
+
+    _with_target = True
 
     def __init__(self, histories: Histories, *, max_len: int, step: int) -> None:
         if not 1 <= step <= max_len:
             raise ValueError(f"step = {step} must be from 1 to max_len = {max_len}")
-        self.histories, self._max_len, self._step = histories, max_len, step
-
-    def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
+        super().__init__(histories)
+        self._max_len, self._step = max_len, step
 
     @cached_property
     def mean_length(self) -> float:
         """Return the mean number of items of a window; 0 without windows."""
-        n_train = self.histories.n_train_with_target
-        n_overlaps = len(self) - (n_train > 0).sum()
-        return float(n_train.sum() + n_overlaps * (self._max_len - self._step)) / max(1, len(self))
+        n_items = n_histories = 0
+        for n_train in self.histories.n_train_parts(with_target=True):
+            n_items, n_histories = n_items + int(n_train.sum()), n_histories + int((n_train > 0).sum())
+        n_overlaps = len(self) - n_histories
+        return float(n_items + n_overlaps * (self._max_len - self._step)) / max(1, len(self))
 
     def lengths(self, indices: Int64s) -> Int64s:
         """Return the number of items [B] of the windows at `indices` [B]."""
@@ -258,32 +305,19 @@ class TrainingWindows(_SmallPickle):
         bounds = self._bounds(indices)
         return replace(self.histories.read(*bounds), n_visible=self.histories.n_visible(*bounds))
 
-    @cached_property
-    def _ends(self) -> Int64s:
-        """Return the cumulative number of windows, up to and including each history [N]."""
-        n_train = self.histories.n_train_with_target
+    def _n_entries(self, n_train: Int64s) -> Int64s:
         n_more = np.maximum(0, -(-(n_train - self._max_len) // self._step))
-        return np.cumsum(np.where(n_train > 0, 1 + n_more, 0))
+        return np.where(n_train > 0, 1 + n_more, 0)
 
     def _bounds(self, indices: Int64s) -> tuple[Int64s, Int64s, Int64s]:
         """Return the row of each window [B], and its start and stop in the history."""
-        rows = np.searchsorted(self._ends, indices, side="right")
-        n_later = self._ends[rows] - 1 - indices
-        stops = self.histories.n_train_at(rows) - n_later * self._step
+        rows, n_train, n_later = self._find(indices)
+        stops = n_train - n_later * self._step
         return rows, np.maximum(0, stops - self._max_len), stops
 
 
-class TrainingPairs(_SmallPickle):
-    """The pairs of a user and an item in the training parts of `histories`, in their order.
-
-    Takes memory for one number per user.
-    """
-
-    def __init__(self, histories: Histories) -> None:
-        self.histories = histories
-
-    def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
+class TrainingPairs(_Entries):
+    """The pairs of a user and an item in the training parts of `histories`, in their order."""
 
     def events(self, numbers: Int64s) -> Array:
         """Return the numbers of the kinds of events [B] of the pairs with the `numbers` [B]."""
@@ -300,13 +334,8 @@ class TrainingPairs(_SmallPickle):
 
     def _places(self, numbers: Int64s) -> tuple[Int64s, Int64s]:
         """Return the row of each pair [B], and its place in the history."""
-        rows = np.searchsorted(self._ends, numbers, side="right")
-        return rows, numbers - self._ends[rows] + self.histories.n_train_at(rows)
-
-    @cached_property
-    def _ends(self) -> Int64s:
-        """Return the cumulative number of pairs, up to and including each history [N]."""
-        return np.cumsum(self.histories.n_train)
+        rows, n_train, n_later = self._find(numbers)
+        return rows, n_train - 1 - n_later
 
 
 class EvaluationSplit:
@@ -424,137 +453,3 @@ class EvaluationSplit:
     @cached_property
     def _users_with_negatives(self) -> Int32s:
         return self._negatives.numbers("user")
-
-
-class Columns(_SmallPickle):
-    """The columns of numbers, and of lists of numbers, in the Arrow files of `folder`; opened when first used.
-
-    The files are memory-mapped: all processes share their pages, and Linux reclaims them when memory is short. Arrow
-    maps them directly: `datasets` would do the same, but takes a second to import in every process.
-
-    Raises `DataError` for files that are missing or damaged.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __len__(self) -> int:
-        return int(self._first_rows[-1])
-
-    @property
-    def names(self) -> list[str]:
-        """Return the names of the columns."""
-        return list(self._batches[0].schema.names)
-
-    def numbers(self, name: str) -> Array:
-        """Return a plain column as one array [N], a copy."""
-        return np.concatenate(self._numbers(name))
-
-    def numbers_at(self, name: str, rows: Int64s) -> Array:
-        """Return the numbers [B] of a plain column at `rows` [B]."""
-        return _gather(self._numbers(name), *self._find(rows))
-
-    def lengths(self, name: str) -> Int64s:
-        """Return the lengths [N] of all lists of a column."""
-        return np.concatenate([np.diff(offsets) for offsets in self._lists(name)[0]]).astype(np.int64)
-
-    def values(self, name: str) -> Iterator[Array]:
-        """Yield the elements of all lists of a column, by record batch."""
-        return iter(self._lists(name)[1])
-
-    def counts(self, name: str, wanted: Sequence[int], stops: Int64s) -> Int64s:
-        """Return how many of the first `stops` [N] elements of each list [N] of a column are `wanted`."""
-        counts, first = [np.empty(0, np.int64)], 0
-        for offsets, values in zip(*self._lists(name), strict=True):
-            n_before = np.append(0, np.isin(values, wanted).cumsum())
-            starts = offsets[:-1]
-            counts.append(n_before[starts + stops[first : first + len(starts)]] - n_before[starts])
-            first += len(starts)
-        return np.concatenate(counts)
-
-    def lengths_at(self, name: str, rows: Int64s) -> Int64s:
-        """Return the lengths [B] of the lists at `rows` [B]."""
-        (offsets, _), (chunks, places) = self._lists(name), self._find(rows)
-        return (_gather(offsets, chunks, places + 1) - _gather(offsets, chunks, places)).astype(np.int64)
-
-    def slices(self, name: str, rows: Int64s, starts: Int64s, stops: Int64s) -> Array:
-        """Return the elements `starts` to `stops` [B] of the lists at `rows` [B], one after another [total]."""
-        (offsets, values), (chunks, places) = self._lists(name), self._find(rows)
-        first = _gather(offsets, chunks, places).astype(np.int64)
-        bounds = zip(chunks.tolist(), (first + starts).tolist(), (first + stops).tolist(), strict=True)
-        return np.concatenate([values[0][:0], *(values[chunk][start:stop] for chunk, start, stop in bounds)])
-
-    def elements(self, name: str, rows: Int64s, places: Int64s) -> Array:
-        """Return the elements at `places` [B] of the lists at `rows` [B]."""
-        (offsets, values), (chunks, in_chunk) = self._lists(name), self._find(rows)
-        return _gather(values, chunks, _gather(offsets, chunks, in_chunk) + places)
-
-    def _find(self, rows: Int64s) -> tuple[Int64s, Int64s]:
-        """Return the number of the record batch of each of `rows` [B], and the row's index in it."""
-        chunks = np.searchsorted(self._first_rows, rows, side="right") - 1
-        return chunks, rows - self._first_rows[chunks]
-
-    def _numbers(self, name: str) -> list[Array]:
-        """Return the values of a plain column, by record batch."""
-        if name not in self._opened:
-            self._opened[name] = [self._values(batch[name]) for batch in self._batches]
-        arrays: list[Array] = self._opened[name]
-        return arrays
-
-    def _lists(self, name: str) -> tuple[list[Int32s], list[Array]]:
-        """Return the offsets and the values of a column of lists, by record batch."""
-        if name not in self._opened:
-            lists = [self._list(name, batch[name]) for batch in self._batches]
-            self._opened[name] = [offsets for offsets, _ in lists], [values for _, values in lists]
-        offsets, values = self._opened[name]
-        return offsets, values
-
-    def _list(self, name: str, column: Any) -> tuple[Int32s, Array]:
-        if not pa.types.is_list(column.type) or column.null_count:
-            raise DataError(f"{self._folder}: column {name} has the type {column.type}, or a list is missing; {REMAKE}")
-        offsets: Int32s = np.from_dlpack(column.offsets)  # type: ignore[assignment]
-        values = self._values(column.values)
-        if len(column) and (offsets[0] < 0 or offsets[-1] > len(values) or (np.diff(offsets) < 0).any()):
-            raise DataError(f"{self._folder}: column {name} is damaged; {REMAKE}")
-        return offsets, values
-
-    def _values(self, column: Any) -> Array:
-        if column.null_count:
-            raise DataError(f"{self._folder}: a value is missing; {REMAKE}")
-        return np.from_dlpack(column)  # to_numpy would import pandas
-
-    @cached_property
-    def _opened(self) -> dict[str, Any]:
-        return {}
-
-    @cached_property
-    def _first_rows(self) -> Int64s:
-        return np.cumsum([0, *map(len, self._batches)], dtype=np.int64)
-
-    @cached_property
-    def _batches(self) -> list[pa.RecordBatch]:
-        state = self._folder / STATE
-        try:
-            files = [self._folder / file["filename"] for file in json.loads(state.read_text())["_data_files"]]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{state}: cannot be read ({error}); {REMAKE}") from None
-        return [batch for path in files for batch in _mapped(path)]
-
-
-def _gather(chunks: Sequence[Array], numbers: Int64s, places: Int64s) -> Array:
-    """Return the values [B] at `places` [B] of the `chunks` with the `numbers` [B]."""
-    values, order = np.empty(len(numbers), chunks[0].dtype), np.argsort(numbers, kind="stable")
-    for part in np.split(order, 1 + np.flatnonzero(np.diff(numbers[order]))) if len(order) else ():
-        values[part] = chunks[numbers[part[0]]][places[part]]
-    return values
-
-
-def _mapped(path: Path) -> Iterator[pa.RecordBatch]:
-    try:
-        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
-            empty = pa.RecordBatch.from_arrays(
-                [pa.nulls(0, field.type) for field in stream.schema], schema=stream.schema
-            )
-            yield from [*stream] or [empty]
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read ({error}); {REMAKE}") from None

@@ -288,10 +288,10 @@ def _write(output: Path, evaluator: Evaluator, report: Mapping[str, Any], result
     """Write the results, and return their folder."""
     try:
         with ResultsFolder(output) as results:
+            write_json(results.unfinished / REPORT, report)  # before the ids, which need more memory
             evaluator.write_ranks(results.unfinished, result.ranks, result.held_out)
             if lists and TEST in result.ranks:
                 write_lists(results.unfinished, lists, evaluator.dataset, result.ranks[TEST])
-            write_json(results.unfinished / REPORT, report)
             return results.finish()
     except OSError as error:
         raise RunInterruptedError(

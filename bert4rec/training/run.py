@@ -62,7 +62,7 @@ def _prepare(config: Config, store: dist.Store) -> tuple[tuple[Processes, Datase
         config.data.folder, preprocessing=config.preprocessing.recipe,
         verify=world.local_rank == 0, with_times=build.knows_times(config),
     )  # fmt: skip
-    if not dataset.histories.n_train_with_target.any():
+    if not any(n_train.any() for n_train in dataset.histories.n_train_parts(with_target=True)):
         raise DataError(f"{dataset.folder}: has no training interactions; loosen the filters of [preprocessing]")
     build.event_weights(config, dataset.histories)  # fail before the start
     if config.training.loss == "mse" and not dataset.histories.has_ratings:

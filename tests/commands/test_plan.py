@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -178,3 +179,11 @@ def test_a_dataset_is_named_first_and_one_process_on_the_cpu_is_the_default(
     named = capsys.readouterr().out
     assert "dmp on 1 x cpu" in named
     assert "item: 130 x 68 " in named
+    shutil.copytree(small_folder, "data/small")
+    assert plan() == 0
+    assert {*named.splitlines()} < {*capsys.readouterr().out.splitlines()}
+    shutil.copytree(small_folder, "data/large")
+    assert plan("--items=900") == 0  # which needs none
+    assert "item: 900 x 68 " in capsys.readouterr().out
+    assert plan() == 2
+    assert "type: bert4rec plan data/large" in capsys.readouterr().err

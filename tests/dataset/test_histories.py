@@ -1,5 +1,7 @@
 """Windows and pairs cut from histories, beside slices of Python lists."""
 
+import pickle
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -64,3 +66,56 @@ def test_pairs_are_those_of_the_training_parts(tmp_path: Path) -> None:
         users, items, ratings = pairs.read(numbers)
         assert list(zip(users.tolist(), items.tolist(), strict=True)) == [whole[number] for number in numbers]
         assert ratings is None
+
+
+@pytest.mark.parametrize("target_kinds", [[], [2]])
+@pytest.mark.parametrize("per_batch", [1, 7, 1000])
+def test_many_histories_of_which_many_have_no_entries(tmp_path: Path, per_batch: int, target_kinds: list[int]) -> None:
+    draw = np.random.default_rng(per_batch)
+    lengths = draw.integers(0, 12, 300) * (np.arange(300) // 40 % 2)
+    items = [draw.integers(0, 99, n + 1).tolist() for n in lengths]
+    events = [draw.choice([1, 2], n + 1, p=[0.8, 0.2]).tolist() for n in lengths]
+    histories = histories_of(
+        tmp_path, items, n_train=lengths.tolist(), per_batch=per_batch, events=events, target_kinds=target_kinds
+    )
+    windows, pairs = TrainingWindows(histories, max_len=4, step=3), TrainingPairs(histories)
+    parts = [(user, of_user[:n]) for user, (of_user, n) in enumerate(zip(items, lengths, strict=True))]
+    cut = [
+        part[max(0, end - 4) : end]
+        for user, part in parts
+        if not target_kinds or 2 in events[user][: len(part)]
+        for end in range(_first_end(len(part)), len(part) + 1, 3)
+        if end
+    ]
+    assert windows_of(windows) == cut
+    numbers = draw.permutation(len(cut))[:50]
+    assert windows.read(numbers).items.tolist() == [item for number in numbers for item in cut[number]]
+    whole = [(user, item) for user, part in parts for item in part]
+    users, found, _ = pairs.read(np.arange(len(pairs)))
+    assert list(zip(users.tolist(), found.tolist(), strict=True)) == whole
+
+
+def _first_end(n: int) -> int:
+    """The end of the first window of four that are three apart and end at `n`."""
+    return n - 3 * max(0, -(-(n - 4) // 3))
+
+
+@pytest.mark.parametrize("target_kinds", [[], [2]])
+def test_windows_and_pairs_take_less_than_a_byte_a_user_and_nothing_of_a_pickle(
+    tmp_path: Path, target_kinds: list[int]
+) -> None:
+    n_users, pickles = 50_000, set()
+    for n in (10, n_users):
+        place = tmp_path / f"{n:06}"
+        lists = [[1, 2]] * n
+        histories = histories_of(place, lists, per_batch=n, events=lists, target_kinds=target_kinds)
+        entries = [TrainingWindows(histories, max_len=3, step=2), TrainingPairs(histories)]
+        histories.read(np.array([0]), np.array([0]), np.array([1]))  # opens the files
+        tracemalloc.start()
+        for read in entries:
+            read.read(np.array([0, len(read) - 1]))
+        resident = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        pickles.add(len(pickle.dumps(entries)))
+    assert resident < 1.5 * n_users
+    assert len(pickles) == 1

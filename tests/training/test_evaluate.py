@@ -17,6 +17,7 @@ from bert4rec import load
 from bert4rec.checkpoint.run_folder import find_trained
 from bert4rec.commands.evaluate import settings_of
 from bert4rec.evaluation import ranker
+from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.export.export import export
 from bert4rec.inference.load import find_source
 from bert4rec.report.figures import SPLITS
@@ -203,6 +204,14 @@ def test_a_full_disk_leaves_nothing(made: Path, tmp_path: Path, monkeypatch: Pat
         evaluated(made, tmp_path / "x" / "out", "--evaluation.protocols=['uniform']")
     assert caught.value.status == 1
     assert list((tmp_path / "x").iterdir()) == []
+
+
+def test_the_report_is_written_before_the_ranks(made: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+    """Ids take most of the memory: a process that the system ends there leaves its figures."""
+    reports = []
+    monkeypatch.setattr(Evaluator, "write_ranks", lambda _, folder, *__: reports.append(report_of(folder)))
+    evaluated(made, tmp_path / "out", "--evaluation.protocols=['uniform']")
+    assert reports == [report_of(tmp_path / "out")]
 
 
 def test_settings_that_an_evaluation_cannot_change(whole: Path) -> None:
