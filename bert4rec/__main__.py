@@ -65,14 +65,15 @@ class Parser(argparse.ArgumentParser):
         raise SettingsError(f"{name}: no such option{self._suggestion(name) or ';'} {self.prog} --help")
 
     def refuse_misspelt(self, words: Sequence[str]) -> None:
-        """Raise `SettingsError` for the first of `words` that is no setting, but similar to an option."""
+        """Raise `SettingsError` for the first of `words` that is no option or setting, but similar to an option."""
         from bert4rec.config.help import SHORT_OPTIONS
 
         short = self.get_default("short") or SHORT_OPTIONS
         for word in words:
             name = word.partition("=")[0]
             is_setting = "." in name or name.removeprefix("--") in (*short, "config")
-            if name.startswith("--") and not is_setting and self._suggestion(name):
+            is_known = is_setting or name in self._option_string_actions
+            if name.startswith("--") and not is_known and self._suggestion(name):
                 self.refuse(word)
 
     def _suggestion(self, name: str) -> str:
@@ -134,9 +135,9 @@ def _run(name: str, words: Sequence[str], prog: str) -> int:
         parser.add_argument("--help-all", action=HelpAll, nargs=0, help="show all settings and exit")
     else:
         parser.refuse_named(words)
+    parser.refuse_misspelt(words)  # argparse would say first which option is missing
     arguments, unknown = parser.parse_known_args(words)
     if takes_settings:
-        parser.refuse_misspelt(unknown)
         arguments.settings = unknown
     elif unknown:
         parser.refuse(unknown[0])

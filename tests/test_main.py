@@ -42,6 +42,7 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
             "recommend runs/x --items=1 --topp=3",
             "--topp: no such option; did you mean --top? bert4rec recommend --help",
         ),
+        ("recommend x --users=3", "--users: no such option; did you mean --user? bert4rec recommend --help"),
         ("recommend x --items=1 --k=5", "--k: no such option; did you mean --top? bert4rec recommend --help"),
         ("similar x --items a", "--items: write the ITEM without a name: bert4rec similar RUN ITEM"),
         ("similar x --items=a", "--items: write the ITEM without a name: bert4rec similar RUN ITEM"),

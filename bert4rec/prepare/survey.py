@@ -220,9 +220,10 @@ def _event_shares(column: pl.Series, words: set[str]) -> dict[str, float]:
 def columns_that_order(rows: pl.DataFrame, others: pl.DataFrame) -> list[str]:
     """Return the columns of `others` that put the tied rows of a log in an order, the likeliest first.
 
-    `rows`: `user`, `item` and, if known, times of the first rows, `others`: their other columns. A column must have
-    numbers that differ between the rows of a user and time, or times of day some of which differ. These must not depend
-    on the item alone, and be named like a sequence or ascend in the file. Returns [] if few rows are tied.
+    `rows`: `user`, `item` and, if known, `time` of the first rows; `others`: their other columns. Rows of one user and
+    time are tied. A column puts them in an order if it has numbers, not those of the items, that differ between all
+    tied rows, and it is named like a sequence or its numbers ascend in the file. A column of times of day does so, too,
+    if it differs between some of the tied rows of half of the users and times. Returns [] if few rows are tied.
     """
     keys = [name for name in ("user", "time") if name in rows.columns]
     groups = rows.select(group=pl.struct(keys).rank("dense"), item="item")
