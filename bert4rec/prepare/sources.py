@@ -233,11 +233,20 @@ class Interactions:
         return read_titles(path, beside=beside, dtype=dtype, item_column=self.columns["item"])
 
     def first_of(self, columns: Mapping[str, str]) -> pl.DataFrame:
-        """Return the `columns` (new name → name in the file) of the first rows of the first file, without casts."""
-        others = {OTHER + name: column for name, column in columns.items()}
-        parts = [raw.drop(LINE) for raw, _ in self.again(only_first=True).raw(self.files[0], others)]
-        first = pl.concat(parts).head(FIRST_ROWS) if parts else pl.DataFrame(schema=[*others])
-        return first.rename(lambda name: name.removeprefix(OTHER))
+        """Return the `columns` (new name → name in the file) of the first rows of the first file, without casts.
+
+        The same columns are read once.
+        """
+        if (key := tuple(columns.items())) not in self._first:
+            others = {OTHER + name: column for name, column in columns.items()}
+            parts = [raw.drop(LINE) for raw, _ in self.again(only_first=True).raw(self.files[0], others)]
+            first = pl.concat(parts).head(FIRST_ROWS) if parts else pl.DataFrame(schema=[*others])
+            self._first[key] = first.rename(lambda name: name.removeprefix(OTHER))
+        return self._first[key]
+
+    @cached_property
+    def _first(self) -> dict[tuple[tuple[str, str], ...], pl.DataFrame]:
+        return {}
 
 
 HISTORY_BYTES = 1 << 24  # block size for reading a text file of histories

@@ -10,10 +10,11 @@ import pytest
 
 from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.prepare.attributes import ItemValues
-from bert4rec.prepare.first_look import first_rows
+from bert4rec.prepare.first_look import first_look, first_rows, order_options
 from bert4rec.prepare.sources import Interactions, open_histories, read_titles
 from bert4rec.runtime.errors import DataError
 from tests.checks import one_line
+from tests.fixture_types import Patch
 from tests.prepare.files.log import opened
 
 USER_ITEM = {"user": [1, 1, 20], "item": [9, 3, 9]}
@@ -95,6 +96,18 @@ def test_a_column_may_bear_any_name(tmp_path: Path, names: tuple[str, str]) -> N
     assert found.bad.shown[0].startswith(f"{file}, line 3: {item} ")
     others = first_rows(found, ItemValues({"\nother": "line number 2"}))
     assert others.to_dict(as_series=False) == {"user": [1], "item": [2], "\nother": ["3"]}
+
+
+def test_first_rows_are_read_once_by_the_look_and_the_options_after_it(tmp_path: Path, monkeypatch: Patch) -> None:
+    rows = "".join(f"{user},{item},2026-01-0{item},{item}\n" for user in range(9) for item in range(1, 5))
+    found = opened("table", path=write(tmp_path / "t.csv", f"user,item,day,line\n{rows}"))
+    reads = []
+    read = Interactions.raw
+    monkeypatch.setattr(Interactions, "raw", lambda *of: reads.append(of) or read(*of))
+    first_look(found)
+    n_reads, options = len(reads), order_options(found)
+    assert (len(reads), options) == (n_reads, order_options(found.again()))
+    assert n_reads < len(reads)
 
 
 DECIMAL = "user,item\n7.0,a\n,b\n-12.00,c\n"
