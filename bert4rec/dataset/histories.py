@@ -381,6 +381,11 @@ class EvaluationSplit:
         """Return the targets [B] of the rows at `indices` [B]. Raises `DataError` for an id that is no item."""
         return self._histories.items_at(self._rows[indices], self._places[indices])
 
+    def before(self, indices: Int64s) -> Rows:
+        """Return all items before the targets of the rows at `indices` [B], also those that are no input."""
+        places = self._places[indices]
+        return self._histories.read(self._rows[indices], np.zeros_like(places), places)
+
     def read(self, indices: Int64s) -> Rows:
         """Return the rows at `indices` [B], in that order. Raises `DataError` for an id that is no item."""
         histories, rows, places = self._histories, self._rows[indices], self._places[indices]

@@ -14,6 +14,7 @@ from bert4rec.config.load import load_config
 from bert4rec.dataset.check import check_dataset
 from bert4rec.dataset.hidden import window_starts
 from bert4rec.dataset.reader import open_dataset
+from bert4rec.dataset.trained import count_trained
 from bert4rec.evaluation.metrics import MISSED
 from bert4rec.report.summary import advice, verdict
 from bert4rec.runtime.errors import UserError
@@ -21,7 +22,7 @@ from bert4rec.training.run import run
 from tests.conftest import leave_group
 from tests.fixture_types import Capture
 from tests.runs import report_of
-from tests.shop import prepare_shop
+from tests.shop import prepare_shop, write_shop
 
 SIZES = {
     "model.embed_dim": 32, "model.ffn_dim": 64, "model.max_len": 50, "model.dropout": 0.1, "training.n_epochs": 12,
@@ -148,6 +149,18 @@ def test_the_folder_is_what_the_check_computes_and_evaluation_reads_the_inputs(t
     assert (expected < places).any()
     repeated = dataset.metadata["repeated_targets"]["test"]
     assert repeated == {"users": int(split.read(every).are_repeated().sum()), "of": len(split)}
+
+
+def test_what_is_hidden_before_a_target_is_not_taken_for_the_target(tmp_path: Path) -> None:
+    """The views before a held-out purchase are trained on, the purchase is not."""
+    write_shop(tmp_path / "shop.csv")
+    rows = pl.read_csv(tmp_path / "shop.csv").sort("time", maintain_order=True)
+    rows.head(len(rows) * 2 // 3).write_csv(tmp_path / "old.csv")
+    hides = {"preprocessing.hide_before_target": "visit"}
+    old = prepare_shop(tmp_path, **hides | {"data.path": tmp_path / "old.csv", "data.dataset_dir": tmp_path / "old"})
+    grown = open_dataset(prepare_shop(tmp_path, **hides | {"data.extends": old}))
+    counts = count_trained(grown, old, np.arange(grown.n_items, dtype=np.int32))
+    assert [counts[split]["users"] for split in ("validation", "test")] == [0, 0]
 
 
 def test_a_repeat_has_the_kind_of_the_row_before(tmp_path: Path) -> None:
