@@ -172,17 +172,20 @@ def what_is(path: Path) -> str:
 
 def datasets_in(folder: Path) -> list[str]:
     """Return the names of the datasets in `folder`."""
-    children = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [child.name for child in children if (child / "metadata.json").is_file()]
+    return _with_file(folder, "metadata.json")
 
 
 def _contents(folder: Path) -> tuple[str, list[str]]:
     """Return "runs" or "datasets", and the names of those in the folder; no names if there are none."""
-    children = sorted(folder.iterdir()) if folder.is_dir() else []
     for kind, file in (("runs", "config.toml"), ("datasets", "metadata.json")):
-        if names := [child.name for child in children if (child / file).is_file()]:
+        if names := _with_file(folder, file):
             return kind, names
     return "", []
+
+
+def _with_file(folder: Path, name: str) -> list[str]:
+    """Return the names of the folders in `folder` that have a file of that name, without hidden ones."""
+    return sorted(path.parent.name for path in folder.glob(f"[!.]*/{name}") if path.is_file())
 
 
 def _listed(names: Sequence[str]) -> str:

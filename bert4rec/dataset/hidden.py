@@ -23,10 +23,13 @@ class HiddenEvents(NamedTuple):
 
     @classmethod
     def of(cls, preprocessing: Mapping[str, Any], kinds: Sequence[str]) -> Self | None:
-        """Return the setting of a dataset's `preprocessing`, with `kinds` of events by number; None if all is input."""
+        """Return the setting of a dataset's `preprocessing`, with `kinds` of events by number; None if all is input.
+
+        Without kinds of events, as of a model that does not read them, all is input.
+        """
         before = preprocessing.get("hide_before_target", NOTHING)
         names = preprocessing.get("target_events", [])
-        return None if before == NOTHING else cls(before, [kinds.index(name) for name in names])
+        return None if before == NOTHING or not kinds else cls(before, [kinds.index(name) for name in names])
 
     def n_visible(self, times: Int64s, events: Array, lengths: Int64s) -> Int64s:
         """Return for each position [N] how many of the first positions of its history are input when it is predicted.

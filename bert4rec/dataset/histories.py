@@ -1,15 +1,13 @@
 """The rows of a dataset: memory-mapped histories, their training windows and pairs, and the held-out users."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
+from bert4rec.dataset.columns import REMAKE, Columns, SmallPickle
 from bert4rec.dataset.format import (
     EVENTS,
     HISTORIES,
@@ -18,7 +16,6 @@ from bert4rec.dataset.format import (
     NO_TARGET,
     PROTOCOLS,
     RATINGS,
-    STATE,
     TEST,
     TEST_TIED,
     TIMES,
@@ -28,7 +25,6 @@ from bert4rec.runtime.arrays import Array, Bools, Float32s, Int32s, Int64s
 from bert4rec.runtime.errors import DataError
 
 ROWS_AT_ONCE = 8192  # histories that are in memory while their inputs are measured
-REMAKE = "make it again with `bert4rec prepare` and the same settings"
 
 
 @dataclass(frozen=True)
@@ -65,15 +61,7 @@ class Rows:
         return (self.negatives[protocol] == NO_ITEM).all(axis=1)
 
 
-class _SmallPickle:
-    """A reader whose pickle contains no rows: what its cached properties hold, another process reads itself."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        kept = vars(self).items()
-        return {name: value for name, value in kept if not isinstance(getattr(type(self), name, None), cached_property)}
-
-
-class Histories(_SmallPickle):
+class Histories(SmallPickle):
     """The histories of a dataset folder: one row per user, users ascending, all interactions, oldest first.
 
     Item ids are checked to be below `n_items` when they are read. `read` includes the times only `with_times`. `kinds`
@@ -225,7 +213,7 @@ class Histories(_SmallPickle):
             raise DataError(f"{self._folder}: column {name} is outside the history of row {row}; {REMAKE}")
 
 
-class TrainingWindows(_SmallPickle):
+class TrainingWindows(SmallPickle):
     """The training parts of `histories` in windows of at most `max_len` items, whose ends are `step` items apart.
 
     The last window of a history ends at the end of its training part, so every interaction is in a window; windows are
@@ -273,7 +261,7 @@ class TrainingWindows(_SmallPickle):
         return rows, np.maximum(0, stops - self._max_len), stops
 
 
-class TrainingPairs(_SmallPickle):
+class TrainingPairs(SmallPickle):
     """The pairs of a user and an item in the training parts of `histories`, in their order.
 
     Takes memory for one number per user.
@@ -429,137 +417,3 @@ class EvaluationSplit:
     @cached_property
     def _users_with_negatives(self) -> Int32s:
         return self._negatives.numbers("user")
-
-
-class Columns(_SmallPickle):
-    """The columns of numbers, and of lists of numbers, in the Arrow files of `folder`; opened when first used.
-
-    The files are memory-mapped: all processes share their pages, and Linux reclaims them when memory is short. Arrow
-    maps them directly: `datasets` would do the same, but takes a second to import in every process.
-
-    Raises `DataError` for files that are missing or damaged.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __len__(self) -> int:
-        return int(self._first_rows[-1])
-
-    @property
-    def names(self) -> list[str]:
-        """Return the names of the columns."""
-        return list(self._batches[0].schema.names)
-
-    def numbers(self, name: str) -> Array:
-        """Return a plain column as one array [N], a copy."""
-        return np.concatenate(self._numbers(name))
-
-    def numbers_at(self, name: str, rows: Int64s) -> Array:
-        """Return the numbers [B] of a plain column at `rows` [B]."""
-        return _gather(self._numbers(name), *self._find(rows))
-
-    def lengths(self, name: str) -> Int64s:
-        """Return the lengths [N] of all lists of a column."""
-        return np.concatenate([np.diff(offsets) for offsets in self._lists(name)[0]]).astype(np.int64)
-
-    def values(self, name: str) -> Iterator[Array]:
-        """Yield the elements of all lists of a column, by record batch."""
-        return iter(self._lists(name)[1])
-
-    def counts(self, name: str, wanted: Sequence[int], stops: Int64s) -> Int64s:
-        """Return how many of the first `stops` [N] elements of each list [N] of a column are `wanted`."""
-        counts, first = [np.empty(0, np.int64)], 0
-        for offsets, values in zip(*self._lists(name), strict=True):
-            n_before = np.append(0, np.isin(values, wanted).cumsum())
-            starts = offsets[:-1]
-            counts.append(n_before[starts + stops[first : first + len(starts)]] - n_before[starts])
-            first += len(starts)
-        return np.concatenate(counts)
-
-    def lengths_at(self, name: str, rows: Int64s) -> Int64s:
-        """Return the lengths [B] of the lists at `rows` [B]."""
-        (offsets, _), (chunks, places) = self._lists(name), self._find(rows)
-        return (_gather(offsets, chunks, places + 1) - _gather(offsets, chunks, places)).astype(np.int64)
-
-    def slices(self, name: str, rows: Int64s, starts: Int64s, stops: Int64s) -> Array:
-        """Return the elements `starts` to `stops` [B] of the lists at `rows` [B], one after another [total]."""
-        (offsets, values), (chunks, places) = self._lists(name), self._find(rows)
-        first = _gather(offsets, chunks, places).astype(np.int64)
-        bounds = zip(chunks.tolist(), (first + starts).tolist(), (first + stops).tolist(), strict=True)
-        return np.concatenate([values[0][:0], *(values[chunk][start:stop] for chunk, start, stop in bounds)])
-
-    def elements(self, name: str, rows: Int64s, places: Int64s) -> Array:
-        """Return the elements at `places` [B] of the lists at `rows` [B]."""
-        (offsets, values), (chunks, in_chunk) = self._lists(name), self._find(rows)
-        return _gather(values, chunks, _gather(offsets, chunks, in_chunk) + places)
-
-    def _find(self, rows: Int64s) -> tuple[Int64s, Int64s]:
-        """Return the number of the record batch of each of `rows` [B], and the row's index in it."""
-        chunks = np.searchsorted(self._first_rows, rows, side="right") - 1
-        return chunks, rows - self._first_rows[chunks]
-
-    def _numbers(self, name: str) -> list[Array]:
-        """Return the values of a plain column, by record batch."""
-        if name not in self._opened:
-            self._opened[name] = [self._values(batch[name]) for batch in self._batches]
-        arrays: list[Array] = self._opened[name]
-        return arrays
-
-    def _lists(self, name: str) -> tuple[list[Int32s], list[Array]]:
-        """Return the offsets and the values of a column of lists, by record batch."""
-        if name not in self._opened:
-            lists = [self._list(name, batch[name]) for batch in self._batches]
-            self._opened[name] = [offsets for offsets, _ in lists], [values for _, values in lists]
-        offsets, values = self._opened[name]
-        return offsets, values
-
-    def _list(self, name: str, column: Any) -> tuple[Int32s, Array]:
-        if not pa.types.is_list(column.type) or column.null_count:
-            raise DataError(f"{self._folder}: column {name} has the type {column.type}, or a list is missing; {REMAKE}")
-        offsets: Int32s = np.from_dlpack(column.offsets)  # type: ignore[assignment]
-        values = self._values(column.values)
-        if len(column) and (offsets[0] < 0 or offsets[-1] > len(values) or (np.diff(offsets) < 0).any()):
-            raise DataError(f"{self._folder}: column {name} is damaged; {REMAKE}")
-        return offsets, values
-
-    def _values(self, column: Any) -> Array:
-        if column.null_count:
-            raise DataError(f"{self._folder}: a value is missing; {REMAKE}")
-        return np.from_dlpack(column)  # to_numpy would import pandas
-
-    @cached_property
-    def _opened(self) -> dict[str, Any]:
-        return {}
-
-    @cached_property
-    def _first_rows(self) -> Int64s:
-        return np.cumsum([0, *map(len, self._batches)], dtype=np.int64)
-
-    @cached_property
-    def _batches(self) -> list[pa.RecordBatch]:
-        state = self._folder / STATE
-        try:
-            files = [self._folder / file["filename"] for file in json.loads(state.read_text())["_data_files"]]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{state}: cannot be read ({error}); {REMAKE}") from None
-        return [batch for path in files for batch in _mapped(path)]
-
-
-def _gather(chunks: Sequence[Array], numbers: Int64s, places: Int64s) -> Array:
-    """Return the values [B] at `places` [B] of the `chunks` with the `numbers` [B]."""
-    values, order = np.empty(len(numbers), chunks[0].dtype), np.argsort(numbers, kind="stable")
-    for part in np.split(order, 1 + np.flatnonzero(np.diff(numbers[order]))) if len(order) else ():
-        values[part] = chunks[numbers[part[0]]][places[part]]
-    return values
-
-
-def _mapped(path: Path) -> Iterator[pa.RecordBatch]:
-    try:
-        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
-            empty = pa.RecordBatch.from_arrays(
-                [pa.nulls(0, field.type) for field in stream.schema], schema=stream.schema
-            )
-            yield from [*stream] or [empty]
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read ({error}); {REMAKE}") from None

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bert4rec.config.recognition import what_is
+from bert4rec.dataset.columns import REMAKE
 from bert4rec.dataset.format import (
     DATASET_FORMAT,
     EVALUATED,
@@ -30,7 +31,7 @@ from bert4rec.dataset.format import (
     target_kinds,
 )
 from bert4rec.dataset.hidden import HiddenEvents
-from bert4rec.dataset.histories import REMAKE, EvaluationSplit, Histories, TrainingWindows
+from bert4rec.dataset.histories import EvaluationSplit, Histories, TrainingWindows
 from bert4rec.dataset.item_features import FOLDER, FeatureSizes, ItemFeatures
 from bert4rec.runtime.arrays import Int32s, Int64s
 from bert4rec.runtime.errors import DataError

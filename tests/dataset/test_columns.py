@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bert4rec.dataset.histories import Columns
+from bert4rec.dataset.columns import Columns
 from bert4rec.runtime.errors import DataError
 from tests.checks import one_line
 

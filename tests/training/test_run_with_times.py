@@ -70,7 +70,8 @@ def test_times_are_used_where_the_log_has_moved_and_where_the_weights_know_them(
         log_config(**settings | {"data.dataset_dir": str(moved), "run.resume": str(first), "training.n_epochs": 2})
     )
     assert (longer, times_of(longer)) == (first, "history")
-    assert times_of(run(log_config(**settings, **{"run.init_from": str(first)}))) == "history"
+    for weights in (first, checkpoint_of(first)):
+        assert times_of(run(log_config(**settings, **{"run.init_from": str(weights)}))) == "history"
     assert times_of(run(log_config(**settings))) == "none"
 
 
