@@ -98,12 +98,14 @@ class Copies(NamedTuple):
 
 
 def copies(
-    items: Integers, times: Int64s, is_target: Bools, lengths: Int64s, n_visible: Int64s, wanted: Int64s
+    items: Integers, times: Int64s, is_target: Bools, lengths: Int64s, wanted: Int64s, n_visible: Int64s | None = None
 ) -> Copies:
-    """Return what the targets at the positions `wanted` [M] repeat; the first `n_visible` [N] of a history are input.
+    """Return what the targets at the positions `wanted` [M] repeat.
+
+    The first `n_visible` [N] of a history are the input of each position; None: all before it.
 
     >>> items, times, is_target = np.array([7, 8, 8, 9]), np.array([0, 60, 120, 180]), np.array([0, 0, 1, 1]) > 0
-    >>> copies(items, times, is_target, np.array([4]), np.arange(4), np.array([2, 3])).either.tolist()
+    >>> copies(items, times, is_target, np.array([4]), np.array([2, 3])).either.tolist()
     [True, False]
     """
     rows = np.repeat(np.arange(len(lengths)), lengths)
@@ -112,7 +114,8 @@ def copies(
     groups = np.empty(len(items), np.int64)
     groups[order] = is_new.cumsum()
     n = len(items) + 1
-    keys, ends = groups[order] * n + order, (firsts(lengths) + n_visible)[wanted]
+    keys = groups[order] * n + order
+    ends = wanted if n_visible is None else (firsts(lengths) + n_visible)[wanted]
     below_end = np.searchsorted(keys, groups[wanted] * n + ends)
 
     def is_in_window(before: str) -> Bools:

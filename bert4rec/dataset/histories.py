@@ -167,11 +167,8 @@ class Histories(SmallPickle):
             return None
         starts, lengths = np.zeros_like(places), places + 1
         items, times, events = (self._columns.slices(name, rows, starts, lengths) for name in ("items", TIMES, EVENTS))
-        n_visible, ends = self.n_visible(rows, starts, lengths), lengths.cumsum() - 1
-        if n_visible is None:
-            n_visible = np.zeros(len(items), np.int64)
-            n_visible[ends] = places
-        return copies(items, times, np.isin(events, self.target_kinds), lengths, n_visible, ends)
+        is_target, n_visible = np.isin(events, self.target_kinds), self.n_visible(rows, starts, lengths)
+        return copies(items, times, is_target, lengths, lengths.cumsum() - 1, n_visible)
 
     def all_times(self) -> Iterator[Int64s]:
         """Yield the seconds of all interactions, part by part."""

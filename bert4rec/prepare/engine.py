@@ -230,7 +230,7 @@ def _make_dataset(
     hidden = HiddenEvents.of(settings.model_dump(), kinds)
     histories = NumberedHistories(ordered, ids, known=known_users, hidden=hidden)
     n_users = write_table(new / USERS, histories.users())
-    rule, instant = choose_split(settings, ordered.parts, kinds)
+    rule, instant = choose_split(settings, ordered.parts, targets)
     n_items = int(ids.max()) + 1
     before = read_known_split(Path(data.extends), n_users=len(known.users), n_items=n_items) if known else None
     survey = history_stats(
@@ -248,7 +248,7 @@ def _make_dataset(
     _write_oracle(source, new, items, settings.split, progress)
 
     metadata = describe_rows(config, source, ordered, survey, about_items.survey)
-    metadata |= {} if instant is None else {"split_instant": instant}
+    metadata |= {"split_instant": instant} if instant is not None else {}
     if known and before:
         n_kept = int(survey.validated[: len(known.users)].sum())
         metadata[PREVIOUS] = {"fingerprints": list(known.fingerprints), "validation_users": n_kept}
