@@ -52,7 +52,7 @@ def hidden_shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def hit_rates(report: dict[str, Any]) -> dict[str, float]:
-    found = {"model": report["test"]} | report["baselines"]
+    found = {"model": report["test"]} | report.get("baselines", {})
     return {kind: metrics["full"]["HR@10"] for kind, metrics in found.items()}
 
 
