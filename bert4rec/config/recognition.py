@@ -164,7 +164,7 @@ def what_is(path: Path) -> str:
         return f"this is a file; prepare a dataset from it first: bert4rec prepare {path}"
     if (path / "metadata.json").is_file() and (path / "histories").is_dir():
         return f"this is a dataset; train on it: bert4rec train {path}"
-    if (path / "checkpoints").is_dir() or (path / "report.json").is_file():
+    if (path / "checkpoints").is_dir() or any((path / name).is_file() for name in ("report.json", "environment.json")):
         return "this is a run"
     kind, names = _contents(path)
     return f"this is a folder of {kind}; name one of them: {_listed(names)}" if names else "this is another folder"

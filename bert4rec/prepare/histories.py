@@ -157,7 +157,7 @@ def sample_users(users: Int64s, *, n_users: int | Literal["all"], seed: int, str
 
 
 class KnownSplit(NamedTuple):
-    """Hold the split of the dataset to extend, by dense user id [N].
+    """The split of the dataset to extend, by dense user id [N].
 
     `n_train`: the number of interactions that were trained on; whether a user is `validated` and `tested`.
     """

@@ -109,7 +109,7 @@ def _judge(interval: Sequence[float]) -> str:
 
 
 class _Damage(NamedTuple):
-    """Hold what to mend in the log and how much it matters, and whether the verdict is another without it."""
+    """What to mend in the log and how much it matters, and whether the verdict without it is another."""
 
     text: str
     changes_verdict: bool
