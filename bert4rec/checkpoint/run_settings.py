@@ -107,7 +107,7 @@ def load_run_settings(file: str | None, overrides: Overrides, *, dataset: str = 
 
 
 def only_dataset(config: Config, overrides: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Return the only dataset in the usual folder, and a note, if no setting names one and the generated one is missing.
+    """Return the only dataset in the usual folder, and a note, if no setting names one and none was generated.
 
     Returns "" and no note in any other case. Raises `DataError` if there are several datasets to choose from.
     """

@@ -383,13 +383,13 @@ class HistoryStats:
 
 def history_stats(
     histories: NumberedHistories, rule: SplitRule, settings: Preprocessing, *, n_users: int, n_items: int,
-    progress: Progress, known: KnownSplit | None = None, target_events: Sequence[int] = (),
+    progress: Progress, known: KnownSplit | None = None, targets: Sequence[int] = (),
 ) -> HistoryStats:  # fmt: skip
     """Return the statistics of all histories, split by `rule`, and draw the validated and the tested users.
 
-    Users of a `known` split, that of the dataset to extend, stay validated and tested or not. `target_events` are the
-    numbers of the kinds that are predicted, () = all. Raises `DataError` if the split needs test users and there are
-    none.
+    Users of a `known` split, that of the dataset to extend, stay validated and tested or not. `targets` are the
+    numbers of the kinds of events that are predicted, () = all. Raises `DataError` if the split needs test users and
+    there are none.
     """
     lengths, counts = np.zeros(n_users, np.int64), np.zeros(n_items, np.int64)
     eligible: list[pl.DataFrame] = []
@@ -397,7 +397,7 @@ def history_stats(
     events: Counter[int] = Counter()
     n_tested = 0
     are_alike, first_items = True, None
-    log = LogSurvey(n_items, has_times="time" in histories.columns, target_events=target_events)
+    log = LogSurvey(n_items, has_times="time" in histories.columns, target_events=targets)
     with progress.stage("split", histories.n_rows) as stage:
         tested = _sample_tested(histories, rule, settings, known, n_users=n_users)
         for frame in histories:
@@ -420,7 +420,7 @@ def history_stats(
                 are_alike = bool((marked["items"] == pl.Series([first_items], dtype=pl.List(pl.Int32))).all())
             stage.advance(int(frame_lengths.sum()))
     if not n_tested and settings.split != "none":
-        raise _nobody_is_tested(settings, n_users)
+        raise _no_test_targets(settings, n_users)
     candidates = pl.concat(eligible)
     validated = sample_held_out(candidates, known, "validated", settings, n_users=n_users)
     is_drawn = pl.Series(validated[candidates["user"].to_numpy()])
@@ -431,7 +431,7 @@ def history_stats(
     return HistoryStats(lengths, counts, validated, time_span, log, are_alike, n_events, tested)
 
 
-def _nobody_is_tested(settings: Preprocessing, n_users: int) -> DataError:
+def _no_test_targets(settings: Preprocessing, n_users: int) -> DataError:
     """Return the error that none of the `n_users` has a test target, with what they lack."""
     targets = ", ".join(settings.target_events)
     if settings.split == "time":

@@ -109,7 +109,7 @@ def _judge(interval: Sequence[float]) -> str:
 
 
 class _Damage(NamedTuple):
-    """What to mend in the log and how much it matters, and whether the verdict without it is another."""
+    """A damage of the log: sentences on how to mend it and how much it matters; whether it changes the verdict."""
 
     text: str
     changes_verdict: bool
