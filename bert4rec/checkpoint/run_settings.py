@@ -107,7 +107,8 @@ def load_run_settings(file: str | None, overrides: Overrides, *, dataset: str = 
 
 
 def only_dataset(config: Config, overrides: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Return the only dataset in the usual folder, and a note, if no setting names one and none was generated.
+    """Return the only dataset and a note, of the usual folder, if no setting names another and
+    the generated one is not there.
 
     Returns "" and no note in any other case. Raises `DataError` if there are several datasets to choose from.
     """
