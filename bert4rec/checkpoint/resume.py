@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec.checkpoint.run_folder import (
-    BEST,
     CHECKPOINTS,
     CONFIG,
-    METADATA,
     PICTURE,
     REPORTS,
     found,
@@ -18,6 +16,7 @@ from bert4rec.checkpoint.run_folder import (
     newest_run,
     numbers,
     read_metadata,
+    starting_weights,
 )
 from bert4rec.checkpoint.run_settings import how_to_train_longer
 from bert4rec.checkpoint.store import tidy, verify
@@ -83,7 +82,7 @@ def best_of(path: Path) -> tuple[Path, Mapping[str, Any]]:
 
     Raises `SettingsError` if there is none, `DataError` if it is damaged.
     """
-    folder = on_rank_zero(lambda: next((f for f in (path / CHECKPOINTS / BEST, path) if (f / METADATA).exists()), None))
+    folder = on_rank_zero(lambda: starting_weights(path))
     if folder is None:
         raise SettingsError(f"run.init_from: {path} has no best checkpoint; name the folder of a run that has one")
     verify(folder)

@@ -95,6 +95,11 @@ def checkpoint_of(path: Path) -> Path:
     return folder
 
 
+def starting_weights(path: Path) -> Path | None:
+    """Return the best checkpoint of the run `path`, or `path` itself if it is a checkpoint; None for anything else."""
+    return next((folder for folder in (path / CHECKPOINTS / BEST, path) if (folder / METADATA).is_file()), None)
+
+
 def read_metadata(checkpoint: Path) -> dict[str, Any]:
     """Return the metadata of a checkpoint. Raises `DataError` if it is damaged or of another format version."""
     try:
@@ -231,6 +236,13 @@ class Trained:
 
         links = self.run / CATALOGUE if self.run else None
         return links if links and fingerprint_of(links) == self.metadata["fingerprint"] else self.dataset
+
+    @property
+    def has_items(self) -> bool:
+        """Return whether `catalogue` has the model's items; without them the ids of a few items are known."""
+        from bert4rec.dataset.runs import fingerprint_of  # imports Arrow
+
+        return fingerprint_of(self.catalogue) == self.metadata["fingerprint"]
 
     @property
     def has_dataset(self) -> bool:

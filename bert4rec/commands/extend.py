@@ -203,7 +203,6 @@ def _resolved(config: Config, saved: Mapping[str, Any], dataset: "Dataset") -> C
 def _open(config: Config, trained: Trained, run: Path) -> "Dataset":
     """Return the new dataset. Raises `DataError` if it does not extend that of the run."""
     from bert4rec.dataset.reader import FIRST_IDS, open_dataset, problem_of, require_kinds
-    from bert4rec.dataset.runs import fingerprint_of
 
     saved, previous = trained.metadata, trained.dataset
     dataset = open_dataset(
@@ -212,7 +211,7 @@ def _open(config: Config, trained: Trained, run: Path) -> "Dataset":
     require_kinds(dataset.folder, dataset.metadata, trained.kinds)
     if dataset.metadata["fingerprint"] == saved["fingerprint"]:
         raise DataError(f"{dataset.folder}: nothing to extend: {run} was trained on this dataset")
-    items = trained.catalogue if fingerprint_of(trained.catalogue) == saved["fingerprint"] else None
+    items = trained.catalogue if trained.has_items else None
     if items is None:
         logger.warning(f"the dataset of {run} is not at {previous}: only the first {FIRST_IDS:,} ids are compared")
     if problem := problem_of(dataset, n_items=saved["n_items"], first_ids=saved["items"], previous=items):

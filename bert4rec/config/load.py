@@ -70,21 +70,22 @@ def load_and_recognize(
     path: str | Path | None, overrides: Mapping[str, Any] | None = None
 ) -> tuple[Config, DetectedSource | None]:
     """Return the settings and the source recognized at `data.path`; None if the settings name it or read no file."""
-    config, origins = _load(path, overrides or {})
+    overrides = overrides or {}
+    tables, origins = _read(path, overrides)
+    config = _checked(tables, origins)
     if config.data.source not in GENERATED or not config.data.path:
         return config, None
-    overrides = overrides or {}
     _refuse_two_inputs(config, origins, is_chosen="data.source" in overrides)
     recognized = recognize(config.data.path, advice="" if "data.path" in overrides else DATASET_ALONE)
     return with_changes(config, "data", {"source": recognized.source}), recognized
 
 
 def load_settings(path: str | Path | None, overrides: Mapping[str, Any]) -> Config:
-    """Return the settings as `load_config`, but with the source as it is set: `data.path` is not looked at."""
-    return _load(path, overrides)[0]
+    """Return the settings as they are set: `data.path` is not looked at, and they may conflict with each other."""
+    return _valid(*_read(path, overrides))
 
 
-def _load(path: str | Path | None, overrides: Mapping[str, Any]) -> tuple[Config, Origins]:
+def _read(path: str | Path | None, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], Origins]:
     tables = _read_toml(path) if path is not None else {}
     in_file = {f"{table}.{key}" for table, keys in tables.items() for key in keys}
     for name, value in overrides.items():
@@ -96,7 +97,7 @@ def _load(path: str | Path | None, overrides: Mapping[str, Any]) -> tuple[Config
         place[entry or key] = value
     typed = overrides.typed if isinstance(overrides, Overrides) else {}
     origins = Origins(str(path or ""), frozenset(in_file - overrides.keys()), typed)
-    return _checked(tables, origins), origins
+    return tables, origins
 
 
 def with_changes(config: Config, table: str, changes: Mapping[str, Any]) -> Config:
@@ -106,11 +107,15 @@ def with_changes(config: Config, table: str, changes: Mapping[str, Any]) -> Conf
     return _checked(tables)
 
 
-def _checked(tables: Mapping[str, Any], origins: Origins = NOWHERE) -> Config:
+def _valid(tables: Mapping[str, Any], origins: Origins) -> Config:
     try:
-        config = Config.model_validate(tables)
+        return Config.model_validate(tables)
     except ValidationError as error:
         raise SettingsError(one_line(error, origins)) from None
+
+
+def _checked(tables: Mapping[str, Any], origins: Origins = NOWHERE) -> Config:
+    config = _valid(tables, origins)
     for name, reason in conflicts(config):
         table, key = name.split(".")
         raise SettingsError(origins.format_error(name, getattr(getattr(config, table), key), reason))

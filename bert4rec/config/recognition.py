@@ -164,7 +164,7 @@ def what_is(path: Path) -> str:
         return f"this is a file; prepare a dataset from it first: bert4rec prepare {path}"
     if (path / "metadata.json").is_file() and (path / "histories").is_dir():
         return f"this is a dataset; train on it: bert4rec train {path}"
-    if (path / "checkpoints").is_dir() or (path / "report.json").is_file():
+    if (path / "checkpoints").is_dir() or any((path / name).is_file() for name in ("report.json", "environment.json")):
         return "this is a run"
     kind, names = _contents(path)
     return f"this is a folder of {kind}; name one of them: {_listed(names)}" if names else "this is another folder"
@@ -172,17 +172,20 @@ def what_is(path: Path) -> str:
 
 def datasets_in(folder: Path) -> list[str]:
     """Return the names of the datasets in `folder`."""
-    children = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [child.name for child in children if (child / "metadata.json").is_file()]
+    return _with_file(folder, "metadata.json")
 
 
 def _contents(folder: Path) -> tuple[str, list[str]]:
     """Return "runs" or "datasets", and the names of those in the folder; no names if there are none."""
-    children = sorted(folder.iterdir()) if folder.is_dir() else []
     for kind, file in (("runs", "config.toml"), ("datasets", "metadata.json")):
-        if names := [child.name for child in children if (child / file).is_file()]:
+        if names := _with_file(folder, file):
             return kind, names
     return "", []
+
+
+def _with_file(folder: Path, name: str) -> list[str]:
+    """Return the names of the folders in `folder` that have a file of that name, without hidden ones."""
+    return sorted(path.parent.name for path in folder.glob(f"[!.]*/{name}") if path.is_file())
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -254,12 +254,9 @@ class Preprocessing(Table):
     @property
     def recipe(self) -> dict[str, Any]:
         """Return the settings that the dataset depends on: a folder made with others is another dataset."""
-        unused = {"max_bad_rows", "max_guests", "memory_gb", *([] if self.target_events else ["target_events"])}
-        unused |= {
-            name
-            for name, default in (("test_users", "all"), ("ties", "file"), ("hide_before_target", "nothing"))
-            if getattr(self, name) == default
-        }
+        optional, default = ("target_events", "hide_before_target", "test_users", "ties"), Preprocessing()
+        unused = {name for name in optional if getattr(self, name) == getattr(default, name)}
+        unused |= {"max_bad_rows", "max_guests", "memory_gb"}
         return self.model_dump(mode="json", exclude=unused)
 
 

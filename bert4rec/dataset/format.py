@@ -50,13 +50,8 @@ OFFSETS = ("n_train", *EVALUATED)
 """Columns of a history: its number of training interactions, and the positions of its targets, or `NO_TARGET`."""
 NO_TARGET = -1
 
-OPTIONAL = {
-    "target_events": [],
-    "hide_before_target": "nothing",
-    "test_users": "all",
-    "ties": "file",
-}  # settings that a dataset has only if they differ from these
-
+OPTIONAL = {"target_events": [], "hide_before_target": "nothing", "test_users": "all", "ties": "file"}
+"""Settings of [preprocessing] that a dataset names only if they differ from these, their defaults."""
 
 TEST_TIED = "test_tied"
 """Column of a history: 1 if the test target has the full time of the item before it, and the same value of the order

@@ -23,10 +23,13 @@ class HiddenEvents(NamedTuple):
 
     @classmethod
     def of(cls, preprocessing: Mapping[str, Any], kinds: Sequence[str]) -> Self | None:
-        """Return the setting of a dataset's `preprocessing`, with `kinds` of events by number; None if all is input."""
+        """Return the setting of a dataset's `preprocessing`, with `kinds` of events by number; None if all is input.
+
+        Without kinds of events, as of a model that does not read them, all is input.
+        """
         before = preprocessing.get("hide_before_target", NOTHING)
         names = preprocessing.get("target_events", [])
-        return None if before == NOTHING else cls(before, [kinds.index(name) for name in names])
+        return None if before == NOTHING or not kinds else cls(before, [kinds.index(name) for name in names])
 
     def n_visible(self, times: Int64s, events: Array, lengths: Int64s) -> Int64s:
         """Return for each position [N] how many of the first positions of its history are input when it is predicted.
@@ -95,12 +98,14 @@ class Copies(NamedTuple):
 
 
 def copies(
-    items: Integers, times: Int64s, is_target: Bools, lengths: Int64s, n_visible: Int64s, wanted: Int64s
+    items: Integers, times: Int64s, is_target: Bools, lengths: Int64s, wanted: Int64s, n_visible: Int64s | None = None
 ) -> Copies:
-    """Return what the targets at the positions `wanted` [M] repeat; the first `n_visible` [N] of a history are input.
+    """Return what the targets at the positions `wanted` [M] repeat.
+
+    The first `n_visible` [N] of a history are the input of each position; None: all before it.
 
     >>> items, times, is_target = np.array([7, 8, 8, 9]), np.array([0, 60, 120, 180]), np.array([0, 0, 1, 1]) > 0
-    >>> copies(items, times, is_target, np.array([4]), np.arange(4), np.array([2, 3])).either.tolist()
+    >>> copies(items, times, is_target, np.array([4]), np.array([2, 3])).either.tolist()
     [True, False]
     """
     rows = np.repeat(np.arange(len(lengths)), lengths)
@@ -109,7 +114,8 @@ def copies(
     groups = np.empty(len(items), np.int64)
     groups[order] = is_new.cumsum()
     n = len(items) + 1
-    keys, ends = groups[order] * n + order, (firsts(lengths) + n_visible)[wanted]
+    keys = groups[order] * n + order
+    ends = wanted if n_visible is None else (firsts(lengths) + n_visible)[wanted]
     below_end = np.searchsorted(keys, groups[wanted] * n + ends)
 
     def is_in_window(before: str) -> Bools:

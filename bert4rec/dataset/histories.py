@@ -182,11 +182,8 @@ class Histories(SmallPickle):
             return None
         starts, lengths = np.zeros_like(places), places + 1
         items, times, events = (self._columns.slices(name, rows, starts, lengths) for name in ("items", TIMES, EVENTS))
-        n_visible, ends = self.n_visible(rows, starts, lengths), lengths.cumsum() - 1
-        if n_visible is None:
-            n_visible = np.zeros(len(items), np.int64)
-            n_visible[ends] = places
-        return copies(items, times, np.isin(events, self.target_kinds), lengths, n_visible, ends)
+        is_target, n_visible = np.isin(events, self.target_kinds), self.n_visible(rows, starts, lengths)
+        return copies(items, times, is_target, lengths, lengths.cumsum() - 1, n_visible)
 
     def all_times(self) -> Iterator[Int64s]:
         """Yield the seconds of all interactions, part by part."""
@@ -409,6 +406,11 @@ class EvaluationSplit:
     def targets(self, indices: Int64s) -> Int32s:
         """Return the targets [B] of the rows at `indices` [B]. Raises `DataError` for an id that is no item."""
         return self._histories.items_at(self._rows[indices], self._places[indices])
+
+    def before(self, indices: Int64s) -> Rows:
+        """Return all items before the targets of the rows at `indices` [B], also those that are no input."""
+        places = self._places[indices]
+        return self._histories.read(self._rows[indices], np.zeros_like(places), places)
 
     def read(self, indices: Int64s) -> Rows:
         """Return the rows at `indices` [B], in that order. Raises `DataError` for an id that is no item."""

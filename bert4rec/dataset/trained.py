@@ -50,14 +50,13 @@ def _are_trained(
     split: EvaluationSplit, numbers: Int64s, histories: Histories, users: Int64s, items: Int32s
 ) -> Bools:  # fmt: skip
     """Return whether the target of each row of `split` with these `numbers` [B] was trained on."""
-    held_out = split.read(numbers)
-    assert held_out.targets is not None, "an evaluation split has targets"
+    before, targets = split.before(numbers), split.targets(numbers)
     of_rows = users[split.users[numbers]]
     rows = np.searchsorted(histories.users, of_rows).clip(max=len(histories) - 1)
     is_there = (of_rows != NO_USER) & (histories.users[rows] == of_rows)
     stops = np.where(is_there, histories.n_train_at(rows), 0)
     trained = histories.read(rows, np.zeros_like(stops), stops)
-    return _n_of(trained, items[held_out.targets]) > _n_of(held_out, held_out.targets)
+    return _n_of(trained, items[targets]) > _n_of(before, targets)
 
 
 def _n_of(rows: Rows, targets: Int32s) -> Int64s:

@@ -240,8 +240,8 @@ class Evaluator:
             results["intervals"] = {"confidence": CONFIDENCE, "resamples": RESAMPLES, **intervals}
         if TEST in ranks and "full" in ranks[TEST].ranks:
             facts = TargetFacts.of(self.dataset, TEST, held_out[TEST])
-            if facts.copies is not None:
-                results["answers_in_input"] = facts.copies.counts
+            if (copies := self.dataset.splits[TEST].copies) is not None:
+                facts, results["answers_in_input"] = facts._replace(copies=copies), copies.counts
             of_baselines = {kind: ranks[name].ranks["full"] for kind, name in self._names.items() if name in ranks}
             results["slices"] = {TEST: slices(facts, ranks[TEST].ranks["full"], self.dataset.popularity, of_baselines)}
         return results

@@ -63,9 +63,8 @@ class TargetFacts(NamedTuple):
         targets = rows.targets(indices)
         categories = {} if dataset.features is None else dataset.features.categories_of(targets.astype(np.int64))
         return cls(
-            rows.lengths(indices), dataset.popularity[targets], is_repeated, rows.last_times, categories, rows.are_tied,
-            rows.copies,
-        )  # fmt: skip
+            rows.lengths(indices), dataset.popularity[targets], is_repeated, rows.last_times, categories, rows.are_tied
+        )
 
 
 def slices(

@@ -112,7 +112,7 @@ class Twins:
 
 
 class Equal(NamedTuple):
-    """Hold the `columns` [m] of items that are twins of targets, their `keys` [m], and those of the targets [U]."""
+    """The `columns` [m] of items that are twins of targets, their `keys` [m], and those of the targets [U]."""
 
     of_users: Tensor
     columns: Tensor

@@ -167,11 +167,10 @@ def load(path: str | Path, *, dataset: str | Path | None = None) -> Recommender:
         return load_package(folder, data)
     source = find_source(folder, data)
     trained = source.trained
-    hidden = HiddenEvents.of(trained.metadata["config"]["preprocessing"], trained.kinds) if trained.kinds else None
     return Recommender(
         network_of(source), source.ids, dataset=source.dataset, leaves_out_seen=source.leaves_out_seen,
-        no_users=_not_the_dataset(source.trained.dataset, folder),
-        hidden=hidden,
+        no_users=_not_the_dataset(trained.dataset, folder),
+        hidden=HiddenEvents.of(trained.metadata["config"]["preprocessing"], trained.kinds),
     )  # fmt: skip
 
 

@@ -53,8 +53,8 @@ def load_package(folder: Path, dataset: Path | None = None) -> Recommender:
         if read_metadata(dataset)["fingerprint"] != settings["fingerprint"]:
             raise DataError(f"{dataset}: is not the dataset that {folder} was trained on")
     network, ids = read_network(folder, settings), read_ids(folder, settings)
-    hidden = HiddenEvents.of(settings["config"]["preprocessing"], network.kinds) if network.kinds else None
     return Recommender(
         network, ids, dataset=dataset, leaves_out_seen=settings["leaves_out_seen"], is_package=True,
-        no_users="a model package has no users", hidden=hidden,
+        no_users="a model package has no users",
+        hidden=HiddenEvents.of(settings["config"]["preprocessing"], network.kinds),
     )  # fmt: skip

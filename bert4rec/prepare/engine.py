@@ -227,16 +227,14 @@ def _make_dataset(
     kept |= ordered.items.is_in(about_items.cold.implode()).to_numpy()
     ids = _item_numbers(data, settings, ordered, kept, known)
     targets = numbers_of_kinds("preprocessing.target_events", settings.target_events, kinds)
-    hidden = HiddenEvents.of(settings.model_dump(), kinds)
-    histories = NumberedHistories(ordered, ids, known=known_users, hidden=hidden)
+    histories = NumberedHistories(ordered, ids, known=known_users, hidden=HiddenEvents.of(settings.recipe, kinds))
     n_users = write_table(new / USERS, histories.users())
-    rule, instant = choose_split(settings, ordered.parts, kinds)
+    rule, instant = choose_split(settings, ordered.parts, targets)
     n_items = int(ids.max()) + 1
     before = read_known_split(Path(data.extends), n_users=len(known.users), n_items=n_items) if known else None
     survey = history_stats(
-        histories, rule, settings, n_users=n_users, n_items=n_items, progress=progress, known=before,
-        target_events=targets,
-    )  # fmt: skip
+        histories, rule, settings, n_users=n_users, n_items=n_items, progress=progress, known=before, targets=targets
+    )
     progress.warn(*survey.warnings(is_table=data.source == "table", now=time.time()))
     items, features = _write_items(new, item_table(ordered, ids, survey, about_items.titles), about_items.table, survey)
     n_negatives, seed = settings.n_eval_negatives, settings.seed
@@ -248,8 +246,8 @@ def _make_dataset(
     _write_oracle(source, new, items, settings.split, progress)
 
     metadata = describe_rows(config, source, ordered, survey, about_items.survey)
-    metadata |= {} if instant is None else {"split_instant": instant}
-    if known and before:
+    metadata |= {"split_instant": instant} if instant is not None else {}
+    if known:
         n_kept = int(survey.validated[: len(known.users)].sum())
         metadata[PREVIOUS] = {"fingerprints": list(known.fingerprints), "validation_users": n_kept}
     if "log" in metadata:

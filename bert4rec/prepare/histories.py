@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 
 from bert4rec.config.tables import Preprocessing, instant
-from bert4rec.dataset.format import EVALUATED, MIN_EVALUATED, NO_ITEM, NO_TARGET, numbers_of_kinds
+from bert4rec.dataset.format import EVALUATED, MIN_EVALUATED, NO_ITEM, NO_TARGET
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.histories import Histories
 from bert4rec.prepare.ordering import Parts, to_histories
@@ -157,7 +157,7 @@ def sample_users(users: Int64s, *, n_users: int | Literal["all"], seed: int, str
 
 
 class KnownSplit(NamedTuple):
-    """Hold the split of the dataset to extend, by dense user id [N].
+    """The split of the dataset to extend, by dense user id [N].
 
     `n_train`: the number of interactions that were trained on; whether a user is `validated` and `tested`.
     """
@@ -178,26 +178,31 @@ def read_known_split(folder: Path, *, n_users: int, n_items: int) -> KnownSplit:
 
 
 def sample_held_out(
-    users: Int64s, places: Int64s, known: KnownSplit | None, split: Literal["validated", "tested"], *,
-    n_users: int | Literal["all"], seed: int, stream: int,
-) -> Int64s:  # fmt: skip
-    """Return the users whose targets are held out, of those that have one at `places` [N] in their histories.
+    targets: pl.DataFrame, known: KnownSplit | None, split: Literal["validated", "tested"], settings: Preprocessing, *,
+    n_users: int,
+) -> Bools:  # fmt: skip
+    """Return which of all `n_users` have a target that is held out, of those that have one.
 
-    Users of a `known` dataset stay what they are there, unless the target was trained on, since rows are missing now.
-    Of the new users, the share is drawn that all users would have.
+    `targets`: each `user` with a target, and its `place` in the history. Users of a `known` dataset stay what they are
+    there, unless the target was trained on, since rows are missing now. Of the new users, the share is drawn that all
+    users would have.
 
     >>> known = KnownSplit(np.array([2, 4]), np.array([True, False]), np.array([True, True]))
-    >>> users, places = np.arange(4), np.array([2, 4, 1, 1])
-    >>> sample_held_out(users, places, known, "validated", n_users="all", seed=1, stream=2).tolist()
-    [0, 2, 3]
+    >>> targets = pl.DataFrame({"user": [0, 1, 2, 3], "place": [2, 4, 1, 1]})
+    >>> sample_held_out(targets, known, "validated", Preprocessing(validation_users="all"), n_users=4).tolist()
+    [True, False, True, True]
     """
-    if known is None:
-        return sample_users(users, n_users=n_users, seed=seed, stream=stream)
-    is_known = users < len(known.n_train)
-    old, new = users[is_known], users[~is_known]
-    kept = old[getattr(known, split)[old] & (places[is_known] >= known.n_train[old])]
-    share = n_users if n_users == "all" else round(n_users * len(new) / max(n_users, len(users)))
-    return np.concatenate([kept, sample_users(new, n_users=share, seed=seed, stream=stream)])
+    users, drawn = targets["user"].to_numpy().astype(np.int64), np.zeros(n_users, bool)
+    n_wanted = settings.validation_users if split == "validated" else settings.test_users
+    if known is not None:
+        is_known = users < len(known.n_train)
+        old, new = users[is_known], users[~is_known]
+        drawn[old] = getattr(known, split)[old] & (targets["place"].to_numpy()[is_known] >= known.n_train[old])
+        n_wanted = n_wanted if n_wanted == "all" else round(n_wanted * len(new) / max(n_wanted, len(users)))
+        users = new
+    stream = VALIDATION_STREAM if split == "validated" else TEST_STREAM
+    drawn[sample_users(users, n_users=n_wanted, seed=settings.seed, stream=stream)] = True
+    return drawn
 
 
 def mark(histories: pl.DataFrame, rule: SplitRule, tested: Bools | None) -> pl.DataFrame:
@@ -225,11 +230,11 @@ def with_offsets(histories: pl.DataFrame) -> pl.DataFrame:
     return histories.with_columns(**{name: offset.cast(pl.Int32) for name, offset in offsets.items()})
 
 
-def choose_split(settings: Preprocessing, parts: Parts, kinds: Sequence[str] = ()) -> tuple[SplitRule, int | None]:
+def choose_split(settings: Preprocessing, parts: Parts, kinds: Sequence[int] = ()) -> tuple[SplitRule, int | None]:
     """Return the split rule and, for a split by time, the instant (seconds) at which the test begins, else None.
 
-    `parts` are all rows, `kinds` those of their events. Raises `DataError` for a split by time if the rows have no
-    times, and for target events that are none of the kinds.
+    `parts` are all rows, `kinds` the numbers of the kinds of events that are predicted, () = all. Raises `DataError`
+    for a split by time, and for hidden events, if the rows have no times.
     """
     hides = settings.hide_before_target != "nothing"
     if hides and "time" not in parts.columns:
@@ -237,8 +242,7 @@ def choose_split(settings: Preprocessing, parts: Parts, kinds: Sequence[str] = (
             f'preprocessing.hide_before_target = "{settings.hide_before_target}": the source has no times; name their '
             "column with --time=COLUMN, or leave this setting out"
         )
-    numbers = numbers_of_kinds("preprocessing.target_events", settings.target_events, kinds)
-    targets = Targets(numbers, hides=hides)
+    targets = Targets(kinds, hides=hides)
     if settings.split == "none":
         return ALL_FOR_TRAINING, None
     is_sampled = settings.test_users != "all"
@@ -321,8 +325,6 @@ class NumberedHistories:
 
 def with_visible(histories: pl.DataFrame, hidden: HiddenEvents) -> pl.DataFrame:
     """Return the histories with lists `visible`: how many first interactions are input when each one is predicted."""
-    if "times" not in histories.columns:  # `choose_split` refuses the setting
-        return histories
     lengths = histories["items"].list.len().to_numpy().astype(np.int64)
     times, events = (histories[name].explode(empty_as_null=False).to_numpy() for name in ("times", "events"))
     ends = pa.array(np.append(0, lengths.cumsum()))
@@ -381,13 +383,13 @@ class HistoryStats:
 
 def history_stats(
     histories: NumberedHistories, rule: SplitRule, settings: Preprocessing, *, n_users: int, n_items: int,
-    progress: Progress, known: KnownSplit | None = None, target_events: Sequence[int] = (),
+    progress: Progress, known: KnownSplit | None = None, targets: Sequence[int] = (),
 ) -> HistoryStats:  # fmt: skip
     """Return the statistics of all histories, split by `rule`, and draw the validated and the tested users.
 
-    Users of a `known` split, that of the dataset to extend, stay validated and tested or not. `target_events` are the
-    numbers of the kinds that are predicted, () = all. Raises `DataError` if the split needs test users and there are
-    none.
+    Users of a `known` split, that of the dataset to extend, stay validated and tested or not. `targets` are the
+    numbers of the kinds of events that are predicted, () = all. Raises `DataError` if the split needs test users and
+    there are none.
     """
     lengths, counts = np.zeros(n_users, np.int64), np.zeros(n_items, np.int64)
     eligible: list[pl.DataFrame] = []
@@ -395,7 +397,7 @@ def history_stats(
     events: Counter[int] = Counter()
     n_tested = 0
     are_alike, first_items = True, None
-    log = LogSurvey(n_items, has_times="time" in histories.columns, target_events=target_events)
+    log = LogSurvey(n_items, has_times="time" in histories.columns, target_events=targets)
     with progress.stage("split", histories.n_rows) as stage:
         tested = _sample_tested(histories, rule, settings, known, n_users=n_users)
         for frame in histories:
@@ -418,36 +420,36 @@ def history_stats(
                 are_alike = bool((marked["items"] == pl.Series([first_items], dtype=pl.List(pl.Int32))).all())
             stage.advance(int(frame_lengths.sum()))
     if not n_tested and settings.split != "none":
-        if settings.split == "time":
-            lacks = "interactions both before and after preprocessing.split_at"
-            advice = "choose another instant or share"
-        elif settings.split == "leave_last_basket":
-            lacks = f"{MIN_EVALUATED - 1} interactions before the last time of its targets"
-            advice = 'bring longer histories, or choose split = "leave_one_out" or "none"'
-        elif settings.hide_before_target != "nothing":
-            lacks = f"an interaction of {', '.join(settings.target_events)} with a visible interaction before it"
-            advice = "hide less with preprocessing.hide_before_target, or bring longer histories"
-        elif settings.target_events:
-            lacks = f"an interaction of {', '.join(settings.target_events)} after {MIN_EVALUATED - 1} interactions"
-            advice = "name other kinds in preprocessing.target_events, or bring longer histories"
-        else:
-            lacks = f"{MIN_EVALUATED} interactions, as leave-one-out needs"
-            advice = 'bring longer histories, relax the filters of [preprocessing], or train on all with split = "none"'
-        raise DataError(f"none of the {n_users} users has {lacks}: no test could be made; {advice}")
+        raise _no_test_targets(settings, n_users)
     candidates = pl.concat(eligible)
-    users, places = candidates["user"].to_numpy().astype(np.int64), candidates["place"].to_numpy()
-    validated = np.zeros(n_users, bool)
-    validated[
-        sample_held_out(
-            users, places, known, "validated", n_users=settings.validation_users, seed=settings.seed,
-            stream=VALIDATION_STREAM,
-        )
-    ] = True  # fmt: skip
-    items = candidates.filter(pl.Series(validated[users]))["held_out"].explode(empty_as_null=False)
+    validated = sample_held_out(candidates, known, "validated", settings, n_users=n_users)
+    is_drawn = pl.Series(validated[candidates["user"].to_numpy()])
+    items = candidates.filter(is_drawn)["held_out"].explode(empty_as_null=False)
     counts -= np.bincount(items.to_numpy(), minlength=n_items)
     n_events = [events[kind] for kind in range(max(events, default=-1) + 1)]
     time_span = (min(times), max(times)) if times else None
     return HistoryStats(lengths, counts, validated, time_span, log, are_alike, n_events, tested)
+
+
+def _no_test_targets(settings: Preprocessing, n_users: int) -> DataError:
+    """Return the error that none of the `n_users` has a test target, with what they lack."""
+    targets = ", ".join(settings.target_events)
+    if settings.split == "time":
+        lacks = "interactions both before and after preprocessing.split_at"
+        advice = "choose another instant or share"
+    elif settings.split == "leave_last_basket":
+        lacks = f"{MIN_EVALUATED - 1} interactions before the last time of its targets"
+        advice = 'bring longer histories, or choose split = "leave_one_out" or "none"'
+    elif settings.hide_before_target != "nothing":
+        lacks = f"an interaction of {targets} with a visible interaction before it"
+        advice = "hide less with preprocessing.hide_before_target, or bring longer histories"
+    elif settings.target_events:
+        lacks = f"an interaction of {targets} after {MIN_EVALUATED - 1} interactions"
+        advice = "name other kinds in preprocessing.target_events, or bring longer histories"
+    else:
+        lacks = f"{MIN_EVALUATED} interactions, as leave-one-out needs"
+        advice = 'bring longer histories, relax the filters of [preprocessing], or train on all with split = "none"'
+    return DataError(f"none of the {n_users} users has {lacks}: no test could be made; {advice}")
 
 
 def _sample_tested(
@@ -458,15 +460,8 @@ def _sample_tested(
         return None
     all_users = np.ones(n_users, bool)
     marked = (mark(frame, rule, all_users) for frame in histories)
-    targets = pl.concat(frame.select("user", "at_test").drop_nulls() for frame in marked)
-    tested = np.zeros(n_users, bool)
-    tested[
-        sample_held_out(
-            targets["user"].to_numpy().astype(np.int64), targets["at_test"].to_numpy(), known, "tested",
-            n_users=settings.test_users, seed=settings.seed, stream=TEST_STREAM,
-        )
-    ] = True  # fmt: skip
-    return tested
+    targets = pl.concat(frame.select("user", place="at_test").drop_nulls() for frame in marked)
+    return sample_held_out(targets, known, "tested", settings, n_users=n_users)
 
 
 def item_table(ordered: OrderedRows, ids: Int32s, survey: HistoryStats, titles: pl.DataFrame | None) -> pl.DataFrame:

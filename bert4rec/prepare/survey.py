@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from bert4rec.dataset.findings import FEW
-from bert4rec.dataset.hidden import copies, firsts
+from bert4rec.dataset.hidden import copies
 from bert4rec.prepare.column_times import is_time_of_day
 from bert4rec.prepare.column_words import SESSIONS, TIMES, name_words
 from bert4rec.prepare.order_values import order_kind, order_values
@@ -84,12 +84,9 @@ class LogSurvey:
         """Count the targets, and those whose item is in the input of their prediction."""
         lengths = histories["items"].list.len().to_numpy().astype(np.int64)
         items, events = (histories[name].explode(empty_as_null=False).to_numpy() for name in ("items", "events"))
-        is_target, at = np.isin(events, self._target_events), np.arange(len(items))
-        n_visible = at - firsts(lengths)
-        if "visible" in histories.columns:
-            n_visible = histories["visible"].explode(empty_as_null=False).to_numpy()
-        found = copies(items, times, is_target, lengths, n_visible, np.flatnonzero(is_target))
-        self._copies.update(found.counts)
+        hides, is_target = "visible" in histories.columns, np.isin(events, self._target_events)
+        n_visible = histories["visible"].explode(empty_as_null=False).to_numpy() if hides else None
+        self._copies.update(copies(items, times, is_target, lengths, np.flatnonzero(is_target), n_visible).counts)
 
     def _add_ties(self, histories: pl.DataFrame) -> None:
         """Count the rows and the test targets that only the file orders, since they are tied with the row before."""

@@ -109,7 +109,7 @@ def _judge(interval: Sequence[float]) -> str:
 
 
 class _Damage(NamedTuple):
-    """Hold what to mend in the log and how much it matters, and whether the verdict is another without it."""
+    """A damage of the log: sentences on how to mend it and how much it matters; whether it changes the verdict."""
 
     text: str
     changes_verdict: bool

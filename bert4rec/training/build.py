@@ -11,7 +11,7 @@ from torch import nn
 
 from bert4rec.checkpoint import run_folder
 from bert4rec.checkpoint.contents import CheckpointManager, CheckpointSettings
-from bert4rec.checkpoint.run_folder import BEST, CHECKPOINTS
+from bert4rec.checkpoint.run_folder import CHECKPOINTS
 from bert4rec.config.kinds import BASELINES, KINDS, needs_negatives
 from bert4rec.config.resolve import Facts, max_len, resolve, resolve_times
 from bert4rec.config.tables import ALL_BASELINES_UP_TO, ALL_BASELINES_UP_TO_SCORES, Config, Table
@@ -67,9 +67,9 @@ def facts_of_dataset(config: Config, dataset: Dataset) -> Facts:
 
 def _facts_of_times(config: Config, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of a dataset with this `metadata` that decide on `model.times`."""
-    best = Path(config.run.init_from) / CHECKPOINTS / BEST
-    if config.run.init_from and (best / run_folder.METADATA).is_file():  # else the start of the run refuses it
-        return {"times": run_folder.read_metadata(best)["config"]["model"]["times"]}
+    # The start of the run refuses a folder without weights.
+    if config.run.init_from and (folder := run_folder.starting_weights(Path(config.run.init_from))):
+        return {"times": run_folder.read_metadata(folder)["config"]["model"]["times"]}
     return {"moved": moved_share(metadata)}
 
 

@@ -19,7 +19,6 @@ from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import METADATA, NO_ITEM, TEST, fingerprints_of
 from bert4rec.dataset.reader import Dataset, Sizes, open_catalogue, open_dataset, problem_of, require_kinds
-from bert4rec.dataset.runs import fingerprint_of
 from bert4rec.dataset.trained import count_trained
 from bert4rec.evaluation.evaluator import EVALUATED, Evaluator
 from bert4rec.evaluation.scorers import KnownItems
@@ -151,8 +150,7 @@ def _own_ids(trained: Trained) -> ItemIds | None:
     """Return the original ids of the model's items; None if neither the run nor a dataset has them."""
     if trained.is_package:
         return read_ids(trained.folder, dict(trained.metadata))
-    is_same = fingerprint_of(trained.catalogue) == trained.metadata["fingerprint"]
-    return ItemIds.read(trained.catalogue) if is_same else None
+    return ItemIds.read(trained.catalogue) if trained.has_items else None
 
 
 def _complete(
@@ -197,7 +195,7 @@ def _features(trained: Trained, dataset: Dataset) -> FeatureReader | None:
     tables_from = trained.model["feature_tables_from"]
     if dataset.metadata["fingerprint"] == trained.metadata["fingerprint"]:
         return feature_reader_of(dataset, tables_from)
-    if fingerprint_of(trained.catalogue) != trained.metadata["fingerprint"]:
+    if not trained.has_items:
         raise DataError(
             f"{trained.dataset}: is not the dataset that the model was trained on, whose item features it needs; move "
             "that dataset back there"

@@ -194,6 +194,10 @@ def test_a_dataset_that_does_not_exist_gets_those_that_do(tmp_path: Path) -> Non
         write(tmp_path / name, "metadata.json", b"{}")
     assert what_is(tmp_path / "nosuch").endswith(f"the datasets in {tmp_path}: log, shop")
     assert what_is(tmp_path / "shopp").endswith(f"did you mean {tmp_path / 'shop'}?")
+    for name in ("run/environment.json", "run/items/metadata.json"):  # has begun, and has links to its items
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert what_is(tmp_path / "run") == "this is a run"
 
 
 def test_an_address_is_recognized_by_its_name_alone() -> None:

@@ -53,7 +53,10 @@ def test_how_many_bad_rows_may_be_is_not_what_a_dataset_is_made_of() -> None:
     assert all(recipe == recipes[0] for recipe in recipes)
 
 
-@pytest.mark.parametrize(("name", "value"), [("target_events", ["purchase"]), ("test_users", 7)])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("target_events", ["purchase"]), ("hide_before_target", "visit"), ("test_users", 7), ("ties", "shuffle")],
+)
 def test_a_dataset_has_some_settings_only_if_they_are_set(name: str, value: Any) -> None:
     default, changed = Preprocessing(), Preprocessing(**{name: value})
     assert getattr(default, name) == OPTIONAL[name]

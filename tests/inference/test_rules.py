@@ -254,12 +254,12 @@ def of_all(found: list[Recommendation], k: int, *, is_shown: Any, at_most: int =
 def test_what_is_left_out_changes_no_score_and_no_order(large: Recommender) -> None:
     history, best = [[7, 4]], 400
     (whole,) = large.recommend(history, MANY)
-    denied = [one.item for one in whole[:MANY:3]]
+    denied = {one.item for one in whole[:MANY:3]}
     (found,) = large.recommend(history, best, deny=denied)
-    assert found == of_all(whole, best, is_shown=lambda item: item not in {*denied})
+    assert found == of_all(whole, best, is_shown=lambda item: item not in denied)
     rules = large.rules(where="price < 9", at_most=1, per="kind")
     (found,) = large.recommend(history, best, rules=rules, deny=denied)
-    wanted = of_all(whole, best, is_shown=lambda item: item % 20 < 9 and item not in {*denied}, at_most=1)
+    wanted = of_all(whole, best, is_shown=lambda item: item % 20 < 9 and item not in denied, at_most=1)
     assert found == wanted
     few = [one.item for one in whole[10 : MANY : MANY // 50]]
     (found,) = large.recommend(history, best, allow=few)

@@ -87,6 +87,13 @@ def test_a_limit_that_ended_the_old_log_does_not_end_the_new_one(place: Path) ->
     assert metadata("data/cut")["rows"] < metadata("data/new")["rows"] == metadata("data/old")["rows"]
 
 
+def test_settings_that_belong_together_are_typed_one_by_one(place: Path) -> None:
+    """The kinds of events that are predicted are inherited; what hides before them is new."""
+    assert main(["prepare", "new.csv", "--data.extends=data/old", "--preprocessing.hide_before_target=visit"]) == 0
+    settings = metadata("data/new")["preprocessing"]
+    assert (settings["target_events"], settings["hide_before_target"]) == (["buy"], "visit")
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [

@@ -10,6 +10,7 @@ from bert4rec import TimedHistory, load
 from bert4rec.__main__ import main
 from bert4rec.checkpoint.run_folder import checkpoint_of, read_metadata
 from bert4rec.runtime.errors import DataError
+from bert4rec.training.build import knows_times
 from bert4rec.training.run import run
 from tests.conftest import leave_group, prepare_log
 from tests.fixture_types import Capture, Settings
@@ -70,7 +71,9 @@ def test_times_are_used_where_the_log_has_moved_and_where_the_weights_know_them(
         log_config(**settings | {"data.dataset_dir": str(moved), "run.resume": str(first), "training.n_epochs": 2})
     )
     assert (longer, times_of(longer)) == (first, "history")
-    assert times_of(run(log_config(**settings, **{"run.init_from": str(first)}))) == "history"
+    begun = [log_config(**settings, **{"run.init_from": str(weights)}) for weights in (first, checkpoint_of(first))]
+    assert all(map(knows_times, begun))
+    assert times_of(run(begun[1])) == "history"
     assert times_of(run(log_config(**settings))) == "none"
 
 
