@@ -5,6 +5,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -223,6 +224,17 @@ def test_what_cannot_be_prepared_is_refused_in_one_line(alone: None, tmp_path: P
     made_from(tmp_path / "log.csv", tmp_path / "x")
     with one_line(f"{tmp_path}/x: holds a dataset made from log.csv", error=bert4rec.UserError):
         bert4rec.prepare(frame, folder)
+
+
+def test_the_advice_of_a_frame_is_for_python(alone: None, tmp_path: Path) -> None:
+    frame = pl.DataFrame(ROWS).select(x="customer", y="sku", at="at")
+    settings = {"data.dataset_dir": tmp_path / "x"}
+    with one_line("the frame: which column has the users? ", error=DataError) as caught:
+        bert4rec.prepare(frame, settings)
+    advice = re.search(r"\{.*\}", str(caught.value))
+    assert advice
+    assert "bert4rec prepare" not in str(caught.value)
+    assert bert4rec.prepare(frame, settings | json.loads(advice[0])).n_items == 23
 
 
 def test_a_column_with_values_of_several_types_is_named(alone: None, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from bert4rec.api import DOWNLOADED, RAW, make_dataset
+from bert4rec.checkpoint.run_folder import CHECKPOINTS, found
 from bert4rec.config.help import DATA_OPTIONS, PREPARE_OPTIONS, usual_help
 from bert4rec.config.load import (
     NO_FILE,
@@ -73,8 +74,19 @@ def run(arguments: argparse.Namespace) -> int:
         *([] if named is None else [f"--config={named}"]),
         *others,
     ]
+    if run := _trained_on(config.data.extends):
+        print(f"to go on from {run}: {shlex.join(['bert4rec', 'extend', str(run), str(config.data.folder)])}")
     print(f"next: {_training(arguments.prog, next_words)}")
     return 0
+
+
+def _trained_on(dataset: str) -> Path | None:
+    """Return the run of the folder `dataset` with the newest checkpoint; None without."""
+    from bert4rec.dataset.runs import runs_of  # imports Arrow
+
+    runs = runs_of(Path(dataset)) if dataset else []
+    saved = [(steps[-1].stat().st_mtime, run) for run in runs if (steps := found(run / CHECKPOINTS))]
+    return max(saved)[1] if saved else None
 
 
 def _make(file: str | None, overrides: Overrides, *, download: bool) -> Config:

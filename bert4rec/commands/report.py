@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert4rec.checkpoint.run_folder import CONFIG, HTML_PAGE, REPORT
+from bert4rec.checkpoint.run_folder import CONFIG, HTML_PAGE, REPORT, find_trained
 from bert4rec.checkpoint.run_settings import on_processes, options_to_train_longer
 from bert4rec.config.load import load_config
 from bert4rec.config.tables import GENERATED, Config
@@ -19,6 +19,11 @@ from bert4rec.runtime.errors import UserError
 RECOMMEND = """Recommendations for all its users, or for a history of items (--items=ID,ID):
   bert4rec recommend {run} --all --output=recommendations.parquet
 """
+WITHOUT_DATASET = """The dataset of this run is not at {dataset} now. If you have it in a FOLDER:
+  bert4rec recommend {run} --all --dataset=FOLDER --output=recommendations.parquet
+  bert4rec evaluate {run} FOLDER
+For a history of items, no dataset is needed:
+  bert4rec recommend {run} --items=ID,ID"""
 WITH_REAL_DATA = """With real data, for instance MovieLens 1M:
   bert4rec prepare {settings} --download
   bert4rec train {settings}
@@ -88,6 +93,10 @@ def _next_steps(folder: Path, report: Mapping[str, Any]) -> str:
             settings=f"--config={ML_1M}" if ML_1M.exists() else "--data.source=ml-1m"
         )
     dataset = load_config(folder / CONFIG).data.folder
+    from bert4rec.dataset.runs import CATALOGUE  # imports Arrow, which would slow down --help
+
+    if (folder / CATALOGUE).exists() and not find_trained(folder).has_dataset:
+        return WITHOUT_DATASET.format(dataset=dataset, run=shlex.quote(str(folder)))
     command = on_processes(report["world_size"], f"--resume={folder}", *options_to_train_longer(folder))
     longer = f"To train it longer:\n  {command}\n" if advice(report) == "longer" else ""
     again = shlex.join(["bert4rec", "prepare", f"--config={folder / CONFIG}", f"--data.extends={dataset}"])

@@ -279,9 +279,9 @@ def _refusal(
         guesses[field] = next(iter([*likely, *ids]), "")
     field, *_ = unknown
     options = [f"--{name}={guesses[name] or 'COLUMN'}" for name in unknown]
-    counts = {name: f"{first[name].drop_nulls().n_unique():,}" for name in guesses.values() if name in first.columns}
-    text = f"{' and '.join(counts.values())} values in the first {pluralize(len(first), 'row')}"
-    text = f"{next(iter(counts))}: {text}" if len(counts) == 1 else text if counts and len(first) else ""
+    present = [name for name in guesses.values() if name in first.columns]
+    counts = ", ".join(f"{name}: {first[name].drop_nulls().n_unique():,}" for name in present)
+    text = f"{counts} values in the first {pluralize(len(first), 'row')}" if present and len(first) else ""
     return ColumnUnknownError(path, field, first.columns, unknown[field], options, text)
 
 

@@ -261,6 +261,8 @@ def column_advice(named: Mapping[str, str], present: Sequence[str]) -> str:
     "; try --user=customer '--item=product id' --time=at"
     >>> column_advice({"user": "user", "item": "what"}, ["user", "x"])
     '; name it with --item=…'
+    >>> column_advice({"user": "user", "item": "item", "title": "name"}, ["user", "item", "title"])
+    '; try --title=title'
     """
     if is_row(present):
         return "; if this is a row and not a header, add --data.has_header=false"
@@ -269,7 +271,7 @@ def column_advice(named: Mapping[str, str], present: Sequence[str]) -> str:
         return f"; name it with {shlex.quote(f'--data.event_column={close[0]}') if close else '--data.event_column=…'}"
     left = [name for name in present if name not in named.values()]
     found: dict[str, str] = {}
-    for kind in WORDS:
+    for kind in (*WORDS, *(other for other in ("order", "title") if other in named)):
         is_missing = kind in named and named[kind] not in present
         if is_missing or (kind == "time" and kind not in named):
             guess = _guess(kind, named.get(kind, ""), [name for name in left if name not in found.values()])
@@ -281,11 +283,11 @@ def column_advice(named: Mapping[str, str], present: Sequence[str]) -> str:
 
 
 def _guess(kind: str, named: str, present: Sequence[str]) -> str:
-    """Return the column that is probably meant; "" if none is likely."""
+    """Return the column that is probably meant by `named`, or that is named like `kind`; "" if none is likely."""
     if close := difflib.get_close_matches(named, present, n=1, cutoff=CLOSE):
         return close[0]
     whole = [name for name in present if not re.search(r"[;,|\t]", name)]  # else the separator is wrong
-    matches = [name for name in whole if name_words(name) & WORDS[kind]]
+    matches = [name for name in whole if name_words(name) & WORDS.get(kind, {kind})]
     return min(matches, key=_doubt, default="") if kind in ("user", "item") else next(iter(matches), "")
 
 

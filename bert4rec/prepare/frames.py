@@ -1,5 +1,6 @@
 """Put a frame of Polars or pandas, or an Arrow table, into a file, so that it is prepared like any other."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from bert4rec.runtime.errors import DataError, UserError, in_one_line
+from bert4rec.runtime.errors import ColumnUnknownError, DataError, UserError, in_one_line
 
 ROW_NAMES = "__index_level_"  # columns of Arrow for an index of pandas without a name
 
@@ -38,7 +39,12 @@ def frame_file(frame: Any, dataset: Path) -> Iterator[Path]:
             f"{folder}: cannot be written: {error.strerror or error}; name another data.dataset_dir"
         ) from None
     except UserError as error:
-        error.args = (str(error).replace(str(path), "the frame"),)
+        message = str(error)
+        if isinstance(error, ColumnUnknownError):
+            options = (option.removeprefix("--").split("=", 1) for option in error.options)
+            named = json.dumps({f"data.{field}_column": column for field, column in options}, ensure_ascii=False)
+            message = f"{error.question}; name it in the settings: {named}"
+        error.args = (message.replace(str(path), "the frame"),)
         raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -210,8 +210,8 @@ def compare_with_known(raw: RawRows, known: ExistingIds, data: Data, progress: P
         what = f"none of its {n_users:,} users has a row in {data.path}; are the ids written in another way?"
     if not data.accept_lost_rows:
         raise DataError(
-            f"data.extends = {data.extends}: {what}; histories would be lost: name the old and the new files together, "
-            "as in --data.path='day*.csv', or accept it with --data.accept_lost_rows=true"
+            f"data.extends = {data.extends}: {what}; histories would be lost: give the old rows and the new ones "
+            "together, as in --data.path='day*.csv', or accept it with --data.accept_lost_rows=true"
         )
     progress.warn(f"data.extends: {what}")
 

@@ -58,6 +58,9 @@ def _prepare(config: Config, store: dist.Store) -> tuple[tuple[Processes, Datase
     """Return this rank and its dataset, and the facts that must be equal on all ranks."""
     require_packages(config.run.trackers)
     world = this_process(config.parallelism.device, store, minutes=config.parallelism.timeout_minutes)
+    if config.run.resume not in ("", "auto") and not config.data.folder.exists():
+        command = train_command("FOLDER", f"--resume={config.run.resume}")
+        raise DataError(f"{config.data.folder}: there is no such folder; if the dataset was moved, type: {command}")
     dataset = open_dataset(
         config.data.folder, preprocessing=config.preprocessing.recipe,
         verify=world.local_rank == 0, with_times=build.knows_times(config),

@@ -1,5 +1,6 @@
 """`bert4rec prepare`: what it says before and after, and what to type next."""
 
+import os
 import shutil
 from collections.abc import Sequence
 from importlib import import_module
@@ -116,6 +117,21 @@ def test_a_dataset_that_a_run_was_trained_on_is_not_replaced_by_other_settings(f
     assert said([], capsys)[-1] == "next: bert4rec train data/log-4"  # although no setting was typed
     assert said(["log.csv", *COLUMNS], capsys)[-1] == "next: bert4rec train data/log"  # the same settings and input
     assert contents(Path("data/log")) == made
+
+
+def test_after_a_dataset_was_extended_the_run_to_go_on_from_is_named(folder: Path, capsys: Capture) -> None:
+    said(["log.csv", *COLUMNS], capsys)
+    grown = ["log.csv", "--data.extends=data/log", "--out=data/new week"]
+    assert not any("bert4rec extend" in line for line in said(grown, capsys))
+    for number, name in enumerate(("b", "c", "a", "d")):
+        run = trained("data/log", f"runs/{name}")
+        if name != "d":  # which has no checkpoint yet
+            step = run / "checkpoints" / "step-000000007"
+            step.mkdir(parents=True)
+            os.utime(step, (number, number))
+    *_, extend, last = said(grown, capsys)
+    assert extend.endswith(": bert4rec extend runs/a 'data/new week'")
+    assert last == "next: bert4rec train 'data/new week'"
 
 
 def test_nor_by_another_input_or_another_column(folder: Path, capsys: Capture) -> None:

@@ -2,16 +2,19 @@
 
 import json
 import os
+import shutil
 import webbrowser
 from pathlib import Path
 
 import pytest
 
 from bert4rec.__main__ import main
+from bert4rec.checkpoint.run_folder import find_trained
 from bert4rec.config.load import load_config
 from tests.fixture_types import Capture, Patch
 from tests.report.runs_by_hand import SMALL_REPORT as REPORT
 from tests.report.runs_by_hand import write_run
+from tests.runs import edit_facts
 
 
 @pytest.mark.parametrize("source", ["table", "sequences", "ml-1m"])
@@ -33,6 +36,28 @@ def test_who_has_read_data_is_not_told_how_to(tmp_path: Path, monkeypatch: Patch
         "bert4rec prepare --config=runs/x/config.toml --data.extends=data/mine \\",
         "--data.dataset_dir=FOLDER --data.path=FILE",
     ]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch about itself
+def test_nothing_is_advised_that_needs_a_dataset_that_is_not_there(made: Path, tmp_path: Path, capsys: Capture) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(made, run, symlinks=True)
+    settings = run / "config.toml"
+    settings.write_text(settings.read_text().replace('source = "synthetic"', 'source = "table"'))
+    content = json.loads((run / "report.json").read_text())
+    content["dataset"]["source"] = "table"
+    (run / "report.json").write_text(json.dumps(content))
+    folder = find_trained(run).dataset
+
+    def advised() -> str:
+        assert main(["report", str(run)]) == 0
+        return capsys.readouterr().out.partition("report.html\n")[2]
+
+    assert f"bert4rec check {folder}\n" in advised()
+    edit_facts(run / "checkpoints" / "best", lambda facts: facts["config"]["data"].update(dataset_dir="gone"))
+    without = advised()
+    assert f"bert4rec recommend {run} --all --dataset=FOLDER" in without
+    assert "bert4rec check" not in without
 
 
 def test_one_table_and_the_verdict_are_printed_and_with_all_the_others(tmp_path: Path, capsys: Capture) -> None:

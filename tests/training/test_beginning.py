@@ -10,7 +10,7 @@ import pytest
 from bert4rec.checkpoint.run_folder import found
 from bert4rec.config.load import load_config
 from bert4rec.report.log import read_records
-from bert4rec.runtime.errors import SettingsError
+from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.training.run import run
 from tests.conftest import leave_group
 from tests.fixture_types import Capture
@@ -53,6 +53,16 @@ def test_a_run_may_start_from_the_weights_of_another(make: Make, whole: Path) ->
     edit_facts(best, lambda facts: facts.update(items="0" * 12))  # as from other data with as many items
     with pytest.raises(SettingsError, match=r"= \w{12}, but 000000000000 in that run$"):
         run(make(**{"run.init_from": str(best)}))
+
+
+def test_a_run_whose_dataset_was_moved_is_resumed_where_that_is_named(make: Make, whole: Path, tmp_path: Path) -> None:
+    moved, resumed = tmp_path / "moved", {"run.resume": str(whole), "training.n_epochs": 4}
+    shutil.copytree(make().data.folder, moved)
+    with pytest.raises(DataError, match=f"moved, type: .* FOLDER --resume={whole}$"):
+        run(make(**resumed, **{"data.dataset_dir": str(tmp_path / "gone")}))
+    leave_group()
+    run(make(**resumed, **{"data.dataset_dir": str(moved)}))
+    assert report_of(whole)["training"]["epochs"] == 4
 
 
 def test_the_settings_of_a_run_repeat_it(make: Make, whole: Path) -> None:

@@ -109,6 +109,9 @@ NO_HEADER = "--data.has_header=false"
         (USUAL, ["session_id", "customer", "sku"], "--user=customer --item=sku"),
         (USUAL, ["session_id", "item"], "--user=session_id"),
         (USUAL, ["1", "2", "3"], "--user=… --item=…"),
+        (USUAL | {"title": "name"}, ["user", "item", "title"], "--title=title"),
+        (USUAL | {"title": "bezeichnung"}, ["user", "item", "text"], "--title=…"),
+        (USUAL | {"order": "linie", "title": "name"}, ["user", "item", "line"], "--order=line --title=…"),
     ],
 )  # fmt: skip
 def test_the_columns_that_are_likely(named: dict[str, str], present: list[str], advice: str) -> None:

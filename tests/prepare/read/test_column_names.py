@@ -178,7 +178,7 @@ def test_the_command_of_a_refusal_can_be_typed(capsys: Capture) -> None:
     assert main(["prepare", "my log.csv", *WORDS]) == 2
     line = capsys.readouterr().err
     assert line.count("\n") == 1
-    assert line.endswith("(60 and 40 values in the first 600 rows)\n")
+    assert line.endswith("(the who's: 60, what: 40 values in the first 600 rows)\n")
     command = shlex.split(line[line.index("bert4rec prepare ") : line.rindex("   (")])
     assert main(command[1:]) == 0
     assert read_metadata(Path("data/it"))["columns"] == {"user": "the who's", "item": "what", "time": "at"}
