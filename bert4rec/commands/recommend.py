@@ -3,9 +3,7 @@
 import argparse
 import csv
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from itertools import tee
 from pathlib import Path
@@ -356,15 +354,13 @@ def split_items(text: str) -> list[str]:
 def _given(items: list[str], at: str | None, times: str) -> "History":
     """Return the history of --items; for a model with times it is all of the time --at, by default of now."""
     seconds = _instant(at, times, is_used=times != "none")
-    if times == "none":
-        return items
-    from bert4rec.inference.histories import TimedHistory
+    if seconds is not None:
+        from bert4rec.inference.histories import TimedHistory
 
-    if seconds is None:
-        seconds = int(time.time())
-        now = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M")
-        logger.info(f"--items are taken as of now, {now} UTC (--at=INSTANT names another time)")
-    return TimedHistory(items, [seconds] * len(items), seconds)
+        return TimedHistory(items, [seconds] * len(items), seconds)
+    if times != "none":
+        logger.info("--items are taken as of now (--at=INSTANT names another time)")
+    return items
 
 
 def _instant(text: str | None, times: str, *, is_used: bool) -> int | None:

@@ -314,6 +314,7 @@ class KnownHistory:
         """Return the known items, and the indices of all items (`NO_ITEM` if unknown).
 
         The items behind `hidden` events are left out, if the history has times and events; only their targets are seen.
+        For a model `with_times`, the items of a plain list are as of now.
         Raises `ArgumentError` for bad times: `with_times` needs ascending numbers, one per item, and none after `at`;
         and for events that are none of the `kinds`, if there are any.
         """
@@ -330,13 +331,9 @@ class KnownHistory:
         events = None if numbers is None else numbers[is_known]
         if not with_times:
             return cls(indices[is_known], events=events, seen=seen), indices
-        if not isinstance(history, TimedHistory) and not len(history):
-            history = TimedHistory([], [])
         if not isinstance(history, TimedHistory):
-            raise ArgumentError(
-                "this model uses timestamps and a history has none; pass TimedHistory(items, times) in Python, times "
-                "in JSON lines, or a column time"
-            )
+            now = int(time.time()) if len(history) else 0
+            history = TimedHistory(history, [now] * len(history), now)
         seconds = _seconds(history)
         at = _asked_at(history, seconds, default=seconds[-1] if len(seconds) else 0)
         return cls(indices[is_known], seconds[is_known], at, events, seen), indices

@@ -252,7 +252,7 @@ def test_items_without_times_are_those_of_now_or_of_the_instant_that_is_named(
         out, err = capsys.readouterr()
         (wanted,) = load(folder).recommend([TimedHistory(["1", "2"], [at, at], at)], 10)
         assert [line.split()[1] for line in out.splitlines()] == [str(one.item) for one in wanted]
-        assert ("as of now, 2022-04-15T05:20 UTC" in err) == is_said
+        assert ("as of now" in err) == is_said
 
 
 def test_a_file_that_is_read_is_never_replaced(tmp_path: Path, capsys: Capture) -> None:

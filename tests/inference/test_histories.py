@@ -35,6 +35,13 @@ def test_known_items_keep_their_times() -> None:
         assert (len(nothing), nothing.at) == (0, 0)
 
 
+def test_the_items_of_a_plain_list_are_as_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 1_650_000_000.7)
+    known, _ = KnownHistory.of(["b", "z", "a"], IDS, with_times=True)
+    assert known.seconds is not None
+    assert (known.items.tolist(), known.seconds.tolist(), known.at) == ([1, 0], [1_650_000_000] * 2, 1_650_000_000)
+
+
 def test_a_model_that_knows_no_times_does_not_look_at_them() -> None:
     for history in (["a", "b"], TimedHistory(["a", "b"], [2, 1])):
         known, _ = KnownHistory.of(history, IDS, with_times=False)
@@ -44,7 +51,6 @@ def test_a_model_that_knows_no_times_does_not_look_at_them() -> None:
 @pytest.mark.parametrize(
     ("history", "problem"),
     [
-        (["a"], "time"),
         (TimedHistory(["a", "b"], [1]), "2 .* 1 "),
         (TimedHistory(["a", "b"], [2, 1]), "descend"),
         (TimedHistory(["a"], ["now"]), "seconds"),  # type: ignore[list-item]
@@ -57,7 +63,7 @@ def test_a_model_that_knows_no_times_does_not_look_at_them() -> None:
         (TimedHistory(["a"], [5], at=float("nan")), "nan.*seconds"),
     ],
 )
-def test_times_that_cannot_be_are_refused(history: TimedHistory | list[str], problem: str) -> None:
+def test_times_that_cannot_be_are_refused(history: TimedHistory, problem: str) -> None:
     with pytest.raises(DataError, match=problem):
         KnownHistory.of(history, IDS, with_times=True)
 
