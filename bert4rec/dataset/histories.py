@@ -25,7 +25,7 @@ from bert4rec.runtime.arrays import Array, Bools, Float32s, Int32s, Int64s
 from bert4rec.runtime.errors import DataError
 
 ROWS_AT_ONCE = 8192  # histories that are in memory while their inputs are measured
-STRIDE = 16  # histories of which the first alone has a number in memory: half a byte each; a look-up reads them all
+STRIDE = 16  # histories for each number that is kept in memory (half a byte a history); a look-up reads them all
 
 
 @dataclass(frozen=True)

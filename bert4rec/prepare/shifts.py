@@ -50,7 +50,7 @@ def shifts(counts: Int32s, span: tuple[int, int], items: pl.DataFrame) -> dict[s
 
 
 def _moved_values(ordered: Int32s, border: int, items: pl.DataFrame) -> dict[str, Any]:
-    """Return the `column` of which a value has moved most, and the `values` that fell and rose most; {} without."""
+    """Return the `column` with the value that has moved most, and the `values` that fell and rose most; {} without."""
     rows = np.stack([ordered[:, :border].sum(1), ordered[:, border:].sum(1)], axis=1)
     largest, found = 0.0, {}
     for column in items:

@@ -167,7 +167,7 @@ def test_few_open_files(monkeypatch: Patch) -> None:
 
 @pytest.mark.usefixtures("met")
 def test_processes_that_may_open_few_files_are_not_started(monkeypatch: Patch, capsys: Capture) -> None:
-    """Their failure would be taken for one of the network."""
+    """They would fail, and that failure looks like one of the network."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
     assert main(["doctor"]) == 1
     output = capsys.readouterr().out

@@ -155,7 +155,7 @@ def test_a_file_that_cannot_be_read_is_named_in_one_line(
 
 
 def test_a_model_that_only_hides_events_takes_histories_without_times_too(tmp_path: Path) -> None:
-    """In every form, with the times where a file has them."""
+    """Every form of file gives the same histories, with times where it has them."""
     optional = partial(timed, may_lack_times=True)
     lines = '{"user": "u", "items": ["a", "b"], "times": [5, 7]}\n{"user": "v", "items": ["c"]}\n'
     (tmp_path / "x.jsonl").write_text(lines)

@@ -92,7 +92,7 @@ def test_the_sets_that_can_be_downloaded_are_named() -> None:
 
 
 def trained(dataset: str, run: str) -> Path:
-    """What a training leaves beside the dataset and in the folder of the run when it starts."""
+    """Write what a training leaves beside the dataset and in the folder of the run when it starts."""
     Path(run).mkdir(parents=True)
     link_catalogue(Path(dataset), Path(run))
     return Path(run)

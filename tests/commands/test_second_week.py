@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of the libraries about themselves
 ]
 
-N_GROUPS, IN_GROUP, N_NEW = 8, 8, 2  # items of a group, of which the last are new in the second week
+N_GROUPS, IN_GROUP, N_NEW = 8, 8, 2  # items of a group; the last two are new in the second week
 FIRST_WEEK = 0.75
 SETTINGS = {
     "model.kind": "sasrec", "model.embed_dim": 32, "model.ffn_dim": 64, "model.max_len": 20, "model.dropout": 0.1,

@@ -122,7 +122,7 @@ FIRST_READ = ("README.md", "tutorial.md")  # whose commands every run of the tes
     + [pytest.param(page, True, id=f"{page.stem}, typed", marks=pytest.mark.long) for page in EXECUTED],
 )
 def test_what_a_page_shows_is_executed(page: Path, is_typed: bool, place: Path, capsys: Capture) -> None:
-    """Of other pages than the first that are read, launchers' lines alone are typed: a start takes seconds."""
+    """Only launchers' lines of later pages are typed in a shell: a start takes seconds."""
     prepare_what_a_page_takes_for_granted(page)
     for not_run, language, text in BLOCK.findall(page.read_text(encoding="utf-8")):
         if language == "python" and not not_run:

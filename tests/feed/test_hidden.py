@@ -33,7 +33,7 @@ def sequences(seed: int, n: int = 30) -> list[list[tuple[int, int, int]]]:
 
 
 def n_visible(row: list[tuple[int, int, int]], at: int, before: int | str) -> int:
-    """How many first events are input when the one `at` is predicted, one after another."""
+    """Return how many first events are input when the one `at` is predicted, one after another."""
     time, start = row[at][1], at
     if before == "last_target":
         bought = [place for place in range(at) if row[place][2] == BUY and row[place][1] < time]

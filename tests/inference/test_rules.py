@@ -233,7 +233,7 @@ MANY = 20_000  # items, more than are scored at once
 
 @pytest.fixture(scope="module")
 def large() -> Recommender:
-    """Vectors of which each tenth stands twice, so that scores tie."""
+    """Return vectors of which every tenth occurs twice, so that scores tie."""
     encoder: Encoder = LastItem(8)  # type: ignore[assignment]
     vectors = torch.from_numpy(np.random.default_rng(3).normal(size=(MANY, 8))).float()
     vectors[5::10] = vectors[4::10]

@@ -22,7 +22,7 @@ SETTINGS = (
 
 
 def write(name: str, n_days: int, *, header: str = "cena|kto|co|kedy|druh|popis") -> None:
-    """A log whose columns nobody can tell, with dates of which the first days could be months, and some bad rows."""
+    """A log with unknown column names, dates in which day and month are unclear, and some bad rows."""
     draw = random.Random(5)
     rows = [
         f"{draw.random():.2f}|{draw.randrange(40)}|{draw.randrange(12)}|{day % 28 + 1:02}/{day // 28 + 1:02}/2026|"

@@ -128,7 +128,7 @@ def test_each_is_told_with_its_option(changes: dict[str, Any], name: str, option
 
 
 def test_shares_of_the_items_are_of_those_with_rows() -> None:
-    """Items of a file that nobody has taken yet make none of the others less gone."""
+    """Items without rows do not change the share of gone items."""
     log = {"log": NOTHING | {"gone_items": 12, "items_with_rows": 16}}
     (found,) = findings(ABOUT | log | {"items": 400})
     assert (found.name, found.text.split(" of ")[0]) == ("gone items", "75 %")
