@@ -11,8 +11,6 @@ import pytest
 from bert4rec.__main__ import main
 from tests.fixture_types import Capture, Patch
 
-pytestmark = pytest.mark.usefixtures("alone")
-
 NAMED = ("--user=kto", "--item=co", "--time=kedy", "--rating=", "--title=popis", "--data.event_column=druh")
 SETTINGS = (
     "--data.separator=|", "--preprocessing.max_bad_rows=0.2", "--preprocessing.split=leave_last_basket",
