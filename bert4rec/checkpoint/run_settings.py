@@ -107,8 +107,7 @@ def load_run_settings(file: str | None, overrides: Overrides, *, dataset: str = 
 
 
 def only_dataset(config: Config, overrides: Mapping[str, Any], *, command: str = COMMAND) -> tuple[str, list[str]]:
-    """Return the only dataset and a note, of the usual folder, if no setting names another and
-    the generated one is not there.
+    """Return the only dataset beside the usual one, and a note, if no setting names a dataset and the usual is missing.
 
     Returns "" and no note in any other case. Raises `DataError`, with the `command` for one of them, if there are
     several datasets to choose from.

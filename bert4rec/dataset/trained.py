@@ -23,8 +23,7 @@ def count_trained(
     """Return for each of the `splits` the `users` whose targets the dataset at `trained` has for training, `of` all.
 
     Users are matched by their original ids; `items` [V] are the ids there, NO_ITEM for an item that it does not have.
-    An item that a user has several times counts if it was trained on as often as it stands in the history with the
-    target.
+    If a user has the item several times, the target counts if training had more of them than come before the target.
     """
     histories, users = open_dataset(trained, verify=False).histories, _users_there(dataset.folder, trained)
     counts = {}
@@ -46,9 +45,7 @@ def _users_there(folder: Path, trained: Path) -> Int64s:
     return np.asarray(places.to_numpy(zero_copy_only=False), np.int64)
 
 
-def _are_trained(
-    split: EvaluationSplit, numbers: Int64s, histories: Histories, users: Int64s, items: Int32s
-) -> Bools:  # fmt: skip
+def _are_trained(split: EvaluationSplit, numbers: Int64s, histories: Histories, users: Int64s, items: Int32s) -> Bools:
     """Return whether the target of each row of `split` with these `numbers` [B] was trained on."""
     before, targets = split.before(numbers), split.targets(numbers)
     of_rows = users[split.users[numbers]]
