@@ -53,7 +53,7 @@ def _microseconds(n: int, few: int, steps: int) -> float:
 
 def _decide(rank: int, n: int, few: int, steps: int, store: Path, found: Any) -> None:
     dist.init_process_group("gloo", store=dist.FileStore(str(store), n), rank=rank, world_size=n)
-    collectives.FEW = few
+    collectives.DIRECT_PROCESSES = few
     sync, began = StepSync(Interruption()), 0.0
     for step in range(WARM + steps):
         if step == WARM:

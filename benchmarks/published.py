@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import bert4rec
-from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, ENVIRONMENT, METADATA, REPORT, found, runs
+from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, ENVIRONMENT, FACTS_FILE, REPORT, found, runs
 from bert4rec.config.kinds import KINDS, UNTRAINED
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Config
@@ -134,7 +134,7 @@ def earlier_run(config: Config, n_processes: int) -> Path | None:
             if (folder / REPORT).is_file():
                 of_dataset = json.loads((folder / REPORT).read_text())["dataset"]["fingerprint"]
             else:
-                of_dataset = json.loads((checkpoints[-1] / METADATA).read_text())["fingerprint"]
+                of_dataset = json.loads((checkpoints[-1] / FACTS_FILE).read_text())["fingerprint"]
             world_size = json.loads((folder / ENVIRONMENT).read_text())["world_size"]
             saved = load_config(folder / CONFIG).model_dump(mode="json")
         except (UserError, OSError, ValueError, LookupError):

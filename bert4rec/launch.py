@@ -17,7 +17,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from bert4rec.runtime.console import EVENT, EVENTS, SECONDS_BETWEEN_LINES
+from bert4rec.runtime.console import EVENT, EVENTS_VARIABLE, SECONDS_BETWEEN_LINES
 from bert4rec.runtime.errors import UserError
 from bert4rec.runtime.signals import PARENT, SIGNALS
 
@@ -90,7 +90,7 @@ def train_on(words: Sequence[str], *, n_processes: int, view: View) -> Path:
     `KeyboardInterrupt` with advice on how to continue after a signal.
     """
     launcher = [*TORCHRUN, f"--nproc_per_node={n_processes}"] if n_processes > 1 else []
-    variables = {PARENT: "1", EVENTS: "1"}
+    variables = {PARENT: "1", EVENTS_VARIABLE: "1"}
     if launcher:  # avoids torchrun's warning that it sets this variable
         variables["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
     events: dict[str, Any] = {}

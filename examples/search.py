@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bert4rec.__main__ import Parser
-from bert4rec.checkpoint.run_folder import CHECKPOINTS, LOCK, METRICS, REPORT, found
+from bert4rec.checkpoint.run_folder import CHECKPOINTS, METRICS_FILE, REPORT, RUN_LOCK, found
 from bert4rec.config.help import shown
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import Overrides, flat, load_config, parse_command_line, settings_file
@@ -323,7 +323,7 @@ def train(search: Search, trial: optuna.Trial, settings: Mapping[str, Any]) -> d
     """
     run = search.run_folder(trial.number)
     if run.exists():
-        with waiting_for(run / LOCK):  # a training whose search was killed saves before it ends
+        with waiting_for(run / RUN_LOCK):  # a training whose search was killed saves before it ends
             pass
         if not found(run / CHECKPOINTS):
             shutil.rmtree(run)
@@ -337,7 +337,7 @@ class Watcher:
     """Follows the validations of a training, and ends it where the pruner says so."""
 
     def __init__(self, search: Search, trial: optuna.Trial, run: Path) -> None:
-        self._trial, self._file, self._n_epochs = trial, run / METRICS, search.config.training.n_epochs
+        self._trial, self._file, self._n_epochs = trial, run / METRICS_FILE, search.config.training.n_epochs
         self._known = {*search.trials()[trial.number].intermediate_values}
 
     def line(self, text: str) -> None:

@@ -2,7 +2,7 @@
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -45,8 +45,45 @@ def problems(path: Path) -> Iterator[str]:
             yield f"{path}:{line}: {name} was replaced by a plain name; see its history"
 
 
+def constants(path: Path) -> Iterator[tuple[str, int, bool]]:
+    """Yield the name, the line and the place of each constant of the module at `path`: whether code stands before it.
+
+    A type variable is none, and a constant made from a function or a class of its module may stand behind it.
+    """
+    local: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            local.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
+            used = {name.id for name in ast.walk(node.value) if isinstance(name, ast.Name)}
+            names = [
+                name.id for name in ast.walk(node) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
+            ]
+            for name in names:
+                if (name.isupper() or name == "logger") and "TypeVar" not in used:
+                    yield name, node.lineno, bool(local) and not used & local
+            if used & local:
+                local |= {*names}
+
+
+def misplaced_constants(paths: Iterable[Path]) -> Iterator[str]:
+    """Yield a line for each constant in the middle of a module, and for each name that means two things."""
+    places: dict[str, list[str]] = {}
+    for path in paths:
+        for name, line, is_late in constants(path):
+            if is_late:
+                yield f"{path}:{line}: move {name} above the functions"
+            if name != "logger":
+                places.setdefault(name, []).append(f"{path}:{line}")
+    for name, lines in places.items():
+        if len(lines) > 1:
+            yield f"{' and '.join(lines)}: {name} is defined twice; one name, one value"
+
+
 if __name__ == "__main__":
-    found = [line for path in sorted(PACKAGE.rglob("*.py")) for line in problems(path)]
+    modules = sorted(PACKAGE.rglob("*.py"))
+    found = [line for path in modules for line in problems(path)]
+    found += misplaced_constants(modules)
     texts = [*PAGES, *(path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".j2"))]
     found += [line for path in sorted(texts) for line in unplain(path)]
     sys.exit("\n".join(found) or 0)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from benchmarks.bench.record import Record
 from benchmarks.bench.table import PARTS, ratios
 from benchmarks.bench.timing import OURS, WHOLE, Figure
-from bert4rec.report.charts import BAND, INK, MODEL, MUTED, OTHERS, POPULARITY, new_figure, to_png
+from bert4rec.report.charts import BAND, INK, MODEL, MUTED, OTHER_COLORS, POPULARITY, new_figure, to_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FILE = "bench.png"
-COLOURS = (MODEL, POPULARITY, OTHERS[0], MUTED)
+COLOURS = (MODEL, POPULARITY, OTHER_COLORS[0], MUTED)
 
 
 def draw(record: Record, folder: Path) -> None:

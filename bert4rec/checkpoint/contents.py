@@ -25,6 +25,10 @@ from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import unwrap
 from bert4rec.sharding.torchrec_internals import local_bytes, local_parts, placed_parts
 
+MARGIN = 1.2  # required free memory for an automatic copy, as a multiple of its size
+BYTES_PER_SECOND = 100e6  # assumed speed of a save until one has been measured
+logger = logging.getLogger(__name__)
+
 
 class Weights:
     """Save and load the weights of a parallelized model, independent of its sharding.
@@ -95,12 +99,6 @@ def load_random_states(folder: Path, world: Processes) -> None:
 
 def _named(prefix: str, tensors: dict[str, Any]) -> dict[str, Any]:
     return {prefix + saved_name(name): value for name, value in tensors.items()}
-
-
-MARGIN = 1.2  # required free memory for an automatic copy, as a multiple of its size
-BYTES_PER_SECOND = 100e6  # assumed speed of a save until one has been measured
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)

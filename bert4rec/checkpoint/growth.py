@@ -5,8 +5,8 @@ Tensors that belong to items have their rows in the order of the item ids, so ne
 A new item starts as the mean of its known neighbours in the histories. The mean of many vectors is close to the mean of
 all vectors, so the item would never be recommended. Scaling the vector itself would also scale what all vectors have in
 common, and the item would be recommended to every user. So its difference from the mean of all known vectors is scaled
-to `LENGTH` times the average length of their differences; the mean itself does not change a softmax. An item without
-known neighbours starts as that mean: no history prefers it.
+to `NEW_VECTOR_LENGTH` times the average length of their differences; the mean itself does not change a softmax. An item
+without known neighbours starts as that mean: no history prefers it.
 """
 
 import math
@@ -32,12 +32,12 @@ OF_ITEMS = ("item_table.", "head.")  # modules of a model with one row per item
 NEIGHBOUR_WINDOW = 3  # positions before and after an item whose items are its neighbours, with equal weights
 # Chosen on the validation of MovieLens 1M with 10 % of the items new: they are then 10 % of the recommendations; with
 # 1.0 they would be 60 %, with 0.65 none.
-LENGTH = 0.8
+NEW_VECTOR_LENGTH = 0.8
 HISTORIES_AT_ONCE = 1024
-ROWS_AT_ONCE = 65_536
+LENGTHS_AT_ONCE = 65_536
 
-NAMES = (names.TABLE, names.HEAD, names.HEAD_BIAS)
-TABLE, HEAD, HEAD_BIAS = (MODEL + name for name in NAMES)
+ITEM_TENSORS = (names.TABLE, names.HEAD, names.HEAD_BIAS)
+TABLE, HEAD, HEAD_BIAS = (MODEL + name for name in ITEM_TENSORS)
 DIRECTION = ".exp_avg"  # Adam's mean of gradients
 
 
@@ -99,7 +99,7 @@ def initialize_new_items(
     counts = _average([part for name, part in parts.items() if not name.endswith(DIRECTION)], histories)
     for weights in (MODEL, LATEST):
         if weights + names.TABLE in parts:
-            item_parts = {name: parts[weights + name] for name in NAMES if weights + name in parts}
+            item_parts = {name: parts[weights + name] for name in ITEM_TENSORS if weights + name in parts}
             _complete(item_parts, counts > 0, popularity, embed_dim=embed_dim)
     return int((counts == 0).sum())
 
@@ -148,11 +148,13 @@ def _complete(weights: Mapping[str, Part], is_beside_known: Tensor, popularity: 
 
 
 def _stretch(vectors: Part, is_beside_known: Tensor) -> None:
-    """Scale new vectors [n, d]: give them `LENGTH` times the average distance of known vectors to their mean."""
+    """Scale new vectors [n, d]: to `NEW_VECTOR_LENGTH` times the mean distance of known vectors to their mean."""
     mean = vectors.known.mean(0)
-    lengths = torch.cat([(rows - mean).norm(dim=1) for rows in vectors.known.split(ROWS_AT_ONCE)])
+    lengths = torch.cat([(rows - mean).norm(dim=1) for rows in vectors.known.split(LENGTHS_AT_ONCE)])
     new_lengths = vectors.new.sub_(mean).norm(dim=1).clamp(min=torch.finfo(mean.dtype).tiny)
-    vectors.new.mul_(torch.where(is_beside_known, LENGTH * lengths.mean() / new_lengths, 1.0)[:, None]).add_(mean)
+    vectors.new.mul_(torch.where(is_beside_known, NEW_VECTOR_LENGTH * lengths.mean() / new_lengths, 1.0)[:, None]).add_(
+        mean
+    )
 
 
 def _fit_bias(biases: Part, popularity: Int32s) -> None:

@@ -22,18 +22,18 @@ from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.runtime.files import sha256, shortened, try_lock
 
-LOCK = ".lock"
+RUN_LOCK = ".lock"
 CONFIG = "config.toml"  # the resolved settings
 PLAN = "plan.txt"
 ENVIRONMENT = "environment.json"
-METRICS = "metrics.jsonl"
+METRICS_FILE = "metrics.jsonl"
 EXAMPLES = "examples.json"
 RECENT_COUNTS = "recent_counts.npy"  # only if users without a history get the recently most popular items
 PICTURE, PAGE, HTML_PAGE, REPORT = "learning_curve.png", "report.md", "report.html", "report.json"
 REPORTS = (PICTURE, EXAMPLES, HTML_PAGE, PAGE, REPORT)  # the last one marks the run as finished
 PICTURES = "pictures"  # folder of the page's pictures
 CHECKPOINTS = "checkpoints"
-METADATA = "facts.json"  # file in a checkpoint for everything but tensors
+FACTS_FILE = "facts.json"  # file in a checkpoint for everything but tensors
 METADATA_VERSION = 5  # format version of that file
 BEST = "best"  # link in `CHECKPOINTS` to the best checkpoint
 STEP = "step-"  # prefix of a checkpoint's name; the number of the step follows
@@ -84,7 +84,7 @@ def checkpoint_of(path: Path) -> Path:
     Raises `DataError` if it is neither a checkpoint nor a run with one.
     """
     present = [path, path / CHECKPOINTS / BEST, *found(path / CHECKPOINTS)[::-1]]
-    folder = next((folder for folder in present if (folder / METADATA).is_file()), None)
+    folder = next((folder for folder in present if (folder / FACTS_FILE).is_file()), None)
     if folder is None and (kind := untrained_kind(path)):
         raise DataError(
             f'{path}: a run of model.kind = "{kind}", which is not trained and has no weights; name the run of a '
@@ -97,16 +97,16 @@ def checkpoint_of(path: Path) -> Path:
 
 def starting_weights(path: Path) -> Path | None:
     """Return the best checkpoint of the run `path`, or `path` itself if it is a checkpoint; None for anything else."""
-    return next((folder for folder in (path / CHECKPOINTS / BEST, path) if (folder / METADATA).is_file()), None)
+    return next((folder for folder in (path / CHECKPOINTS / BEST, path) if (folder / FACTS_FILE).is_file()), None)
 
 
 def read_metadata(checkpoint: Path) -> dict[str, Any]:
     """Return the metadata of a checkpoint. Raises `DataError` if it is damaged or of another format version."""
     try:
-        metadata: dict[str, Any] = json.loads((checkpoint / METADATA).read_text())
+        metadata: dict[str, Any] = json.loads((checkpoint / FACTS_FILE).read_text())
         version = metadata["facts_version"]
     except (OSError, ValueError, KeyError, TypeError):
-        raise DataError(f"{checkpoint}: this checkpoint is damaged: {METADATA} cannot be read") from None
+        raise DataError(f"{checkpoint}: this checkpoint is damaged: {FACTS_FILE} cannot be read") from None
     if version != METADATA_VERSION:
         raise DataError(
             f"{checkpoint}: another version of this program wrote this checkpoint (format {version}, this program "
@@ -157,7 +157,7 @@ def lock(folder: Path) -> Iterator[None]:
     Raises `SettingsError` if another job holds the lock. The lock ends with the process.
     """
     try:
-        file = (folder / LOCK).open("a+")
+        file = (folder / RUN_LOCK).open("a+")
     except OSError as error:
         raise SettingsError(f"{folder}: cannot be written to: {error.strerror}") from None
     with file:

@@ -23,6 +23,7 @@ from bert4rec.runtime.errors import DataError, SettingsError, pluralize
 
 PROGRAM = ["-m", "bert4rec"]
 COMMAND = "train"
+MOST_UNUSED = 3  # number of settings to list in a note
 
 
 def train_command(*options: str) -> str:
@@ -60,9 +61,6 @@ def _launcher() -> list[str]:
     # The address of the rendezvous is unknown.
     nodes = [f"--nnodes={n_hosts}", f"--nproc_per_node={n_processes}", "…"]
     return ["(on every host)", "torchrun", *nodes, *PROGRAM, COMMAND]
-
-
-MOST_NAMED = 3  # number of settings to list in a note
 
 
 @dataclass(frozen=True)
@@ -208,10 +206,10 @@ def _unused(file: str, overrides: Mapping[str, Any], saved: Config, run: Path) -
     ]
     if not unused:
         return ""
-    more = f", and {len(unused) - MOST_NAMED} more" if len(unused) > MOST_NAMED else ""
+    more = f", and {len(unused) - MOST_UNUSED} more" if len(unused) > MOST_UNUSED else ""
     return (
-        f"{file} is not used: {run} keeps its own settings ({'; '.join(unused[:MOST_NAMED])}{more}); override settings "
-        "on the command line"
+        f"{file} is not used: {run} keeps its own settings ({'; '.join(unused[:MOST_UNUSED])}{more}); override "
+        "settings on the command line"
     )
 
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
-from bert4rec.checkpoint.run_folder import METADATA, REPLACED, UNFINISHED
+from bert4rec.checkpoint.run_folder import FACTS_FILE, REPLACED, UNFINISHED
 from bert4rec.runtime import files
 from bert4rec.runtime.collectives import Group, gather_objects
 from bert4rec.runtime.errors import DataError, UserError
@@ -138,8 +138,8 @@ def _describe(unfinished: Path, metadata: Mapping[str, Any], group: Group) -> fi
     rank = dist.get_rank(group)
     names = [path.name for path in unfinished.glob(f"__{rank}_*")]
     if rank == 0:
-        atomic_write(unfinished / METADATA, json.dumps(metadata, indent=1) + "\n")
-        names += [METADATA, ".metadata"]
+        atomic_write(unfinished / FACTS_FILE, json.dumps(metadata, indent=1) + "\n")
+        names += [FACTS_FILE, ".metadata"]
     return files.describe(unfinished, names)
 
 

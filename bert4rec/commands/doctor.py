@@ -44,7 +44,7 @@ SHM = Path("/dev/shm")
 FASTEST = "seconds of the fastest all-reduce: "
 BACKEND = "BERT4REC_BACKEND"  # environment variable for the two processes of an all-reduce
 N_NUMBERS = 4 * MIB  # numbers of 4 bytes, about as many as a large transformer has gradients
-ROUNDS = 5
+N_TIMINGS = 5
 TIMEOUT_SECONDS = 120
 NETWORK_ADVICE = {
     "gloo": "set GLOO_SOCKET_IFNAME to the network interface (`lo` within a host), add this host's name to /etc/hosts, "
@@ -253,7 +253,7 @@ def time_all_reduce() -> None:
     world = this_process("cuda" if os.environ[BACKEND] == "nccl" else "cpu")
     with process_group(world):
         numbers, seconds = torch.ones(N_NUMBERS, device=world.device), []
-        for n_rounds in range(1, ROUNDS + 1):
+        for n_rounds in range(1, N_TIMINGS + 1):
             dist.barrier()
             began = time.perf_counter()
             dist.all_reduce(numbers)

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 FURTHER = 0.1  # default number of epochs, as a share of the epochs so far
 ALONE = "--where=train_count = 0"  # recommends items without interactions only
-KEPT = ("training.optimizer", "parallelism.sparse_optimizer", "run.resume", "run.init_from")
+UNCHANGED_SETTINGS = ("training.optimizer", "parallelism.sparse_optimizer", "run.resume", "run.init_from")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -128,7 +128,7 @@ def _parse(settings: list[str], *, has_items: bool) -> tuple[str, Overrides]:
             "of new items: --items=FILE"
         )
     for name, typed in overrides.typed.items():
-        if name.startswith("model.") or name in KEPT:
+        if name.startswith("model.") or name in UNCHANGED_SETTINGS:
             raise SettingsError(f"{typed}: an extended run keeps the model and the optimizers of the run; leave it out")
     return dataset, overrides
 

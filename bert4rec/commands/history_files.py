@@ -17,24 +17,24 @@ import pyarrow.parquet as pq
 from bert4rec.config.recognition import MAGIC, problem_of_path
 from bert4rec.inference.histories import AT_ONCE, Histories, History, TimedHistory
 from bert4rec.inference.recommender import Recommendations, UserScore
+from bert4rec.prepare.ordering import SORTED_BY
 from bert4rec.prepare.text_blocks import blocks, head
 from bert4rec.runtime.errors import DataError, pluralize
 
 if TYPE_CHECKING:
     from bert4rec.prepare.sources import Interactions
 
-SORTED_BY = ("order", "fraction", "time")  # the last one counts most
 JSON_LINES = (".jsonl", ".ndjson", ".json")
-FORMS = (
+HISTORY_FORMS = (
     'JSON lines such as {"user": 7, "items": ["a", "b"], "times": [5, 9]}, in seconds, or a CSV or Parquet file with '
     "the columns user, item and time (a row an interaction) or, in Parquet, user, items and times (lists); only models "
     "that know times need them, and rows without times are taken as the oldest first; models that know kinds of events "
     "read them from events, in rows from the column data.event_column or event"
 )
-BLOCK_BYTES = 1 << 20
+HISTORY_BLOCK_BYTES = 1 << 20
 PARQUET = next(magic for magic, kind in MAGIC.items() if kind == "parquet")
-ENDINGS = (".jsonl", ".csv", ".parquet")
-COLUMNS = ("user", "rank", "item", "title", "score", "fallback")
+HISTORY_ENDINGS = (".jsonl", ".csv", ".parquet")
+RECOMMENDATION_COLUMNS = ("user", "rank", "item", "title", "score", "fallback")
 USER_COLUMNS = ("item", "rank", "user", "score")
 
 Recommended: TypeAlias = Sequence[tuple[Any, Recommendations | Sequence[UserScore]]]
@@ -43,6 +43,7 @@ Recommended: TypeAlias = Sequence[tuple[Any, Recommendations | Sequence[UserScor
 Write: TypeAlias = Callable[[Recommended], None]
 
 logger = logging.getLogger(__name__)
+LIST_TYPES = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 
 
 def read_histories(
@@ -72,7 +73,7 @@ def read_histories(
         raise DataError(problem_of_path(Path(path), error)) from None
     except ValueError as error:  # text that is not UTF-8 and errors of Arrow, too
         name = "standard input" if path == "-" else path
-        raise DataError(f"{name}: cannot be read: {error}; it must be {FORMS}") from None
+        raise DataError(f"{name}: cannot be read: {error}; it must be {HISTORY_FORMS}") from None
 
 
 def _first_bytes(path: str) -> bytes:
@@ -94,7 +95,7 @@ def _has_json_lists(path: str) -> bool:
 
 def _lines(path: str) -> Iterator[str]:
     """Yield the lines of a text file, which may be compressed."""
-    for block in blocks(Path(path), size=BLOCK_BYTES, quoted=False):
+    for block in blocks(Path(path), size=HISTORY_BLOCK_BYTES, quoted=False):
         yield from block.text.decode().split("\n")
 
 
@@ -138,9 +139,6 @@ def _from_parquet_lists(
 def _history(names: Sequence[str], lists: Sequence[Any]) -> History:
     """Return the history of the `lists` with these `names`, its items alone if they are all."""
     return lists[0] if len(names) == 1 else TimedHistory(**dict(zip(names, lists, strict=True)))
-
-
-LIST_TYPES = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 
 
 def _from_rows(
@@ -191,12 +189,12 @@ def _from_rows(
 
 def check_ending(path: Path | None) -> None:
     """Raise `DataError` if the suffix of the output `path` names no format that can be written."""
-    if path is not None and path.suffix not in ENDINGS:
-        raise DataError(f"{path}: its name must end in {', '.join(ENDINGS)}")
+    if path is not None and path.suffix not in HISTORY_ENDINGS:
+        raise DataError(f"{path}: its name must end in {', '.join(HISTORY_ENDINGS)}")
 
 
 @contextlib.contextmanager
-def writer(path: Path | None, columns: Sequence[str] = COLUMNS) -> Iterator[Write]:
+def writer(path: Path | None, columns: Sequence[str] = RECOMMENDATION_COLUMNS) -> Iterator[Write]:
     """Yield a function that writes to `path` in the format of its suffix, or JSON lines to standard output for None.
 
     `columns` are those of recommendations, or `USER_COLUMNS`. A file that exists is replaced, once the new one is

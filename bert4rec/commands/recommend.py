@@ -13,7 +13,7 @@ from bert4rec.checkpoint.run_folder import find_trained
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Data, Preprocessing, instant
 from bert4rec.runtime.console import BAR, NO_BAR, ProgressBar, log_to_terminal, visible
-from bert4rec.runtime.errors import ArgumentError, DataError, SettingsError, format_duration, pluralize
+from bert4rec.runtime.errors import ArgumentError, DataError, SettingsError, format_duration, join_names, pluralize
 from bert4rec.runtime.startup import importing, threads_of_process
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ COLUMN_SETTINGS = ("data.user_column", "data.item_column", "data.time_column")
 FILE_SETTINGS = (
     *COLUMN_SETTINGS, "data.order_column", "data.event_column", "data.time_format", "data.separator", "data.has_header",
 )  # fmt: skip
-NAMED = 3  # number of users without a recommendation to list in a warning
 MOST_UNKNOWN = 0.5  # largest share of unknown items in a file of --allow or --deny
 
 logger = logging.getLogger(__name__)
@@ -205,14 +204,13 @@ class Unanswered:
         self._of += 1
         if not found:
             self._n += 1
-            self._names += [str(user)] if len(self._names) <= NAMED else []
+            self._names += [str(user)] if len(self._names) <= 3 else []
 
     def warn(self, noun: str, *, leaves_out_seen: bool) -> None:
         """Warn if there is a user without a recommendation."""
         if not self._n:
             return
-        names = ", ".join(self._names[:NAMED]) + (", …" if len(self._names) > NAMED else "")
-        named, advice = f" ({names})" if noun == "user" else "", "relax --allow, --deny or --where"
+        named, advice = f" ({join_names(self._names)})" if noun == "user" else "", "relax --allow, --deny or --where"
         advice = f"--seen=keep recommends seen items, too; or {advice}" if leaves_out_seen else advice
         logger.warning(
             f"{self._n:,} of {pluralize(self._of, noun)} without a recommendation, since no item is left for them"

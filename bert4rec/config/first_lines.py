@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import PurePath
 
-SEPARATORS = ("\t", "::", ";", "|", ",", " ")  # the first of two that fit equally; " " = blanks
-NEARLY_ALL = 0.9  # share of the lines with as many fields as the first one
+FIELD_SEPARATORS = ("\t", "::", ";", "|", ",", " ")  # the first of two that fit equally; " " = blanks
+EQUAL_FIELDS_SHARE = 0.9  # share of the lines with as many fields as the first one
 N_LINES = 100  # largest number of lines to look at
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 IS_UTF_16 = "not UTF-8 but UTF-16 text; convert it, for instance with iconv -f UTF-16 -t UTF-8"
@@ -20,6 +20,7 @@ TYPED_NAME = re.compile(r"(.+):(?:token|float)(?:_seq)?", re.DOTALL)
 BASKET = re.compile(r"basket|cart|invoice|order|receipt|retail|transaction")
 SEPARATOR_LINE = re.compile(rb'"?sep=.?"?[;,\t]*\r?\n', re.IGNORECASE)  # tells Excel how fields are separated
 USER_STEP = 2  # largest mean distance of user numbers in lines of a user and items
+BASKET_SEPARATORS = (";", ",", "|")  # of baskets; else blanks
 
 
 def problem_of_text(start: bytes) -> str:
@@ -59,12 +60,12 @@ def infer_separator(text: str) -> str:
     (';', ' ')
     """
     lines = _unquoted_lines(text) or [""]
-    counts = {separator: _n_fields(lines, separator) for separator in SEPARATORS}
+    counts = {separator: _n_fields(lines, separator) for separator in FIELD_SEPARATORS}
     fitting = [
         separator for separator, of_lines in counts.items()
-        if of_lines[0] > 1 and of_lines.count(of_lines[0]) >= NEARLY_ALL * len(lines)
+        if of_lines[0] > 1 and of_lines.count(of_lines[0]) >= EQUAL_FIELDS_SHARE * len(lines)
     ]  # fmt: skip
-    *others, blanks = SEPARATORS
+    *others, blanks = FIELD_SEPARATORS
     if likely := [separator for separator in fitting if separator != blanks]:
         return max(likely, key=lambda separator: counts[separator][0])
     frequent = max(reversed(others), key=lambda separator: counts[separator][0])
@@ -89,7 +90,7 @@ def is_above_header(text: str) -> bool:
     first, *later = _unquoted_lines(text) or [""]
     separator = infer_separator("\n".join(later))
     counts = _n_fields(later, separator)
-    if separator == " " or len(later) < 2 or sum(n > 1 for n in counts) < NEARLY_ALL * len(counts):
+    if separator == " " or len(later) < 2 or sum(n > 1 for n in counts) < EQUAL_FIELDS_SHARE * len(counts):
         return False
     fields = first.split(separator)
     n_named = sum(bool(field.strip(' "')) for field in fields)
@@ -125,9 +126,6 @@ def column_names(header: Sequence[str]) -> list[str]:
     """
     matches = [TYPED_NAME.fullmatch(name) for name in header]
     return [match[1] for match in matches if match] if all(matches) else [*header]
-
-
-BASKET_SEPARATORS = (";", ",", "|")  # of baskets; else blanks
 
 
 def basket_separator(text: str) -> str:

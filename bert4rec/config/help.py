@@ -17,8 +17,8 @@ from bert4rec.config.recognition import without_secrets
 from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import did_you_mean
 
-WIDTH = 110  # characters of a line of `--help-all`
-MOST = 3  # suggestions in a message
+HELP_WIDTH = 110  # characters of a line of `--help-all`
+MOST_SUGGESTIONS = 3  # suggestions in a message
 
 # Setting → its names in other programs. Suggestions keep this order.
 OTHER_KEYS = {
@@ -67,37 +67,6 @@ OTHER_SOURCES = {
     "random": "noise uniform",
     "goodreads": "books goodbooks",
 }
-
-
-def nearest_keys(name: str, keys: Collection[str]) -> list[str]:
-    """Return at most three of `keys` ("table.key", or a short option) that `name` may mean, the likeliest first.
-
-    If `name` begins with a table, only keys of that table are returned, if any match.
-    """
-    table, _, word = name.lower().replace("-", "_").rpartition(".")
-    table_keys = [key for key in keys if table and key.startswith(f"{table}.")]
-    return (_nearest_keys(word, table_keys) or _nearest_keys(word, keys))[:MOST]
-
-
-def nearest_values(value: str, values: Sequence[str], other_names: Mapping[str, str]) -> list[str]:
-    """Return at most three of `values` that `value` may mean, by another name or by similar spelling."""
-    word = value.lower().replace("_", "-")
-    return (_called(word, values, other_names) or difflib.get_close_matches(word, values, n=1))[:MOST]
-
-
-def _nearest_keys(word: str, keys: Collection[str]) -> list[str]:
-    """Return the keys whose last part is `word`, else those with that name elsewhere, else similar ones."""
-    last_parts = {key: key.rpartition(".")[2] for key in keys}
-    if word not in last_parts.values() and (called := _called(word, keys, OTHER_KEYS)):
-        return called
-    nearest = difflib.get_close_matches(word, last_parts.values(), n=1)
-    return [key for key, last_part in last_parts.items() if last_part in nearest]
-
-
-def _called(word: str, names: Collection[str], other_names: Mapping[str, str]) -> list[str]:
-    return [name for name, others in other_names.items() if word in others.split() and name in names]
-
-
 # Short name on the command line → setting: for all commands, as `train --help` lists them, and for `prepare` only.
 SHORT_OPTIONS = {
     "model": "model.kind",
@@ -140,6 +109,35 @@ ALL = "--help-all lists all"
 MANY = 4  # from so many choices on, a message also suggests the nearest
 
 
+def nearest_keys(name: str, keys: Collection[str]) -> list[str]:
+    """Return at most three of `keys` ("table.key", or a short option) that `name` may mean, the likeliest first.
+
+    If `name` begins with a table, only keys of that table are returned, if any match.
+    """
+    table, _, word = name.lower().replace("-", "_").rpartition(".")
+    table_keys = [key for key in keys if table and key.startswith(f"{table}.")]
+    return (_nearest_keys(word, table_keys) or _nearest_keys(word, keys))[:MOST_SUGGESTIONS]
+
+
+def nearest_values(value: str, values: Sequence[str], other_names: Mapping[str, str]) -> list[str]:
+    """Return at most three of `values` that `value` may mean, by another name or by similar spelling."""
+    word = value.lower().replace("_", "-")
+    return (_called(word, values, other_names) or difflib.get_close_matches(word, values, n=1))[:MOST_SUGGESTIONS]
+
+
+def _nearest_keys(word: str, keys: Collection[str]) -> list[str]:
+    """Return the keys whose last part is `word`, else those with that name elsewhere, else similar ones."""
+    last_parts = {key: key.rpartition(".")[2] for key in keys}
+    if word not in last_parts.values() and (called := _called(word, keys, OTHER_KEYS)):
+        return called
+    nearest = difflib.get_close_matches(word, last_parts.values(), n=1)
+    return [key for key, last_part in last_parts.items() if last_part in nearest]
+
+
+def _called(word: str, names: Collection[str], other_names: Mapping[str, str]) -> list[str]:
+    return [name for name, others in other_names.items() if word in others.split() and name in names]
+
+
 @dataclass(frozen=True)
 class Origins:
     """Hold the origins of settings ("table.key"): `in_file` are set in `file`, `typed` maps to options as typed."""
@@ -157,7 +155,7 @@ class Origins:
         return f"{self.file}: {line}" if is_of_file else line
 
 
-NOWHERE = Origins()
+NO_ORIGINS = Origins()
 
 
 def one_line(error: ValidationError, origins: Origins) -> str:
@@ -266,7 +264,7 @@ def settings_help() -> str:
         for key, setting in keys_of(cls).items():
             names = choices(setting)
             lines.append(f"  --{table}.{key}={_plain(setting.default)}" + f"  ({', '.join(names)})" * bool(names))
-            lines.append(textwrap.indent(textwrap.fill(description(setting), WIDTH - 6), " " * 6))
+            lines.append(textwrap.indent(textwrap.fill(description(setting), HELP_WIDTH - 6), " " * 6))
     return "\n".join(lines)
 
 

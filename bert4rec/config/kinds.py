@@ -8,6 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+POPULARITY = "popularity"
+RECENT_POPULARITY = "recent_popularity"
+Updates: TypeAlias = Literal["replicated", "fused", "dense_shards"]
+SHARDING_TYPES = ("row_wise", "table_wise", "column_wise")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
@@ -68,8 +73,6 @@ _transformer = partial(
     smallest_batch=16,
 )  # fmt: skip
 
-POPULARITY = "popularity"
-RECENT_POPULARITY = "recent_popularity"
 
 KINDS = {
     kind.name: kind
@@ -107,10 +110,6 @@ if TYPE_CHECKING:
     UntrainedName: TypeAlias = str
 else:
     KindName, UntrainedName = Literal[tuple(KINDS)], Literal[UNTRAINED]
-
-Updates: TypeAlias = Literal["replicated", "fused", "dense_shards"]
-
-SHARDING_TYPES = ("row_wise", "table_wise", "column_wise")
 
 
 def needs_negatives(loss: str) -> bool:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from bert4rec.config.conflicts import conflicts
 from bert4rec.config.help import (
     ALL,
-    NOWHERE,
+    NO_ORIGINS,
     SHORT_OPTIONS,
     Origins,
     all_keys,
@@ -114,7 +114,7 @@ def _valid(tables: Mapping[str, Any], origins: Origins) -> Config:
         raise SettingsError(one_line(error, origins)) from None
 
 
-def _checked(tables: Mapping[str, Any], origins: Origins = NOWHERE) -> Config:
+def _checked(tables: Mapping[str, Any], origins: Origins = NO_ORIGINS) -> Config:
     config = _valid(tables, origins)
     for name, reason in conflicts(config):
         table, key = name.split(".")

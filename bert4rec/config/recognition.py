@@ -22,10 +22,67 @@ from bert4rec.config.first_lines import (
     problem_of_text,
     without_separator_line,
 )
-from bert4rec.runtime.errors import DataError, did_you_mean
+from bert4rec.runtime.errors import DataError, did_you_mean, join_names
 
 SCHEMES = ("s3", "gs", "hf", "https", "http")
 LISTED = ("s3", "gs", "hf")  # their files can be listed, so a pattern can name several
+Format: TypeAlias = Literal["text", "json lines", "parquet", "arrow file", "arrow stream"]
+MAGIC: dict[bytes, Format] = {b"PAR1": "parquet", b"ARROW1": "arrow file", b"\xff\xff\xff\xff": "arrow stream"}
+COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # as pyarrow calls them
+PACKED = (".gz", ".zst")  # second suffix of compressed files
+TYPED_NAMES: dict[Format, str] = {  # of formats that carry the types of their columns
+    "parquet": "a Parquet file", "arrow file": "an Arrow IPC (Feather) file", "arrow stream": "an Arrow IPC stream",
+}  # fmt: skip
+SUFFIXES: dict[str, tuple[Format, str]] = {
+    ".csv": ("text", "a CSV file"),
+    ".tsv": ("text", "a TSV file"),
+    ".inter": ("text", "a file of interactions"),
+    ".parquet": ("parquet", "a Parquet file"),
+    ".pq": ("parquet", "a Parquet file"),
+    ".jsonl": ("json lines", "a file of JSON lines"),
+    ".ndjson": ("json lines", "a file of JSON lines"),
+    ".feather": ("arrow file", "a Feather file"),
+    ".arrow": ("arrow file", "an Arrow file"),
+    ".ipc": ("arrow file", "an Arrow file"),
+}
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+ARRAY = re.compile(rb"\s*\[\s*[\[{]")  # the start of an array of records
+JSON_IN_ONE_PIECE = (
+    "is JSON in one piece, which is not read: write one object a line (JSON lines), with pandas: "
+    'frame.to_json("log.jsonl", orient="records", lines=True)'
+)
+ZIP = b"PK\x03\x04"
+OFFICE = re.compile(rb"\[Content_Types\]|docProps/|xl/")  # names of the first files in an Excel workbook
+BY_PANDAS = "write the table as Parquet or CSV, for instance with pandas"
+REPACK = "unpack it, or pack it with gzip or zstd"
+LOGIN_PAGE = "it may be a page to log in: download the file itself"
+UNREAD: tuple[tuple[str, str, tuple[bytes, ...], tuple[str, ...]], ...] = (  # format, advice, first bytes, suffixes
+    ("a web page (HTML)", LOGIN_PAGE, (b"<!doctype html", b"<html"), (".html", ".htm")),
+    ("an Excel workbook", "save the sheet as CSV", (b"\xd0\xcf\x11\xe0",), (".xlsx", ".xls")),
+    ("a ZIP archive", "unpack it", (ZIP,), (".zip",)),
+    ("a SQLite database", "export the table as CSV", (b"SQLite format 3",), (".db", ".sqlite", ".sqlite3")),
+    ("an HDF5 file", BY_PANDAS, (b"\x89HDF",), (".h5", ".hdf5")),
+    ("a pickle", BY_PANDAS, (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"), (".pickle", ".pkl")),
+    ("a Feather file of version 1", "write the table as Parquet, or as Feather of version 2", (b"FEA1",), ()),
+    ("packed with bzip2", REPACK, (), (".bz2",)),
+    ("packed with xz", REPACK, (b"\xfd7zXZ",), (".xz",)),
+)  # fmt: skip
+GROUPLENS_LINES = {
+    "ratings.dat": ("ml-1m", re.compile(r"\d+::\d+::[\d.]+::\d+"), "user::movie::rating::time"),
+    "u.data": ("ml-100k", re.compile(r"\d+\t\d+\t\d+\t\d+"), "user, movie, rating and time between tabs"),
+}
+GROUPLENS_HEADER = ["userId", "movieId", "rating", "timestamp"]
+GROUPLENS_FOLDERS = ("ml-20m", "ml-25m", "ml-32m", "ml-latest-small")
+GOODREADS_HEADER = ["user_id", "book_id", "is_read"]
+PUBLIC_FILES = (*GROUPLENS_LINES, "ratings.csv", "goodreads_interactions.csv")
+NOT_DATA = ("readme", "license", "changelog")
+HEAD = 1 << 16  # bytes that are read to recognize a file
+N_FORMAT_LINES = 20  # largest number of lines to look at
+FIRST_LINE = 1 << 20  # bytes that are searched for the first line of a table
+MOST_CHOICES = 8  # number of columns, runs or datasets to list
+SOURCE_ADVICE = (
+    "say what it is: --data.source=table (columns by their names), sequences (lines of a user and items), ml-1m, …"
+)
 
 
 def is_url(path: str) -> bool:
@@ -63,66 +120,6 @@ def without_secrets(text: str) -> str:
     return re.sub(r"(https?://[^?#]*)[?#].*", r"\1", re.sub(r"(://)[^/\s]*@", r"\1", text), flags=re.DOTALL)
 
 
-Format: TypeAlias = Literal["text", "json lines", "parquet", "arrow file", "arrow stream"]
-
-MAGIC: dict[bytes, Format] = {b"PAR1": "parquet", b"ARROW1": "arrow file", b"\xff\xff\xff\xff": "arrow stream"}
-COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # as pyarrow calls them
-PACKED = (".gz", ".zst")  # second suffix of compressed files
-TYPED_NAMES: dict[Format, str] = {  # of formats that carry the types of their columns
-    "parquet": "a Parquet file", "arrow file": "an Arrow IPC (Feather) file", "arrow stream": "an Arrow IPC stream",
-}  # fmt: skip
-SUFFIXES: dict[str, tuple[Format, str]] = {
-    ".csv": ("text", "a CSV file"),
-    ".tsv": ("text", "a TSV file"),
-    ".inter": ("text", "a file of interactions"),
-    ".parquet": ("parquet", "a Parquet file"),
-    ".pq": ("parquet", "a Parquet file"),
-    ".jsonl": ("json lines", "a file of JSON lines"),
-    ".ndjson": ("json lines", "a file of JSON lines"),
-    ".feather": ("arrow file", "a Feather file"),
-    ".arrow": ("arrow file", "an Arrow file"),
-    ".ipc": ("arrow file", "an Arrow file"),
-}
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-ARRAY = re.compile(rb"\s*\[\s*[\[{]")  # the start of an array of records
-JSON_IN_ONE_PIECE = (
-    "is JSON in one piece, which is not read: write one object a line (JSON lines), with pandas: "
-    'frame.to_json("log.jsonl", orient="records", lines=True)'
-)
-ZIP = b"PK\x03\x04"
-OFFICE = re.compile(rb"\[Content_Types\]|docProps/|xl/")  # names of the first files in an Excel workbook
-BY_PANDAS = "write the table as Parquet or CSV, for instance with pandas"
-REPACK = "unpack it, or pack it with gzip or zstd"
-
-
-LOGIN = "it may be a page to log in: download the file itself"
-UNREAD: tuple[tuple[str, str, tuple[bytes, ...], tuple[str, ...]], ...] = (  # format, advice, first bytes, suffixes
-    ("a web page (HTML)", LOGIN, (b"<!doctype html", b"<html"), (".html", ".htm")),
-    ("an Excel workbook", "save the sheet as CSV", (b"\xd0\xcf\x11\xe0",), (".xlsx", ".xls")),
-    ("a ZIP archive", "unpack it", (ZIP,), (".zip",)),
-    ("a SQLite database", "export the table as CSV", (b"SQLite format 3",), (".db", ".sqlite", ".sqlite3")),
-    ("an HDF5 file", BY_PANDAS, (b"\x89HDF",), (".h5", ".hdf5")),
-    ("a pickle", BY_PANDAS, (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"), (".pickle", ".pkl")),
-    ("a Feather file of version 1", "write the table as Parquet, or as Feather of version 2", (b"FEA1",), ()),
-    ("packed with bzip2", REPACK, (), (".bz2",)),
-    ("packed with xz", REPACK, (b"\xfd7zXZ",), (".xz",)),
-)  # fmt: skip
-GROUPLENS_LINES = {
-    "ratings.dat": ("ml-1m", re.compile(r"\d+::\d+::[\d.]+::\d+"), "user::movie::rating::time"),
-    "u.data": ("ml-100k", re.compile(r"\d+\t\d+\t\d+\t\d+"), "user, movie, rating and time between tabs"),
-}
-GROUPLENS_HEADER = ["userId", "movieId", "rating", "timestamp"]
-GROUPLENS_FOLDERS = ("ml-20m", "ml-25m", "ml-32m", "ml-latest-small")
-GOODREADS_HEADER = ["user_id", "book_id", "is_read"]
-PUBLIC_FILES = (*GROUPLENS_LINES, "ratings.csv", "goodreads_interactions.csv")
-NOT_DATA = ("readme", "license", "changelog")
-HEAD = 1 << 16  # bytes that are read to recognize a file
-N_LINES = 20  # largest number of lines to look at
-FIRST_LINE = 1 << 20  # bytes that are searched for the first line of a table
-SHOWN = 8  # number of columns, runs or datasets to list
-ADVICE = "say what it is: --data.source=table (columns by their names), sequences (lines of a user and items), ml-1m, …"
-
-
 @dataclass(frozen=True)
 class DetectedSource:
     """Hold the recognized `source`, and the reason ("log.csv is a CSV file …")."""
@@ -141,7 +138,7 @@ def recognize(path: str, *, advice: str = "") -> DetectedSource:
         url = without_secrets(path)
         if what := _by_suffix(_unpacked_name(Path(url)))[1]:
             return DetectedSource("table", f"{Path(url).name} is {what} by its name")
-        raise DataError(f"{url}: not recognized by its name; {ADVICE}")
+        raise DataError(f"{url}: not recognized by its name; {SOURCE_ADVICE}")
     if files := matching_files(path):
         file = next((file for file in files if has_rows(file)), files[0])
         first = _of_file(file) or _refuse(file)
@@ -158,7 +155,7 @@ def what_is(path: Path) -> str:
     """Return what lies at `path` in a few words, for a message that something else is expected there."""
     if not path.exists():
         kind, names = _contents(path.parent)
-        near = _near(path) or (f"; the {kind} in {path.parent}: {_listed(names)}" if names else "")
+        near = _near(path) or (f"; the {kind} in {path.parent}: {join_names(names, MOST_CHOICES)}" if names else "")
         return f"there is no such folder{near}"
     if path.is_file():
         return f"this is a file; prepare a dataset from it first: bert4rec prepare {path}"
@@ -167,7 +164,9 @@ def what_is(path: Path) -> str:
     if (path / "checkpoints").is_dir() or any((path / name).is_file() for name in ("report.json", "environment.json")):
         return "this is a run"
     kind, names = _contents(path)
-    return f"this is a folder of {kind}; name one of them: {_listed(names)}" if names else "this is another folder"
+    if not names:
+        return "this is another folder"
+    return f"this is a folder of {kind}; name one of them: {join_names(names, MOST_CHOICES)}"
 
 
 def datasets_in(folder: Path) -> list[str]:
@@ -186,10 +185,6 @@ def _contents(folder: Path) -> tuple[str, list[str]]:
 def _with_file(folder: Path, name: str) -> list[str]:
     """Return the names of the folders in `folder` that have a file of that name, without hidden ones."""
     return sorted(path.parent.name for path in folder.glob(f"[!.]*/{name}") if path.is_file())
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
 
 
 def problem_of_path(path: Path, error: OSError) -> str:
@@ -303,7 +298,7 @@ def _of_folder(folder: Path) -> DetectedSource:
     if len(known) == 1:
         return next(iter(known.values()))
     if known:
-        names = ", ".join([*known][:3]) + (", …" if len(known) > 3 else "")
+        names = join_names([*known])
         raise DataError(
             f"{folder}: has several files: {names}; name one in data.path, or several by a pattern in quotes"
         )
@@ -311,7 +306,7 @@ def _of_folder(folder: Path) -> DetectedSource:
         refuse_unsupported_format(str(file), head := _first_bytes(file, HEAD))
         if may_be_baskets(_unpacked_name(file), _lines(head)):
             _refuse(file)
-    raise DataError(f"{folder}: holds no file that is recognized; name it in data.path, and {ADVICE}")
+    raise DataError(f"{folder}: holds no file that is recognized; name it in data.path, and {SOURCE_ADVICE}")
 
 
 def _of_file(file: Path) -> DetectedSource | None:
@@ -367,7 +362,7 @@ def _refuse(file: Path) -> NoReturn:
             "user? if a user: --data.source=sequences; if each line has only items: --data.source=baskets"
         )
     start = f'it begins with "{lines[0][:60]}"' if lines else "it is empty"
-    raise DataError(f"{file}: not recognized by its name and first lines ({start}); {ADVICE}")
+    raise DataError(f"{file}: not recognized by its name and first lines ({start}); {SOURCE_ADVICE}")
 
 
 def _problem_of_format(name: str, start: bytes) -> str:
@@ -428,7 +423,7 @@ def _lines(head: bytes) -> list[str]:
     """Return the first lines that are not blank, without a last line that is cut off."""
     text = without_separator_line(head).decode("utf-8", "replace")
     whole = text[: text.rfind("\n")] if len(head) >= HEAD - 3 and "\n" in text else text
-    return [line.rstrip("\r") for line in whole.split("\n") if line.strip()][:N_LINES]
+    return [line.rstrip("\r") for line in whole.split("\n") if line.strip()][:N_FORMAT_LINES]
 
 
 def _with_columns(lines: Sequence[str]) -> str:
@@ -438,4 +433,4 @@ def _with_columns(lines: Sequence[str]) -> str:
         return ""
     if has_number(names):
         return " without a header"
-    return f" with the columns {_listed(names)}"
+    return f" with the columns {join_names(names, MOST_CHOICES)}"

@@ -20,6 +20,7 @@ from bert4rec.runtime.errors import SettingsError, pluralize
 
 AVERAGE_AGE = 0.1
 STEPS, FEWEST_STEPS = 64, 16  # steps per epoch: with fewer windows, batches are smaller (docs/results.md)
+FEW_STEPS = 5  # steps per epoch below which a warning is given
 LARGEST_PER_DEVICE = 64
 FEWEST_NEGATIVES = 256  # of a draw
 # Positions that share a negative: with 4 the validations are worse than with 2, and with 8 a model learns several times

@@ -36,7 +36,27 @@ ALL_BASELINES_UP_TO_SCORES = 1_000_000_000  # of all test users for all items
 WINDOW_LENGTHS = (50, 100, 200)  # items, of which preparation chooses; the papers' models have no longer ones
 FULL_SOFTMAX_UP_TO = 100_000  # items; above, the exact softmax takes most of a step
 
-ENDINGS = (*SUFFIXES, *PACKED, ".txt", ".json", ".dat", ".data")  # of names of input files
+INPUT_ENDINGS = (*SUFFIXES, *PACKED, ".txt", ".json", ".dat", ".data")  # of names of input files
+Count: TypeAlias = Annotated[int, Field(ge=1)]
+Whole: TypeAlias = Annotated[int, Field(ge=0)]
+Positive: TypeAlias = Annotated[float, Field(gt=0)]
+Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**32)]
+COMMON = (  # the settings in `config.toml`
+    "data.source", "data.path", "data.dataset_dir", "data.user_column", "data.item_column", "data.time_column",
+    "data.rating_column", "data.title_column",
+    "preprocessing.min_rating", "preprocessing.min_user_interactions", "preprocessing.min_item_interactions",
+    "preprocessing.repeats", "preprocessing.split", "preprocessing.split_at", "preprocessing.validation_users",
+    "model.kind", "model.embed_dim", "model.n_heads", "model.n_layers", "model.max_len", "model.dropout",
+    "training.n_epochs", "training.max_minutes", "training.per_device_train_batch_size", "training.learning_rate",
+    "training.loss", "training.n_train_negatives", "training.precision", "training.eval_every_n_epochs",
+    "training.patience", "training.seed",
+    "parallelism.mode", "parallelism.device", "parallelism.sharding_type", "parallelism.sparse_optimizer",
+    "parallelism.sparse_learning_rate",
+    "evaluation.ks", "evaluation.protocols", "evaluation.seen_items",
+    "checkpoint.every_minutes", "checkpoint.keep",
+    "run.dir", "run.name", "run.trackers",
+)  # fmt: skip
 
 
 def instant(text: str) -> int:
@@ -65,7 +85,7 @@ def name_of_path(path: str) -> str:
 
 def _plain_name(part: str) -> str:
     """Return one part of a path without its endings and the wildcards of a pattern."""
-    while (stem := os.path.splitext(part)[0]) != part and part.lower().endswith(ENDINGS):
+    while (stem := os.path.splitext(part)[0]) != part and part.lower().endswith(INPUT_ENDINGS):
         part = stem
     plain = re.sub(r"\[[^]]*\]|[*?]", "", part)
     return part if plain == part else plain.strip(" .-_")
@@ -97,11 +117,6 @@ def _share_or_time(value: float | str) -> float | str:
     return value
 
 
-Count: TypeAlias = Annotated[int, Field(ge=1)]
-Whole: TypeAlias = Annotated[int, Field(ge=0)]
-Positive: TypeAlias = Annotated[float, Field(gt=0)]
-Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
-Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**32)]
 UserPath: TypeAlias = Annotated[str, AfterValidator(expand_user), AfterValidator(_on_this_machine)]
 DataPath: TypeAlias = Annotated[  # what is saved of a run is often shown to others
     str, AfterValidator(expand_user), AfterValidator(check_url), PlainSerializer(without_secrets, when_used="json")
@@ -514,20 +529,3 @@ class Config(Table):
     def to_toml(self) -> str:
         """Return the resolved settings as TOML; `load.load_config` reads them back to an equal `Config`."""
         return tomli_w.dumps(self.model_dump(mode="json"))
-
-
-COMMON = (  # the settings in `config.toml`
-    "data.source", "data.path", "data.dataset_dir", "data.user_column", "data.item_column", "data.time_column",
-    "data.rating_column", "data.title_column",
-    "preprocessing.min_rating", "preprocessing.min_user_interactions", "preprocessing.min_item_interactions",
-    "preprocessing.repeats", "preprocessing.split", "preprocessing.split_at", "preprocessing.validation_users",
-    "model.kind", "model.embed_dim", "model.n_heads", "model.n_layers", "model.max_len", "model.dropout",
-    "training.n_epochs", "training.max_minutes", "training.per_device_train_batch_size", "training.learning_rate",
-    "training.loss", "training.n_train_negatives", "training.precision", "training.eval_every_n_epochs",
-    "training.patience", "training.seed",
-    "parallelism.mode", "parallelism.device", "parallelism.sharding_type", "parallelism.sparse_optimizer",
-    "parallelism.sparse_learning_rate",
-    "evaluation.ks", "evaluation.protocols", "evaluation.seen_items",
-    "checkpoint.every_minutes", "checkpoint.keep",
-    "run.dir", "run.name", "run.trackers",
-)  # fmt: skip

@@ -17,15 +17,15 @@ import pyarrow.parquet as pq
 from bert4rec.config.recognition import what_is
 from bert4rec.dataset import format
 from bert4rec.dataset.hidden import HiddenEvents
-from bert4rec.dataset.item_features import ARRAYS, FOLDER
+from bert4rec.dataset.item_features import ARRAYS, FEATURES_FOLDER
 from bert4rec.runtime.arrays import Array, Int64s
 from bert4rec.runtime.console import NO_BAR, ProgressBar
 from bert4rec.runtime.errors import DataError, in_one_line
 
 REMAKE = "make the dataset again with `bert4rec prepare`"
 
-USERS_AT_ONCE = 1 << 12  # many more would not fit into the CPU cache
-ROWS_AT_ONCE = 1 << 16  # of a Parquet table
+CHECKED_USERS_AT_ONCE = 1 << 12  # many more would not fit into the CPU cache
+TABLE_ROWS_AT_ONCE = 1 << 16  # of a Parquet table
 MOST_ROUNDING = 1e-3  # of the length of the weights of an item, and of its vectors
 KEYS_AT_ONCE = 1 << 24  # hashes of original ids compared in one pass, 8 bytes each; a larger table takes more passes
 
@@ -49,7 +49,7 @@ def check_dataset(folder: Path) -> dict[str, Any]:
     _check_originals(folder / format.USERS, metadata["users"])
     _check_originals(folder / format.ITEMS, metadata["items"])
     if "item_features" in metadata:
-        _check_features(folder / FOLDER, metadata["item_features"], metadata["items"])
+        _check_features(folder / FEATURES_FOLDER, metadata["item_features"], metadata["items"])
     return metadata
 
 
@@ -214,8 +214,8 @@ class _Content:
         negatives = _Rows(folder / format.NEGATIVE_ITEMS, format.negative_columns())
         oracle = _Rows(folder / format.ORACLE, {"user": pa.int64()}) if format.ORACLE in metadata["files"] else None
         with ProgressBar(n_users, form=NO_BAR) as bar:
-            for first in range(0, n_users, USERS_AT_ONCE):
-                stop = min(first + USERS_AT_ONCE, n_users)
+            for first in range(0, n_users, CHECKED_USERS_AT_ONCE):
+                stop = min(first + CHECKED_USERS_AT_ONCE, n_users)
                 is_last = stop == n_users
                 users.read(np.arange(first, stop), "by metadata.json", is_last=is_last)
                 counts = users.values["count"]
@@ -392,8 +392,8 @@ class _Content:
         table = _Rows(self._folder / format.ITEMS, dict.fromkeys(("item", *self._item_counts), pa.int64()))
         has_cold_items = self._metadata["source"] == "random" or "item_features" in self._metadata
         least = not self._metadata["extends"] and not has_cold_items
-        for first in range(0, len(self._item_ids), ROWS_AT_ONCE):
-            rows = slice(first, first + ROWS_AT_ONCE)
+        for first in range(0, len(self._item_ids), TABLE_ROWS_AT_ONCE):
+            rows = slice(first, first + TABLE_ROWS_AT_ONCE)
             ids = self._item_ids[rows]
             table.read(np.array(ids), "by metadata.json", is_last=ids[-1] == self._item_ids[-1])
             for name, counts in self._item_counts.items():
@@ -436,7 +436,7 @@ def _batches(place: Path, types: Types) -> Iterator[pa.RecordBatch]:
         try:  # not memory-mapped: mapped pages would count as memory of the process
             with pa.OSFile(str(path)) as raw, pq.ParquetFile(raw) if is_table else pa.ipc.open_stream(raw) as file:
                 _check_columns(path, file.schema_arrow if is_table else file.schema, types, is_table=is_table)
-                for batch in file.iter_batches(ROWS_AT_ONCE, columns=[*types]) if is_table else file:
+                for batch in file.iter_batches(TABLE_ROWS_AT_ONCE, columns=[*types]) if is_table else file:
                     batch.validate(full=True)  # else offsets outside the values would be followed
                     columns = {name: batch[name].cast(kind) for name, kind in types.items()}
                     for name, column in columns.items():

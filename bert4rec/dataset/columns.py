@@ -13,7 +13,7 @@ from bert4rec.dataset.format import STATE
 from bert4rec.runtime.arrays import Array, Int32s, Int64s
 from bert4rec.runtime.errors import DataError
 
-REMAKE = "make it again with `bert4rec prepare` and the same settings"
+REMAKE_SAME = "make it again with `bert4rec prepare` and the same settings"
 
 
 class SmallPickle:
@@ -113,16 +113,18 @@ class Columns(SmallPickle):
 
     def _list(self, name: str, column: Any) -> tuple[Int32s, Array]:
         if not pa.types.is_list(column.type) or column.null_count:
-            raise DataError(f"{self._folder}: column {name} has the type {column.type}, or a list is missing; {REMAKE}")
+            raise DataError(
+                f"{self._folder}: column {name} has the type {column.type}, or a list is missing; {REMAKE_SAME}"
+            )
         offsets: Int32s = np.from_dlpack(column.offsets)  # type: ignore[assignment]
         values = self._values(column.values)
         if len(column) and (offsets[0] < 0 or offsets[-1] > len(values) or (np.diff(offsets) < 0).any()):
-            raise DataError(f"{self._folder}: column {name} is damaged; {REMAKE}")
+            raise DataError(f"{self._folder}: column {name} is damaged; {REMAKE_SAME}")
         return offsets, values
 
     def _values(self, column: Any) -> Array:
         if column.null_count:
-            raise DataError(f"{self._folder}: a value is missing; {REMAKE}")
+            raise DataError(f"{self._folder}: a value is missing; {REMAKE_SAME}")
         return np.from_dlpack(column)  # to_numpy would import pandas
 
     @cached_property
@@ -139,7 +141,7 @@ class Columns(SmallPickle):
         try:
             files = [self._folder / file["filename"] for file in json.loads(state.read_text())["_data_files"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{state}: cannot be read ({error}); {REMAKE}") from None
+            raise DataError(f"{state}: cannot be read ({error}); {REMAKE_SAME}") from None
         return [batch for path in files for batch in _mapped(path)]
 
 
@@ -163,4 +165,4 @@ def _mapped(path: Path) -> Iterator[pa.RecordBatch]:
             )
             yield from [*stream] or [empty]
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read ({error}); {REMAKE}") from None
+        raise DataError(f"{path}: cannot be read ({error}); {REMAKE_SAME}") from None

@@ -11,8 +11,8 @@ REPEATS_FROM, DUPLICATES_FROM, TIED_FROM = 0.05, 0.001, 0.05  # shares of all ro
 RARE_FROM, GONE_FROM, NEW_FROM, SEASONAL_FROM = 0.3, 0.1, 0.05, 0.05  # shares of all items
 COPIED_FROM = 0.2  # share of the targets whose item is in their input
 DAMAGED_FROM = 0.05  # share of all rows that makes figures doubtful
-LEAST_ROWS = 1000  # of fewer rows, most items have few anyway
-FEW = 5  # rows of a rare item
+LEAST_LOG_ROWS = 1000  # of fewer rows, most items have few anyway
+RARE_ITEM_ROWS = 5  # rows of a rare item
 USES_TIMES = "`bert4rec train … --model.times=history` uses the times"
 LARGE_USER, HEAVY_USERS, DUPLICATES = "one large user", "heavy users", "duplicates"  # may be damage
 
@@ -36,7 +36,9 @@ def findings(metadata: Mapping[str, Any]) -> list[Finding]:
     log = metadata.get("log")
     if not log:
         return []
-    of_items = _of_items(log, log.get("items_with_rows", metadata["items"])) if metadata["rows"] >= LEAST_ROWS else ()
+    of_items = (
+        _of_items(log, log.get("items_with_rows", metadata["items"])) if metadata["rows"] >= LEAST_LOG_ROWS else ()
+    )
     of_rows = [*_of_order(log, metadata), *_of_rows(log, metadata)]
     return [*_of_users(log, metadata), *_of_targets(log, metadata), *of_rows, *of_items, *_of_columns(log)]
 
@@ -122,8 +124,8 @@ def _of_rows(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[Fi
 def _of_items(log: Mapping[str, Any], n_items: int) -> Iterator[Finding]:
     since = datetime.fromtimestamp(log["recent_from"], UTC).date().isoformat()
     if (share := log["rare_items"] / n_items) >= RARE_FROM:
-        text = f"{_percent(share)} of the items have fewer than {FEW} rows and are hardly learnt; "
-        yield Finding("rare items", f"{text}--min-item-interactions={FEW} leaves them out")
+        text = f"{_percent(share)} of the items have fewer than {RARE_ITEM_ROWS} rows and are hardly learnt; "
+        yield Finding("rare items", f"{text}--min-item-interactions={RARE_ITEM_ROWS} leaves them out")
     if (share := log["gone_items"] / n_items) >= GONE_FROM:
         text = (
             f"{_percent(share)} of the items have no row since {since}; `bert4rec recommend … --allow=FILE` recommends "

@@ -50,12 +50,15 @@ OFFSETS = ("n_train", *EVALUATED)
 """Columns of a history: its number of training interactions, and the positions of its targets, or `NO_TARGET`."""
 NO_TARGET = -1
 
-OPTIONAL = {"target_events": [], "hide_before_target": "nothing", "test_users": "all", "ties": "file"}
+METADATA_DEFAULTS = {"target_events": [], "hide_before_target": "nothing", "test_users": "all", "ties": "file"}
 """Settings of [preprocessing] that a dataset names only if they differ from these, their defaults."""
 
 TEST_TIED = "test_tied"
 """Column of a history: 1 if the test target has the full time of the item before it, and the same value of the order
 column, else 0. A dataset has it only if `times`, in whole seconds, do not tell."""
+
+LEFT_OUT = -1  # instead of a rank: the user has no negatives and is excluded from this protocol
+LONGEST_BAR = 40  # characters of the longest bar
 
 
 def history_columns(
@@ -93,9 +96,6 @@ def one_array(column: "pa.ChunkedArray") -> "pa.Array":
     if pa.types.is_string(column.type):
         column = column.cast(pa.large_string())
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-
-
-LEFT_OUT = -1  # instead of a rank: the user has no negatives and is excluded from this protocol
 
 
 def outranks(scores: Any, ids: Any, target_scores: Any, targets: Any) -> Any:
@@ -140,9 +140,6 @@ def target_kinds(folder: Path, metadata: Mapping[str, Any]) -> list[int]:
     """
     names = metadata["preprocessing"].get("target_events", [])
     return numbers_of_kinds(f"{folder / METADATA}: target_events", names, kinds_of(metadata))
-
-
-WIDTH = 40  # characters of the longest bar
 
 
 def lengths_of(lengths: Int64s) -> dict[str, Any]:
@@ -238,7 +235,7 @@ def _lines(metadata: Mapping[str, Any]) -> Iterator[str]:
     )
     largest = max(n for *_, n in lengths["histogram"])
     for low, high, n in lengths["histogram"]:
-        yield f"{f'{low:,}–{high:,}':>17} {n:>11,} {'█' * round(WIDTH * n / largest)}".rstrip()
+        yield f"{f'{low:,}–{high:,}':>17} {n:>11,} {'█' * round(LONGEST_BAR * n / largest)}".rstrip()
 
 
 def _held_out(metadata: Mapping[str, Any], split: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bert4rec.dataset.columns import REMAKE, Columns, SmallPickle
+from bert4rec.dataset.columns import REMAKE_SAME, Columns, SmallPickle
 from bert4rec.dataset.format import (
     EVENTS,
     HISTORIES,
@@ -24,7 +24,7 @@ from bert4rec.dataset.hidden import Copies, HiddenEvents, copies
 from bert4rec.runtime.arrays import Array, Bools, Float32s, Int32s, Int64s
 from bert4rec.runtime.errors import DataError
 
-ROWS_AT_ONCE = 8192  # histories that are in memory while their inputs are measured
+MEASURED_AT_ONCE = 8192  # histories that are in memory while their inputs are measured
 STRIDE = 16  # histories for each number that is kept in memory (half a byte a history); a look-up reads them all
 
 
@@ -216,13 +216,13 @@ class Histories(SmallPickle):
         wrong = ids[(ids < 0) | (ids >= self._n_items)][0]
         raise DataError(
             f"{place or f'{self._folder}: column items'} has the id {wrong}, outside 0…{self._n_items - 1}; "
-            f"`bert4rec check {self._folder.parent}` checks every id; {REMAKE}"
+            f"`bert4rec check {self._folder.parent}` checks every id; {REMAKE_SAME}"
         )
 
     def _refuse(self, name: str, are_wrong: Bools, *, first: int = 0) -> None:
         if are_wrong.any():
             row = first + int(are_wrong.argmax())
-            raise DataError(f"{self._folder}: column {name} is outside the history of row {row}; {REMAKE}")
+            raise DataError(f"{self._folder}: column {name} is outside the history of row {row}; {REMAKE_SAME}")
 
 
 class _Entries(SmallPickle):
@@ -401,7 +401,7 @@ class EvaluationSplit:
 
     def _parts(self, indices: Int64s) -> Iterator[Int64s]:
         """Yield the `indices`, some at a time: whole histories of all would not fit into memory."""
-        return (indices[first : first + ROWS_AT_ONCE] for first in range(0, len(indices), ROWS_AT_ONCE))
+        return (indices[first : first + MEASURED_AT_ONCE] for first in range(0, len(indices), MEASURED_AT_ONCE))
 
     def targets(self, indices: Int64s) -> Int32s:
         """Return the targets [B] of the rows at `indices` [B]. Raises `DataError` for an id that is no item."""
@@ -431,7 +431,7 @@ class EvaluationSplit:
         n, has_some = int(lengths.max(initial=0)), lengths > 0
         values = self._negatives.slices(name, rows, np.zeros_like(lengths), lengths)
         if (lengths[has_some] != n).any():
-            raise DataError(f"{self._folder}: column {name} has lists of different lengths; {REMAKE}")
+            raise DataError(f"{self._folder}: column {name} has lists of different lengths; {REMAKE_SAME}")
         padded = np.full((len(rows), n), NO_ITEM, np.int32)
         ids = self._histories.items(values, place=f"{self._folder}: column {name}")
         padded[has_some] = ids.reshape(has_some.sum(), n)

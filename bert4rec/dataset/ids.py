@@ -23,8 +23,8 @@ NO_IDS = frozenset(  # in small letters
 )  # fmt: skip
 LONGEST_NO_ID = max(map(len, NO_IDS))
 WHOLE = re.compile(r"(0|-?[1-9][0-9]*)\.0+")
-NUMBER = re.compile(r"0|-?[1-9][0-9]{0,18}")
-LARGEST = 2**63 - 1
+WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,18}")
+LARGEST_ID = 2**63 - 1
 
 
 def canonical(text: str) -> str | None:
@@ -55,5 +55,5 @@ def canonical_value(value: Any, *, is_number: bool) -> int | str | None:
     text = None if value is None else canonical(str(value))
     if text is None or not is_number:
         return text
-    number = int(text) if NUMBER.fullmatch(text) else LARGEST + 1
-    return number if -LARGEST - 1 <= number <= LARGEST else None
+    number = int(text) if WHOLE_NUMBER.fullmatch(text) else LARGEST_ID + 1
+    return number if -LARGEST_ID - 1 <= number <= LARGEST_ID else None

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from bert4rec.runtime.arrays import Array, Float32s, Int64s
 from bert4rec.runtime.errors import DataError
 
-FOLDER = "item_features"
+FEATURES_FOLDER = "item_features"
 VALUES = "values.parquet"  # the names of the values of categories
 MEANING = {"kind", "first", "n_values", "edges", "words", "width"}  # entries of a feature in `metadata.json`
 NO_LETTER = re.compile(r"\W+")
@@ -102,7 +102,7 @@ def write_bags(folder: Path, bags: Bags, vectors: Sequence[Float32s]) -> None:
     side_by_side = np.concatenate([np.zeros((n_items, 0), np.float32), *vectors], axis=1)
     arrays: list[Array] = [bags.offsets, bags.values.astype(np.int32), bags.weights, side_by_side]
     for name, array in zip(ARRAYS, arrays, strict=True):
-        np.save(folder / FOLDER / f"{name}.npy", array)
+        np.save(folder / FEATURES_FOLDER / f"{name}.npy", array)
 
 
 class ItemFeatures:
@@ -110,7 +110,7 @@ class ItemFeatures:
 
     def __init__(self, folder: Path, about: Mapping[str, Mapping[str, Any]]) -> None:
         self.about = about
-        self._folder = folder / FOLDER
+        self._folder = folder / FEATURES_FOLDER
         self._arrays: dict[str, Array] = {}
 
     def __getstate__(self) -> dict[str, Any]:

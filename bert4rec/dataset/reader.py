@@ -14,15 +14,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bert4rec.config.recognition import what_is
-from bert4rec.dataset.columns import REMAKE
+from bert4rec.dataset.columns import REMAKE_SAME
 from bert4rec.dataset.format import (
     DATASET_FORMAT,
     EVALUATED,
     ITEMS,
     LEFT_OUT,
     METADATA,
+    METADATA_DEFAULTS,
     NEEDED,
-    OPTIONAL,
     ORACLE,
     TEST,
     TRAIN_COUNTS,
@@ -32,7 +32,7 @@ from bert4rec.dataset.format import (
 )
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.histories import EvaluationSplit, Histories, TrainingWindows
-from bert4rec.dataset.item_features import FOLDER, FeatureSizes, ItemFeatures
+from bert4rec.dataset.item_features import FEATURES_FOLDER, FeatureSizes, ItemFeatures
 from bert4rec.runtime.arrays import Int32s, Int64s
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import sample_sha256
@@ -211,7 +211,7 @@ def open_catalogue(folder: Path) -> Catalogue:
 
 def files_of_items(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the files of a dataset with all that is known of its items, and their sizes and checksums."""
-    files, features = metadata["files"], f"{FOLDER}/"
+    files, features = metadata["files"], f"{FEATURES_FOLDER}/"
     return {name: files[name] for name in files if name in (ITEMS, TRAIN_COUNTS) or name.startswith(features)}
 
 
@@ -224,12 +224,12 @@ def read_metadata(folder: Path) -> dict[str, Any]:
         advice = "" if folder.exists() else "; make it with `bert4rec prepare` and the same settings"
         raise DataError(f"{folder}: expected a dataset; {what_is(folder)}{advice}") from None
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); {REMAKE}") from None
+        raise DataError(f"{path}: cannot be read ({error}); {REMAKE_SAME}") from None
     if not isinstance(metadata, dict) or not metadata.keys() >= KEYS:
-        raise DataError(f"{path}: does not describe a dataset; {REMAKE}")
+        raise DataError(f"{path}: does not describe a dataset; {REMAKE_SAME}")
     if metadata.get("format_version") != DATASET_FORMAT:
         version = metadata.get("format_version")
-        raise DataError(f"{path}: format_version {version}, this program reads {DATASET_FORMAT}; {REMAKE}")
+        raise DataError(f"{path}: format_version {version}, this program reads {DATASET_FORMAT}; {REMAKE_SAME}")
     return metadata
 
 
@@ -271,12 +271,12 @@ def require_kinds(folder: Path, metadata: Mapping[str, Any], kinds: Sequence[str
 
 
 def _check_settings(folder: Path, saved: Mapping[str, Any], preprocessing: Mapping[str, Any]) -> None:
-    optional: Mapping[str, Any] = OPTIONAL if preprocessing else {}
+    optional: Mapping[str, Any] = METADATA_DEFAULTS if preprocessing else {}
     for key, value in {**optional, **preprocessing}.items():
         if (saved_value := saved["preprocessing"].get(key, optional.get(key))) != value:
             raise DataError(
                 f"{folder}: made with preprocessing.{key} = {json.dumps(saved_value)}, the settings say "
-                f"{json.dumps(value)}; {REMAKE}"
+                f"{json.dumps(value)}; {REMAKE_SAME}"
             )
 
 
@@ -286,13 +286,13 @@ def _check_files(
     """Raise `DataError` for a missing file or another size, and with `verify` for another checksum of its sample."""
     for name in sorted(files.keys() | needed):
         if not (folder / name).is_file():
-            raise DataError(f"{folder / name}: is missing; {REMAKE}")
+            raise DataError(f"{folder / name}: is missing; {REMAKE_SAME}")
     for name, expected in files.items():
         path = folder / name
         if (size := path.stat().st_size) != expected.get("bytes"):
-            raise DataError(f"{path}: has {size} bytes, metadata.json says {expected.get('bytes')}; {REMAKE}")
+            raise DataError(f"{path}: has {size} bytes, metadata.json says {expected.get('bytes')}; {REMAKE_SAME}")
         if verify and sample_sha256(path) != expected.get("sample_sha256"):
-            raise DataError(f"{path}: its checksum differs from that in metadata.json; {REMAKE}")
+            raise DataError(f"{path}: its checksum differs from that in metadata.json; {REMAKE_SAME}")
 
 
 def problem_of(dataset: Dataset, *, n_items: int, first_ids: str, previous: Path | None = None) -> str:

@@ -5,8 +5,8 @@ Statistical Inference, 1927), which is wide enough for few hits, too. All other 
 intervals (Efron and Tibshirani, An Introduction to the Bootstrap, 1993): users are drawn with replacement, as many as
 there are, and the metric is computed for each draw. Each metric is a mean over users and depends only on the number of
 users with each value, which is multinomial in a draw. So a million users cost no more than a few hundred cells of equal
-values. Ranks above `EXACT` within 2 % of each other share a cell, and so do other values within a thousandth of their
-range: the mean stays exact, the interval differs in its fourth digit.
+values. Ranks above `EXACT_RANKS` within 2 % of each other share a cell, and so do other values within a thousandth of
+their range: the mean stays exact, the interval differs in its fourth digit.
 
 The test is the paired permutation test: if two systems do not differ, each user's difference is equally likely with the
 opposite sign (Smucker et al., A Comparison of Statistical Significance Tests for Information Retrieval, 2007).
@@ -26,13 +26,17 @@ from bert4rec.runtime.arrays import Bools, Float64s, Int64s, Integers
 
 CONFIDENCE, RESAMPLES, PERMUTATIONS, SEED = 0.95, 1000, 9999, 1
 Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-EXACT = 128  # up to this rank, each rank has its own cell
+EXACT_RANKS = 128  # up to this rank, each rank has its own cell
 RATIO = 1.02  # ratio of the bounds of a cell of greater ranks
 N_CELLS = 1024  # number of cells of other values
 PERMUTATIONS_AT_ONCE = 1000
 
 Interval: TypeAlias = list[float]
 """The lower and the upper bound; a list, for JSON."""
+
+TIED_FROM = 0.2  # share of tied targets from which the other users are compared alone
+COMPARED_AT = 10  # NDCG@10 decides which baseline is the strongest, and whether the model is better
+STEPS = (1, 2, 3, 5, 7)  # of each power of ten
 
 
 class Cells(NamedTuple):
@@ -116,9 +120,9 @@ def _p_value(differences: Float64s) -> float:
 
 def _cells_of_ranks(ranks: Integers, ks: Sequence[int]) -> Int64s:
     """Return the cell of each of the distinct `ranks`; no cell crosses a cut-off of `ks`."""
-    largest = int(ranks.max(initial=EXACT))
-    n_wide = int(np.ceil(np.log(max(1.0, largest / EXACT)) / np.log(RATIO)))
-    bounds = np.concatenate([np.arange(EXACT + 1), EXACT * RATIO ** np.arange(1, n_wide + 1), ks])
+    largest = int(ranks.max(initial=EXACT_RANKS))
+    n_wide = int(np.ceil(np.log(max(1.0, largest / EXACT_RANKS)) / np.log(RATIO)))
+    bounds = np.concatenate([np.arange(EXACT_RANKS + 1), EXACT_RANKS * RATIO ** np.arange(1, n_wide + 1), ks])
     return np.searchsorted(np.unique(bounds), ranks)
 
 
@@ -137,10 +141,6 @@ def _joined(cells: Int64s, counts: Int64s, values: Float64s) -> Cells:
     n = np.bincount(place, counts).astype(np.int64)
     sums = [np.bincount(place, counts * column) for column in values.T]
     return Cells(n, np.stack(sums, axis=1) / n[:, None])
-
-
-TIED_FROM = 0.2  # share of tied targets from which the other users are compared alone
-COMPARED_AT = 10  # NDCG@10 decides which baseline is the strongest, and whether the model is better
 
 
 @dataclass(frozen=True)
@@ -212,9 +212,6 @@ def loss_without(model: Ranking, without: Ranking, protocol: str) -> dict[str, A
     """Return how much NDCG@10 the model loses by a change: the paired `difference`, its `interval` and `p`."""
     value, low, high, p = paired_difference(model.ndcg_of_users(protocol) - without.ndcg_of_users(protocol))
     return {"difference": value, "interval": [low, high], "p": p}
-
-
-STEPS = (1, 2, 3, 5, 7)  # of each power of ten
 
 
 def hits_by_rank(ranks: Mapping[str, Ranks]) -> dict[str, Any]:

@@ -29,8 +29,8 @@ from bert4rec.runtime.collectives import Partition
 T = TypeVar("T", np.int64, np.float64)
 
 MISSED = 0  # instead of a rank: the target is not recommended in a list of any length
-LARGEST = 1e15  # the dot product of two vectors with values up to this is finite
-LONGEST = 1000  # largest cut-off, since the lists of a pass of users are in memory
+LARGEST_VALUE = 1e15  # the dot product of two vectors with values up to this is finite
+LARGEST_CUTOFF = 1000  # largest cut-off, since the lists of a pass of users are in memory
 
 
 def count_outranking(
@@ -58,10 +58,10 @@ def count_outranking(
 
 
 def is_finite(values: Tensor) -> Tensor:
-    """Return whether all absolute values are below `LARGEST`, as a scalar; NaN scores would compare as the worst."""
+    """Return whether all absolute values are below `LARGEST_VALUE`, as a scalar; a NaN would compare as the worst."""
     if not values.numel():
         return torch.ones((), dtype=torch.bool, device=values.device)
-    return values.abs().amax() < LARGEST
+    return values.abs().amax() < LARGEST_VALUE
 
 
 def ranking_metrics(ranks: Integers, ks: Sequence[int]) -> dict[str, float]:
@@ -93,7 +93,7 @@ def gains(ranks: Integers, ks: Sequence[int]) -> Iterator[tuple[str, Float64s]]:
 
 
 class Lists:
-    """Metrics of the lists of all users at the cut-offs `ks`, added in passes; cut-offs above `LONGEST` are left out.
+    """Metrics of the lists of all users at the cut-offs `ks`, added in passes; none above `LARGEST_CUTOFF`.
 
     `popularity` [V]: training positions of the items. Each process of `partition` adds the lists of some users and
     counts the items of its part of the catalogue; rank zero holds the values per user. The targets of the users
@@ -104,7 +104,7 @@ class Lists:
         self, n_users: int, ks: Sequence[int], popularity: Integers, partition: Partition, *,
         missed: Bools | None = None, n_kept: int = 0,
     ) -> None:  # fmt: skip
-        self._ks, self._popularity, self._partition = [k for k in ks if k <= LONGEST], popularity, partition
+        self._ks, self._popularity, self._partition = [k for k in ks if k <= LARGEST_CUTOFF], popularity, partition
         self.k = min(max(self._ks), len(popularity))
         self._part, self._missed = partition.of(len(popularity)), missed
         self._counts = np.zeros((len(self._ks), len(self._part)), np.int32)

@@ -15,7 +15,7 @@ from bert4rec.models.ranking_model import RankingModel
 from bert4rec.runtime.arrays import Bools, Int32s, Int64s
 from bert4rec.runtime.collectives import Partition
 
-ROWS_AT_ONCE = 8192  # rows in memory
+SCORED_ROWS_AT_ONCE = 8192  # rows in memory
 UNKNOWN_SCORE = -1e14  # lower than that of any item, and finite: the ranker requires finite scores of targets
 
 
@@ -108,7 +108,7 @@ class KnownItems:
         """Return the rows of a `split` with unknown targets or histories; the rows are read once and cached."""
         if split.name not in self._unknown:
             unknown = Unknown(*(np.zeros(len(split), bool) for _ in range(2)))
-            for where in chunks(len(split), ROWS_AT_ONCE):
+            for where in chunks(len(split), SCORED_ROWS_AT_ONCE):
                 rows = split.read(np.arange(where.start, where.stop))
                 assert rows.targets is not None, "an evaluation split has targets"
                 unknown.targets[where] = self.ids[rows.targets] == NO_ITEM

@@ -26,13 +26,14 @@ from bert4rec.runtime.arrays import Bools, Int64s, Integers
 LENGTHS = (5, 10, 20, 50, 100, 200)  # the longest history of each slice but the last
 AT = 10  # the cut-off
 LEAST = 30  # users of a slice with intervals
-METRICS = (f"HR@{AT}", f"NDCG@{AT}")
-POPULARITY = ("head", "middle", "tail")  # thirds of all training positions, the most popular items first
+SLICE_METRICS = (f"HR@{AT}", f"NDCG@{AT}")
+POPULARITY_THIRDS = ("head", "middle", "tail")  # thirds of all training positions, the most popular items first
 CATEGORIES = 8  # values of a category that have a slice of their own
 THIRDS = ("first", "second", "last")
 
 T = TypeVar("T")
 Parts: TypeAlias = Iterator[tuple[str, Bools]]
+RANKS_AT_ONCE = 65_536
 
 
 class TargetFacts(NamedTuple):
@@ -102,10 +103,10 @@ def slices(
 
 def _figures(ranks: Integers) -> dict[str, Any]:
     metrics = ranking_metrics(ranks, [AT])
-    figures: dict[str, Any] = {metric: metrics[metric] for metric in METRICS}
+    figures: dict[str, Any] = {metric: metrics[metric] for metric in SLICE_METRICS}
     if len(ranks) >= LEAST:
         intervals = rank_intervals(ranks, [AT])
-        figures["intervals"] = {metric: intervals[metric] for metric in METRICS}
+        figures["intervals"] = {metric: intervals[metric] for metric in SLICE_METRICS}
     return figures
 
 
@@ -171,7 +172,7 @@ def _by_popularity(counts: Integers, popularity: Integers) -> Parts:
     # Items with the same count stay together, since their order would be arbitrary.
     third = np.minimum(3 * (total - positions.cumsum()) // max(1, total), 2)
     target_thirds = np.where(counts > 0, third[np.searchsorted(distinct, counts)], 2)
-    yield from ((name, target_thirds == number) for number, name in enumerate(POPULARITY))
+    yield from ((name, target_thirds == number) for number, name in enumerate(POPULARITY_THIRDS))
 
 
 def _by_category(values: Sequence[str]) -> Parts:
@@ -222,9 +223,6 @@ def _name_of_thirds(thirds: Sequence[tuple[str, int, int]]) -> str:
     return f"{' and '.join(name for name, *_ in thirds)} third: {' to '.join(map(str, days))}"
 
 
-ROWS_AT_ONCE = 65_536
-
-
 def rank_file(split: str) -> str:
     """Return the name of the file with the ranks of a split."""
     return f"ranks-{split}.parquet"
@@ -258,7 +256,7 @@ def _rows(dataset: Dataset, split: str, ranks: Ranks, facts: TargetFacts) -> Ite
     distinct = np.unique(dataset.splits[split].targets(np.arange(len(users)))).astype(np.int64)
     original_items = one_array(dataset.item_rows(distinct, ["original"])["original"])
     with pq.ParquetFile(dataset.folder / USERS) as table:
-        for part in table.iter_batches(batch_size=ROWS_AT_ONCE, columns=["user", "original"]):
+        for part in table.iter_batches(batch_size=RANKS_AT_ONCE, columns=["user", "original"]):
             first, last = part["user"][0].as_py(), part["user"][-1].as_py()
             rows = np.arange(*np.searchsorted(users, [first, last + 1]))
             if not len(rows):

@@ -16,7 +16,7 @@ from bert4rec.sharding.footprint import ROWS_PER_LOOKUP
 MIN_TILE, MAX_TILE = 256, 4096  # items per product: enough work, and still in the cache
 USERS_AT_ONCE = 128  # users per product
 VECTORS_AT_ONCE = 1024  # for their keys, in cache
-SEED = 0  # of the factors of the keys
+FACTOR_SEED = 0  # of the factors of the keys
 MIN_TILES, MAX_TILES = 32, 16_384  # tiles: enough for several processes, few enough for a loop
 
 
@@ -140,7 +140,7 @@ def keys_of(vectors: Tensor) -> Tensor:
     2
     """
     n_pairs = -(-vectors.shape[1] // 2)  # of float32, 64 bits each
-    factors = torch.from_numpy(np.random.default_rng(SEED).integers(1, 2**62, n_pairs) * 2 + 1)
+    factors = torch.from_numpy(np.random.default_rng(FACTOR_SEED).integers(1, 2**62, n_pairs) * 2 + 1)
     factors = factors.to(vectors.device, non_blocking=True)
     bits = F.pad(vectors.float() + 0.0, (0, vectors.shape[1] % 2)).view(torch.int64)
     return torch.cat([(part * factors).sum(1) for part in bits.split(VECTORS_AT_ONCE)])

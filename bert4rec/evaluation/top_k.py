@@ -10,7 +10,7 @@ from torch import Tensor
 from bert4rec.runtime.collectives import Partition
 
 TILE = 16_384  # items that are scored at once
-BLOCKS = 1024  # blocks of a tile whose highest scores are compared first
+BLOCKS_PER_TILE = 1024  # blocks of a tile whose highest scores are compared first
 
 
 @dataclass
@@ -143,15 +143,15 @@ def excluder(rows: Tensor, items: Tensor) -> Callable[[Tensor, int], None]:
 
 
 def _highest(scores: Tensor) -> Tensor:
-    """Return the highest of `scores` [B, C] in each of `BLOCKS` blocks, [B, BLOCKS]; `scores` itself if C is small.
+    """Return the highest of `scores` [B, C] in each of `BLOCKS_PER_TILE` blocks, [B, n]; `scores` itself if C is small.
 
-    Block b has the columns b, b + BLOCKS, …, which vectorizes the comparison.
+    Block b has the columns b, b + n, …, which vectorizes the comparison.
     """
-    n_left = scores.shape[1] % BLOCKS
+    n_left = scores.shape[1] % BLOCKS_PER_TILE
     n_whole = scores.shape[1] - n_left
-    if n_whole < 2 * BLOCKS:
+    if n_whole < 2 * BLOCKS_PER_TILE:
         return scores
-    highest = scores[:, :n_whole].unflatten(1, (-1, BLOCKS)).amax(1)
+    highest = scores[:, :n_whole].unflatten(1, (-1, BLOCKS_PER_TILE)).amax(1)
     highest[:, :n_left] = torch.maximum(highest[:, :n_left], scores[:, n_whole:])
     return highest
 
@@ -163,11 +163,11 @@ def _best(scores: Tensor, highest: Tensor, k: int) -> tuple[Tensor, Tensor]:
     equals the k-th best score, a row is searched again in all columns.
     """
     n_columns = scores.shape[1]
-    if n_columns < 2 * BLOCKS or 4 * k > BLOCKS:
+    if n_columns < 2 * BLOCKS_PER_TILE or 4 * k > BLOCKS_PER_TILE:
         return _best_of_all(scores, k)
     limits, blocks = highest.topk(k + 1, dim=1)
     blocks = blocks[:, :k].sort(dim=1).values
-    columns = (torch.arange(0, n_columns, BLOCKS, device=scores.device)[:, None] + blocks[:, None]).flatten(1)
+    columns = (torch.arange(0, n_columns, BLOCKS_PER_TILE, device=scores.device)[:, None] + blocks[:, None]).flatten(1)
     within = columns.clamp(max=n_columns - 1)
     best, places = _best_of_all(scores.gather(1, within).masked_fill_(columns >= n_columns, -torch.inf), k)
     best_columns = within.gather(1, places)

@@ -27,7 +27,10 @@ from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError
 
 DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-ALIGNMENT = 8  # bytes, for the start of the numbers
+HEADER_ALIGNMENT = 8  # bytes, for the start of the numbers
+PARQUET, NPY = "vectors.parquet", "vectors.npy"
+RECIPES = ("preprocessing", "training", "evaluation")  # settings tables of a package, which contain no paths
+logger = logging.getLogger(__name__)
 
 
 def write_safetensors(path: Path, stored: StoredTensors, names: Mapping[str, str]) -> None:
@@ -38,7 +41,7 @@ def write_safetensors(path: Path, stored: StoredTensors, names: Mapping[str, str
         begin, end = end, end + math.prod(shape) * dtype.itemsize
         header[written] = {"dtype": DTYPES[dtype], "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
-    text += b" " * (-len(text) % ALIGNMENT)
+    text += b" " * (-len(text) % HEADER_ALIGNMENT)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)
@@ -50,9 +53,6 @@ def write_safetensors(path: Path, stored: StoredTensors, names: Mapping[str, str
 def bytes_of(block: Tensor) -> memoryview:
     """Return the bytes of a tensor."""
     return block.contiguous().flatten().view(torch.uint8).numpy().data
-
-
-PARQUET, NPY = "vectors.parquet", "vectors.npy"
 
 
 def write_vectors(folder: Path, stored: StoredTensors, ids: ItemIds, embed_dim: int) -> None:
@@ -96,11 +96,6 @@ def _table(block: Tensor, ids: ItemIds, indices: range, embed_dim: int) -> pa.Ta
     if block.shape[1] > embed_dim:
         columns["bias"] = pa.array(block[:, -1].numpy())
     return pa.table(columns)
-
-
-RECIPES = ("preprocessing", "training", "evaluation")  # settings tables of a package, which contain no paths
-
-logger = logging.getLogger(__name__)
 
 
 def export(source: Source, folder: Path, formats: Collection[str], *, k: int, leaves_out_seen: bool) -> Path:

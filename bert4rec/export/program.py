@@ -20,7 +20,7 @@ from bert4rec.runtime.errors import SettingsError
 
 PT2, ONNX = "program.pt2", "model.onnx"
 INPUTS = ("items", "k", "times", "at")
-NEVER = 2**62  # seconds, later than any
+NO_NEWEST = 2**62  # seconds, later than any
 OPSET = 18  # the first ONNX opset whose ScatterElements can take a minimum
 
 
@@ -74,16 +74,16 @@ class Program(nn.Module):
 
     def _times(self, is_item: Tensor, times: Tensor, at: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return time deltas [B, L] and query times [B] of `inference_time_deltas`, with a mask token at the end."""
-        newest = torch.where(is_item, times, -NEVER).amax(1)
+        newest = torch.where(is_item, times, -NO_NEWEST).amax(1)
         instants = newest if at is None else at
         places = torch.arange(is_item.shape[1], device=is_item.device)
         is_before = is_item[:, None, :] & (places[None, :] < places[:, None])
         if self.network.mask is None and at is not None:
             is_behind = is_item[:, None, :] & (places[None, :] > places[:, None])
-            following = torch.where(is_behind, times[:, None, :], NEVER).amin(2)
+            following = torch.where(is_behind, times[:, None, :], NO_NEWEST).amin(2)
             return torch.where(is_behind.any(2), following, instants[:, None]) - times, instants
         oldest = is_item & (is_before.sum(2) <= (is_item.sum(1) - self.network.max_len)[:, None])
-        before = torch.where(is_before, times[:, None, :], -NEVER).amax(2)
+        before = torch.where(is_before, times[:, None, :], -NO_NEWEST).amax(2)
         gaps = torch.where(is_before.any(2) & ~oldest, times - before, 0)
         if self.network.mask is None:
             return gaps, instants

@@ -23,6 +23,7 @@ ID_ROWS = 64  # rows of a KeyedJaggedTensor over which ids are spread evenly
 # Largest id, as a multiple of the number of ids, for which an index by id replaces a sort. For 13,000 ids up to
 # 1,000,000 the index takes 0.03 to 0.3 ms, the sort 0.5 to 0.9 ms.
 LARGEST_COUNTED = 64
+TENSOR_ALIGNMENT = 64  # bytes: torch's alignment of a newly allocated tensor
 
 
 class TableBags(NamedTuple):
@@ -274,9 +275,6 @@ def long(values: Array) -> Tensor:
     return torch.from_numpy(values.astype(np.int64))
 
 
-ALIGNMENT = 64  # bytes: torch's alignment of a newly allocated tensor
-
-
 class Place(NamedTuple):
     """Hold the first byte, the size and the dtype of a tensor in a flat batch."""
 
@@ -304,7 +302,7 @@ class FlatBatch(NamedTuple):
         def pack(tensor: Tensor) -> Place:
             content = tensor.clone(memory_format=torch.contiguous_format).view(torch.uint8)
             place = Place(sum(map(len, parts)), len(content), tensor.dtype)
-            parts.extend([content, content.new_empty(-len(content) % ALIGNMENT)])
+            parts.extend([content, content.new_empty(-len(content) % TENSOR_ALIGNMENT)])
             return place
 
         places = mapped(batch, Tensor, pack)

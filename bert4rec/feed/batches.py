@@ -24,6 +24,8 @@ from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.signals import call_when_ended
 
+MakeExamples: TypeAlias = Callable[[Tensor, Tensor, Tensor, int, Tensor | None, Tensor | None, Int64s | None], Batch]
+
 
 class EpochOrder:
     """The order of one epoch, split among the ranks; computed on demand and never stored.
@@ -74,7 +76,6 @@ class Position:
 
 START = Position()
 
-MakeExamples: TypeAlias = Callable[[Tensor, Tensor, Tensor, int, Tensor | None, Tensor | None, Int64s | None], Batch]
 """Concatenated sequences [total], their lengths [B], their ids [B], the epoch, and, if known, the seconds of the items
 [total], their kinds of events [total], and how many of the first items of its sequence are the input of each [total]
 → the training batch."""

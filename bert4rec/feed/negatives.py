@@ -10,7 +10,7 @@ from bert4rec.runtime.arrays import Float64s, Int64s, Integers
 
 BLOCK = 128  # items per precomputed sum of weights
 SLAB = BLOCK * 8192  # items whose weights are in memory at once while the sums are computed
-STREAM = 0x4E454741  # separates these draws from the epochs' orders, which are seeded with (seed, epoch)
+NEGATIVES_STREAM = 0x4E454741  # separates these draws from the epochs' orders, which are seeded with (seed, epoch)
 
 
 class Negatives(NamedTuple):
@@ -36,7 +36,7 @@ class NegativeSampler:
         group: int = 0,
     ) -> None:  # fmt: skip
         self._n_items, self._n, self._power, self._popularity = n_items, n, power, popularity
-        self._seed, self._stream = seed, STREAM + group
+        self._seed, self._stream = seed, NEGATIVES_STREAM + group
         if power:
             slabs = (np.arange(first, min(first + SLAB, n_items)) for first in range(0, n_items, SLAB))
             blocks = [np.add.reduceat(self._weights(slab), np.arange(0, len(slab), BLOCK)) for slab in slabs]

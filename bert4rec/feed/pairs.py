@@ -12,7 +12,7 @@ from bert4rec.feed.seeded import Permutation
 from bert4rec.runtime.arrays import Float32s, Int32s, Int64s
 
 TRAINING, VALIDATION, TEST = "training", "validation", "test"
-STREAM = 0x52415445  # separates the choice of held-out pairs from the epochs' orders, seeded with (seed, epoch)
+PAIRS_STREAM = 0x52415445  # separates the choice of held-out pairs from the epochs' orders, seeded with (seed, epoch)
 
 
 class PairExamples:
@@ -28,7 +28,7 @@ class PairExamples:
     ) -> None:  # fmt: skip
         self._pairs, self._places, self._has_ratings = pairs, places, has_ratings
         self._event_weights = event_weights
-        self._order = None if seed is None else Permutation(len(pairs), (seed, STREAM))
+        self._order = None if seed is None else Permutation(len(pairs), (seed, PAIRS_STREAM))
 
     def __len__(self) -> int:
         return len(self._places)

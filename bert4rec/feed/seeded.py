@@ -12,6 +12,7 @@ GAMMA = np.uint64(0x9E3779B97F4A7C15)
 MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 Words = npt.NDArray[np.uint64]
+CIPHER_ROUNDS = 12  # with fewer rounds, counts over many keys show that the orders of five items are not equally likely
 
 
 def mix(x: Words) -> Words:
@@ -26,9 +27,6 @@ def splitmix64(key: Words, counter: Words) -> Words:
     return mix(key + (counter + np.uint64(1)) * GAMMA)
 
 
-ROUNDS = 12  # with fewer rounds, counts over many keys show that the orders of five items are not equally likely
-
-
 class Permutation:
     """A permutation of range(`n`), `n` at least 1, determined by `key`, integers from 0.
 
@@ -40,7 +38,7 @@ class Permutation:
         self._n = np.uint64(n)
         side = math.isqrt(n - 1) + 1  # the square root, rounded up
         self._sides = np.uint64(side), np.uint64(-(-n // side))
-        self._keys: Words = np.random.SeedSequence(key).generate_state(ROUNDS, np.uint64).astype(np.uint64)
+        self._keys: Words = np.random.SeedSequence(key).generate_state(CIPHER_ROUNDS, np.uint64).astype(np.uint64)
 
     def at(self, positions: Int64s) -> Int64s:
         """Return the values [B] of the permutation at `positions` [B], each in range(n)."""

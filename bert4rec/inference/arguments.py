@@ -12,10 +12,9 @@ from bert4rec.inference.histories import History, TimedHistory, items_of
 from bert4rec.inference.rules import Rules
 from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.console import warn
-from bert4rec.runtime.errors import ArgumentError, pluralize
+from bert4rec.runtime.errors import ArgumentError, join_names, pluralize
 
-NAMED = 3  # number of unknown items to list in a warning
-LONGEST = 60  # characters of a value in a message
+LONGEST_VALUE = 60  # characters of a value in a message
 FROM_A_FRAME = (
     'with Polars frame.group_by("user", maintain_order=True).agg("item")["item"].to_list(), with pandas '
     'frame.groupby("user")["item"].agg(list).tolist()'
@@ -142,7 +141,7 @@ def _as_list(values: Iterable[Any]) -> list[Any]:
 
 def _shown(value: Any) -> str:
     text = repr(value.item() if isinstance(value, np.generic) else value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 
 class UnknownItems:
@@ -156,18 +155,16 @@ class UnknownItems:
     def count(self, items: Collection[Any], indices: Int64s) -> None:
         """Count the `items` without an index."""
         self._of += len(items)
-        listed = items if isinstance(items, Sequence) else list(items)
+        in_order = items if isinstance(items, Sequence) else list(items)
         for place in np.flatnonzero(indices == NO_ITEM).tolist():
             self._n += 1
-            if len(self._names) <= NAMED:
-                self._names[str(listed[place])] = None
+            if len(self._names) <= 3:
+                self._names[str(in_order[place])] = None
 
     def warn(self) -> None:
         """Warn once if there were unknown items."""
         if self._n:
-            names = [*self._names]
-            named = ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
             warn(
                 f"{self._n:,} of {pluralize(self._of, 'item')}{self._purpose} skipped, because the "
-                f"model does not know them: {named}"
+                f"model does not know them: {join_names([*self._names])}"
             )

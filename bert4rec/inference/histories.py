@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 
 LINES_AT_ONCE = 65_536
 TRAIN_COUNT, RECENT_COUNT = "train_count", "recent_count"
-COLUMNS = ("item", "original", "title", TRAIN_COUNT)  # of the table of items
+ITEM_COLUMNS = ("item", "original", "title", TRAIN_COUNT)  # of the table of items
 
 Column: TypeAlias = "pa.Array | list[Any]"
 """The ids or titles of items: packed by Arrow if they are those of a dataset, a list if they are those of a package."""
+
+AT_ONCE = 4096  # histories in memory at the same time
 
 
 class ItemIds:
@@ -71,11 +73,13 @@ class ItemIds:
 
         Raises `DataError` if they cannot be read.
         """
-        schema, columns = _read_columns(folder / ITEMS, lambda field: field.name in COLUMNS)
+        schema, columns = _read_columns(folder / ITEMS, lambda field: field.name in ITEM_COLUMNS)
         titles = columns["title"].fill_null("") if "title" in schema.names else None
 
         def others() -> "Mapping[str, pa.Array]":
-            return _read_columns(folder / ITEMS, lambda field: field.name not in COLUMNS and _is_plain(field.type))[1]
+            return _read_columns(
+                folder / ITEMS, lambda field: field.name not in ITEM_COLUMNS and _is_plain(field.type)
+            )[1]
 
         return cls(columns["original"], titles, _counts(columns[TRAIN_COUNT]), others, recent_counts)
 
@@ -283,8 +287,6 @@ History: TypeAlias = Sequence[Any] | TimedHistory
 
 Histories: TypeAlias = list[tuple[Any, History]]
 """The id of each user, and the history."""
-
-AT_ONCE = 4096  # histories in memory at the same time
 
 
 def items_of(history: History) -> Sequence[Any]:

@@ -14,7 +14,7 @@ from bert4rec.inference.recommender import Recommender
 from bert4rec.models.names import TABLE
 from bert4rec.runtime.errors import DataError, in_one_line
 
-LONGEST = 200  # characters of an error of torch, which may list all missing weights
+LONGEST_ERROR = 200  # characters of an error of torch, which may list all missing weights
 
 
 def read_network(folder: Path, settings: dict[str, Any]) -> Network:
@@ -22,12 +22,12 @@ def read_network(folder: Path, settings: dict[str, Any]) -> Network:
     try:
         tensors = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
-        raise DataError(f"{folder / WEIGHTS}: cannot be read: {in_one_line(error)[:LONGEST]}") from None
+        raise DataError(f"{folder / WEIGHTS}: cannot be read: {in_one_line(error)[:LONGEST_ERROR]}") from None
     try:
         kinds = settings.get("events", ())
         network = make_network(tensors, settings["config"]["model"], is_causal=settings["is_causal"], kinds=kinds)
     except (KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise DataError(f"{folder}: {WEIGHTS} does not fit {SETTINGS}: {in_one_line(error)[:LONGEST]}") from None
+        raise DataError(f"{folder}: {WEIGHTS} does not fit {SETTINGS}: {in_one_line(error)[:LONGEST_ERROR]}") from None
     if len(network.rows) != settings["n_items"]:
         raise DataError(f"{folder}: {TABLE} has {len(network.rows):,} rows, not {settings['n_items']:,}")
     return network

@@ -18,12 +18,11 @@ from bert4rec.dataset.format import USERS, kinds_of, one_array
 from bert4rec.dataset.histories import Histories as DatasetHistories
 from bert4rec.dataset.ids import canonical_value
 from bert4rec.dataset.reader import read_metadata, require_times
+from bert4rec.dataset.trained import NO_USER
 from bert4rec.inference.histories import AT_ONCE, Histories, History, ItemIds, TimedHistory
 from bert4rec.runtime.arrays import Int64s
-from bert4rec.runtime.errors import ArgumentError, did_you_mean, pluralize
+from bert4rec.runtime.errors import ArgumentError, did_you_mean, join_names, pluralize
 
-NO_USER = -1  # number of a user who is not in the dataset
-NAMED = 3  # number of unknown users to list in a warning
 NEAR = 0.8  # smallest similarity of an id that a message offers, as difflib measures it
 MOST_COMPARED = 100_000  # users among whom the nearest id is looked for, which takes about a second
 
@@ -71,8 +70,7 @@ class UserHistories:
         values = [canonical_value(name, is_number=pa.types.is_integer(self._users.type)) for name in names]
         users = np.array([NO_USER if value is None else self._user(value) for value in values], np.int64)
         if unknown := [str(name) for name, user in zip(names, users, strict=True) if user == NO_USER]:
-            named = ", ".join(unknown[:NAMED]) + (", …" if len(unknown) > NAMED else "")
-            what = f"{len(unknown):,} of {pluralize(len(names), 'user')} not in the dataset: {named}"
+            what = f"{len(unknown):,} of {pluralize(len(names), 'user')} not in the dataset: {join_names(unknown)}"
             if not allow_unknown:
                 raise ArgumentError(f"{what}; {self._expected(unknown[0])}")
             logger.warning(what)
@@ -85,7 +83,7 @@ class UserHistories:
 
     def _expected(self, unknown: str) -> str:
         """Return the end of a message about an `unknown` user: what ids look like, and the nearest one."""
-        examples = ", ".join(map(str, self._users.slice(0, NAMED).to_pylist()))
+        examples = join_names(self._users.slice(0, 3).to_pylist())
         known = list(map(str, self._users.to_pylist())) if len(self) <= MOST_COMPARED else []
         near = difflib.get_close_matches(unknown, known, n=1, cutoff=NEAR)
         return f"expected: an id as in the interactions, such as {examples}{did_you_mean(near)}"

@@ -16,7 +16,7 @@ from bert4rec.models.transitions import TrainingHistories, Transitions, Transiti
 from bert4rec.runtime.arrays import Int64s, Integers
 from bert4rec.runtime.collectives import Partition
 
-DIGITS = (32, 16, 0)  # shifts of the three digits of a time, 16 bits each
+DIGIT_SHIFTS = (32, 16, 0)  # shifts of the three digits of a time, 16 bits each
 DIGIT = 1 << 16
 EARLIEST = -(1 << 47)  # the smallest time, in seconds: millions of years ago
 
@@ -97,7 +97,7 @@ def newest_from(times: Callable[[], Iterable[Int64s]], n_newest: int) -> int:
     20
     """
     prefix, later = 0, 0  # the leading digits of the result, and the number of times with a greater prefix
-    for shift in DIGITS:
+    for shift in DIGIT_SHIFTS:
         counts = np.zeros(DIGIT, np.int64)
         for part in times():
             digits = (part - EARLIEST) >> shift
@@ -123,7 +123,7 @@ class BaselineFactory:
         if KINDS[kind].needs_features:
             return n_parts(self.dataset.n_items)
         histories = TrainingHistories(self.dataset)
-        n_passes = {POPULARITY: 0, RECENT_POPULARITY: 1 + len(DIGITS) * histories.has_times}.get(kind, 1)
+        n_passes = {POPULARITY: 0, RECENT_POPULARITY: 1 + len(DIGIT_SHIFTS) * histories.has_times}.get(kind, 1)
         return (n_passes + bool(histories.target_kinds)) * histories.n_parts
 
     def scorer(self, kind: str, between: Callable[[], None]) -> UntrainedScorer:

@@ -16,7 +16,7 @@ from bert4rec.runtime.collectives import Partition
 
 MAX_COLUMNS = 8192  # of the vectors of users; more values than these share columns
 ITEMS_AT_A_TIME = 65_536  # items whose features are read at once
-SEED = 1  # of the columns and signs of the values
+HASH_SEED = 1  # of the columns and signs of the values
 GRID = 2.0**24
 
 
@@ -56,7 +56,7 @@ class ContentScorer:
         self._n_columns = max(1, min(n_values, MAX_COLUMNS))
         self._columns, self._signs = np.arange(n_values), np.ones(n_values)
         if n_values > MAX_COLUMNS:
-            generator = np.random.default_rng(SEED)
+            generator = np.random.default_rng(HASH_SEED)
             self._columns = generator.integers(0, MAX_COLUMNS, n_values)
             self._signs = generator.choice([-1.0, 1.0], n_values)
         self.width = self._n_columns + self._n_vector

@@ -24,7 +24,7 @@ from bert4rec.dataset.item_features import FeatureSizes
 from bert4rec.feed.batch import FeatureBags, Lookup, TableBags
 from bert4rec.feed.features import FeatureReader
 
-NEVER = -30.0  # score of a cold item in training: it is no target, and would only learn to be scored low
+COLD_SCORE = -30.0  # score of a cold item in training: it is no target, and would only learn to be scored low
 SAMPLED_ITEMS = 8192  # for the length of vectors
 ITEM, CANDIDATE = ROLES = ("item", "candidate")  # names of the lookups of items
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -109,7 +109,7 @@ class FeatureEncoder(nn.Module):
             if self.projection is not None:
                 vectors = vectors + _padded(self.projection(self._unpacked(known.vectors)), width)
             if self.training and width > self.embed_dim:
-                vectors[:, self.embed_dim] += NEVER * (1 - known.is_warm)
+                vectors[:, self.embed_dim] += COLD_SCORE * (1 - known.is_warm)
         return vectors, self._add(rows, lookups, bags, of_tables)
 
     def are_cold(self, items: Lookup) -> Tensor:

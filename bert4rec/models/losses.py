@@ -15,7 +15,9 @@ from bert4rec.runtime.collectives import Partition
 
 SCORES_AT_ONCE = 2**24  # scores in memory in the softmax over the catalogue: 64 MiB in float32
 SCORES_IN_CACHE = 2**22  # the same on CPU, where all passes over a tile then stay in its cache
-LEAST_ROWS = 512  # positions of a tile on CPU, if `SCORES_AT_ONCE` allows: each passes over the gradient of all vectors
+LEAST_TILE_ROWS = (
+    512  # positions of a tile on CPU, if `SCORES_AT_ONCE` allows: each passes over the gradient of all vectors
+)
 COLUMNS_AT_A_TIME = 4096  # items per block on CPU: the scores of a block stay in cache
 LEAST_SHARE = 1e-32  # of an exponential in a softmax; smaller ones count as so much, far below float32's precision
 SMALL_SCORES = 50.0  # exponentials of smaller scores neither overflow nor vanish: no need to find the largest of a row
@@ -177,7 +179,7 @@ def rows_of_tile(n_vectors: int, device_type: str) -> int:
     """Return the number of positions that are scored at once against at most `n_vectors` on each process."""
     n_rows = SCORES_AT_ONCE // max(1, n_vectors)
     if device_type == "cpu":
-        n_rows = min(n_rows, max(LEAST_ROWS, SCORES_IN_CACHE // max(1, n_vectors)))
+        n_rows = min(n_rows, max(LEAST_TILE_ROWS, SCORES_IN_CACHE // max(1, n_vectors)))
     return max(1, n_rows)
 
 

@@ -20,6 +20,11 @@ from bert4rec.runtime.collectives import Partition
 Kernel: TypeAlias = Callable[..., Tensor]
 """fbgemm's lookup: the `indices` of all features one after the other, and their `offsets`, to the rows."""
 
+PRECISIONS = {"fp32": DataType.FP32, "fp16": DataType.FP16}
+# An item's bias follows its vector in the same table row: one lookup returns both, and the score is one dot product
+# with a hidden state that ends in a 1. fbgemm needs widths in multiples of 4, so three more columns stay zero.
+BIAS_COLUMNS = 4
+
 
 class GradientRoute(NamedTuple):
     """Hold the route of the ids of a lookup, which the gradients of its vectors take back.
@@ -181,9 +186,6 @@ class DenseShard:
         self.weight.grad.index_add_(0, route.rows, gradient, alpha=1 / self._partition.n_processes)
 
 
-PRECISIONS = {"fp32": DataType.FP32, "fp16": DataType.FP16}
-
-
 class Table(nn.Module):
     """A table of `n_rows` vectors [width], looked up by `features`.
 
@@ -246,11 +248,6 @@ class Table(nn.Module):
             return dict(zip(names, rows.split(ids.length_per_key()), strict=True)), lambda: GradientRoute(ids.values())
         vectors = {name: jagged.values() for name, jagged in self.collection(ids).items()}
         return vectors, lambda: GradientRoute(ids.values())  # one process holds all rows
-
-
-# An item's bias follows its vector in the same table row: one lookup returns both, and the score is one dot product
-# with a hidden state that ends in a 1. fbgemm needs widths in multiples of 4, so three more columns stay zero.
-BIAS_COLUMNS = 4
 
 
 class CataloguePart(NamedTuple):

@@ -16,6 +16,8 @@ GAPS_PER_OCTAVE = 2  # buckets of time deltas per doubling
 N_GAPS = 64  # buckets; the last one is for more than a century
 BETWEEN_DATES = 122 * 86_400  # seconds between two dates: a third of a year
 N_DATES = 400  # from 1970 to 2103
+SLOWEST = 10_000.0  # largest wavelength of rotary positions divided by 2 π, as in RoFormer
+POSITIONS_AT_A_TIME = 2048  # padded positions per group on CPU: the activations of a block stay in a core's cache
 
 
 def bucketize_time_delta(seconds: Tensor) -> Tensor:
@@ -45,10 +47,6 @@ class Dates(nn.Module):
         since = (instants - before * BETWEEN_DATES).clamp(0, BETWEEN_DATES)  # ONNX fails with limits above 2**31
         share = since.to(self.weight.dtype)[..., None] / BETWEEN_DATES
         return torch.lerp(F.embedding(before, self.weight), F.embedding(before + 1, self.weight), share)
-
-
-SLOWEST = 10_000.0  # largest wavelength of rotary positions divided by 2 π, as in RoFormer
-POSITIONS_AT_A_TIME = 2048  # padded positions per group on CPU: the activations of a block stay in a core's cache
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from bert4rec.runtime.arrays import Bools, Float32s, Float64s, Int64s, Integers
 from bert4rec.runtime.collectives import Partition
 
 POSITIONS_AT_ONCE = 262_144  # approximate number of positions of a part
+DENSE = 1 / 16  # share of all pairs from which a matrix is used: it takes a few times the memory, and much less time
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,6 @@ class TrainingHistories:
         n_before = n_train.cumsum() - n_train
         starts = np.flatnonzero(np.diff(n_before // POSITIONS_AT_ONCE, prepend=-1))
         return np.append(starts, len(self._histories))
-
-
-DENSE = 1 / 16  # share of all pairs from which a matrix is used: it takes a few times the memory, and much less time
 
 
 class Pairs(NamedTuple):

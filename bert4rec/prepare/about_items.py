@@ -20,7 +20,7 @@ from bert4rec.prepare.attributes import (
 )
 from bert4rec.prepare.first_look import first_rows
 from bert4rec.prepare.item_features import (
-    TAKEN,
+    RESERVED_COLUMNS,
     Fitted,
     ItemFile,
     coverage,
@@ -102,7 +102,7 @@ def look_at_other_columns(
         rows = _read_file(data, source, pl.String(), fitted, plain).rows  # fail now rather than after minutes
         in_file = dict.fromkeys(rows.columns, f"{data.items_path} has a column of this name")
         features = {name: kind for name, kind in features.items() if name not in in_file}
-    if refused := next((name for name in features if name not in plain or name in TAKEN), ""):
+    if refused := next((name for name in features if name not in plain or name in RESERVED_COLUMNS), ""):
         if fitted:
             raise DataError(f"data.extends: the items of {data.extends} have features; name their file: --items=FILE")
         raise _no_feature(refused, data, source, [*present])
@@ -115,7 +115,9 @@ def look_at_other_columns(
         rows.select(pl.col(key).alias(name) for key, name in columns.items() if key in rows.columns)
     )
     why = {name: "has lists, objects or bytes" for name, is_plain in present.items() if not is_plain}
-    why |= {name: in_file.get(name) or USED for name in columns.values() if name in {*in_file, *TAKEN, "title"}}
+    why |= {
+        name: in_file.get(name) or USED for name in columns.values() if name in {*in_file, *RESERVED_COLUMNS, "title"}
+    }
     if why.get("title") == USED and not title and not data.titles_path:
         why["title"] = NO_TITLE
     why |= {
@@ -147,7 +149,7 @@ def _no_feature(name: str, data: Data, source: Interactions | GeneratedSource, p
     field = next((field for field, column in source.columns.items() if column == name), "")
     if field in FIELD_NAMES:
         return DataError(f"{place}: is the column of the {FIELD_NAMES[field]}; leave it out")
-    if name in TAKEN:
+    if name in RESERVED_COLUMNS:
         return DataError(f'{place}: a column cannot be called "{name}", as one of the dataset is; rename it')
     if name in present:
         return DataError(f"{place}: has lists, objects or bytes, which only a file of items may have: --items=FILE")

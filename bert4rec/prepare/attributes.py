@@ -10,22 +10,23 @@ from typing import NamedTuple
 
 import polars as pl
 
-from bert4rec.prepare.column_words import NEVER, TIMES, name_words
+from bert4rec.prepare.column_words import CHANGE_WORDS, TIME_WORDS, name_words
 from bert4rec.prepare.columns import looks_like_time
 from bert4rec.prepare.text_rows import OTHER
-from bert4rec.prepare.text_values import MISSING, shown
+from bert4rec.prepare.text_values import MISSING_TEXTS, shown
 from bert4rec.runtime.errors import pluralize
 
 LEAST_JUDGED = 3  # items with several rows, from which a column is known to depend on the item
 BY_CHANCE = 0.05  # largest probability that a column that does not depend on the item looks so
 CLEARLY, CLEARLY_FROM = 0.2, 10  # share of the items with several values, and the number of items that shows it
 NEARLY_NONE = 0.05  # share of baskets with several values in a column of their numbers
-NEARLY_UNIQUE = 0.9  # share of different values in a column of ids of rows
-EXACT = 2**53  # whole numbers below it are exact as Float64
+ROW_ID_SHARE = 0.9  # share of different values in a column of ids of rows
+EXACT_INTEGERS = 2**53  # whole numbers below it are exact as Float64
 MOST_LINES = 12  # of columns; the rest is named in one line
 MOST_NAMES = 40  # in that line
 DIFFERS = "differs"  # begins the reason that a column is not used because some items have several values
-TITLES = {"title", "name", "description"}
+TITLE_COLUMNS = {"title", "name", "description"}
+ENDS, COUNT = ("\nlow", "\nhigh"), "\ncount"
 
 
 class Evidence(NamedTuple):
@@ -133,15 +134,12 @@ class ItemValues:
         )
 
 
-ENDS, COUNT = ("\nlow", "\nhigh"), "\ncount"
-
-
 def _plain(column: pl.Series) -> pl.Series:
     """Return the values with null for missing ones, text without blanks around it, durations in seconds."""
     if column.dtype == pl.Duration:
         return column.dt.total_microseconds() / 1e6
     if column.dtype == pl.String:
-        return column.str.strip_chars().replace(dict.fromkeys(MISSING))
+        return column.str.strip_chars().replace(dict.fromkeys(MISSING_TEXTS))
     return column.fill_nan(None) if column.dtype.is_float() else column
 
 
@@ -150,7 +148,7 @@ def _code(column: pl.Series) -> pl.Series:
     name = column.name
     text = pl.col(name).cast(pl.String)
     number = text.cast(pl.Float64, strict=False)
-    is_number = (number.abs() < EXACT).fill_null(value=False)
+    is_number = (number.abs() < EXACT_INTEGERS).fill_null(value=False)
     code = pl.when(is_number).then((number + 0.0).hash()).when(text.is_not_null()).then(text.hash())
     return column.to_frame().select(code.alias(name)).to_series()
 
@@ -194,7 +192,7 @@ def why_unused(first: FirstRows, key: str, of_items: Evidence, times: str) -> st
     name = first.columns[key]
     values = first.rows[key].drop_nulls() if key in first.rows.columns else pl.Series([], dtype=pl.String)
     reason = _reason(first, key, values, of_items, times)
-    if name_words(name) & TIMES and len(values) and not looks_like_time(values.rename(name)):
+    if name_words(name) & TIME_WORDS and len(values) and not looks_like_time(values.rename(name)):
         return f"{reason} (named like a time, but no time: {shown(values[0])})"
     return reason
 
@@ -206,11 +204,11 @@ def _reason(first: FirstRows, key: str, values: pl.Series, of_items: Evidence, t
     if of_items.n_values == 1:
         return f"the same in all rows{f': {shown(values[0])}' if len(values) else ''}"
     if len(values) and looks_like_time(values.rename("")):
-        if name_words(name) & NEVER:
+        if name_words(name) & CHANGE_WORDS:
             return "looks like a time, but by its name not that of an event"
         return f"looks like a time; the rows are in the order of {times or 'the file'}; --time={name} takes it"
     is_new_for_items = of_items.varies or not of_items.n_groups
-    if is_new_for_items and n_rows >= CLEARLY_FROM and values.n_unique() >= NEARLY_UNIQUE * n_rows:
+    if is_new_for_items and n_rows >= CLEARLY_FROM and values.n_unique() >= ROW_ID_SHARE * n_rows:
         return "a different value in nearly every row"
     if first.users.evidence(key).depends:
         return "depends on the user"
@@ -218,7 +216,7 @@ def _reason(first: FirstRows, key: str, values: pl.Series, of_items: Evidence, t
         return "one value for each user and time, as the number of a basket"
     if not of_items.n_varied:
         return "too few items have several rows to tell whether it depends on the item"
-    is_title = values.dtype == pl.String and name_words(name) & TITLES
+    is_title = values.dtype == pl.String and name_words(name) & TITLE_COLUMNS
     return of_items.differences() + (f"; --title={name} takes the first of each item" if is_title else "")
 
 

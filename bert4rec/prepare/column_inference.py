@@ -4,22 +4,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import polars as pl
 
-from bert4rec.prepare.column_times import is_moment, likely_times
+from bert4rec.prepare.column_times import MOST_MISSING, is_moment, likely_times
 from bert4rec.prepare.column_words import (
-    BARCODES,
-    CODES,
-    DURATIONS,
-    ENDS,
-    IDENTIFIERS,
-    ITEMS,
-    NAMES,
-    NEUTRAL,
-    OTHER_ITEMS,
-    OTHER_USERS,
-    OTHERS,
-    RATINGS,
-    SESSIONS,
-    USERS,
+    BARCODE_WORDS,
+    CODE_WORDS,
+    DURATION_WORDS,
+    END_WORDS,
+    IDENTIFIER_WORDS,
+    ITEM_WORDS,
+    NAME_WORDS,
+    NEUTRAL_WORDS,
+    OTHER_ITEM_WORDS,
+    OTHER_USER_WORDS,
+    OTHER_WORDS,
+    RATING_WORDS,
+    SESSION_WORDS,
+    USER_WORDS,
     name_words,
     ordered_words,
 )
@@ -30,19 +30,28 @@ from bert4rec.runtime.errors import ColumnUnknownError, pluralize
 ADDRESSES = ({"email", "mail"}, {"phone"})  # of users, taken if nothing better is there
 CONNECTIONS = {"ip"}  # of users, taken last
 ACCOUNTS = {"account", "konto", "compte", "cuenta", "conta"}  # of a user, beside a word for users
-COARSE = {"artist", "album", "author", "channel", "podcast", "series", "show"}  # whose parts have ids of their own
+COARSE_ITEMS = {
+    "artist",
+    "album",
+    "author",
+    "channel",
+    "podcast",
+    "series",
+    "show",
+}  # whose parts have ids of their own
 KINDLESS = {"item", "element", "object", "content", "product", "article", "asin", "sku", "page", "url"}  # any items
-RANKED = RATINGS - {"score", "note"}  # a score may be that of a search, and a note a text
+RANKED = RATING_WORDS - {"score", "note"}  # a score may be that of a search, and a note a text
 MOST_TITLES = 0.2  # largest share of items with several values in a column of titles
 LEAST_TITLES = 0.8  # least number of titles for an item, else they are categories
-LEAST_ROWS = 2  # rows of an item, from which on values alone tell that a text depends on it
-NO_IDS = OTHERS | NAMES | RATINGS | SESSIONS | OTHER_USERS | DURATIONS  # words of columns that have no ids of the two
-FIELDS = ("user", "item")  # that every table must have
-MOST_MISSING = 0.5  # largest share of missing values in a column of ids, times or ratings
+LEAST_ITEM_ROWS = 2  # rows of an item, from which on values alone tell that a text depends on it
+NO_ID_WORDS = (
+    OTHER_WORDS | NAME_WORDS | RATING_WORDS | SESSION_WORDS | OTHER_USER_WORDS | DURATION_WORDS
+)  # words of columns that have no ids of the two
+REQUIRED_FIELDS = ("user", "item")  # that every table must have
 FEW_VALUES = 5  # of a category
 FEW_ROWS = 20  # from which on values count
 FINER = 1.25  # times as many values has an id that others depend on
-NEARLY_UNIQUE = 0.98  # share of distinct values among all, from which on a column numbers the rows
+NUMBERED_SHARE = 0.98  # share of distinct values among all, from which on a column numbers the rows
 
 
 def infer_columns(first: pl.DataFrame, named: Mapping[str, str], path: str) -> dict[str, str]:
@@ -91,9 +100,9 @@ def other_times(first: pl.DataFrame, columns: Mapping[str, str]) -> list[str]:
     time, fields = columns.get("time", ""), {field: column for field, column in columns.items() if field != "time"}
     free = [name for name in first.columns if name not in fields.values()]
     if not time:
-        return [name for name in free if is_moment(first[name]) and not name_words(name) & IDENTIFIERS]
+        return [name for name in free if is_moment(first[name]) and not name_words(name) & IDENTIFIER_WORDS]
     likely = [name for name in likely_times(first, free, fields) if first[name].n_unique() > 1]
-    return [name for name in likely if name != time and not name_words(name) & ENDS]
+    return [name for name in likely if name != time and not name_words(name) & END_WORDS]
 
 
 def columns_by_position(first: pl.DataFrame, named: Mapping[str, str], path: str) -> dict[str, str]:
@@ -107,7 +116,7 @@ def columns_by_position(first: pl.DataFrame, named: Mapping[str, str], path: str
     free = [name for name in first.columns if name not in found.values()]
     times = [name for name in free if named.get("time") == "auto" and looks_like_time(first[name])][:1]
     free = [name for name in free if name not in times]
-    for field in FIELDS:
+    for field in REQUIRED_FIELDS:
         if named.get(field, "") == "auto":
             if not free:
                 raise _refusal(first, found, {field: []}, path)
@@ -130,21 +139,21 @@ def _plain(first: pl.DataFrame) -> pl.DataFrame:
 
 def _users(first: pl.DataFrame) -> list[str]:
     stages = (
-        *((words, level) for words in (USERS, OTHER_USERS) for level in (0, 1)),
-        *((words, level) for words in (USERS, OTHER_USERS) for level in (2, 3)),
+        *((words, level) for words in (USER_WORDS, OTHER_USER_WORDS) for level in (0, 1)),
+        *((words, level) for words in (USER_WORDS, OTHER_USER_WORDS) for level in (2, 3)),
         *((words, 1) for words in ADDRESSES),
-        *((words, level) for words in (SESSIONS, CONNECTIONS) for level in (0, 1)),
+        *((words, level) for words in (SESSION_WORDS, CONNECTIONS) for level in (0, 1)),
     )
     return _with_keys(first, _ids(first, stages, ACCOUNTS))
 
 
 def _items(first: pl.DataFrame) -> list[str]:
-    stages = tuple((words, level) for words in (ITEMS, OTHER_ITEMS) for level in range(4))
-    likely = _ids(first, stages, OTHER_ITEMS)
+    stages = tuple((words, level) for words in (ITEM_WORDS, OTHER_ITEM_WORDS) for level in range(4))
+    likely = _ids(first, stages, OTHER_ITEM_WORDS)
     exact = [name for name in likely if name_words(name) & {"item", "sku", "asin", "isbn"}]
     if len(likely) > 1 and len(exact) == 1 and not _has_more_values(first, likely, exact[0]):
         likely = exact
-    others = [name for name in likely if not name_words(name) & BARCODES]
+    others = [name for name in likely if not name_words(name) & BARCODE_WORDS]
     return _with_keys(first, others if len(likely) > 1 and len(others) == 1 else likely)
 
 
@@ -164,7 +173,7 @@ def _ids(first: pl.DataFrame, stages: Sequence[tuple[set[str], int]], allowed: s
     for kinds, wanted in stages:
         named = [name for name in present if _level(words[name], kinds, allowed) == wanted]
         likely = [name for name in named if not _is_category(first[name])]
-        if kinds in (USERS, ITEMS):
+        if kinds in (USER_WORDS, ITEM_WORDS):
             categories = categories or (named if wanted < 2 else [])
         else:
             likely = [name for name in likely if len(first) < FEW_ROWS or not _is_row_number(first[name])]
@@ -180,20 +189,20 @@ def _with_keys(first: pl.DataFrame, likely: list[str]) -> list[str]:
     if len(likely) != 1:
         return likely
     name, words = likely[0], name_words(likely[0])
-    is_text = first.schema[name] == pl.String and not words & (IDENTIFIERS | CODES)
-    is_coarse = bool(words & COARSE)
+    is_text = first.schema[name] == pl.String and not words & (IDENTIFIER_WORDS | CODE_WORDS)
+    is_coarse = bool(words & COARSE_ITEMS)
     if not is_coarse and not (is_text and _has_several_words(first[name])):
         return likely
     n_values = {other: first[other].n_unique() for other in [*_unnamed(first), name]}
     least = n_values.pop(name) * (FINER if is_coarse else 1)
-    most = len(first) / LEAST_ROWS
+    most = len(first) / LEAST_ITEM_ROWS
     keys = [other for other, n in n_values.items() if least <= n <= most and _depends(first, name, other)]
     return [*keys, *likely]
 
 
 def _is_row_number(column: pl.Series) -> bool:
     """Return whether nearly every row has its own value, as in a column of orders or events."""
-    return column.drop_nulls().n_unique() >= NEARLY_UNIQUE * column.count()
+    return column.drop_nulls().n_unique() >= NUMBERED_SHARE * column.count()
 
 
 def _level(words: Sequence[str], kinds: set[str], allowed: set[str]) -> int | None:
@@ -204,14 +213,19 @@ def _level(words: Sequence[str], kinds: set[str], allowed: set[str]) -> int | No
     """
     if not kinds.intersection(words):
         return None
-    rest = {*words} - kinds - allowed - NEUTRAL - IDENTIFIERS
-    has_id = bool({*words} & (IDENTIFIERS | CODES))
+    rest = {*words} - kinds - allowed - NEUTRAL_WORDS - IDENTIFIER_WORDS
+    has_id = bool({*words} & (IDENTIFIER_WORDS | CODE_WORDS))
     if not rest:
         return 0 if has_id else 1
-    if rest <= NAMES:
+    if rest <= NAME_WORDS:
         return 2
-    is_last = len(words) > 2 and words[-1] in IDENTIFIERS and words[-2] in kinds
-    return 3 if is_last and not rest & (OTHERS | NAMES | SESSIONS | USERS | ITEMS | OTHER_USERS) else None
+    is_last = len(words) > 2 and words[-1] in IDENTIFIER_WORDS and words[-2] in kinds
+    return (
+        3
+        if is_last
+        and not rest & (OTHER_WORDS | NAME_WORDS | SESSION_WORDS | USER_WORDS | ITEM_WORDS | OTHER_USER_WORDS)
+        else None
+    )
 
 
 def _is_category(column: pl.Series) -> bool:
@@ -242,7 +256,7 @@ def _finest(first: pl.DataFrame, names: Sequence[str]) -> list[str]:
 def _depends(first: pl.DataFrame, name: str, key: str) -> bool:
     """Return whether nearly every value of `key` has only one value of the column `name`."""
     values = first.drop_nulls([key, name]).group_by(key).agg(pl.col(name).n_unique())
-    return int((values[name] > 1).sum()) <= (1 - NEARLY_UNIQUE) * len(values)
+    return int((values[name] > 1).sum()) <= (1 - NUMBERED_SHARE) * len(values)
 
 
 def _unnamed(first: pl.DataFrame) -> list[str]:
@@ -253,7 +267,7 @@ def _unnamed(first: pl.DataFrame) -> list[str]:
 def _is_other(column: pl.Series) -> bool:
     """Return whether name or values say that a column has no ids."""
     words = name_words(column.name)
-    if looks_like_time(column) or is_moment(column) or words & NO_IDS:
+    if looks_like_time(column) or is_moment(column) or words & NO_ID_WORDS:
         return True
     known = column.drop_nulls()
     if known.dtype.is_float() or not (known.dtype.is_integer() or known.dtype == pl.String):
@@ -272,7 +286,7 @@ def _refusal(
     first: pl.DataFrame, found: Mapping[str, str], unknown: Mapping[str, Sequence[str]], path: str
 ) -> ColumnUnknownError:
     """Return the error for the `unknown` fields (field → likely columns), with the best guess for each."""
-    guesses = {field: found.get(field, "") for field in FIELDS}
+    guesses = {field: found.get(field, "") for field in REQUIRED_FIELDS}
     for field, likely in unknown.items():
         left = [name for name in first.columns if name not in {*guesses.values(), *found.values()}]
         ids = [name for name in _unnamed(first.select(left)) if not _is_category(first[name])]
@@ -287,7 +301,7 @@ def _refusal(
 
 def _ratings(first: pl.DataFrame) -> list[str]:
     named = [column for column in first if name_words(column.name) & RANKED]
-    named = [column for column in named if not name_words(column.name) & IDENTIFIERS]
+    named = [column for column in named if not name_words(column.name) & IDENTIFIER_WORDS]
     present = {column.name: without_missing(column) for column in named}
     return [name for name, known in present.items() if fits(known.cast(pl.Float64, strict=False).count(), len(known))]
 
@@ -301,19 +315,21 @@ def _titles(first: pl.DataFrame, free: Sequence[str], item: str) -> Iterator[str
     The likeliest name comes first. If no name tells, a text of several words must have another value for every item.
     """
     words = {name: name_words(name) for name in free}
-    of_item = ITEMS | OTHER_ITEMS
+    of_item = ITEM_WORDS | OTHER_ITEM_WORDS
     own = name_words(item) & of_item
     free = [name for name in free if not _is_coarser(first, item, name)]
     levels = (
-        [name for name in free if words[name] & NAMES and words[name] & own],
+        [name for name in free if words[name] & NAME_WORDS and words[name] & own],
         [name for name in free if words[name] <= {"title"}],
-        [name for name in free if words[name] & NAMES and words[name] & of_item and _are_apart(first, item, name)],
+        [name for name in free if words[name] & NAME_WORDS and words[name] & of_item and _are_apart(first, item, name)],
         [name for name in free if words[name] <= of_item],
-        [name for name in free if words[name] <= NAMES],
+        [name for name in free if words[name] <= NAME_WORDS],
     )
     named = [name for level in levels for name in level if _is_title(first, item, name)]
     yield from named
-    yield from (name for name in free if not words[name] & (OTHERS | USERS) and _is_title_by_values(first, item, name))
+    yield from (
+        name for name in free if not words[name] & (OTHER_WORDS | USER_WORDS) and _is_title_by_values(first, item, name)
+    )
 
 
 def _is_coarser(first: pl.DataFrame, item: str, name: str) -> bool:
@@ -322,9 +338,9 @@ def _is_coarser(first: pl.DataFrame, item: str, name: str) -> bool:
     Of items that are named without their kind, it is no title only if it does not tell them apart.
     """
     own, words = name_words(item), name_words(name)
-    if not words & (COARSE | {"brand"}) or words & COARSE & own or "title" in words:
+    if not words & (COARSE_ITEMS | {"brand"}) or words & COARSE_ITEMS & own or "title" in words:
         return False
-    return bool(own & (ITEMS | OTHER_ITEMS) - KINDLESS) or not _are_apart(first, item, name)
+    return bool(own & (ITEM_WORDS | OTHER_ITEM_WORDS) - KINDLESS) or not _are_apart(first, item, name)
 
 
 def _is_title(first: pl.DataFrame, item: str, name: str) -> bool:
@@ -340,7 +356,7 @@ def _is_title_by_values(first: pl.DataFrame, item: str, name: str) -> bool:
         return False
     known = first.select(item, name).drop_nulls()
     n_items = known[item].n_unique()
-    is_told = n_items >= FEW_ROWS and len(known) >= LEAST_ROWS * n_items and _are_apart(first, item, name)
+    is_told = n_items >= FEW_ROWS and len(known) >= LEAST_ITEM_ROWS * n_items and _are_apart(first, item, name)
     return is_told and _has_several_words(known[name]) and not is_moment(known[name])
 
 

@@ -6,10 +6,19 @@ from datetime import datetime
 
 import polars as pl
 
-from bert4rec.prepare.column_words import DURATIONS, ENDS, IDENTIFIERS, NEVER, SESSIONS, STARTS, TIMES, name_words
+from bert4rec.prepare.column_words import (
+    CHANGE_WORDS,
+    DURATION_WORDS,
+    END_WORDS,
+    IDENTIFIER_WORDS,
+    SESSION_WORDS,
+    START_WORDS,
+    TIME_WORDS,
+    name_words,
+)
 from bert4rec.prepare.times import DAY, PER_SECOND, SINCE, UNTIL, Times, fits, form_of, stripped, without_missing
 
-DATE = (
+WRITTEN_DATE = (
     r"^\s*(?:\d{4}[-/.年]\s?\d{1,2}[-/.月]\s?\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})(?:$|[일日]|[T ,])"
     r"|^\s*(?:[A-Za-z]{3,9},? )?(?:[A-Za-z]{3,9}\.? \d{1,2},?|\d{1,2}[. /-]{1,2}[A-Za-z]{3,9}\.?)[ :/-].*\d{4}"
     r"|^\s*\d{4}\. ?\d{1,2}\. ?\d{1,2}"
@@ -18,13 +27,21 @@ FULL_DAY = (  # 20260131, 202601311530, 20260131153059, also with a fraction
     r"^(?:199[5-9]|20[0-3]\d)(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])(?:\d{4}|\d{6}(?:\d{3}|\.\d+)?)?$"
 )
 DAY_FIRST = r"^\d{7,8}$"  # 31012026, 1012026
-CLOCK = r"^\s*\d{1,2}:\d{2}(?::\d{2})?(?:\.\d+)?\s*(?:[AaPp][Mm])?\s*$"
-MOST_MISSING = 0.5
+CLOCK_TIME = r"^\s*\d{1,2}:\d{2}(?::\d{2})?(?:\.\d+)?\s*(?:[AaPp][Mm])?\s*$"
+MOST_MISSING = 0.5  # largest share of missing values in a column of ids, times or ratings
 FEW_ITEMS, FEW_ROWS = 20, 2  # items with several rows, from which on values tell that a time is the item's
 FEW_DAYS = 5  # a log that is sorted by time may begin with fewer
 MOMENTS = (0, 1)  # ranks of columns whose values are moments
-OFFSETS = {"timeframe"}  # time since the begin of a session
+SESSION_TIMES = {"timeframe"}  # time since the begin of a session
 HOURS = {"hour", "heure", "hora", "ora", "saat", "stunde"}
+YEAR = r"^(?:19|20)\d\d$"
+COARSE_DATE = (
+    rf"{YEAR}|^(?:19|20)\d\d[-/.]?(?:0[1-9]|1[0-2])$|^(?:19|20)\d\d-?W\d\d$"  # 2026, 2026-01, 202601, 2026-W05
+)
+NEARLY_NEVER, CLEARLY = 0.02, 0.1  # shares of rows in which one time is later, and in which it is earlier
+LARGEST_ZONE, ZONE_STEP = 14 * 3600, 900  # seconds between the clocks of two places
+AS_FINE = 0.9  # share of the values of the later of two times that the earlier one must have
+FIRST_CLOCK, LAST_CLOCK = 1000, 2359  # the largest number of a column of times of day, such as 1730
 
 
 def _spelled(names: str) -> set[str]:
@@ -35,12 +52,6 @@ YEARS = _spelled("year yyyy jahr annee ano anno jaar rok yil год 年 년")
 MONTHS = _spelled("month monat mois mes mese maand miesiac ay месяц 月 월")
 DAYS = _spelled("day dd tag jour dia giorno dag dzien gun день 日 일")
 WEEKS = _spelled("week woche semaine semana settimana tydzien hafta неделя 周 週 주")
-YEAR = r"^(?:19|20)\d\d$"
-COARSE = rf"{YEAR}|^(?:19|20)\d\d[-/.]?(?:0[1-9]|1[0-2])$|^(?:19|20)\d\d-?W\d\d$"  # 2026, 2026-01, 202601, 2026-W05
-NEARLY_NEVER, CLEARLY = 0.02, 0.1  # shares of rows in which one time is later, and in which it is earlier
-LARGEST_ZONE, ZONE_STEP = 14 * 3600, 900  # seconds between the clocks of two places
-AS_FINE = 0.9  # share of the values of the later of two times that the earlier one must have
-FIRST_CLOCK, LAST_CLOCK = 1000, 2359  # the largest number of a column of times of day, such as 1730
 
 
 def is_moment(column: pl.Series) -> bool:
@@ -55,7 +66,7 @@ def is_moment(column: pl.Series) -> bool:
     if not (known.dtype.is_numeric() or known.dtype == pl.String):
         return False
     text = stripped(known.cast(pl.String))
-    if fits(int((text.str.contains(DATE) | text.str.contains(FULL_DAY)).sum()), len(known)):
+    if fits(int((text.str.contains(WRITTEN_DATE) | text.str.contains(FULL_DAY)).sum()), len(known)):
         return True
     numbers = known.cast(pl.Float64, strict=False)
     if not fits(numbers.count(), len(known)) or fits(int(text.str.contains(DAY_FIRST).sum()), len(known)):
@@ -68,7 +79,7 @@ def is_moment(column: pl.Series) -> bool:
 
 def is_duration(words: set[str]) -> bool:
     """Return whether the words of a name say how long something took, as in `play_time`."""
-    return bool(words & TIMES and words & DURATIONS)
+    return bool(words & TIME_WORDS and words & DURATION_WORDS)
 
 
 def date_parts(first: pl.DataFrame) -> list[str]:
@@ -102,18 +113,18 @@ def why_coarse(column: pl.Series) -> str:
     'its first value "2026-02" has no day: write it as 2026-02-01'
     """
     words, known = name_words(column.name), without_missing(column)
-    if not words & (YEARS | MONTHS | WEEKS | HOURS) or words & NEVER or not len(known) or is_moment(column):
+    if not words & (YEARS | MONTHS | WEEKS | HOURS) or words & CHANGE_WORDS or not len(known) or is_moment(column):
         return ""
     if not (known.dtype.is_numeric() or known.dtype == pl.String):
         return ""
     text = stripped(known.cast(pl.String)).str.replace(r"\.0$", "")
     if words & HOURS and is_time_of_day(column):
         return f'its first value "{known[0]}" is a time of a day without its date'
-    if not fits(int(text.str.contains(COARSE).sum()), len(text)):
+    if not fits(int(text.str.contains(COARSE_DATE).sum()), len(text)):
         return (
             "" if is_duration(words) else f'its first value "{known[0]}" has no {"year" if words & MONTHS else "date"}'
         )
-    digits = re.sub(r"[^\dW]", "", text.filter(text.str.contains(COARSE))[0])
+    digits = re.sub(r"[^\dW]", "", text.filter(text.str.contains(COARSE_DATE))[0])
     try:
         week = datetime.strptime(f"{digits}-1", "%GW%V-%u") if "W" in digits else None
     except ValueError:
@@ -133,10 +144,10 @@ def is_time_of_day(column: pl.Series) -> bool:
         return len(known) > 0
     if not (known.dtype.is_numeric() or known.dtype == pl.String):
         return False
-    if known.dtype == pl.String and fits(int(known.str.contains(CLOCK).sum()), len(known)):
+    if known.dtype == pl.String and fits(int(known.str.contains(CLOCK_TIME).sum()), len(known)):
         return True
     words, numbers = name_words(column.name), known.cast(pl.Float64, strict=False).drop_nulls()
-    if not words & (TIMES | HOURS) or not fits(len(numbers), len(known)):
+    if not words & (TIME_WORDS | HOURS) or not fits(len(numbers), len(known)):
         return False
     return bool(words & HOURS and numbers.is_between(0, 24).all()) or _is_clock(numbers)
 
@@ -161,8 +172,8 @@ def likely_times(first: pl.DataFrame, free: Sequence[str], found: Mapping[str, s
     """
     parts = date_parts(first)
     ranks = {name: rank for name in free if name not in parts and (rank := _rank(first, name, found)) is not None}
-    is_session = bool(name_words(found.get("user", "")) & SESSIONS)
-    offsets = {name for name in ranks if is_session and name_words(name) & OFFSETS}
+    is_session = bool(name_words(found.get("user", "")) & SESSION_WORDS)
+    offsets = {name for name in ranks if is_session and name_words(name) & SESSION_TIMES}
     if any(rank in MOMENTS for rank in ranks.values()):
         ranks = {name: rank for name, rank in ranks.items() if rank in MOMENTS or name in offsets}
     user = [found["user"]] if found.get("user") in first.columns else []
@@ -211,29 +222,29 @@ def _are_days(seconds: pl.Series) -> bool:
 def _rank(first: pl.DataFrame, name: str, found: Mapping[str, str]) -> int | None:
     """Return how likely a column has the times: 0 a start, 1 another moment, 2 a number named so; None: never."""
     column, words = first[name], name_words(name)
-    if len(without_missing(column)) < (1 - MOST_MISSING) * len(column) or words & NEVER:
+    if len(without_missing(column)) < (1 - MOST_MISSING) * len(column) or words & CHANGE_WORDS:
         return None
     if is_moment(column):
-        if words & IDENTIFIERS and not words & TIMES:
+        if words & IDENTIFIER_WORDS and not words & TIME_WORDS:
             return None
         if is_of_item(first, name, found.get("item", "")):
             return None
         is_constant = column.n_unique() == 1  # also in the first rows of a log that is sorted by days
-        return 1 if words & (ENDS | SESSIONS) or is_constant or not words & (TIMES | STARTS) else 0
+        return 1 if words & (END_WORDS | SESSION_WORDS) or is_constant or not words & (TIME_WORDS | START_WORDS) else 0
     return _rank_of_numbers(column, words)
 
 
 def _rank_of_numbers(column: pl.Series, words: set[str]) -> int | None:
     """Return 2 for numbers or text that the name alone calls times; None for counts, durations and times of day."""
     known = without_missing(column)
-    if not words & TIMES or words & (DURATIONS | IDENTIFIERS | HOURS) or not len(known):
+    if not words & TIME_WORDS or words & (DURATION_WORDS | IDENTIFIER_WORDS | HOURS) or not len(known):
         return None
     if not (known.dtype.is_numeric() or known.dtype == pl.String):
         return None
     text = stripped(known.cast(pl.String))
     if _is_text(known):
         has_digits = fits(int(text.str.contains(r"\d").sum()), len(known))
-        return 2 if has_digits and not text.str.contains(CLOCK).all() else None
+        return 2 if has_digits and not text.str.contains(CLOCK_TIME).all() else None
     numbers = text.cast(pl.Float64, strict=False).drop_nulls()
     low, high = float(numbers.min()), float(numbers.max())  # type: ignore[arg-type]
     return (

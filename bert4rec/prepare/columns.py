@@ -11,12 +11,12 @@ from pathlib import Path
 import polars as pl
 
 from bert4rec.dataset.format import NO_EVENT
-from bert4rec.prepare.column_words import ITEMS, SESSIONS, TIMES, USERS, WORDS, name_words
+from bert4rec.prepare.column_words import ITEM_WORDS, SESSION_WORDS, TIME_WORDS, USER_WORDS, WORDS, name_words
 from bert4rec.prepare.ids import SCIENTIFIC, canonical_ids, numbers_or_text, without_rounded
 from bert4rec.prepare.order_values import order_values
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.times import (
-    DIGITS,
+    DIGIT_FORMS,
     NO_VALUE,
     PER_SECOND,
     SINCE,
@@ -30,14 +30,16 @@ from bert4rec.prepare.times import (
 from bert4rec.runtime.errors import DataError
 
 IDS = ("user", "item")
-OPTIONAL = ("event", "title", "order")  # a row without it is usable
-FIELDS = (*IDS, "time", "rating", "is_read", *OPTIONAL)
+OPTIONAL_FIELDS = ("event", "title", "order")  # a row without it is usable
+FIELDS = (*IDS, "time", "rating", "is_read", *OPTIONAL_FIELDS)
 EXPECTED = {
     "rating": "must be a number", "is_read": "must be 0 or 1", "event": "must be text or a number",
     "title": "must be text", "order": "must be numbers, times of day or text",
 }  # fmt: skip
 MOST_KINDS = 100  # of events; more are rather ids or texts
-KINDS = {"time": "is not a time", "rating": "is not a number", "is_read": "is not 0 or 1"}
+BAD_VALUES = {"time": "is not a time", "rating": "is not a number", "is_read": "is not 0 or 1"}
+DATE_START = r"^\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}(?:[T ,]|$)"
+CLOSE = 0.75  # smallest similarity of two names, as difflib measures it (1 = equal)
 
 
 @dataclass
@@ -76,7 +78,7 @@ class Fields:
         frame = raw.select(*(self._field(name, raw[name]) for name in self.names), *others)
         if "time" in self.names and (fraction := self.times.fraction(raw["time"])) is not None:
             frame = frame.with_columns(fraction)
-        needed = [name for name in self.names if name not in OPTIONAL]
+        needed = [name for name in self.names if name not in OPTIONAL_FIELDS]
         usable = frame
         if any(frame.select(needed).null_count().row(0)):
             usable = frame.drop_nulls(needed)
@@ -98,7 +100,7 @@ class Fields:
             return order_values(column, self.order_kind)
         if name == "event":
             return self._numbers(stripped(column.cast(pl.String)).fill_null(NO_EVENT))
-        if name in OPTIONAL:
+        if name in OPTIONAL_FIELDS:
             return _text(stripped(column.cast(pl.String)))
         number = stripped(column).cast(pl.Float32, strict=False)
         if name == "is_read":
@@ -145,7 +147,7 @@ class Fields:
         for name, is_missing, n in (
             bad_rows.group_by("bad field", missing.alias("missing")).len().sort(pl.all()).iter_rows()
         ):
-            bad.add(f"{name} {'is missing' if is_missing else KINDS.get(name, self._kind_of_id(raw[name]))}", n)
+            bad.add(f"{name} {'is missing' if is_missing else BAD_VALUES.get(name, self._kind_of_id(raw[name]))}", n)
 
     def _kind_of_id(self, column: pl.Series) -> str:
         is_rounded = column.dtype == pl.String and not self.whole_number_ids
@@ -181,7 +183,7 @@ class Fields:
             return self.times.expected_type(dtype)
         if name in IDS:
             is_readable = dtype.is_numeric() or dtype in (pl.String, pl.Categorical, pl.Enum)
-        elif name in OPTIONAL:
+        elif name in OPTIONAL_FIELDS:
             is_readable = not dtype.is_nested()
         else:
             is_readable = dtype.is_numeric() or dtype in (pl.String, pl.Boolean)
@@ -210,10 +212,6 @@ def _text(column: pl.Series) -> pl.Series:
     return text.set(text == "", None)
 
 
-DATE = r"^\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}(?:[T ,]|$)"
-CLOSE = 0.75  # smallest similarity of two names, as difflib measures it (1 = equal)
-
-
 def looks_like_time(values: pl.Series) -> bool:
     """Return whether a column may hold times, judged by its name, its type and its first `values`.
 
@@ -228,16 +226,16 @@ def looks_like_time(values: pl.Series) -> bool:
     numbers = known.cast(pl.Float64, strict=False)
     if not fits(numbers.count(), len(known)):
         return known.dtype == pl.String and (
-            fits(len(known.filter(known.str.contains(DATE))), len(known)) or bool(form_of(known))
+            fits(len(known.filter(known.str.contains(DATE_START))), len(known)) or bool(form_of(known))
         )
     n_likely = max(len(numbers.filter((numbers >= SINCE * n) & (numbers < UNTIL * n))) for n in PER_SECOND.values())
     is_named_so = is_named_so and fits(len(numbers.filter(numbers >= 0)), len(known))
-    return fits(n_likely, len(known)) or is_named_so or form_of(known) in DIGITS[1:]
+    return fits(n_likely, len(known)) or is_named_so or form_of(known) in DIGIT_FORMS[1:]
 
 
 def is_named_like_time(name: str) -> bool:
     """Return whether a column's name has a word for times."""
-    return bool(name_words(name) & TIMES)
+    return bool(name_words(name) & TIME_WORDS)
 
 
 def why_no_time(values: pl.Series) -> str:
@@ -298,9 +296,9 @@ def _doubt(name: str) -> int:
     (0, 0, 1, 2)
     """
     words = name_words(name)
-    if words & SESSIONS and not words & (USERS - SESSIONS):
+    if words & SESSION_WORDS and not words & (USER_WORDS - SESSION_WORDS):
         return 2
-    return 0 if "id" in words or words <= USERS | ITEMS else 1
+    return 0 if "id" in words or words <= USER_WORDS | ITEM_WORDS else 1
 
 
 def is_row(names: Sequence[str]) -> bool:
@@ -314,7 +312,7 @@ def is_row(names: Sequence[str]) -> bool:
     (True, False)
     """
     are_numbered = [*names] == [str(number) for number in range(1, len(names) + 1)]
-    if any(re.search(DATE, name) for name in names):
+    if any(re.search(DATE_START, name) for name in names):
         return not any(name_words(name) & words for name in names for words in WORDS.values())
     return not are_numbered and any(re.fullmatch(r"-?\d+(\.\d*)?", name) for name in names)
 

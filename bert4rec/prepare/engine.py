@@ -73,6 +73,9 @@ from bert4rec.runtime.arrays import Bools, Int32s
 from bert4rec.runtime.errors import DataError
 
 MOST_HASHED = 2**28  # bytes, about a second; files of public datasets are smaller
+WORK = ".work"  # folder for temporary files, inside the new dataset folder
+RUNS = 24  # runs that fit into the memory budget: sorting or splitting a run takes about six times its size
+logger = logging.getLogger(__name__)
 
 
 def describe_rows(
@@ -141,13 +144,6 @@ def _checksum(name: str) -> dict[str, str]:
         return {}
     with path.open("rb") as file:
         return {"sha256": hashlib.file_digest(file, "sha256").hexdigest()}
-
-
-WORK = ".work"  # folder for temporary files, inside the new dataset folder
-RUNS = 24  # runs that fit into the memory budget: sorting or splitting a run takes about six times its size
-
-
-logger = logging.getLogger(__name__)
 
 
 def prepare(config: Config) -> Path:

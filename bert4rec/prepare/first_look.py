@@ -9,14 +9,14 @@ import polars as pl
 
 from bert4rec.prepare.attributes import ItemValues
 from bert4rec.prepare.column_times import date_parts, is_duration, is_of_item, is_time_of_day, why_coarse
-from bert4rec.prepare.column_words import ITEMS, USERS, are_columns_swapped, name_words
+from bert4rec.prepare.column_words import ITEM_WORDS, USER_WORDS, are_columns_swapped, name_words
 from bert4rec.prepare.columns import is_named_like_time, looks_like_time, why_no_time
 from bert4rec.prepare.sources import Interactions
 from bert4rec.prepare.survey import columns_that_order
 from bert4rec.prepare.tables import FIRST_ROWS
 from bert4rec.prepare.times import (
     EXAMPLE,
-    MOST,
+    READ_SHARE,
     SHORT,
     SINCE,
     UNTIL,
@@ -28,13 +28,13 @@ from bert4rec.prepare.times import (
     without_missing,
 )
 from bert4rec.runtime.console import visible
-from bert4rec.runtime.errors import pluralize
+from bert4rec.runtime.errors import join_names, pluralize
 
-SHOWN = ("user", "item", "time", "rating", "event", "title")
+SHOWN_FIELDS = ("user", "item", "time", "rating", "event", "title")
 SHOWN_ROWS = 3
 PRICES = {"price", "amount", "revenue", "value", "cost", "total", "discount"}
 EXACT_FLOAT32 = 2**24  # from which on Float32 does not hold all whole numbers
-WIDTH = 40  # characters of a value that are shown
+LONGEST_CELL = 40  # characters of a value that are shown
 
 
 def first_look(interactions: Interactions) -> tuple[list[str], list[str]]:
@@ -87,8 +87,7 @@ def order_options(interactions: Interactions) -> list[str]:
 
 def _skipped_warnings(skipped: Sequence[Path]) -> Iterator[str]:
     if skipped:
-        names = ", ".join(str(file) for file in skipped[:SHOWN_ROWS]) + (", …" if len(skipped) > SHOWN_ROWS else "")
-        yield f"skipped {pluralize(len(skipped), 'file')} without rows: {names}"
+        yield f"skipped {pluralize(len(skipped), 'file')} without rows: {join_names(skipped)}"
 
 
 def _order_warnings(interactions: Interactions) -> Iterator[str]:
@@ -161,7 +160,7 @@ def _name_warnings(interactions: Interactions) -> Iterator[str]:
     if are_columns_swapped(user, item):
         swapped = shlex.join([f"--user={item}", f"--item={user}"])
         yield f"the user column {user} and the item column {item} look swapped; if they are: {swapped}"
-    for field, column, words in (("user", user, USERS), ("item", item, ITEMS)):
+    for field, column, words in (("user", user, USER_WORDS), ("item", item, ITEM_WORDS)):
         if name_words(column) & PRICES and not name_words(column) & words:
             yield f"is {column} really the {field}? it is named like a price or an amount; another column: --{field}=…"
 
@@ -179,7 +178,7 @@ def _time_warnings(interactions: Interactions, rows: pl.DataFrame) -> Iterator[s
             f"multiples of {step}: times that are closer are equal; write it as Int64"
         )
     n_early = int((times < YEAR).sum())
-    if not n_early or n_early < MOST * len(times):
+    if not n_early or n_early < READ_SHARE * len(times):
         return
     first = ", ".join(moment(time) for time in times.head(SHOWN_ROWS))
     column, unit = interactions.columns["time"], interactions.times.unit
@@ -200,7 +199,7 @@ def _n_likely(form: str, raw: pl.Series) -> int:
 
 def _shown(rows: pl.DataFrame, columns: Mapping[str, str]) -> Iterator[str]:
     """Yield the lines of a table of the first rows; its header names each field and its column."""
-    names = [name for name in SHOWN if name in rows.columns]
+    names = [name for name in SHOWN_FIELDS if name in rows.columns]
     if not len(rows):
         return
     table = [[name if columns[name] == name else f"{name} ({visible(columns[name], keep='')})" for name in names]]
@@ -218,4 +217,4 @@ def _cell(name: str, value: Any) -> str:
     if name == "time":
         return moment(value)
     text = f"{value:g}" if name == "rating" else visible(" ".join(str(value).split()), keep="")
-    return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…"
+    return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 1]}…"

@@ -5,11 +5,10 @@ from pathlib import Path
 
 from bert4rec.prepare.columns import column_advice
 from bert4rec.prepare.text_rows import OTHER
-from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.errors import DataError, join_names
 
 MAY_LACK = ("title",)  # fields that a later file may lack
 WITHOUT = {"time": "--time=", "rating": "--rating=", "event": "--data.event_column=", "order": "--data.order_column="}
-SHOWN = 3  # files in a warning
 
 
 def matched(column: str, present: Collection[str]) -> str | None:
@@ -64,9 +63,8 @@ def unread_columns(
                 lacking.setdefault(name, []).append(path)
     if lacking:
         files = [*dict.fromkeys(path for paths in lacking.values() for path in paths)]
-        shown = ", ".join(str(path) for path in files[:SHOWN]) + (", …" if len(files) > SHOWN else "")
         columns = ", ".join(lacking)
         yield (
-            f"not used, since the first file, {first}, has no such column: {columns} (in {shown}); write all files "
-            "with the same header"
+            f"not used, since the first file, {first}, has no such column: {columns} (in {join_names(files)}); write "
+            "all files with the same header"
         )

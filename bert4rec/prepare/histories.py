@@ -29,12 +29,12 @@ of its test target; `at_validation`, the place of what may be held out for valid
 """
 
 VALIDATION_STREAM, TEST_STREAM = 2, 5  # of random numbers; negatives are drawn from 3 and 4
-N_BINS = 1 << 16  # bins of the search for an instant: two or three passes over all times
+N_TIME_BINS = 1 << 16  # bins of the search for an instant: two or three passes over all times
 
 
-LENGTH = pl.col("items").list.len().cast(pl.Int64)
-NOWHERE = pl.lit(None, pl.Int64)
-ALL_FOR_TRAINING: SplitRule = {"before": LENGTH, "at_test": NOWHERE, "at_validation": NOWHERE}
+HISTORY_LENGTH = pl.col("items").list.len().cast(pl.Int64)
+NO_OFFSET = pl.lit(None, pl.Int64)
+ALL_FOR_TRAINING: SplitRule = {"before": HISTORY_LENGTH, "at_test": NO_OFFSET, "at_validation": NO_OFFSET}
 
 
 class Targets:
@@ -46,7 +46,7 @@ class Targets:
     def __init__(self, kinds: Sequence[int] = (), *, hides: bool = False) -> None:
         self._is_kind, self._hides = pl.element().is_in(list(kinds)) if kinds else None, hides
 
-    def count(self, first: pl.Expr = LENGTH) -> pl.Expr:
+    def count(self, first: pl.Expr = HISTORY_LENGTH) -> pl.Expr:
         """Return the number of targets among the `first` interactions, by default of all."""
         if self._is_kind is None:
             return first
@@ -59,7 +59,7 @@ class Targets:
             places = pl.int_range(pl.len(), dtype=pl.Int64).filter(self._is_kind)
             at = pl.when(number >= 0).then(number)
             place = pl.col("events").list.eval(places).list.get(at, null_on_oob=True)
-        is_held_out = (place >= least) & (place < LENGTH)
+        is_held_out = (place >= least) & (place < HISTORY_LENGTH)
         if self._hides:
             is_held_out &= pl.col("visible").list.get(place, null_on_oob=True) > 0
         return pl.when(is_held_out).then(place)
@@ -75,7 +75,7 @@ def leave_one_out(targets: Targets) -> SplitRule:
     last = targets.count() - 1
     test = targets.place(last, MIN_EVALUATED - 1)
     validation = pl.when(test.is_not_null()).then(targets.place(last - 1, MIN_EVALUATED - 2))
-    return {"before": test.fill_null(LENGTH), "at_test": test, "at_validation": validation}
+    return {"before": test.fill_null(HISTORY_LENGTH), "at_test": test, "at_validation": validation}
 
 
 LEAVE_ONE_OUT = leave_one_out(Targets())
@@ -99,7 +99,7 @@ def leave_last_basket(targets: Targets, moments: pl.Expr) -> SplitRule:
 
     test = basket(targets.count() - 1, MIN_EVALUATED - 1)
     validation = basket(targets.count(test.fill_null(0)) - 1, MIN_EVALUATED - 2)
-    return {"before": test.fill_null(LENGTH), "at_test": test, "at_validation": validation}
+    return {"before": test.fill_null(HISTORY_LENGTH), "at_test": test, "at_validation": validation}
 
 
 def by_time(instant: int, targets: Targets) -> SplitRule:
@@ -133,11 +133,11 @@ def instant_of_share(times: Callable[[], Iterable[pl.Series]], share: float) -> 
     low, high = min(first for first, *_ in spans), 1 + max(last for _, last, _ in spans)
     n_after, later = share * sum(n for *_, n in spans), 0
     while high - low > 1:  # cut the range into bins of equal width, and continue in the bin that reaches the share
-        width = -(-(high - low) // N_BINS)
-        counts = np.zeros(N_BINS, np.int64)
+        width = -(-(high - low) // N_TIME_BINS)
+        counts = np.zeros(N_TIME_BINS, np.int64)
         for part in times():
             inside = part.filter((part >= low) & (part < high))
-            counts += np.bincount(((inside - low) // width).to_numpy(), minlength=N_BINS)
+            counts += np.bincount(((inside - low) // width).to_numpy(), minlength=N_TIME_BINS)
         from_bin = later + np.append(counts[::-1].cumsum()[::-1], 0)
         reached = int(np.flatnonzero(from_bin > n_after).max())
         later = int(from_bin[reached + 1])
@@ -260,7 +260,7 @@ def choose_split(settings: Preprocessing, parts: Parts, kinds: Sequence[int] = (
         instant(at) if isinstance(at, str) else instant_of_share(lambda: (p["time"] for p in parts.read("time")), at)
     )
     rule = by_time(second, targets)
-    return only_tested(rule, {**rule, "at_test": NOWHERE}) if is_sampled else rule, second
+    return only_tested(rule, {**rule, "at_test": NO_OFFSET}) if is_sampled else rule, second
 
 
 class NumberedHistories:

@@ -6,7 +6,7 @@ import polars as pl
 
 from bert4rec.dataset.ids import NO_IDS, canonical
 
-EXACT = ((pl.Float64, 2**53), (pl.Float32, 2**24), (pl.Float16, 2**11))  # whole numbers below it are exact
+EXACT_FLOATS = ((pl.Float64, 2**53), (pl.Float32, 2**24), (pl.Float16, 2**11))  # whole numbers below it are exact
 ODD = rf"^[^!-~]|[^!-~]$|[^ -~]|\.0+$|^(?i:{'|'.join(sorted(map(re.escape, NO_IDS)))})$"  # what may not be canonical
 
 SCIENTIFIC = r"^\d[.,]\d+[eE]\+\d\d+$"  # as a spreadsheet shows a long number, without its last digits
@@ -24,7 +24,7 @@ def canonical_ids(text: pl.Series) -> pl.Series:
 
 def whole_ids(ids: pl.Series) -> pl.Series:
     """Return floating-point ids as Int64; null for fractions, and for numbers too large to be exact."""
-    limit = next(limit for dtype, limit in EXACT if ids.dtype == dtype)
+    limit = next(limit for dtype, limit in EXACT_FLOATS if ids.dtype == dtype)
     is_exact = (ids == ids.floor()) & (ids.abs() < limit)
     return ids.set(~is_exact, None).cast(pl.Int64, strict=False)
 

@@ -11,7 +11,7 @@ from bert4rec.dataset.reader import read_metadata
 from bert4rec.runtime.errors import DataError
 
 DEFAULTS = Config()
-COLUMNS = {f"{field}_column": field for field in ("user", "item", "time", "rating", "order", "event", "title")}
+FIELD_COLUMNS = {f"{field}_column": field for field in ("user", "item", "time", "rating", "order", "event", "title")}
 READ_BY = ("data.separator", "data.has_header", "preprocessing.max_bad_rows", "preprocessing.max_guests")
 SPLIT_AT = "preprocessing.split_at"
 OF_ONE_LOG = "preprocessing.time_until"  # where the older log ends is where the rows begin that the newer one adds
@@ -50,7 +50,7 @@ def _of_data(config: Config, metadata: Mapping[str, Any], typed: Collection[str]
     is_other = config.data.source != source and (config.data.source not in GENERATED or "data.source" in typed)
     if source in GENERATED or is_other:
         return {}
-    settings = {f"data.{name}": columns.get(field, "") for name, field in COLUMNS.items() if columns}
+    settings = {f"data.{name}": columns.get(field, "") for name, field in FIELD_COLUMNS.items() if columns}
     if config.data.titles_path:
         settings.pop("data.title_column", "")
     return {"data.source": source, **settings}

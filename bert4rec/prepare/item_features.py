@@ -19,9 +19,9 @@ import numpy as np
 import polars as pl
 
 from bert4rec.dataset.format import METADATA
-from bert4rec.dataset.item_features import ARRAYS, FOLDER, VALUES, Bags, write_bags
+from bert4rec.dataset.item_features import ARRAYS, FEATURES_FOLDER, VALUES, Bags, write_bags
 from bert4rec.prepare.ids import canonical_ids, ids_like
-from bert4rec.prepare.text_values import MISSING, number_problem, shown
+from bert4rec.prepare.text_values import MISSING_TEXTS, number_problem, shown
 from bert4rec.prepare.user_tables import id_column, read_table
 from bert4rec.runtime.arrays import Float32s, Float64s, Int64s, Integers
 from bert4rec.runtime.errors import DataError, did_you_mean, pluralize
@@ -33,10 +33,10 @@ FEWEST = 2  # items that must have a word
 MOST_CATEGORIES = 0.5  # largest share of distinct values among those of a category that is guessed
 MOST_PARTS = 0.75  # the same among the parts of a text with a separator
 FEWEST_WORDS = 3.0  # fewest words on average in a text that is guessed to be a title
-SEPARATORS = ("|", ";", ", ")
-WORD = re.compile(r"[^\W_]+")
+VALUE_SEPARATORS = ("|", ";", ", ")
+TEXT_WORD = re.compile(r"[^\W_]+")
 LIST_AS_TEXT = r"^\s*\[.*\]\s*$"
-TAKEN = ("item", "original", "count", "train_count")  # columns of items.parquet
+RESERVED_COLUMNS = ("item", "original", "count", "train_count")  # columns of items.parquet
 
 
 Fitted: TypeAlias = Mapping[str, Any]  # what `metadata.json` says of a feature, and the `names` of its values
@@ -115,7 +115,7 @@ def read_item_file(
     """
     kinds = {name: of["kind"] for name, of in fitted.items()} or kinds
     table = read_table(Path(path), setting="data.items_path", item_column=item_column, item_type=item_type, texts=texts)
-    table = table.with_columns(pl.col(pl.String).replace(dict.fromkeys(MISSING)))
+    table = table.with_columns(pl.col(pl.String).replace(dict.fromkeys(MISSING_TEXTS)))
     column = id_column(path, table, item_column)
     if table.width == 1:
         raise DataError(f"{path}: has only the column {column}, so items have no features; leave data.items_path out")
@@ -123,7 +123,7 @@ def read_item_file(
         raise no_column(unknown, path, table.columns)
     if column in kinds:
         raise DataError(f"data.item_features.{column}: is the id of the items; leave it out")
-    if clash := next((name for name in table.columns if name in TAKEN and name != column), None):
+    if clash := next((name for name in table.columns if name in RESERVED_COLUMNS and name != column), None):
         raise DataError(f'{path}: a column cannot be called "{clash}", as one of the dataset is; rename it')
     rows = table.with_columns(original=_ids(path, table[column], item_type)).drop(column)
     rows = rows.unique(maintain_order=True) if not _has_lists(rows) else rows
@@ -210,7 +210,7 @@ def _guess(column: pl.Series) -> tuple[str, str, str]:
         return "categories", separator, ""
     if n_values > N_QUANTILES and (problem := number_problem(values)):
         return "ignore", "", problem
-    n_words = values.str.count_matches(WORD.pattern).mean()
+    n_words = values.str.count_matches(TEXT_WORD.pattern).mean()
     if n_values <= MOST_CATEGORIES * len(values):
         return "category", "", ""
     if (isinstance(n_words, float) and n_words >= FEWEST_WORDS) or column.name == "title":
@@ -223,7 +223,7 @@ def _separator(column: pl.Series) -> str:
     if column.dtype != pl.String:
         return ""
     values = column.drop_nulls()
-    for separator in SEPARATORS:
+    for separator in VALUE_SEPARATORS:
         has_it = values.str.contains(separator, literal=True)
         if has_it.mean() and float(has_it.sum()) >= 0.1 * len(values):
             parts = values.str.split(separator).explode()
@@ -298,12 +298,12 @@ def _values(column: pl.Series, kind: str, separator: str) -> pl.Series:
     if kind == "category":
         return column.cast(pl.String).str.strip_chars().replace("", None)
     if kind == "words":
-        lists = column.cast(pl.String).str.to_lowercase().str.extract_all(WORD.pattern)
+        lists = column.cast(pl.String).str.to_lowercase().str.extract_all(TEXT_WORD.pattern)
     elif column.dtype.is_nested():
         lists = column.cast(pl.List(pl.String))
     else:
         lists = column.cast(pl.String).str.split(separator).list.eval(pl.element().str.strip_chars())
-    lists = lists.list.eval(pl.element().filter(~pl.element().is_in(MISSING))).list.unique(maintain_order=True)
+    lists = lists.list.eval(pl.element().filter(~pl.element().is_in(MISSING_TEXTS))).list.unique(maintain_order=True)
     return lists.set(lists.list.len() == 0, None) if lists.null_count() < len(lists) else lists
 
 
@@ -311,7 +311,7 @@ def read_fitted(folder: Path) -> dict[str, Fitted]:
     """Return the features of the dataset at `folder`, by name. Raises `DataError` if it cannot be read."""
     try:
         about = json.loads((folder / METADATA).read_text(encoding="utf-8")).get("item_features", {})
-        file = folder / FOLDER / VALUES
+        file = folder / FEATURES_FOLDER / VALUES
         named = pl.read_parquet(file) if file.exists() else pl.DataFrame(schema=VALUES_SCHEMA)
     except (OSError, ValueError, pl.exceptions.PolarsError) as error:
         raise DataError(f"{folder}: its features cannot be read: {error}; correct data.extends") from None
@@ -351,10 +351,10 @@ def write_features(
         numbers = range(n_values + 1, n_values + 1 + len(encoded.names))
         names += [(feature.column, number, name) for number, name in zip(numbers, encoded.names, strict=True)]
         n_values += encoded.about["n_values"]
-    (folder / FOLDER).mkdir()
+    (folder / FEATURES_FOLDER).mkdir()
     write_bags(folder, Bags.of(bags, n_items=len(originals)), vectors)
     if names:
-        pl.DataFrame(names, schema=VALUES_SCHEMA, orient="row").write_parquet(folder / FOLDER / VALUES)
+        pl.DataFrame(names, schema=VALUES_SCHEMA, orient="row").write_parquet(folder / FEATURES_FOLDER / VALUES)
     return about
 
 
@@ -367,7 +367,7 @@ def append_features(
     `metadata.json` by feature.
     """
     about = write_features(folder, file, originals, np.zeros(len(originals), np.int64))
-    old, new = ([np.load(place / FOLDER / f"{name}.npy") for name in ARRAYS] for place in (previous, folder))
+    old, new = ([np.load(place / FEATURES_FOLDER / f"{name}.npy") for name in ARRAYS] for place in (previous, folder))
     offsets = np.concatenate([old[0], old[0][-1] + new[0][1:]])
     values, weights, vectors = (np.concatenate(parts) for parts in zip(old[1:], new[1:], strict=True))
     write_bags(folder, Bags(offsets, values, weights), [vectors])

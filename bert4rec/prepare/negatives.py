@@ -9,10 +9,11 @@ import polars as pl
 from bert4rec.dataset.format import EVALUATED
 from bert4rec.runtime.arrays import Int32s, Int64s
 
-USERS_PER_BLOCK = 4096  # histories in a block; changing it changes the negatives
+SAMPLED_BLOCK_USERS = 4096  # histories in a block; changing it changes the negatives
 MAX_ROUNDS = 16  # rounds of rejection sampling before the rest is drawn from a dense table of keys
 DENSE_CELLS = 1 << 22  # users × items of that table
-LAST = -1e6  # log weight of an item without training positions: it is drawn last
+UNTRAINED_LOG_WEIGHT = -1e6  # log weight of an item without training positions: it is drawn last
+HeldOutCounts: TypeAlias = Counter[tuple[str, Any]]
 
 
 def count_unseen(histories: pl.DataFrame, *, n_items: int) -> Int64s:
@@ -120,7 +121,7 @@ def _append(drawn: Int32s, filled: Int64s, keys: Int64s, n_items: int) -> None:
 def _draw_rest(rng: np.random.Generator, drawn: Int32s, filled: Int64s, taken: Int64s, weights: Int64s) -> None:
     """Fill the rows that rejection sampling left incomplete: the largest Gumbel keys are draws without replacement."""
     n_items, n = len(weights), drawn.shape[1]
-    log_weights = np.where(weights > 0, np.log(np.maximum(weights, 1)), LAST)
+    log_weights = np.where(weights > 0, np.log(np.maximum(weights, 1)), UNTRAINED_LOG_WEIGHT)
     open_rows = np.flatnonzero(filled < n)
     at_once = max(1, DENSE_CELLS // n_items)
     for rows in np.split(open_rows, range(at_once, len(open_rows), at_once)):
@@ -133,7 +134,6 @@ def _draw_rest(rng: np.random.Generator, drawn: Int32s, filled: Int64s, taken: I
         drawn[rows] = np.where(missing, np.take_along_axis(best, behind, axis=1), drawn[rows])
 
 
-HeldOutCounts: TypeAlias = Counter[tuple[str, Any]]
 """Counts of held-out users: ("users", split); ("repeated_targets", split), users whose target is in their input;
 ("left_out", split), users without negatives; ("unseen", n), users of any split with n unseen items, or more if n is the
 number of negatives."""

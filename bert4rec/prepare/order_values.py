@@ -4,10 +4,10 @@ import polars as pl
 
 from bert4rec.prepare.times import stripped
 
-CLOCK = r"^(\d{1,2}):(\d{2})(?::(\d{2}(?:\.\d+)?))?(?:\s*([AaPp])\.?[Mm]\.?)?$"  # 9:05, 12:30:00.5, 9:05 PM
-NUMBER = pl.Decimal(38, 9)  # orders whole numbers of 64 bits, and fractions, exactly
-LARGEST = 1e19
-NEARLY_ALL = 0.9
+CLOCK_PARTS = r"^(\d{1,2}):(\d{2})(?::(\d{2}(?:\.\d+)?))?(?:\s*([AaPp])\.?[Mm]\.?)?$"  # 9:05, 12:30:00.5, 9:05 PM
+ORDER_TYPE = pl.Decimal(38, 9)  # orders whole numbers of 64 bits, and fractions, exactly
+LARGEST_ORDER = 1e19
+ORDERED_SHARE = 0.9
 
 
 def order_kind(first: pl.Series) -> str:
@@ -20,7 +20,7 @@ def order_kind(first: pl.Series) -> str:
         return "number"
     known = stripped(first).replace("", None).drop_nulls()
     for kind in ("number", "clock"):
-        if len(known) and order_values(known, kind).count() >= NEARLY_ALL * len(known):
+        if len(known) and order_values(known, kind).count() >= ORDERED_SHARE * len(known):
             return kind
     return "text"
 
@@ -39,16 +39,16 @@ def order_values(column: pl.Series, kind: str) -> pl.Series:
         column = _seconds_of_day(stripped(column.cast(pl.String)))
     column = stripped(column)
     if column.dtype.is_integer():
-        return column.cast(NUMBER).alias("order")
+        return column.cast(ORDER_TYPE).alias("order")
     decimal = column.cast(pl.Float64, strict=False)
-    decimal = decimal.set(~(decimal.abs() < LARGEST), None).cast(NUMBER)
+    decimal = decimal.set(~(decimal.abs() < LARGEST_ORDER), None).cast(ORDER_TYPE)
     if column.dtype == pl.String:  # exact beyond 2^53
-        decimal = column.cast(pl.Int64, strict=False).cast(NUMBER).fill_null(decimal)
+        decimal = column.cast(pl.Int64, strict=False).cast(ORDER_TYPE).fill_null(decimal)
     return decimal.alias("order")
 
 
 def _seconds_of_day(text: pl.Series) -> pl.Series:
-    hour, minute, second, half = (text.str.extract(CLOCK, group) for group in (1, 2, 3, 4))
+    hour, minute, second, half = (text.str.extract(CLOCK_PARTS, group) for group in (1, 2, 3, 4))
     hours = hour.cast(pl.Float64)
     half = half.str.to_lowercase()
     hours = hours.set(half.is_not_null() & (hours == 12), 0.0)  # 12:30 AM comes first

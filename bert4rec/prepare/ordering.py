@@ -14,8 +14,13 @@ from bert4rec.prepare.ties import MOMENT, PLACE
 from bert4rec.runtime.arrays import Bools, Int32s
 from bert4rec.runtime.errors import DataError
 
-ROWS_PER_GROUP = 1 << 16  # rows of a row group: the least that a range of users reads from each run
+RUN_GROUP_ROWS = 1 << 16  # rows of a row group: the least that a range of users reads from each run
 ROWS_PER_SAMPLE = 1 << 10  # one user per so many rows is sampled, to cut even ranges
+LIST_COLUMNS = {"item": "items", "time": "times", "rating": "ratings", "event": "events"} | {
+    name: f"{name}s" for name in (MOMENT, PLACE)
+}
+SORTED_BY = ("order", "fraction", "time")  # the last one counts most
+MOST_ASCENDING = 0.02  # share of the steps in time, in a file that is sorted newest first
 
 
 class SortedRuns:
@@ -82,7 +87,7 @@ class SortedRuns:
         self._pending, self._n_pending = [], 0
         self._samples.append(run["user"].gather_every(ROWS_PER_SAMPLE))
         path = self._folder / f"run-{len(self._runs):05d}.parquet"
-        run.write_parquet(path, compression="lz4", row_group_size=ROWS_PER_GROUP)
+        run.write_parquet(path, compression="lz4", row_group_size=RUN_GROUP_ROWS)
         self._runs.append(path)
 
     def _become(self, schema: dict[str, pl.DataType]) -> None:
@@ -91,7 +96,7 @@ class SortedRuns:
             self._write_run()
         for path in self._runs:
             run = _with_columns(pl.read_parquet(path, glob=False), schema).sort("user", maintain_order=True)
-            run.write_parquet(path, compression="lz4", row_group_size=ROWS_PER_GROUP)
+            run.write_parquet(path, compression="lz4", row_group_size=RUN_GROUP_ROWS)
         self._samples = [sample.cast(schema["user"]) for sample in self._samples]
 
 
@@ -115,13 +120,13 @@ class Parts:
     def add(self, frame: pl.DataFrame) -> None:
         """Append a frame."""
         path = self._folder / f"part-{len(self._paths):05d}.parquet"
-        frame.write_parquet(path, compression="lz4", row_group_size=ROWS_PER_GROUP)
+        frame.write_parquet(path, compression="lz4", row_group_size=RUN_GROUP_ROWS)
         self._paths.append(path)
 
     def replace(self, index: int, frame: pl.DataFrame) -> None:
         """Replace the frame at `index` by `frame`."""
         new = self._paths[index].with_suffix(".new")
-        frame.write_parquet(new, compression="lz4", row_group_size=ROWS_PER_GROUP)
+        frame.write_parquet(new, compression="lz4", row_group_size=RUN_GROUP_ROWS)
         new.replace(self._paths[index])
 
     def __iter__(self) -> Iterator[pl.DataFrame]:
@@ -178,13 +183,6 @@ def chunked(frames: Iterable[pl.DataFrame], size: int) -> Iterator[pl.DataFrame]
     yield from chunks.rest()
 
 
-LISTS = {"item": "items", "time": "times", "rating": "ratings", "event": "events"} | {
-    name: f"{name}s" for name in (MOMENT, PLACE)
-}
-SORTED_BY = ("order", "fraction", "time")  # the last one counts most
-MOST_ASCENDING = 0.02  # share of the steps in time, in a file that is sorted newest first
-
-
 def in_time_order(interactions: pl.DataFrame, *, newest_first: bool = False) -> pl.DataFrame:
     """Return the rows sorted by user, then by full time if known, then by `order` if there is one, missing ones first.
 
@@ -235,7 +233,7 @@ def to_histories(interactions: pl.DataFrame) -> pl.DataFrame:
     >>> to_histories(pl.DataFrame({"user": [0, 0, 1], "item": [4, 2, 3]})).rows()
     [(0, [4, 2]), (1, [3])]
     """
-    lists = [pl.col(one).alias(many) for one, many in LISTS.items() if one in interactions.columns]
+    lists = [pl.col(one).alias(many) for one, many in LIST_COLUMNS.items() if one in interactions.columns]
     return interactions.group_by("user", maintain_order=True).agg(lists)
 
 

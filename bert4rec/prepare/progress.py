@@ -16,6 +16,8 @@ from bert4rec.runtime.errors import format_duration, rounded
 SHORTEST = 0.05  # seconds; shorter stages are logged without a speed
 
 logger = logging.getLogger(__name__)
+LINE = "line\n"  # column with the line or row number for messages; no header has a name with a line end
+BAD_ROWS_SHOWN = 10  # number of bad rows to show; the rest is counted
 
 
 class Stage(ProgressBar):
@@ -74,10 +76,6 @@ class Progress:
         logger.info(f"[{time.monotonic() - self._began:6.1f} s] {line}")
 
 
-LINE = "line\n"  # column with the line or row number for messages; no header has a name with a line end
-SHOWN = 10  # number of bad rows to show; the rest is counted
-
-
 def line_numbers(first: int) -> pl.Expr:
     """Return the column `LINE` with consecutive numbers from `first` on."""
     return pl.int_range(first, first + pl.len(), dtype=pl.Int64).alias(LINE)
@@ -102,7 +100,7 @@ class BadRows:
     @property
     def room(self) -> int:
         """Return how many more rows can be shown."""
-        return SHOWN - len(self.shown)
+        return BAD_ROWS_SHOWN - len(self.shown)
 
     def add(self, kind: str, n: int = 1) -> None:
         """Count `n` rows with a problem of this `kind`, such as "rating is not a number"."""

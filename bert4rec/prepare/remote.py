@@ -36,7 +36,7 @@ from bert4rec.prepare.tables import FIRST_ROWS
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import try_lock
 
-LOGIN = {
+LOGIN_ADVICE = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to keys that may read it; for public data "
     "AWS_SKIP_SIGNATURE=true",
     "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the key file of an account that may read it; for public data "
@@ -54,6 +54,24 @@ CONTENT = {  # words of an error → what is wrong with the remote file
 STATUS = re.compile(r"(?:status code: |status client error \(|status server error \()(\d{3})")
 NO_LOGIN = ("169.254.169.254", "metadata.google.internal", "169.254.170.2")  # hosts with logins of cloud machines
 UNREACHED = ("client error (Connect)", "error sending request", "dns error")
+FILE = "file\n"  # column with the address of each row's file; no header has a name with a line end
+LONGEST_NAME = 60  # characters of a copy's name: keys of a bucket may be longer than the 255 bytes of a file name
+Typed: TypeAlias = Literal["parquet", "arrow file"]
+Choose: TypeAlias = Callable[[pl.DataFrame, str], Collection[str]]
+Copied: TypeAlias = tuple[Path, str, int]  # the local file, its address, the number of rows just copied
+BASE_URL = "https://files.grouplens.org/datasets/movielens"
+TERMS = "https://grouplens.org/datasets/movielens/"
+TIMEOUT = 30.0  # seconds without a byte
+ARCHIVES = {  # set → published MD5; None: GroupLens replaces the file now and then, so only its own CRCs count
+    "ml-100k": "0e33842e24a9c977be4e0107933c0723",
+    "ml-1m": "c4d9eecfca2ab87c1945afe126590906",
+    "ml-20m": "cd245b17a1ae2cc31bb14903e1204af3",
+    "ml-25m": "6b51fb2759a8657d3bfcbfc42b592ada",
+    "ml-32m": "d472be332d4daa821edc399621853b57",
+    "ml-latest-small": None,
+}
+DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)  # raised by zipfile for a damaged file
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -70,13 +88,13 @@ def _problem(error: Exception, url: str, kind: Format | None) -> str:
     found = STATUS.search(text)
     status = int(found[1]) if found else 0
     if any(place in text for place in NO_LOGIN):
-        return f"no login is set; {LOGIN[scheme]}"
+        return f"no login is set; {LOGIN_ADVICE[scheme]}"
     if "error decoding response" in text:  # Hugging Face answers both cases so, and Polars ignores the status
-        return f"no such file, or one that you may not read; correct the address, or {LOGIN[scheme]}"
+        return f"no such file, or one that you may not read; correct the address, or {LOGIN_ADVICE[scheme]}"
     if isinstance(error, FileNotFoundError) or status == 404:
         return f"no such {'bucket' if 'NoSuchBucket' in text else 'file'} (404); correct the address"
     if isinstance(error, PermissionError) or status in (401, 403):
-        return f"access denied ({status or 403}); {LOGIN[scheme]}"
+        return f"access denied ({status or 403}); {LOGIN_ADVICE[scheme]}"
     if status:
         return f"the server answers with status {status}; correct the address, or repeat the command later"
     for words, problem in CONTENT.items():
@@ -93,14 +111,6 @@ def _reason(text: str) -> str:
     """Return the innermost cause, without any address."""
     line = text.strip().splitlines()[-1].strip()
     return re.sub(r"\S+://\S+", "…", re.sub(r"^\d+: ", "", line))[:200]
-
-
-FILE = "file\n"  # column with the address of each row's file; no header has a name with a line end
-LONGEST = 60  # characters of a copy's name: keys of a bucket may be longer than the 255 bytes of a file name
-
-Typed: TypeAlias = Literal["parquet", "arrow file"]
-Choose: TypeAlias = Callable[[pl.DataFrame, str], Collection[str]]
-Copied: TypeAlias = tuple[Path, str, int]  # the local file, its address, the number of rows just copied
 
 
 def copy_remote(url: str, folder: Path, choose: Choose | None) -> Iterator[Copied]:
@@ -177,7 +187,7 @@ def _frames(table: pl.LazyFrame, url: str, kind: Typed | None = None) -> Iterato
 
 def _place(folder: Path, number: int, url: str) -> Path:
     """Return the path of a copy; its name starts with `number`, to keep the order, and ends like the address."""
-    return folder / f"{number:06d}-{Path(without_secrets(url)).name[-LONGEST:]}"
+    return folder / f"{number:06d}-{Path(without_secrets(url)).name[-LONGEST_NAME:]}"
 
 
 def _is_pattern(url: str) -> bool:
@@ -243,22 +253,6 @@ def _copied(
     pattern = f"{glob.escape(str(folder))}/*"
     names[pattern] = without_secrets(url)
     return pattern
-
-
-BASE_URL = "https://files.grouplens.org/datasets/movielens"
-TERMS = "https://grouplens.org/datasets/movielens/"
-TIMEOUT = 30.0  # seconds without a byte
-ARCHIVES = {  # set → published MD5; None: GroupLens replaces the file now and then, so only its own CRCs count
-    "ml-100k": "0e33842e24a9c977be4e0107933c0723",
-    "ml-1m": "c4d9eecfca2ab87c1945afe126590906",
-    "ml-20m": "cd245b17a1ae2cc31bb14903e1204af3",
-    "ml-25m": "6b51fb2759a8657d3bfcbfc42b592ada",
-    "ml-32m": "d472be332d4daa821edc399621853b57",
-    "ml-latest-small": None,
-}
-DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)  # raised by zipfile for a damaged file
-
-logger = logging.getLogger(__name__)
 
 
 def fetch_movielens(source: str, folder: Path) -> Path:

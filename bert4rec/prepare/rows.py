@@ -18,7 +18,7 @@ from bert4rec.prepare.ties import fingerprints, shuffled, with_numbers
 from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.errors import DataError
 
-OPTIONAL = ("rating", "time")  # fields that a table need not have
+ABSENT_FIELDS = ("rating", "time")  # fields that a table need not have
 FEW_BAD_ROWS = 10  # accepted even above the allowed share, which would be less than one row in a small file
 
 MOST_LOST = 0.5  # of the users, rows and items of a dataset to extend
@@ -157,7 +157,7 @@ def read_rows(
     if bad.total > max(share * n_rows, min(FEW_BAD_ROWS, n_rows / 10) if share else 0):
         n = f"{bad.total:,} of {n_rows:,} rows" if bad.total > 1 else "a row"
         without = next(
-            (f", read the file without {field}s (--{field}=)" for field in OPTIONAL if _fails(bad, field)), ""
+            (f", read the file without {field}s (--{field}=)" for field in ABSENT_FIELDS if _fails(bad, field)), ""
         )
         raise DataError(
             f"{bad.shown[0]}; {n} cannot be used, more than preprocessing.max_bad_rows = {share:g} of all: correct or "

@@ -8,7 +8,7 @@ import polars as pl
 from bert4rec.runtime.arrays import Bools, Float64s, Int32s, Int64s
 
 SLOTS = 24  # halves of months, of a year
-LAST = 0.1  # share of the rows that the last weeks have at least
+LAST_SHARE = 0.1  # share of the rows that the last weeks have at least
 MOVED, TIMES = 0.05, 1.5  # smallest change of a share, and smallest ratio of the two
 DEVIATIONS = 5  # smallest change in standard deviations of it, as if rows came one by one
 POPULAR, FALLEN = 0.1, 0.1  # share of the items that are popular, and smallest fall of their share of the rows
@@ -37,7 +37,7 @@ def shifts(counts: Int32s, span: tuple[int, int], items: pl.DataFrame) -> dict[s
     first, last = slots_of(np.array(span)).tolist()
     ordered = np.roll(counts, -(first % SLOTS), axis=1)[:, : last - first + 1]
     n_later = ordered.sum(0)[::-1].cumsum()[::-1]
-    border = int((n_later >= LAST * n_later[0]).nonzero()[0][-1])
+    border = int((n_later >= LAST_SHARE * n_later[0]).nonzero()[0][-1])
     if border == 0:
         return {}
     month, half = divmod(first + border, 2)

@@ -42,6 +42,13 @@ from bert4rec.runtime.errors import ColumnUnknownError, DataError
 logger = logging.getLogger(__name__)
 
 MOVIELENS_FILES = ("movies.csv", "movies.dat", "u.item")
+NUMBERS = {"user": pl.Int64, "item": pl.Int64, "time": pl.Int64, "rating": pl.Float32, "is_read": pl.Int64}
+HISTORY_BYTES = 1 << 24  # block size for reading a text file of histories
+USUAL_COLUMNS = {"user": "user", "item": "item", "time": "time"}
+USUAL_HISTORY_FILE = (USUAL_COLUMNS, "auto", True, False)  # of histories: columns, separator, has_header, newest_first
+BLOCKS_IN_BUDGET = 128  # blocks of text in the memory budget: parsed, a block takes about ten times its size
+USUAL_FIELDS = {name: name for name in ("user", "item", "rating", "time")}
+GROUPLENS_COLUMNS = {"user": "userId", "item": "movieId", "rating": "rating", "time": "timestamp"}
 
 
 def read_titles(
@@ -77,9 +84,6 @@ def _checked(path: Path, titles: pl.DataFrame, dtype: pl.DataType) -> pl.DataFra
     if len(twice):
         raise DataError(f'{path}: item "{twice["item"][0]}" has two titles; leave one title for each item')
     return titles.select(item="key", title="title")
-
-
-NUMBERS = {"user": pl.Int64, "item": pl.Int64, "time": pl.Int64, "rating": pl.Float32, "is_read": pl.Int64}
 
 
 @dataclass(frozen=True)
@@ -249,16 +253,10 @@ class Interactions:
         return {}
 
 
-HISTORY_BYTES = 1 << 24  # block size for reading a text file of histories
-USUAL_COLUMNS = {"user": "user", "item": "item", "time": "time"}
-USUAL_FILE = (USUAL_COLUMNS, "auto", True, False)  # of histories: columns, separator, has_header, newest_first
-BLOCKS = 128  # blocks of text in the memory budget: parsed, a block takes about ten times its size
-GROUPLENS_LINES = {name: name for name in ("user", "item", "rating", "time")}
-GROUPLENS_COLUMNS = {"user": "userId", "item": "movieId", "rating": "rating", "time": "timestamp"}
 GROUPLENS_CSV = FileSource(("ratings.csv",), GROUPLENS_COLUMNS, is_movielens=True)
 SOURCES = {
-    "ml-100k": FileSource(("u.data",), GROUPLENS_LINES, separator="\t", has_header=False, is_movielens=True),
-    "ml-1m": FileSource(("ratings.dat",), GROUPLENS_LINES, separator="::", has_header=False, is_movielens=True),
+    "ml-100k": FileSource(("u.data",), USUAL_FIELDS, separator="\t", has_header=False, is_movielens=True),
+    "ml-1m": FileSource(("ratings.dat",), USUAL_FIELDS, separator="::", has_header=False, is_movielens=True),
     **dict.fromkeys(("ml-20m", "ml-25m", "ml-32m", "ml-latest-small"), GROUPLENS_CSV),
     "goodreads": FileSource(
         ("goodreads_interactions.csv",), {"user": "user_id", "item": "book_id", "rating": "rating"}, newest_first=True
@@ -307,7 +305,7 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, usual_times: 
             f"{files[0]}: has lines of a user and items, not the ratings of {data.source}; read them with "
             "--data.source=sequences"
         )
-    block_bytes, backwards = int(preprocessing.memory_gb * 1e9) // BLOCKS, preprocessing.reverse_file_order
+    block_bytes, backwards = int(preprocessing.memory_gb * 1e9) // BLOCKS_IN_BUDGET, preprocessing.reverse_file_order
     newest_first = source.newest_first if backwards == "auto" else backwards
     times = Times(data.time_format if is_table else unit_of_numbers(data.time_format))
     if is_table:
@@ -342,7 +340,7 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
     named = {field: USUAL_COLUMNS[field] if field in unnamed else column for field, column in named.items()}
     backwards = preprocessing.reverse_file_order
     of_data = (named, data.separator, data.has_header, own.newest_first if backwards == "auto" else backwards)
-    for columns, separator, has_header, newest_first in (of_data, *(() if is_named else (USUAL_FILE,))):
+    for columns, separator, has_header, newest_first in (of_data, *(() if is_named else (USUAL_HISTORY_FILE,))):
         present = TableFile(file, format_of(file), separator, has_header).columns
         needs_time = is_named and "time" not in unnamed and columns["time"]
         needed = [columns["user"], columns["item"], *([columns["time"]] if needs_time else [])]

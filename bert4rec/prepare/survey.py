@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from bert4rec.dataset.findings import FEW
+from bert4rec.dataset.findings import RARE_ITEM_ROWS
 from bert4rec.dataset.hidden import copies
 from bert4rec.prepare.column_times import is_time_of_day
-from bert4rec.prepare.column_words import SESSIONS, TIMES, name_words
+from bert4rec.prepare.column_words import SESSION_WORDS, TIME_WORDS, name_words
 from bert4rec.prepare.order_values import order_kind, order_values
 from bert4rec.prepare.shifts import SLOTS, shifts, slots_of
 from bert4rec.prepare.ties import basket_key, is_tied, tie_key
-from bert4rec.prepare.times import DAY, MOST, YEAR
+from bert4rec.prepare.times import DAY, READ_SHARE, YEAR
 from bert4rec.runtime.arrays import Array, Int64s
 
-EVENTS = {"event", "action", "behavior", "behaviour", "type", "interaction", "activity", "verb"}
+EVENT_WORDS = {"event", "action", "behavior", "behaviour", "type", "interaction", "activity", "verb"}
 EVENT_VALUES = {
     "view", "click", "cart", "purchase", "buy", "addtocart", "transaction", "fav", "like", "play", "skip", "wishlist",
     "remove_from_cart", "add_to_cart", "view_item", "pv", "impression", "order", "share", "download", "return",
@@ -25,14 +25,14 @@ EVENT_VALUES = {
 MANY_TIES = 0.05  # share of the first rows that are tied, from which a column that orders them is offered
 SEQUENCES = {
     "sequence", "seq", "position", "pos", "order", "line", "step", "nr", "no", "num", "number", "rank", "index", "idx",
-    "timeframe", "row", "clock", *TIMES,
+    "timeframe", "row", "clock", *TIME_WORDS,
 }  # fmt: skip
 SOME = 0.5  # share of the tied groups in which times of day differ, from which on these are offered
 MOST_EVENTS = 12  # distinct values of a column of events
 RECENT = 0.1  # last share of the time span: items that begin there are new, items that end before it are gone
 HEAVY, HEAVY_FROM = 20, 1000  # times the 95th percentile of the users' rows, and the least number of rows
 LARGE_FROM, LARGE = 0.1, 10  # share of all rows of one user, and its rows as a multiple of the median
-MOST_IDS = 5_000_000  # with more users, their letter case is not compared: that takes the ids' size in memory
+MOST_COMPARED_IDS = 5_000_000  # with more users, their letter case is not compared: that takes the ids' size in memory
 MONTHS, IN_SEASON, SEEN_OFTEN = 4, 0.75, 20  # months of a season, share of an item's rows in it, rows of such an item
 MOST_ITEMS = 200_000  # with more items, halves of months are not counted: that takes 96 bytes an item
 LONG = 0.9 * YEAR  # seconds of a log that shows the seasons
@@ -119,7 +119,7 @@ class LogSurvey:
             "tied": self._tied,
             "tied_targets": {"users": self._tied_targets, "of": self._targets},
             "heavy_users": _heavy_users(lengths),
-            "rare_items": int(((counts > 0) & (counts < FEW)).sum()),
+            "rare_items": int(((counts > 0) & (counts < RARE_ITEM_ROWS)).sum()),
             "recent_from": recent,
             "items_with_rows": int((counts > 0).sum()),
             "gone_items": int((self._last[has_rows] < recent).sum()) if span else 0,
@@ -164,7 +164,7 @@ def survey_ids(users: pl.LazyFrame, items: pl.Series, lengths: Int64s) -> dict[s
 
     `users` have `user` and `original`, and by dense id `lengths`; `items` are the original ids.
     """
-    originals = users.select("original").collect().to_series() if len(lengths) <= MOST_IDS else items.clear()
+    originals = users.select("original").collect().to_series() if len(lengths) <= MOST_COMPARED_IDS else items.clear()
     twins = {name: _case_twins(ids) for name, ids in (("users", originals), ("items", items))}
     return {"case_twins": {name: found for name, found in twins.items() if found}, **_largest_user(users, lengths)}
 
@@ -200,7 +200,7 @@ def survey_columns(first: pl.DataFrame) -> dict[str, Any]:
     events = {name: shares for name in first.columns if (shares := _event_shares(first[name], words[name]))}
     return {
         "events": events,
-        "sessions": [name for name in first.columns if words[name] & SESSIONS and first[name].n_unique() > 1],
+        "sessions": [name for name in first.columns if words[name] & SESSION_WORDS and first[name].n_unique() > 1],
     }
 
 
@@ -210,7 +210,7 @@ def _event_shares(column: pl.Series, words: set[str]) -> dict[str, float]:
     if known.dtype != pl.String or not 2 <= known.n_unique() <= MOST_EVENTS:
         return {}
     values = known.value_counts(sort=True, normalize=True).rows()
-    is_events = words & EVENTS or {str(value).lower() for value, _ in values} & EVENT_VALUES
+    is_events = words & EVENT_WORDS or {str(value).lower() for value, _ in values} & EVENT_VALUES
     return {str(value): round(share, 3) for value, share in values} if is_events else {}
 
 
@@ -237,17 +237,17 @@ def _candidates(groups: pl.DataFrame, others: pl.DataFrame, tied: pl.Series) -> 
             continue
         values = order_values(column, kind).cast(pl.Float64)
         table = groups.with_columns(values.alias("value")).filter(tied)
-        if not len(table) or table["value"].count() < MOST * len(table):
+        if not len(table) or table["value"].count() < READ_SHARE * len(table):
             continue
         value = pl.col("value")
         is_clock = is_time_of_day(column)
-        least = SOME if is_clock else MOST  # the rows of a basket have one time of day
+        least = SOME if is_clock else READ_SHARE  # the rows of a basket have one time of day
         by_group = table.group_by("group").agg(
             differ=(value.n_unique() > 1) if is_clock else (value.n_unique() == pl.len()),
             ascend=(value.diff().drop_nulls() > 0).all(),
         )
         of_items = table.group_by("item").agg(same=value.n_unique() == 1, n=pl.len()).filter(pl.col("n") > 1)
-        is_of_item = len(of_items) and of_items["same"].mean() >= MOST  # type: ignore[operator]
-        is_likely = is_clock or name_words(column.name) & SEQUENCES or by_group["ascend"].mean() >= MOST  # type: ignore[operator]
+        is_of_item = len(of_items) and of_items["same"].mean() >= READ_SHARE  # type: ignore[operator]
+        is_likely = is_clock or name_words(column.name) & SEQUENCES or by_group["ascend"].mean() >= READ_SHARE  # type: ignore[operator]
         if is_likely and not is_of_item and by_group["differ"].mean() >= least:  # type: ignore[operator]
             yield column.name

@@ -24,8 +24,10 @@ ITEM_EXPONENT = 1.5  # exponent of the Zipf weights within a cluster
 CLUSTER_EXPONENT = 0.5  # exponent of the Zipf popularity of clusters
 LENGTH_SPREAD = 0.6  # sigma of the log-normal lengths
 SMALLEST_CLUSTER = 32  # items
-USERS_PER_BLOCK = 4096  # users generated at once; changing it changes the data
+SYNTHETIC_BLOCK_USERS = 4096  # users generated at once; changing it changes the data
 START, DAYS = 1_000_000_000, 365  # the first time in seconds, and the days over which users begin
+CELLS_AT_ONCE = 1 << 22  # users × items scored at once
+MAX_CELLS = 1 << 32  # users × items (about a minute); above, the oracle's ranks are left out
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,8 @@ def structured(*, n_users: int, n_items: int, n_rows: int, seed: int) -> tuple[p
     popularity /= popularity.sum()
     members = np.argsort(place)
     frames, ends = [], []
-    for block, first in enumerate(range(0, n_users, USERS_PER_BLOCK)):
-        part = lengths[first : first + USERS_PER_BLOCK]
+    for block, first in enumerate(range(0, n_users, SYNTHETIC_BLOCK_USERS)):
+        part = lengths[first : first + SYNTHETIC_BLOCK_USERS]
         rng = np.random.default_rng([seed, 1, block])
         taste = _tastes(rng, len(part), popularity)
         visited, end = _walk(rng, part, taste, popularity)
@@ -194,10 +196,6 @@ class GeneratedSource:
 
     def item_titles(self, path: str, dtype: pl.DataType) -> None:
         """Return None: generated items have no titles."""
-
-
-CELLS_AT_ONCE = 1 << 22  # users × items scored at once
-MAX_CELLS = 1 << 32  # users × items (about a minute); above, the oracle's ranks are left out
 
 
 def oracle_ranks(

@@ -21,6 +21,8 @@ from bert4rec.runtime.console import visible
 from bert4rec.runtime.errors import DataError
 
 ROWS_PER_FRAME = 1 << 20
+FIRST_ROWS = 1000  # rows for a first look at a file
+Part: TypeAlias = tuple[pl.DataFrame, int]  # rows, and how many bytes of the file have been read so far
 
 
 def typed_columns(path: Path, kind: Format) -> dict[str, bool]:
@@ -93,11 +95,6 @@ def _readable(path: Path, kind: Format) -> Iterator[None]:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = visible(str(error).splitlines()[0])
         raise DataError(f"{path}: not {TYPED_NAMES[kind]}, or damaged: {reason}") from None
-
-
-FIRST_ROWS = 1000  # rows for a first look at a file
-
-Part: TypeAlias = tuple[pl.DataFrame, int]  # rows, and how many bytes of the file have been read so far
 
 
 @dataclass(frozen=True)

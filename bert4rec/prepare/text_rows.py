@@ -44,6 +44,10 @@ UNCLOSED = ("unclosed quote", 'has a quote (") that nothing closes')
 RETURN = "\udc0d"  # replaces a carriage return inside a line, where `csv` would end the row; no decoded text has it
 
 Problem: TypeAlias = tuple[str, str]  # kind of problem, and message for the line
+OTHER = "\n"  # begins the new name of a column that no field needs, so that no value of it makes a bad row
+LONGEST_SHOWN = 40  # characters of a value in a message
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # an unpaired surrogate is no valid text
+NO_FIELD = r"^(?:true|false|[\[{])"  # values, as text, that may be neither text nor number
 
 
 @dataclass(frozen=True)
@@ -346,12 +350,6 @@ def _first_text(path: Path) -> bytes:
     if not start.strip():
         raise DataError(f"{path}: is empty; name another file in data.path")
     return start
-
-
-OTHER = "\n"  # begins the new name of a column that no field needs, so that no value of it makes a bad row
-LONGEST_SHOWN = 40  # characters of a value in a message
-SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # an unpaired surrogate is no valid text
-NO_FIELD = r"^(?:true|false|[\[{])"  # values, as text, that may be neither text nor number
 
 
 class _UnusableError(ValueError):

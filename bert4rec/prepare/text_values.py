@@ -8,7 +8,7 @@ import polars as pl
 
 from bert4rec.prepare.text_rows import LONGEST_SHOWN
 
-MISSING = ("", "(no genres listed)")
+MISSING_TEXTS = ("", "(no genres listed)")
 MOSTLY_NUMBERS = 0.8  # share of the values from which a text column is one of numbers with mistakes
 DECIMAL_COMMA = r"^\s*[+-]?\d[\d.]*,\d+\s*$"
 

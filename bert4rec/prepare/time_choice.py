@@ -9,7 +9,7 @@ import polars as pl
 from bert4rec.prepare.columns import is_named_like_time
 from bert4rec.prepare.times import (
     DECIDING_ROWS,
-    DIGITS,
+    DIGIT_FORMS,
     EXCEL,
     EXCEL_SINCE,
     EXCEL_UNTIL,
@@ -62,7 +62,7 @@ def _form_of_numbers(first: pl.Series, values: Iterable[pl.Series], place: str) 
     form = form_of(first)
     if form == "%Y%m%d%H":
         return form, f", dates with an hour (if these are seconds: {option_of('s')})"
-    if form in DIGITS:
+    if form in DIGIT_FORMS:
         return _form_of_text(first.cast(pl.String), values, form, place)
     days = excel_days(first).drop_nulls()
     likely = days.filter((days >= EXCEL_SINCE) & (days < EXCEL_UNTIL))

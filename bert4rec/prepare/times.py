@@ -39,17 +39,24 @@ CLOCKS = (
           for zone in ("", "Z", " UTC", " GMT", " %z")],
     *[f"{gap}{clock}{half}" for gap in (" ", ", ") for clock in ("%I:%M", "%I:%M:%S") for half in (" %p", "%p")],
 )  # fmt: skip
-DIGITS = ("%Y%m%d", "%Y%m%d%H%M%S", "%Y%m%d%H%M", "%Y%m%d%H", "%d%m%Y", "%m%d%Y")  # forms that may be whole numbers
+DIGIT_FORMS = (
+    "%Y%m%d",
+    "%Y%m%d%H%M%S",
+    "%Y%m%d%H%M",
+    "%Y%m%d%H",
+    "%d%m%Y",
+    "%m%d%Y",
+)  # forms that may be whole numbers
 SHORT = ("%y%m%d", "%d%m%y", "%m%d%y")  # such forms that are offered, but not recognized: they may be counts
 PADDED = {"%d%m%Y": 8, "%m%d%Y": 8, **dict.fromkeys(SHORT, 6)}  # number of digits; a number lacks a leading 0
-FORMS = (  # forms of text that are recognized; fractions of a second and short names of months are read, too
-    *[date + clock for date in DATES for clock in CLOCKS], *DIGITS[1:], "%d/%B/%Y:%H:%M:%S %z",
+TIME_FORMS = (  # forms of text that are recognized; fractions of a second and short names of months are read, too
+    *[date + clock for date in DATES for clock in CLOCKS], *DIGIT_FORMS[1:], "%d/%B/%Y:%H:%M:%S %z",
     "[%d/%B/%Y:%H:%M:%S %z]", "%d-%B-%y %I.%M.%S.%f %p", "%d-%B-%y %H.%M.%S.%f",
     *[f"%A %B %d %H:%M:%S{zone} %Y" for zone in ("", " %z", " UTC", " GMT")], "%Y%m%dT%H%M%S", "%Y%m%dT%H%M%SZ",
     "%Y%m%dT%H%M%S %z", "%Y%m%d %H%M%S", "%Y%m%dT%H%M", "%Y%m%dT%H%MZ", "%H:%M %d.%m.%Y", "%H:%M:%S %d.%m.%Y",
 )  # fmt: skip
 FRACTION = r"(?::\d{1,2}|T\d{6}|^\d{14})[.,](\d+)|^\d{17}$"  # of a second
-MOST = 0.9  # share of the first times that a form must read
+READ_SHARE = 0.9  # share of the first times that a form must read
 EXAMPLE = "%d/%m/%Y %H:%M"
 PROBE = datetime(2011, 12, 13, 14, 15, 16, tzinfo=UTC)
 
@@ -238,7 +245,7 @@ def fits(n_read: int, n_values: int) -> bool:
     >>> fits(9, 10), fits(4, 5), fits(3, 4), fits(0, 0)
     (True, True, False, False)
     """
-    return n_values > 0 and n_values - n_read <= max((1 - MOST) * n_values, min(1, n_values / 5))
+    return n_values > 0 and n_values - n_read <= max((1 - READ_SHARE) * n_values, min(1, n_values / 5))
 
 
 def as_text(column: pl.Series) -> pl.Series:
@@ -277,14 +284,14 @@ def _checked(form: str) -> str:
 
 
 def form_of(values: pl.Series) -> str:
-    """Return the first form of `FORMS` that reads most `values`, if these are nearly all; else "".
+    """Return the first form of `TIME_FORMS` that reads most `values`, if these are nearly all; else "".
 
     >>> form_of(pl.Series(["31/12/2020", "1/2/2021"])), form_of(pl.Series(["12/31/2020 9:05 am"]))
     ('%d/%m/%Y', '%m/%d/%Y %I:%M %p')
     """
     text = as_text(values)
     forms = [form for shape in {*map(_shape, text.drop_nulls().unique())} for form in _forms_by_shape()[shape]]
-    n_read = {form: _n_read(form, text) for form in sorted(forms, key=FORMS.index)}
+    n_read = {form: _n_read(form, text) for form in sorted(forms, key=TIME_FORMS.index)}
     best = max(n_read, key=n_read.__getitem__, default="")
     return best if best and fits(n_read[best], len(values)) else ""
 
@@ -305,13 +312,13 @@ def twin_of(form: str) -> str:
 
 def _n_read(form: str, text: pl.Series) -> int:
     seconds = Times(form).seconds(text)
-    return len(seconds.filter(seconds.is_between(SINCE, UNTIL))) if form in DIGITS else seconds.count()
+    return len(seconds.filter(seconds.is_between(SINCE, UNTIL))) if form in DIGIT_FORMS else seconds.count()
 
 
 @cache
 def _forms_by_shape() -> defaultdict[str, list[str]]:
     forms = defaultdict(list)
-    for form in FORMS:
+    for form in TIME_FORMS:
         forms[_shape(PROBE.strftime(form))].append(form)
     return forms
 

@@ -14,7 +14,7 @@ import polars as pl
 from bert4rec.config.first_lines import column_names
 from bert4rec.config.recognition import format_of
 from bert4rec.prepare.column_inference import item_columns
-from bert4rec.prepare.column_words import ITEMS, name_words
+from bert4rec.prepare.column_words import ITEM_WORDS, name_words
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.tables import TableFile
 from bert4rec.prepare.text_blocks import NEWLINE, Block, blocks
@@ -22,7 +22,7 @@ from bert4rec.prepare.text_rows import NOT_UTF_8, Layout, parse, read_layout, sp
 from bert4rec.prepare.text_values import shown, typed
 from bert4rec.runtime.errors import DataError, pluralize
 
-BLOCK_BYTES = 1 << 24
+TABLE_BLOCK_BYTES = 1 << 24
 ITEM_KEYS = ("item", "movieId")  # keys of an object of JSON lines that is an item
 MOVIES_DAT = ("movieId", "title", "genres")  # columns of movies.dat
 MOVIELENS_SUFFIXES = (".dat", ".item")  # of files without a header, in Latin-1 or UTF-8
@@ -81,7 +81,7 @@ def read_item_list(
     recognized. `is_known` says which ids the model knows. Raises `DataError`, in one line.
     """
     kind = format_of(path)
-    lines = _listed(path) if kind == "text" else []
+    lines = _lines(path) if kind == "text" else []
     known = is_known(lines)
     if kind == "text" and (not lines or known[0]):
         return lines, ""
@@ -94,10 +94,10 @@ def read_item_list(
     if kind == "text" and not column and len(columns) > 1 and any(places := [*is_known(columns)]):
         return _first_line_is_a_row(path, columns, places)
     if len(columns) == 1 and kind == "text":
-        return (lines[1:], columns[0]) if column or name_words(columns[0]) & ITEMS else (lines, "")
+        return (lines[1:], columns[0]) if column or name_words(columns[0]) & ITEM_WORDS else (lines, "")
     if not column and any(known):
         return lines, ""
-    likely = [name for name in columns if name_words(name) & ITEMS] or columns
+    likely = [name for name in columns if name_words(name) & ITEM_WORDS] or columns
     if not column and len(likely) > 1:
         raise DataError(
             f"{path}: the column of the items is not recognized; it has: {', '.join(columns)}; rename that column to "
@@ -118,13 +118,13 @@ def _first_line_is_a_row(path: Path, fields: Sequence[str], are_known: Sequence[
         raise DataError(f"{path}: its first line has several items: {named}; write one item a line")
     bad, column = BadRows(), str(known[0])
     table = TableFile(path, "text", has_header=False)
-    parts = [rows for rows, _ in table.rows({"item": column}, bad, block_bytes=BLOCK_BYTES, only_first=False)]
+    parts = [rows for rows, _ in table.rows({"item": column}, bad, block_bytes=TABLE_BLOCK_BYTES, only_first=False)]
     if bad.total:
         raise DataError(f"{bad.shown[0]}; correct the line")
     return [item for rows in parts for item in rows["item"].drop_nulls().to_list()], column
 
 
-def _listed(path: Path) -> list[str]:
+def _lines(path: Path) -> list[str]:
     """Return the lines that are not blank, without the quotes around a whole line."""
     items = []
     for line in (line.strip() for line in _content(path).split("\n")):
@@ -135,7 +135,7 @@ def _listed(path: Path) -> list[str]:
 
 def _content(path: Path) -> str:
     """Return the text of a file, unpacked. Raises `DataError` if it is not UTF-8."""
-    content = b"".join(block.text for block in blocks(path, size=BLOCK_BYTES, quoted=False))
+    content = b"".join(block.text for block in blocks(path, size=TABLE_BLOCK_BYTES, quoted=False))
     try:
         return content.decode()
     except UnicodeDecodeError as error:

@@ -46,7 +46,7 @@ from bert4rec.dataset.format import (
 from bert4rec.dataset.runs import fingerprint_of, named
 from bert4rec.prepare.histories import HistoryStats, NumberedHistories, SplitRule, mark, with_offsets
 from bert4rec.prepare.negatives import (
-    USERS_PER_BLOCK,
+    SAMPLED_BLOCK_USERS,
     HeldOutCounts,
     SeenItems,
     count_held_out,
@@ -60,9 +60,13 @@ from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import put_back, replace_directory, sample_sha256, sha256, try_lock
 
 ROWS_PER_BATCH = 1 << 14  # more batches would cost memory and time in every process that opens the split
-ROWS_PER_GROUP = 1 << 16
+FILE_GROUP_ROWS = 1 << 16
 BYTES_PER_FILE = 500_000_000
-LOCK = ".lock"
+DATASET_LOCK = ".lock"
+T = TypeVar("T")
+R = TypeVar("R")
+Draw: TypeAlias = Callable[[pl.DataFrame, str], pl.DataFrame]
+N_THREADS = 2  # blocks of users that are split at the same time
 
 
 @contextmanager
@@ -79,14 +83,14 @@ def new_dataset(folder: Path, *, target: Callable[[Path], Path] | None = None) -
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         new.mkdir()
-        with (new / LOCK).open("w") as lock:
+        with (new / DATASET_LOCK).open("w") as lock:
             try_lock(lock)  # `_clean` leaves a locked folder alone, and the dataset that it replaces
             yield new
             final = folder if target is None else target(new)
             final = place if final == folder else final
             if final == place or not final.exists():
                 replace_directory(new, final, replaced=old)
-                (final / LOCK).unlink(missing_ok=True)
+                (final / DATASET_LOCK).unlink(missing_ok=True)
     except BrokenPipeError:  # comes from the standard output, not from the disk
         raise
     except (OSError, pa.ArrowException, pl.exceptions.ComputeError) as error:
@@ -224,10 +228,10 @@ class FolderWriter:
 def write_table(path: Path, frames: Iterable[pl.DataFrame]) -> int:
     """Write a Parquet file in row groups of a fixed size, from frames of any size, and return its number of rows."""
     writer, n_rows = None, 0
-    for frame in chunked(frames, ROWS_PER_GROUP):
+    for frame in chunked(frames, FILE_GROUP_ROWS):
         table = frame.to_arrow(compat_level=pl.CompatLevel.oldest()).combine_chunks()
         writer = writer or pq.ParquetWriter(path, table.schema)
-        writer.write_table(table, row_group_size=ROWS_PER_GROUP)
+        writer.write_table(table, row_group_size=FILE_GROUP_ROWS)
         n_rows += len(frame)
     if writer:
         writer.close()
@@ -263,7 +267,7 @@ def write_metadata(
 
     `known` are the checksums of files that came from another dataset.
     """
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != LOCK)
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != DATASET_LOCK)
     sizes = {path: path.stat().st_size for path in paths}
     files = {
         name: known.get(name) or {"bytes": size, "sha256": sha256(path), "sample_sha256": sample_sha256(path)}
@@ -298,23 +302,16 @@ def _clean(folder: Path) -> None:
         if not _in_use(path):
             shutil.rmtree(path, ignore_errors=True)
     if not _in_use(folder):
-        (folder / LOCK).unlink(missing_ok=True)
+        (folder / DATASET_LOCK).unlink(missing_ok=True)
 
 
 def _in_use(new: Path) -> bool:
     """Return whether a living process writes or renames the folder `new`."""
     try:
-        with (new / LOCK).open("r+") as lock:
+        with (new / DATASET_LOCK).open("r+") as lock:
             return not try_lock(lock)
     except OSError:
         return False
-
-
-T = TypeVar("T")
-R = TypeVar("R")
-
-Draw: TypeAlias = Callable[[pl.DataFrame, str], pl.DataFrame]
-N_THREADS = 2  # blocks of users that are split at the same time
 
 
 class SplitBlock(NamedTuple):
@@ -372,7 +369,7 @@ def write_histories(
     held_out: HeldOutCounts = Counter()
     split = partial(split_block, rule=rule, survey=survey, n_negatives=n_negatives, seed=seed, draw=draw)
     with progress.stage("write", histories.n_rows) as stage:
-        for block in in_order(split, enumerate(chunked(histories, USERS_PER_BLOCK)), n_threads=N_THREADS):
+        for block in in_order(split, enumerate(chunked(histories, SAMPLED_BLOCK_USERS)), n_threads=N_THREADS):
             for writer, rows in zip(writers, (block.histories, block.negatives), strict=True):
                 writer.add(rows)
             held_out.update(block.held_out)

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 MODEL, POPULARITY, BEST, INK, MUTED, GRID, BAND = (
     "#2563c9", "#b4690e", "#4d7c0f", "#22262e", "#69707d", "#e2e4e9", "#dbe6f8",
 )  # fmt: skip
-OTHERS = ("#0e7c86", "#8b46c1", "#b5306f", "#be3a2b")
+OTHER_COLORS = ("#0e7c86", "#8b46c1", "#b5306f", "#be3a2b")
 VARIABLES = {
     MODEL: "model", POPULARITY: "popularity", BEST: "best", INK: "ink", MUTED: "muted", GRID: "grid", BAND: "band",
-    **{colour: f"other-{number}" for number, colour in enumerate(OTHERS, 1)},
+    **{colour: f"other-{number}" for number, colour in enumerate(OTHER_COLORS, 1)},
 }  # fmt: skip
 """Colour → its CSS variable, which has another value in dark mode."""
 
@@ -48,14 +48,17 @@ REWRITTEN = [
     (re.compile(r"\s+"), " "),
 ]
 
-METRICS = {"full": (("HR@10", OTHERS[0]), ("NDCG@10", MODEL)), "ratings": (("MAE", OTHERS[0]), ("RMSE", MODEL))}
+CHART_METRICS = {
+    "full": (("HR@10", OTHER_COLORS[0]), ("NDCG@10", MODEL)),
+    "ratings": (("MAE", OTHER_COLORS[0]), ("RMSE", MODEL)),
+}
 COLOURS = {
-    MODEL_KIND: MODEL, "popularity": POPULARITY, BEST_POSSIBLE: BEST, "markov": OTHERS[0],
-    "recent_popularity": OTHERS[1], "transition_graph": OTHERS[2], "content_neighbours": OTHERS[3],
+    MODEL_KIND: MODEL, "popularity": POPULARITY, BEST_POSSIBLE: BEST, "markov": OTHER_COLORS[0],
+    "recent_popularity": OTHER_COLORS[1], "transition_graph": OTHER_COLORS[2], "content_neighbours": OTHER_COLORS[3],
 }  # fmt: skip
 """Kind → its colour, also that of its dot in the tables."""
 MAX_POINTS = 600  # points of a curve; more are invisible and make the file large
-MOST_PROCESSES = 16  # largest number of processes to draw
+MOST_DRAWN = 16  # largest number of processes to draw
 
 
 @contextmanager
@@ -209,7 +212,7 @@ def _draw_validation(axes: "Axes", records: Sequence[Report], report: Report) ->
     assert curve is not None, "there are validations"
     best, thinned = records[curve.best], _thinned(records)
     popularity = report.get("popularity_baseline", {}).get(key, {})
-    for metric, colour in METRICS[key]:
+    for metric, colour in CHART_METRICS[key]:
         axes.plot([r["epoch"] for r in thinned], [r[key][metric] for r in thinned], color=colour, label=metric,
                   marker="o" if len(thinned) < 60 else None, markersize=3)  # fmt: skip
         axes.plot(best["epoch"], best[key][metric], marker="*", markersize=13, color=colour, zorder=5,
@@ -299,7 +302,7 @@ def _plan(contents: Contents) -> Chart | None:
     tables, shards = plan["tables"], plan["shards"]
     band = 0.72  # of the distance between two processes
     n_processes = contents.report["world_size"]
-    n_shown, starts, total = min(n_processes, MOST_PROCESSES), {}, 0
+    n_shown, starts, total = min(n_processes, MOST_DRAWN), {}, 0
     for name, table in tables.items():
         starts[name] = total
         total += table["rows"] * 1.04

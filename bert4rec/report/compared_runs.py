@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tomli
 
-from bert4rec.checkpoint.run_folder import CONFIG, METRICS
+from bert4rec.checkpoint.run_folder import CONFIG, METRICS_FILE
 from bert4rec.config.load import flat
 from bert4rec.dataset.format import LEFT_OUT
 from bert4rec.evaluation.intervals import Difference, paired_difference
@@ -23,10 +23,15 @@ from bert4rec.report.log import read_records
 from bert4rec.runtime.arrays import Integers
 from bert4rec.runtime.errors import DataError
 
-SEED = "training.seed"
-PLACES = ("data.dataset_dir", "data.path")  # the fingerprint identifies the dataset better
-MISSING = "–"
+SEED_SETTING = "training.seed"
+DATASET_SETTINGS = ("data.dataset_dir", "data.path")  # the fingerprint identifies the dataset better
+EMPTY_CELL = "–"
 SEPARATOR = "; "
+WHO = ("user", "target")
+SEEN_DIFFERS = (
+    "some leave out seen items and others do not (evaluation.seen_items); `bert4rec evaluate` measures one again"
+)
+Differences: TypeAlias = dict[str, dict[str, Difference]]
 
 
 @dataclass(frozen=True)
@@ -68,13 +73,13 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def _curve(folder: Path) -> list[tuple[float, Mapping[str, float]]]:
-    if not (folder / METRICS).is_file():
+    if not (folder / METRICS_FILE).is_file():
         return []
     try:
         records = read_records(folder, "validation")
         return [(float(record["epoch"]), record["full"]) for record in records if "full" in record]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{folder / METRICS}: cannot be read: {error}") from None
+        raise DataError(f"{folder / METRICS_FILE}: cannot be read: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -136,7 +141,7 @@ def _comparable(run: Run, *, with_seed: bool) -> dict[str, Any]:
     settings = {
         name: value
         for name, value in run.settings.items()
-        if not name.startswith("run.") and name not in PLACES and (with_seed or name != SEED)
+        if not name.startswith("run.") and name not in DATASET_SETTINGS and (with_seed or name != SEED_SETTING)
     }
     dataset = f"{run.report['dataset']['source']} {run.fingerprint[:12]}"
     return settings | {"processes": run.report["world_size"], "dataset": dataset}
@@ -145,7 +150,7 @@ def _comparable(run: Run, *, with_seed: bool) -> dict[str, Any]:
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return MISSING if value is None else str(value)
+    return EMPTY_CELL if value is None else str(value)
 
 
 def _letters() -> Iterator[str]:
@@ -156,12 +161,6 @@ def _letters() -> Iterator[str]:
         number += 1
 
 
-WHO = ("user", "target")
-SEEN_DIFFERS = (
-    "some leave out seen items and others do not (evaluation.seen_items); `bert4rec evaluate` measures one again"
-)
-
-Differences: TypeAlias = dict[str, dict[str, Difference]]
 """Protocol → metric → difference."""
 
 

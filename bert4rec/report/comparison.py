@@ -10,7 +10,7 @@ from bert4rec.dataset.format import TEST
 from bert4rec.evaluation.intervals import CONFIDENCE, PERMUTATIONS, RESAMPLES
 from bert4rec.report.charts import new_figure, to_svg
 from bert4rec.report.compared_runs import (
-    MISSING,
+    EMPTY_CELL,
     SEPARATOR,
     Column,
     Differences,
@@ -32,6 +32,13 @@ FINDING = "NDCG@10"  # the metric of the first sentence, in the first protocol t
 OVERVIEW = ("HR@10", FINDING)
 TITLE = f"Validation {FINDING}, full catalogue"
 LEVEL = f"{100 * CONFIDENCE:.0f} %"
+SMALLEST = 1 / (1 + PERMUTATIONS)  # p-value that the test can give
+COST: Mapping[str, Callable[[Report], float]] = {
+    "minutes of training": lambda training: training["seconds"] / 60,
+    "epochs": lambda training: training["epochs"],
+    "sequences a second": lambda training: training["sequences_per_second"],
+    "peak memory, MiB a process": lambda training: max(training["peak_memory_bytes"]) / 2**20,
+}
 
 
 @dataclass(frozen=True)
@@ -143,7 +150,7 @@ def _figure(column: Column, split: str, protocol: str, name: str) -> str:
     of_runs = [run.report.get(split, {}).get(protocol, {}) for run in column.runs]
     values = [of_run[name] for of_run in of_runs if name in of_run]
     if not values:
-        return MISSING
+        return EMPTY_CELL
     if name == "users":
         return SEPARATOR.join(dict.fromkeys(f"{value:,}" for value in values))
     mean = float(np.mean(values))
@@ -153,9 +160,6 @@ def _figure(column: Column, split: str, protocol: str, name: str) -> str:
     interval = column.first.report.get("intervals", {}).get(split, {}).get(protocol, {}).get(name)
     bounds = ", ".join(f"{bound:,.{digits}f}" for bound in interval or [])
     return f"{mean:,.{digits}f} [{bounds}]" if bounds else f"{mean:,.{digits}f}"
-
-
-SMALLEST = 1 / (1 + PERMUTATIONS)  # p-value that the test can give
 
 
 def _finding(first: str, other: str, differences: Differences) -> str:
@@ -168,20 +172,12 @@ def _finding(first: str, other: str, differences: Differences) -> str:
     return sentence("finding", first=first, other=other, where=where, found=found, level=LEVEL, smallest=SMALLEST)
 
 
-COST: Mapping[str, Callable[[Report], float]] = {
-    "minutes of training": lambda training: training["seconds"] / 60,
-    "epochs": lambda training: training["epochs"],
-    "sequences a second": lambda training: training["sequences_per_second"],
-    "peak memory, MiB a process": lambda training: max(training["peak_memory_bytes"]) / 2**20,
-}
-
-
 def _cost(compared: Sequence[Column]) -> Table:
     """Return the costs of the trainings, as means over the runs of a column."""
     rows = []
     for name, cost in COST.items():
         of_columns = [[cost(training) for training in column.trainings] for column in compared]
-        rows.append([name, *(rounded(float(np.mean(costs))) if costs else MISSING for costs in of_columns)])
+        rows.append([name, *(rounded(float(np.mean(costs))) if costs else EMPTY_CELL for costs in of_columns)])
     rows.append(["processes", *(str(column.first.report["world_size"]) for column in compared)])
     has_any = any(column.trainings for column in compared)
     return Table("Cost", ["", *(column.title for column in compared)], rows if has_any else [])

@@ -12,7 +12,7 @@ from bert4rec.report.charts import MODEL, Chart, draw_lengths, new_figure, page_
 from bert4rec.report.templates import render
 from bert4rec.runtime.files import atomic_write
 
-N_BINS = 60  # bars of the rows over time
+N_BARS = 60  # bars of the rows over time
 
 
 def write_dataset_page(dataset: Dataset, path: Path) -> Path:
@@ -35,7 +35,7 @@ def _charts(dataset: Dataset) -> Iterator[Chart]:
 
 def _rows_over_time(dataset: Dataset) -> Chart:
     first, last = dataset.metadata["time_span"]
-    edges = np.linspace(first, last + 1, N_BINS + 1)
+    edges = np.linspace(first, last + 1, N_BARS + 1)
     counts = sum(np.histogram(times, edges)[0] for times in dataset.histories.all_times())
     days = edges[:-1].astype("datetime64[s]")
     with new_figure(height=2.6) as (figure, (axes,)):

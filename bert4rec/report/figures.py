@@ -14,7 +14,7 @@ from bert4rec.checkpoint.run_folder import (
     CONFIG,
     ENVIRONMENT,
     EXAMPLES,
-    METRICS,
+    METRICS_FILE,
     PLAN,
     REPORT,
     found,
@@ -82,7 +82,7 @@ class Contents:
 
 def read_contents(folder: Path) -> Contents:
     """Return the files of the finished run in `folder`. Raises `OSError` or `ValueError` if it has no report."""
-    has_records = (folder / METRICS).exists()
+    has_records = (folder / METRICS_FILE).exists()
     return Contents(
         name=folder.absolute().name,
         report=json.loads((folder / REPORT).read_text()),

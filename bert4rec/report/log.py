@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from bert4rec.checkpoint.run_folder import METRICS
+from bert4rec.checkpoint.run_folder import METRICS_FILE
 from bert4rec.config.load import flat
 from bert4rec.runtime.errors import SettingsError
 
@@ -197,7 +197,7 @@ class MetricsLog:
 
     def __init__(self, folder: Path, factories: Mapping[str, Callable[[], Tracker]] | None = None) -> None:
         self._is_full = False
-        self._file = (folder / METRICS).open("ab+")
+        self._file = (folder / METRICS_FILE).open("ab+")
         _cut_torn_line(self._file)
         self._trackers: dict[str, Tracker] = {}
         for name, factory in (factories or {}).items():
@@ -274,7 +274,7 @@ def _cut_torn_line(file: BinaryIO) -> None:
 def read_records(folder: Path, *kinds: str) -> list[dict[str, Any]]:
     """Return the records of some kinds in order, without those of steps that a resumed run repeated."""
     records: list[dict[str, Any]] = []
-    for line in (folder / METRICS).read_text().splitlines():
+    for line in (folder / METRICS_FILE).read_text().splitlines():
         record = json.loads(line)
         if record["kind"] == "resume":
             records = [earlier for earlier in records if earlier["step"] <= record["step"]]

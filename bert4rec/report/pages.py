@@ -28,8 +28,8 @@ from bert4rec.runtime.files import atomic_write
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-LISTS = f"Their lists of the {tables.LISTED_AT} best items:"
-LAST = {MODEL: 1, BEST_POSSIBLE: 2}  # rows, in this order; the baselines come first
+LISTS_TITLE = f"Their lists of the {tables.LISTED_AT} best items:"
+LAST_ROWS = {MODEL: 1, BEST_POSSIBLE: 2}  # rows, in this order; the baselines come first
 OPTION_PART = re.compile(r"--\w+\.?|(?<=\.)\w+(?==)")  # "--preprocessing." and "ties" of "--preprocessing.ties=shuffle"
 MAX_PLAN = 4000  # characters: the plan of a thousand processes is shown in its own file only
 
@@ -64,7 +64,7 @@ def metrics_table(report: Report, split: str = "test", *, n_tables: int | None =
     `n_tables`: only the first ones; the metrics of ranks in the main protocol are the first.
     """
     measured = tables.metric_tables(report, split)[:n_tables] if split in report else []
-    sections = [f"{LISTS if table.is_of_lists else table.title}\n\n{_metric_table(table)}" for table in measured]
+    sections = [f"{LISTS_TITLE if table.is_of_lists else table.title}\n\n{_metric_table(table)}" for table in measured]
     return "\n\n".join(filter(None, [*sections, missing_figures(report, split)]))
 
 
@@ -72,7 +72,7 @@ def _metric_table(table: tables.MetricTable) -> str:
     header = [" " * len("best possible"), *(name.rjust(7) for name in table.metrics)]  # the same width for most tables
     rows = [
         [one.title, *(f"{one.metrics[table.protocol][name]:.4f}" for name in table.metrics)]
-        for one in sorted(table.contestants, key=lambda one: LAST.get(one.kind, 0))
+        for one in sorted(table.contestants, key=lambda one: LAST_ROWS.get(one.kind, 0))
     ]
     return markdown_table(header, rows)
 

@@ -17,7 +17,7 @@ from bert4rec.config.recognition import without_secrets
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.files import sync
 
-TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
+FOLDER_TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 
 
 class ResultsFolder:
@@ -50,7 +50,7 @@ class ResultsFolder:
             try:
                 self.unfinished.rename(folder)  # an empty folder is replaced
             except OSError as error:
-                if error.errno not in TAKEN:
+                if error.errno not in FOLDER_TAKEN:
                     raise
                 continue
             sync(folder.parent)

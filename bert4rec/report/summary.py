@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bert4rec.config.kinds import KINDS, POPULARITY
+from bert4rec.config.resolve import FEW_STEPS
 from bert4rec.dataset.format import PREVIOUS
 from bert4rec.dataset.hidden import what_to_hide
 from bert4rec.report.figures import (
@@ -29,7 +30,6 @@ DROP, N_WORSE = 0.05, 5  # smallest drop below the best, and number of validatio
 LAST_PART = 0.25  # of the training, without an improvement, after which it counts as finished
 MANY_STEPS = 2_000  # until then, a model may not have begun to learn
 ALL_FOUND = 0.9995  # HR@10 that is shown as 1.000
-FEW_STEPS = 5  # steps per epoch
 FEW_USERS = 100  # test users
 JUDGED = ("use", "equal", "worse")  # verdicts by the comparison with the strongest baseline
 COPIES = 0.5  # share of the test targets whose item is in the input, from which the figures are of copying

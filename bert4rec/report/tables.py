@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import tomli
 
-from bert4rec.dataset.format import OPTIONAL
+from bert4rec.dataset.format import METADATA_DEFAULTS
 from bert4rec.evaluation import is_of_lists
 from bert4rec.report.figures import MODEL, Candidate, Report, Settings, contestants
 from bert4rec.report.summary import SHORT_TITLES, heading
@@ -101,7 +101,7 @@ def known_file(dataset: Mapping[str, Any]) -> tuple[dict[str, Any], str] | None:
 
     The counts must be equal, since rows can have been filtered; the checksum tells whether it is the same file.
     """
-    if dataset["split"] != "leave_one_out" or dataset.keys() & OPTIONAL.keys():
+    if dataset["split"] != "leave_one_out" or dataset.keys() & METADATA_DEFAULTS.keys():
         return None
     for file in tomli.loads(PUBLISHED.read_text(encoding="utf-8"))["file"]:
         if all(file[name] == dataset[name] for name in ("users", "items", "rows")):

@@ -20,7 +20,7 @@ Group: TypeAlias = dist.ProcessGroup | None
 
 T = TypeVar("T")
 
-FEW = 32  # up to this many processes, direct messages to every other one take less CPU time than rounds
+DIRECT_PROCESSES = 32  # up to this many processes, direct messages to every other one take less CPU time than rounds
 
 # torch 2.13 renamed this function, and warns of the old name.
 _gather_into = dist.all_gather_single if hasattr(dist, "all_gather_single") else dist.all_gather_into_tensor
@@ -249,7 +249,7 @@ class StepSync:
         sent = mine.repeat(n, 1)
         received = torch.empty_like(sent)
         work: dist.Work | GatheringInRounds
-        if n > FEW:
+        if n > DIRECT_PROCESSES:
             work = GatheringInRounds(mine, received, self._group)
         else:  # not an all-reduce: gloo passes it twice around a ring of all processes
             work = dist.all_to_all_single(received, sent, group=self._group, async_op=True)

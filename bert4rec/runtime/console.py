@@ -16,14 +16,14 @@ from typing import Any, Self
 from bert4rec.runtime.errors import DataWarning
 
 FOR_CTRL_C = 3  # free columns after the bar: the terminal writes ^C there, which must not wrap
-COLUMNS = 80  # of a terminal of unknown width
+TERMINAL_COLUMNS = 80  # of a terminal of unknown width
 SECONDS_BETWEEN_BARS = 0.5
 SECONDS_BETWEEN_LINES = 10.0
 BAR = "{percentage:3.0f} % |{bar}| {desc}"
 NO_BAR = "{desc}"  # figures without a bar
 
 NOISY = ("torch", "torchrec")  # loggers
-EVENTS = "BERT4REC_EVENTS"  # environment variable: set if the program that started this process reads events
+EVENTS_VARIABLE = "BERT4REC_EVENTS"  # environment variable: set if the program that started this process reads events
 CALLED_FROM = ("bert4rec", "torch")  # packages whose lines are not those of a caller; torch has decorators
 EVENT = "\x1e"  # start of an event line: JSON text sequences, RFC 7464
 
@@ -108,7 +108,7 @@ def quiet_libraries(*names: str) -> Iterator[None]:
 
 def emit_event(**event: Any) -> None:
     """Write an event as a line of JSON on stdout if the program that started this process reads events."""
-    if EVENTS in os.environ and logger.isEnabledFor(logging.INFO):
+    if EVENTS_VARIABLE in os.environ and logger.isEnabledFor(logging.INFO):
         with suppress(OSError):  # that program has ended
             print(EVENT + json.dumps(event), flush=True)
 
@@ -126,7 +126,7 @@ class ProgressBar:
 
     def __enter__(self) -> Self:
         self._began = self._shown_at = time.monotonic()
-        has_events = EVENTS in os.environ
+        has_events = EVENTS_VARIABLE in os.environ
         if not has_events and sys.stderr.isatty() and logger.isEnabledFor(logging.INFO):
             from tqdm import tqdm  # imported only by commands that show a bar
 
@@ -158,7 +158,7 @@ class ProgressBar:
     def show(self, done: int, figures: str, *, line: str = "") -> None:
         """Show the `figures` of `done` units after the bar; without a bar log the `line`, if given, or the figures."""
         self._shown_at = time.monotonic()
-        if EVENTS in os.environ:
+        if EVENTS_VARIABLE in os.environ:
             emit_event(done=done, total=self._total, figures=figures)
         elif self._bar is None:
             logger.info(line or figures)
@@ -203,4 +203,4 @@ def _columns() -> int:
         columns = os.get_terminal_size(sys.stderr.fileno()).columns
     except OSError:  # stderr was replaced by something without a terminal
         columns = 0
-    return (columns or COLUMNS) - FOR_CTRL_C
+    return (columns or TERMINAL_COLUMNS) - FOR_CTRL_C

@@ -75,6 +75,15 @@ class Interrupted(UserError):  # noqa: N818  # nothing went wrong
         self.advice = "continue with --resume=auto"
 
 
+def join_names(names: Sequence[object], most: int = 3) -> str:
+    """Return the first `most` names with commas, and `, …` if there are more.
+
+    >>> join_names(["a", "b"]), join_names(["a", "b", "c", "d"])
+    ('a, b', 'a, b, c, …')
+    """
+    return ", ".join(map(str, names[:most])) + (", …" if len(names) > most else "")
+
+
 def did_you_mean(names: Sequence[str]) -> str:
     """Return the end of a message: `; did you mean a, b or c?`, or "" without names."""
     if not names:

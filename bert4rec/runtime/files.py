@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import IO, TypeAlias
 
 PIECES, PIECE_BYTES = 64, 65_536  # of the sample; smaller files are read completely
+MANIFEST = "manifest.json"
+Files: TypeAlias = dict[str, dict[str, int | str]]
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
@@ -98,11 +100,6 @@ def sample_sha256(path: Path) -> str:
             file.seek(piece * (size - PIECE_BYTES) // (PIECES - 1))
             digest.update(file.read(PIECE_BYTES))
     return digest.hexdigest()
-
-
-MANIFEST = "manifest.json"
-
-Files: TypeAlias = dict[str, dict[str, int | str]]
 
 
 def describe(folder: Path, names: Iterable[str]) -> Files:

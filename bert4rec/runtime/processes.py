@@ -28,7 +28,7 @@ SHARES_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 
 MORE_FILES = "raise the hard limit: `ulimit -Hn`, LimitNOFILE= of a service, or /etc/security/limits.conf"
 
-STREAM = 0x44524F50  # separates dropout's draws from all other generators that are seeded with two numbers
+DROPOUT_STREAM = 0x44524F50  # separates dropout's draws from all other generators that are seeded with two numbers
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ def seed_everything(seed: int, rank: int) -> None:
 
 def process_seed(seed: int, rank: int) -> int:
     """Return a 64-bit seed from both: process 1 of a run draws other numbers than process 0 with the next `seed`."""
-    return int(np.random.SeedSequence([seed, rank, STREAM]).generate_state(1, np.uint64)[0])
+    return int(np.random.SeedSequence([seed, rank, DROPOUT_STREAM]).generate_state(1, np.uint64)[0])
 
 
 def rendezvous() -> tuple[dist.Store, int, int]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bert4rec.config.kinds import has_kernel, has_optimizer, needs_negatives, supports_column_sharding
-from bert4rec.config.resolve import MOST_SHARING
+from bert4rec.config.resolve import FEW_STEPS, MOST_SHARING
 from bert4rec.runtime.arrays import Integers
 from bert4rec.runtime.errors import SettingsError, pluralize
 from bert4rec.runtime.memory import Memory
@@ -33,7 +33,6 @@ SMALLER_OPTIMIZERS = ("rowwise_adagrad", "sgd")
 KERNELS = ("fused_uvm_caching", "fused_uvm")
 MOST_ADVICE = 4
 SPARE = 0.95  # share of the memory that a suggested change may take, since free memory varies
-FEW_STEPS = 5  # steps per epoch below which a warning is given
 
 
 def refuse_unless_it_fits(plan: Plan, *, min_len: int = 2) -> None:

@@ -24,19 +24,19 @@ from bert4rec.runtime.errors import RunInterruptedError, UserError
 from bert4rec.runtime.processes import SECONDS_OF_SILENCE, SECONDS_TO_COME
 
 SECONDS_TO_READ = 10.0  # the store may end with rank zero, so rank zero waits until all ranks have read the problem
-NAMED = 3  # number of differences to list; the rest is counted
+MOST_DIFFERENCES = 3  # number of differences to list; the rest is counted
 
 CommonFacts: TypeAlias = dict[str, dict[str, Any]]
-"""Kind (a key of `ADVICE`) → name → value."""
+"""Kind (a key of `DIFFERENCE_ADVICE`) → name → value."""
 
-ADVICE = {
+DIFFERENCE_ADVICE = {
     "versions": "install the same versions on all hosts",
     "dataset": "make the dataset once and copy its folder to all hosts",
     "device": 'set parallelism.device = "cpu", or start on hosts with GPUs only',
     "weights": "name the same weights on all hosts",
     "settings": "start all hosts with the same settings",
 }
-PLACES = ("data.", "run.dir", "run.name")  # may differ between hosts: the fingerprint identifies the dataset
+HOST_SETTINGS = ("data.", "run.dir", "run.name")  # may differ between hosts: the fingerprint identifies the dataset
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ def environment_facts(settings: Mapping[str, Mapping[str, Any]], fingerprint: st
         },
         "dataset": {"dataset (fingerprint)": fingerprint[:12]},
         "device": {"device": device_type},
-        "settings": {name: value for name, value in flat(settings).items() if not name.startswith(PLACES)},
+        "settings": {name: value for name, value in flat(settings).items() if not name.startswith(HOST_SETTINGS)},
     }
 
 
@@ -175,17 +175,17 @@ def _nodes(reports: Sequence[Report]) -> set[tuple[str, str]]:
 
 
 def _differences(facts: CommonFacts, first_facts: CommonFacts) -> tuple[str, str]:
-    """Return the first `NAMED` differences as text, and the advice for all of them."""
-    pairs = [(kind, facts.get(kind, {}), first_facts.get(kind, {})) for kind in ADVICE]
+    """Return the first `MOST_DIFFERENCES` differences as text, and the advice for all of them."""
+    pairs = [(kind, facts.get(kind, {}), first_facts.get(kind, {})) for kind in DIFFERENCE_ADVICE]
     differences = [
         (kind, f"{name} = {_shown(values, name)}, not {_shown(first_values, name)}")
         for kind, values, first_values in pairs
         for name in {**values, **first_values}
         if _shown(values, name) != _shown(first_values, name)
     ]
-    more = _count(len(differences) - NAMED, "difference", "differences")
-    named = "; ".join(text for _, text in differences[:NAMED]) + more
-    return named, "; ".join(dict.fromkeys(ADVICE[kind] for kind, _ in differences))
+    more = _count(len(differences) - MOST_DIFFERENCES, "difference", "differences")
+    named = "; ".join(text for _, text in differences[:MOST_DIFFERENCES]) + more
+    return named, "; ".join(dict.fromkeys(DIFFERENCE_ADVICE[kind] for kind, _ in differences))
 
 
 def _shown(facts: Mapping[str, Any], name: str) -> str:

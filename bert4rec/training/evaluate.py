@@ -43,7 +43,7 @@ from bert4rec.runtime.signals import Interruption
 from bert4rec.sharding.plan import summary
 from bert4rec.training.agreement import CommonFacts, environment_facts, preflight
 from bert4rec.training.build import build_model, make_evaluator, plan_of_all, require_features, resolved
-from bert4rec.training.list_files import LENGTH, write_lists
+from bert4rec.training.list_files import LIST_LENGTH, write_lists
 from bert4rec.training.results import EvaluationResult, evaluate_model, make_report
 
 logger = logging.getLogger(__name__)
@@ -168,7 +168,7 @@ def _complete(
         logger.info(f"{dataset.folder} is not the dataset that these weights were trained on")
     model = build_model(config, world, plan, features)
     evaluator = make_evaluator(config, world, dataset, features)
-    evaluator = replace(evaluator, known_items=known, n_listed=LENGTH if lists else 0)
+    evaluator = replace(evaluator, known_items=known, n_listed=LIST_LENGTH if lists else 0)
     load_weights(trained, model)
     held_out = evaluator.held_out()
     on_rank_zero(lambda: _try(output))  # fail before the work, not after it

@@ -17,8 +17,8 @@ from bert4rec.evaluation.intervals import Ranking
 from bert4rec.evaluation.metrics import MISSED
 from bert4rec.inference.histories import ItemIds
 
-LENGTH = 10  # items of a list
-ROWS_AT_ONCE = 16_384
+LIST_LENGTH = 10  # items of a list
+LISTS_AT_ONCE = 16_384
 
 
 def write_lists(folder: Path, form: str, dataset: Dataset, ranking: Ranking) -> None:
@@ -53,7 +53,7 @@ def _parts(dataset: Dataset, ranking: Ranking) -> Iterator[pa.Table]:
     assert lists is not None, "the full catalogue was ranked"
     users = pq.read_table(dataset.folder / USERS, columns=["user", "original"]).sort_by("user")
     names, ranks = one_array(users["original"]), ranking.ranks["full"]
-    for rows in chunks(len(split), ROWS_AT_ONCE):
+    for rows in chunks(len(split), LISTS_AT_ONCE):
         targets = split.targets(np.arange(rows.start, rows.stop)).tolist()
         is_item = lists.kept_items[rows] != NO_ITEM
         items, scores = lists.kept_items[rows][is_item].tolist(), lists.kept_scores[rows][is_item]
@@ -76,11 +76,13 @@ def _header(names: list[str]) -> list[str]:
     return [
         column
         for name in names
-        for column in ([f"{name[:-1]}_{n}" for n in range(1, LENGTH + 1)] if name in wide else [name])
+        for column in ([f"{name[:-1]}_{n}" for n in range(1, LIST_LENGTH + 1)] if name in wide else [name])
     ]
 
 
 def _wide(row: dict[str, Any]) -> list[Any]:
     """Return a row of the CSV file; a list that is shorter leaves cells empty."""
-    values = (value + [None] * (LENGTH - len(value)) if isinstance(value, list) else [value] for value in row.values())
+    values = (
+        value + [None] * (LIST_LENGTH - len(value)) if isinstance(value, list) else [value] for value in row.values()
+    )
     return [cell for cells in values for cell in cells]

@@ -16,7 +16,7 @@ from bert4rec.checkpoint.run_folder import EXAMPLES, HTML_PAGE, PAGE, RECENT_COU
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.tables import Config, Model
 from bert4rec.dataset.findings import findings
-from bert4rec.dataset.format import OPTIONAL, PREVIOUS, RATINGS, USERS
+from bert4rec.dataset.format import METADATA_DEFAULTS, PREVIOUS, RATINGS, USERS
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.evaluator import BatchCallback, Evaluator, Example, Fallback
 from bert4rec.evaluation.intervals import Ranking, hits_by_rank
@@ -37,7 +37,7 @@ FACTS = (
 )  # fmt: skip
 """Keys of the dataset's metadata that a report copies, so that it can be read without the dataset."""
 RESULTS = ("test", "validation", "ratings")  # the parts of a report that go to the trackers
-LAST = 8  # number of history items in `examples.json`
+N_EXAMPLE_ITEMS = 8  # number of history items in `examples.json`
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ def _about_dataset(dataset: Dataset, splits: Iterable[str]) -> dict[str, Any]:
         **{key: metadata[key] for key in ("source", "users", "items", "rows", "fingerprint")},
         **{key: metadata["preprocessing"][key] for key in ("split", "n_eval_negatives")},
         **{key: metadata[key] for key in FACTS if key in metadata},
-        **{key: value for key, value in metadata["preprocessing"].items() if key in OPTIONAL},
+        **{key: value for key, value in metadata["preprocessing"].items() if key in METADATA_DEFAULTS},
         "findings": [finding._asdict() for finding in findings(metadata)],
         "file": metadata.get("created_from", {}).get("name", ""),
         "file_sha256": metadata.get("created_from", {}).get("sha256", ""),
@@ -144,7 +144,7 @@ def about_plan(plan: Plan) -> dict[str, Any]:
 
 def described(dataset: Dataset, examples: Sequence[Example]) -> dict[str, Any]:
     """Return the content of `examples.json`: each user's last items, target and recommendations, with original ids."""
-    shown = [[example.target, *example.history[-LAST:], *example.items] for example in examples]
+    shown = [[example.target, *example.history[-N_EXAMPLE_ITEMS:], *example.items] for example in examples]
     distinct = np.unique(np.concatenate([np.zeros(0, np.int64), *map(np.asarray, shown)]).astype(np.int64))
     rows = dataset.item_rows(distinct, ["original", "title"]).to_pylist()
     by_item = dict(zip(distinct.tolist(), rows, strict=True))
@@ -159,7 +159,7 @@ def described(dataset: Dataset, examples: Sequence[Example]) -> dict[str, Any]:
             "user": names[example.user],
             "rank": example.rank,
             "n_history": len(example.history),
-            "history": items(example.history[-LAST:]),
+            "history": items(example.history[-N_EXAMPLE_ITEMS:]),
             "target": items([example.target])[0],
             "recommendations": [
                 item | {"score": score}

@@ -34,7 +34,11 @@ from bert4rec.training import build
 from bert4rec.training.state import State
 from bert4rec.training.trainer import Trainer
 
-KEPT = (("parallelism", "sparse_optimizer"), ("training", "n_train_negatives"), ("training", "negatives_shared_by"))
+STATE_SETTINGS = (
+    ("parallelism", "sparse_optimizer"),
+    ("training", "n_train_negatives"),
+    ("training", "negatives_shared_by"),
+)
 """Settings that "auto" does not choose anew when a run is resumed on other processes or another type of device."""
 
 logger = logging.getLogger(__name__)
@@ -114,7 +118,7 @@ def make_context(config: Config, world: Processes, dataset: Dataset, resources: 
     resumption = resume.find(run.resume, Path(run.dir), config.run_name, claim=claim) if run.resume else None
     facts = build.facts_of_dataset(config, dataset)
     if resumption:
-        for table, key in KEPT:
+        for table, key in STATE_SETTINGS:
             if getattr(getattr(config, table), key) == "auto":
                 config = with_changes(config, table, {key: resumption.metadata["config"][table][key]})
     chosen = [*choices(config, facts, world.world_size)]

@@ -25,6 +25,7 @@ from bert4rec.sharding.optimizer import Optimizers, WeightAverage, are_finite
 Patience: TypeAlias = int | Literal["auto"]
 
 LEAST, SHARE, STEPS = 5, 0.4, 2000  # chosen with `python -m benchmarks.early_stopping`
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -137,9 +138,6 @@ class Stopwatch:
         if self._running:
             self.add(self._running[-1], now - self._since)
         self._since = now
-
-
-logger = logging.getLogger(__name__)
 
 
 class Checkpoints:

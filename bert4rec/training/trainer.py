@@ -30,7 +30,7 @@ from bert4rec.sharding.parallelize import unwrap
 from bert4rec.training.state import Checkpoints, Patience, Stopwatch
 
 WARM_STEPS = 10  # first steps, not counted in sequences_per_second
-TITLES = {"full": "full catalogue", RATINGS: "held-out ratings"}
+PROTOCOL_TITLES = {"full": "full catalogue", RATINGS: "held-out ratings"}
 
 T = TypeVar("T")
 
@@ -289,7 +289,7 @@ class Trainer:
         if self._log:
             self._log.add("validation", self.state.step, epoch=self.epoch, **metrics)
             figures = "  ".join(f"{name} {metrics[protocol][name]:.4f}" for name in names)
-            logger.info(f"epoch {rounded(self.epoch)}  validation, {TITLES[protocol]}  {figures}")
+            logger.info(f"epoch {rounded(self.epoch)}  validation, {PROTOCOL_TITLES[protocol]}  {figures}")
         self.state.note_validation(score, self.epoch, patience=self._settings.patience)
 
     def _obey(self, number: int) -> None:

@@ -19,7 +19,7 @@ from bert4rec.config.tables import (
     Preprocessing,
     instant,
 )
-from bert4rec.dataset.format import OPTIONAL
+from bert4rec.dataset.format import METADATA_DEFAULTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,7 +59,7 @@ def test_how_many_bad_rows_may_be_is_not_what_a_dataset_is_made_of() -> None:
 )
 def test_a_dataset_has_some_settings_only_if_they_are_set(name: str, value: Any) -> None:
     default, changed = Preprocessing(), Preprocessing(**{name: value})
-    assert getattr(default, name) == OPTIONAL[name]
+    assert getattr(default, name) == METADATA_DEFAULTS[name]
     assert changed.recipe == {**default.recipe, name: value}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bert4rec.checkpoint.run_folder import METADATA, found
+from bert4rec.checkpoint.run_folder import FACTS_FILE, found
 from bert4rec.config.tables import Config
 from tests.fixture_types import Settings
 from tests.launch import ALONE, TORCHRUN, Launched, report_of, settings_file, start
@@ -46,7 +46,7 @@ def kill_and_go_on(config: Config, folder: Path, n_kills: int, seed: int) -> Non
         os.kill(draw.choice(started.ranks()), signal.SIGKILL)
         assert started.end(SOON) == 1, started.output
         assert "Signal 9 (SIGKILL)" in started.output
-        whole = [path for path in found(run / "checkpoints") if (path / METADATA).exists()]
+        whole = [path for path in found(run / "checkpoints") if (path / FACTS_FILE).exists()]
         newest = int(whole[-1].name.removeprefix("step-")) if whole else 0
 
 

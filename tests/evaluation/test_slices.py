@@ -126,7 +126,7 @@ RANKS_OF_LOG = {
 
 
 def test_every_user_has_a_row(log_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slices_module, "ROWS_AT_ONCE", 4)  # of six users
+    monkeypatch.setattr(slices_module, "RANKS_AT_ONCE", 4)  # of six users
     write_ranks(tmp_path, log_dataset, {"test": RANKS_OF_LOG}, facts_of(log_dataset))
     table = pq.read_table(tmp_path / "ranks-test.parquet")
     assert [f"{field.name}: {field.type}" for field in table.schema] == [
@@ -172,7 +172,7 @@ def test_a_write_that_fails_leaves_nothing(
             raise OSError(28, "No space left on device")
         return original(split, rows)
 
-    monkeypatch.setattr(slices_module, "ROWS_AT_ONCE", 4)
+    monkeypatch.setattr(slices_module, "RANKS_AT_ONCE", 4)
     monkeypatch.setattr(EvaluationSplit, "targets", fails_at_the_end)
     with pytest.raises(OSError, match="No space"):
         write_ranks(tmp_path, log_dataset, {"test": RANKS_OF_LOG}, facts)

@@ -41,7 +41,7 @@ def test_the_best_of_all_in_order_and_ties_to_the_lower_index(
     hidden = torch.tensor(values, dtype=torch.float32)  # their scores, since the vectors are the unit vectors
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "TILE", tile)
-        patch.setattr(module, "BLOCKS", blocks)
+        patch.setattr(module, "BLOCKS_PER_TILE", blocks)
         scores, indices = top_k(hidden, torch.eye(9), k, exclude=exclude)
     for row, own in enumerate(values):
         expected = sorted((index for index in range(9) if index not in excluded), key=lambda i: (-own[i], i))[:k]
@@ -58,7 +58,7 @@ def test_the_best_of_all_in_order_and_ties_to_the_lower_index(
 def test_the_best_of_the_best_blocks_are_the_best_of_all(scores: list[list[int]], k: int) -> None:
     """With 16 blocks of 75 columns, of which some end earlier; ties within blocks and between them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "BLOCKS", 16)
+        patch.setattr(module, "BLOCKS_PER_TILE", 16)
         _, indices = top_k(torch.tensor(scores, dtype=torch.float32), torch.eye(75), k)
     for row, own in enumerate(scores):
         assert indices[row].tolist() == sorted(range(75), key=lambda i: (-own[i], i))[:k]

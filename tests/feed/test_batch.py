@@ -13,9 +13,9 @@ from torch import Tensor
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows
 from bert4rec.feed.batch import (
-    ALIGNMENT,
     ID_ROWS,
     LARGEST_COUNTED,
+    TENSOR_ALIGNMENT,
     Batch,
     Candidates,
     FlatBatch,
@@ -148,7 +148,9 @@ def test_a_parcel_takes_one_tensor_to_another_process_however_many_are_in_it(bat
 def test_tensors_begin_where_torch_would_let_them_begin() -> None:
     parcel = FlatBatch.of(BATCHES["sequences and negatives"])
     first = parcel.content.data_ptr()
-    assert {(tensor.data_ptr() - first) % ALIGNMENT for tensor in tensors_in(parcel.unpack()) if len(tensor)} == {0}
+    assert {
+        (tensor.data_ptr() - first) % TENSOR_ALIGNMENT for tensor in tensors_in(parcel.unpack()) if len(tensor)
+    } == {0}
 
 
 def _described(batch: Any) -> Any:

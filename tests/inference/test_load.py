@@ -12,7 +12,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from bert4rec import load
-from bert4rec.checkpoint.run_folder import METADATA
+from bert4rec.checkpoint.run_folder import FACTS_FILE
 from bert4rec.dataset.runs import CATALOGUE
 from bert4rec.export.export import export
 from bert4rec.inference.load import Run, find_source, network_of
@@ -70,9 +70,9 @@ def test_a_relative_dataset_is_found_from_any_folder(
     shutil.copytree(small_folder, tmp_path / "data/small")
     run = Path(shutil.copytree(made, tmp_path / "runs/whole", symlinks=True))
     checkpoint = (run / "checkpoints/best").resolve()
-    config = json.loads((checkpoint / METADATA).read_text())["config"]
+    config = json.loads((checkpoint / FACTS_FILE).read_text())["config"]
     config["data"]["dataset_dir"], config["run"]["dir"] = "data/small", "runs"
-    change(checkpoint / METADATA, config=config)
+    change(checkpoint / FACTS_FILE, config=config)
     assert find_source(run).dataset == tmp_path / "data/small"
     monkeypatch.chdir(tmp_path)
     assert find_source(Path("runs/whole")).dataset == Path("data/small")

@@ -11,7 +11,7 @@ from bert4rec.dataset.item_features import BagFeature, FeatureRows, FeatureSizes
 from bert4rec.feed.batch import Batch, Candidates, Lookup, Pairs
 from bert4rec.feed.features import FeatureReader
 from bert4rec.feed.negatives import Negatives
-from bert4rec.models.item_features import NEVER, FeatureEncoder, FeatureSettings, uniform
+from bert4rec.models.item_features import COLD_SCORE, FeatureEncoder, FeatureSettings, uniform
 from bert4rec.models.losses import LossSettings
 from bert4rec.models.matrix_factorization import MatrixFactorization
 from bert4rec.models.ranking_model import RankingModel
@@ -110,7 +110,7 @@ def test_ids_that_are_dropped_depend_on_seed_and_step(encoder: FeatureEncoder) -
     has_id = IS_WARM & (uniform(torch.arange(5), 3, 9) >= 0.5).numpy()
     torch.testing.assert_close(vectors_of(encoder, rows, items), by_hand(encoder, rows, items, has_id))
     expected = by_hand(encoder, rows, items, has_id)
-    expected[2, D] = NEVER  # the bias of the cold item, which is no target
+    expected[2, D] = COLD_SCORE  # the bias of the cold item, which is no target
     torch.testing.assert_close(encoder.catalogue(rows, 0)[0], expected)
     assert has_id.any()
     assert not has_id[IS_WARM].all()

@@ -321,6 +321,6 @@ def test_another_preparation_that_starts_between_the_renames_takes_nothing_away(
 def test_a_run_that_was_killed_after_the_renames_leaves_a_whole_dataset(tmp_path: Path) -> None:
     write(tmp_path / "d", frame(3))
     before = contents(tmp_path / "d")
-    (tmp_path / "d" / writer.LOCK).touch()
+    (tmp_path / "d" / writer.DATASET_LOCK).touch()
     writer.clear_target(tmp_path / "d")
     assert contents(tmp_path / "d") == before

@@ -14,7 +14,7 @@ import pytest
 from tqdm import tqdm
 
 from bert4rec.runtime import console
-from bert4rec.runtime.console import EVENT, EVENTS, ProgressBar, log_to_terminal
+from bert4rec.runtime.console import EVENT, EVENTS_VARIABLE, ProgressBar, log_to_terminal
 from bert4rec.runtime.errors import format_duration, pluralize, rounded
 from bert4rec.runtime.signals import log_interrupted
 from tests.fixture_types import Capture, Patch
@@ -149,7 +149,7 @@ def test_nothing_is_wider_than_the_terminal_with_what_it_adds_itself(columns: in
 
 
 def test_a_program_that_reads_events_gets_them_and_no_lines(monkeypatch: Patch, capsys: Capture) -> None:
-    monkeypatch.setenv(EVENTS, "1")
+    monkeypatch.setenv(EVENTS_VARIABLE, "1")
     with ProgressBar(10) as bar:
         bar.show(4, "4 of 10", line="step 4")
     line = capsys.readouterr().out

@@ -76,7 +76,7 @@ def test_a_difference_is_named_with_both_values_and_what_to_do(kinds: dict[str, 
     assert problem_with() == problem_with(changed(), changed()) == ""
     other = changed() | kinds if "weights" in kinds else changed(**kinds)
     assert problem_with(other).startswith(f"process 1 on host1 differs from process 0 on host0: {named}; ")
-    assert all(agreement.ADVICE[kind] in problem_with(other) for kind in kinds)
+    assert all(agreement.DIFFERENCE_ADVICE[kind] in problem_with(other) for kind in kinds)
 
 
 def test_the_first_process_that_differs_is_named_and_the_others_counted() -> None:

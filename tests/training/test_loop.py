@@ -34,7 +34,7 @@ from tests.runs import Make
 
 def decided(few: int) -> Decision:
     """Return the decision after the ranks have started it one after another; more than `few` gather in rounds."""
-    with patch.object(collectives, "FEW", few):
+    with patch.object(collectives, "DIRECT_PROCESSES", few):
         rank, consensus = dist.get_rank(), StepSync(Interruption())
         for turn in range(dist.get_world_size()):
             if turn == rank:

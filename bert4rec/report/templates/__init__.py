@@ -11,7 +11,7 @@ from bert4rec.runtime.errors import format_duration, pluralize, rounded
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-FOLDER = Path(__file__).parent
+TEMPLATES = Path(__file__).parent
 
 
 def render(template: str, **values: Any) -> str:
@@ -21,7 +21,7 @@ def render(template: str, **values: Any) -> str:
     """
     from markupsafe import Markup
 
-    style = Markup((FOLDER / "style.css").read_text(encoding="utf-8"))
+    style = Markup((TEMPLATES / "style.css").read_text(encoding="utf-8"))
     page = _environment(is_html=template.endswith(".html.j2")).get_template(template)
     return _fill(page.render, values | {"style": style})
 
@@ -45,7 +45,7 @@ def _environment(*, is_html: bool) -> "Environment":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader(FOLDER), autoescape=is_html, undefined=StrictUndefined, trim_blocks=True,
+        loader=FileSystemLoader(TEMPLATES), autoescape=is_html, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {

@@ -127,8 +127,8 @@ def check(path: Path) -> tuple[int, str, str]:
 def small_parts() -> Iterator[None]:
     """Make the check read a few rows at once, so that small folders take many parts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "USERS_AT_ONCE", 5)
-        patch.setattr(module, "ROWS_AT_ONCE", 4)
+        patch.setattr(module, "CHECKED_USERS_AT_ONCE", 5)
+        patch.setattr(module, "TABLE_ROWS_AT_ONCE", 4)
         patch.setattr(module, "KEYS_AT_ONCE", 16)
         yield
 

@@ -72,7 +72,7 @@ def test_times_increase_and_lengths_are_heavy_tailed() -> None:
 
 
 def test_blocks_of_users_are_generated_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(synthetic, "USERS_PER_BLOCK", 7)
+    monkeypatch.setattr(synthetic, "SYNTHETIC_BLOCK_USERS", 7)
     rows, oracle = structured(n_users=20, n_items=100, n_rows=200, seed=1)
     assert rows["user"].unique().to_list() == list(range(1, 21))
     assert oracle.current.shape == oracle.following.shape == (20,)

@@ -18,7 +18,7 @@ import preprocessing
 from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.prepare.sources import open_histories
 from bert4rec.prepare.time_choice import choose_times
-from bert4rec.prepare.times import FORMS, Times
+from bert4rec.prepare.times import TIME_FORMS, Times
 from bert4rec.runtime.errors import DataError
 
 PATH = Path("log.csv")
@@ -117,12 +117,12 @@ def test_whole_numbers_that_may_be_days_are_asked_about_if_the_name_does_not_tel
     assert choose([146000, 146001], name="x")[0] == ""
 
 
-AMBIGUOUS = [form for form in FORMS if re.match(r"%[dm](.?)%[dm]", form)]
+AMBIGUOUS = [form for form in TIME_FORMS if re.match(r"%[dm](.?)%[dm]", form)]
 RECENT = st.datetimes(datetime(1996, 1, 1), datetime(2037, 1, 1), timezones=st.just(UTC))
 
 
 @settings(max_examples=150, deadline=None)
-@given(times=st.lists(RECENT, min_size=1, max_size=6), form=st.sampled_from(FORMS), short=st.booleans())
+@given(times=st.lists(RECENT, min_size=1, max_size=6), form=st.sampled_from(TIME_FORMS), short=st.booleans())
 def test_a_column_written_in_a_form_is_read_as_the_same_times(times: list[datetime], form: str, short: bool) -> None:
     if form in AMBIGUOUS:
         times = [*times, datetime(2020, 12, 31, 10, tzinfo=UTC)]  # a day that is no month

@@ -219,7 +219,7 @@ def test_the_instant_of_a_share_is_the_first_that_leaves_no_more(
     parts: list[list[int]], share: float, bins: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(histories, "N_BINS", bins)
+        patch.setattr(histories, "N_TIME_BINS", bins)
         found = instant_of_share(lambda: [pl.Series(part, dtype=pl.Int64) for part in parts], share)
     every = [time for part in parts for time in part]
     assert sum(time >= found for time in every) <= share * len(every) < sum(time >= found - 1 for time in every)
