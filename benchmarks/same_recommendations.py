@@ -25,7 +25,7 @@ from torch import Tensor
 
 from bert4rec import load
 from bert4rec.__main__ import main as bert4rec
-from bert4rec.checkpoint.stored_tensors import MODEL
+from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.evaluation.scorers import ModelScorer
@@ -86,7 +86,7 @@ def _by_evaluation(source: Source, indices: Sequence[np.ndarray]) -> Found:
     model, stored = source.trained.model, source.tensors()
     shape = {name: model[name] for name in source.trained.kind.settings}
     network = model_class(model["kind"])(n_items=source.trained.n_items, device="cpu", **shape)
-    network.load_state_dict({name: stored.read(MODEL + saved_name(name)) for name in network.state_dict()})
+    network.load_state_dict({name: stored.read(MODEL_PREFIX + saved_name(name)) for name in network.state_dict()})
     scorer = ModelScorer(network, device=torch.device("cpu"), max_len=model["max_len"])
     items = torch.arange(scorer.n_items)
     found = []

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from optuna.trial import FrozenTrial, TrialState
 
-from bert4rec.report.charts import BEST, MODEL, MUTED, POPULARITY, STYLE, to_png
+from bert4rec.report.charts import BEST_COLOR, MODEL_COLOR, MUTED_COLOR, POPULARITY_COLOR, STYLE, to_png
 
 COLUMNS = 4
 ENOUGH = 10  # finished trials, to say which settings matter
@@ -34,7 +34,7 @@ def draw(study: optuna.Study, metric: str, path: Path) -> None:
             axes = figure.add_subplot(grid[1 + place // COLUMNS, place % COLUMNS], sharey=above)
             draw_setting(axes, name, study, [trial for trial in trials if name in trial.params])
             axes.set_title(name.partition(".")[2], loc="left")
-            axes.set_title(importance, loc="right", color=MUTED)
+            axes.set_title(importance, loc="right", color=MUTED_COLOR)
             axes.tick_params(labelleft=place % COLUMNS == 0)
         unfinished = path.with_name(f".{os.getpid()}-{path.name}")  # searches side by side draw the same file
         unfinished.write_bytes(to_png(figure))
@@ -59,14 +59,14 @@ def draw_course(axes: Axes, study: optuna.Study, trials: Sequence[FrozenTrial], 
     done = finished(trials)
     so_far = [max(trial.values[0] for trial in done[:n]) for n in range(1, len(done) + 1)]
     numbers = [*(trial.number for trial in done), trials[-1].number]
-    axes.step(numbers, [*so_far, so_far[-1]], where="post", color=BEST, linewidth=1.2, label="best so far")
+    axes.step(numbers, [*so_far, so_far[-1]], where="post", color=BEST_COLOR, linewidth=1.2, label="best so far")
     draw_points(axes, [trial.number for trial in trials], study, trials)
     for place, trial in enumerate(study.get_trials(deepcopy=False, states=(TrialState.FAIL,))):
-        axes.axvline(trial.number, color=POPULARITY, linestyle=DOTTED, label="" if place else "failed")
+        axes.axvline(trial.number, color=POPULARITY_COLOR, linestyle=DOTTED, label="" if place else "failed")
     axes.set(xlabel="trial", ylabel=f"{metric} on the validation")
     axes.set_ylim(0, 1.08 * max(trial.values[0] for trial in trials) or 1)
     if len(done) >= ENOUGH:
-        axes.set_title("below: the importance of each setting (PED-ANOVA)", loc="right", color=MUTED)
+        axes.set_title("below: the importance of each setting (PED-ANOVA)", loc="right", color=MUTED_COLOR)
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=5, borderaxespad=0.2)
 
@@ -98,15 +98,17 @@ def draw_setting(axes: Axes, name: str, study: optuna.Study, trials: Sequence[Fr
 def draw_points(axes: Axes, places: Sequence[float], study: optuna.Study, trials: Sequence[FrozenTrial]) -> None:
     """A point for each trial, a star for the best."""
     for state, colour, fill, label in (
-        (TrialState.PRUNED, MUTED, "white", "stopped early"),
-        (TrialState.COMPLETE, MODEL, MODEL, "finished"),
+        (TrialState.PRUNED, MUTED_COLOR, "white", "stopped early"),
+        (TrialState.COMPLETE, MODEL_COLOR, MODEL_COLOR, "finished"),
     ):
         points = [(place, trial.values[0]) for place, trial in zip(places, trials, strict=True) if trial.state == state]
         if points:
             axes.plot(*zip(*points, strict=True), "o", markersize=5, color=colour, markerfacecolor=fill, label=label)
     for place, trial in zip(places, trials, strict=True):
         if trial.number == study.best_trial.number:
-            axes.plot(place, trial.values[0], "*", markersize=13, color=BEST, markeredgecolor="white", label="best")
+            axes.plot(
+                place, trial.values[0], "*", markersize=13, color=BEST_COLOR, markeredgecolor="white", label="best"
+            )
 
 
 def finished(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:

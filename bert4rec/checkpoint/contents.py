@@ -13,9 +13,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from bert4rec.checkpoint.run_folder import BEST, UNFINISHED, found, step_folder
+from bert4rec.checkpoint.run_folder import BEST_LINK, UNFINISHED, found, step_folder
 from bert4rec.checkpoint.store import Copies, SaveError, Tensors, load, save
-from bert4rec.checkpoint.stored_tensors import MODEL
+from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX
 from bert4rec.models.tables import saved_name
 from bert4rec.runtime.collectives import all_agree, all_reduce_min, gather_objects, new_gloo_group
 from bert4rec.runtime.errors import DataError, Interrupted, in_one_line
@@ -33,17 +33,17 @@ logger = logging.getLogger(__name__)
 class Weights:
     """Save and load the weights of a parallelized model, independent of its sharding.
 
-    `name` is `MODEL`, or `LATEST` if the model of the checkpoint is the moving average of the weights.
+    `name` is `MODEL_PREFIX`, or `LATEST` if the model of the checkpoint is the moving average of the weights.
     """
 
-    def __init__(self, model: nn.Module, name: str = MODEL) -> None:
+    def __init__(self, model: nn.Module, name: str = MODEL_PREFIX) -> None:
         self._model, self._name = unwrap(model), name
 
     def tensors(self) -> dict[str, Any]:
         """Return the weights by parameter."""
         return _named(self._name, self._model.state_dict())
 
-    def load(self, folder: Path, name: str = MODEL) -> None:
+    def load(self, folder: Path, name: str = MODEL_PREFIX) -> None:
         """Load the model of a checkpoint or, with `LATEST`, its weights after the last step."""
         state = self._model.state_dict()
         load(folder, _named(name, state))
@@ -188,7 +188,7 @@ class CheckpointManager:
 
     def best(self, step: int) -> Path | None:
         """Return the checkpoint of the best `step`, or the best one that was saved; None if there is none."""
-        best, link = self.path_of(step), self._folder / BEST
+        best, link = self.path_of(step), self._folder / BEST_LINK
         return best if best.is_dir() else link.resolve() if link.is_dir() else None
 
     def _write(self, step: int, tensors: Tensors, metadata: Mapping[str, Any], best_step: int) -> None:
@@ -214,8 +214,8 @@ class CheckpointManager:
         """Make the link `best` point to the best checkpoint, for people and other programs."""
         if not self.path_of(best_step).is_dir():
             return
-        link = self._folder / BEST
-        new = link.with_name(BEST + UNFINISHED)
+        link = self._folder / BEST_LINK
+        new = link.with_name(BEST_LINK + UNFINISHED)
         try:
             new.unlink(missing_ok=True)
             new.symlink_to(self.path_of(best_step).name)

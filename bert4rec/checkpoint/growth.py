@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from bert4rec.checkpoint.store import load, save
-from bert4rec.checkpoint.stored_tensors import LATEST, MODEL, StoredTensors
+from bert4rec.checkpoint.stored_tensors import LATEST, MODEL_PREFIX, StoredTensors
 from bert4rec.dataset.histories import Histories, Rows
 from bert4rec.feed.batch import tensors_of
 from bert4rec.models import names
@@ -37,7 +37,7 @@ HISTORIES_AT_ONCE = 1024
 LENGTHS_AT_ONCE = 65_536
 
 ITEM_TENSORS = (names.TABLE, names.HEAD, names.HEAD_BIAS)
-TABLE, HEAD, HEAD_BIAS = (MODEL + name for name in ITEM_TENSORS)
+SAVED_TABLE, SAVED_HEAD, SAVED_HEAD_BIAS = (MODEL_PREFIX + name for name in ITEM_TENSORS)
 DIRECTION = ".exp_avg"  # Adam's mean of gradients
 
 
@@ -97,7 +97,7 @@ def initialize_new_items(
     """
     parts = {name: Part(rows[:n_known], rows[n_known:]) for name, rows in rows_of_items(tensors)}
     counts = _average([part for name, part in parts.items() if not name.endswith(DIRECTION)], histories)
-    for weights in (MODEL, LATEST):
+    for weights in (MODEL_PREFIX, LATEST):
         if weights + names.TABLE in parts:
             item_parts = {name: parts[weights + name] for name in ITEM_TENSORS if weights + name in parts}
             _complete(item_parts, counts > 0, popularity, embed_dim=embed_dim)

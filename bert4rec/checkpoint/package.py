@@ -9,7 +9,7 @@ from bert4rec.runtime.errors import DataError
 
 FORMATS = ("safetensors", "vectors", "pt2", "onnx")  # export formats; the first one makes a model package
 FORMAT, VERSION = "bert4rec model package", 5
-SETTINGS, WEIGHTS, ITEMS, CARD = "settings.json", "model.safetensors", "items.jsonl", "README.md"
+SETTINGS, WEIGHTS, ITEM_LINES, MODEL_CARD = "settings.json", "model.safetensors", "items.jsonl", "README.md"
 
 
 def is_package(folder: Path) -> bool:

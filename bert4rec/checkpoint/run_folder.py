@@ -35,8 +35,8 @@ PICTURES = "pictures"  # folder of the page's pictures
 CHECKPOINTS = "checkpoints"
 FACTS_FILE = "facts.json"  # file in a checkpoint for everything but tensors
 METADATA_VERSION = 5  # format version of that file
-BEST = "best"  # link in `CHECKPOINTS` to the best checkpoint
-STEP = "step-"  # prefix of a checkpoint's name; the number of the step follows
+BEST_LINK = "best"  # link in `CHECKPOINTS` to the best checkpoint
+STEP_PREFIX = "step-"  # prefix of a checkpoint's name; the number of the step follows
 UNFINISHED = ".tmp"  # suffix of a checkpoint that is being written
 REPLACED = ".old"  # suffix of a checkpoint that a newer version replaces
 
@@ -69,13 +69,13 @@ def runs(parent: Path, name: str) -> list[Path]:
 
 def found(folder: Path) -> list[Path]:
     """Return the finished checkpoints in `folder`, the earliest first."""
-    paths = (path for path in folder.glob(f"{STEP}*") if path.suffix not in (UNFINISHED, REPLACED))
+    paths = (path for path in folder.glob(f"{STEP_PREFIX}*") if path.suffix not in (UNFINISHED, REPLACED))
     return sorted(path for path in paths if path.is_dir())
 
 
 def step_folder(folder: Path, step: int) -> Path:
     """Return the folder of the checkpoint of `step` in `folder`."""
-    return folder / f"{STEP}{step:09d}"
+    return folder / f"{STEP_PREFIX}{step:09d}"
 
 
 def checkpoint_of(path: Path) -> Path:
@@ -83,7 +83,7 @@ def checkpoint_of(path: Path) -> Path:
 
     Raises `DataError` if it is neither a checkpoint nor a run with one.
     """
-    present = [path, path / CHECKPOINTS / BEST, *found(path / CHECKPOINTS)[::-1]]
+    present = [path, path / CHECKPOINTS / BEST_LINK, *found(path / CHECKPOINTS)[::-1]]
     folder = next((folder for folder in present if (folder / FACTS_FILE).is_file()), None)
     if folder is None and (kind := untrained_kind(path)):
         raise DataError(
@@ -97,7 +97,7 @@ def checkpoint_of(path: Path) -> Path:
 
 def starting_weights(path: Path) -> Path | None:
     """Return the best checkpoint of the run `path`, or `path` itself if it is a checkpoint; None for anything else."""
-    return next((folder for folder in (path / CHECKPOINTS / BEST, path) if (folder / FACTS_FILE).is_file()), None)
+    return next((folder for folder in (path / CHECKPOINTS / BEST_LINK, path) if (folder / FACTS_FILE).is_file()), None)
 
 
 def read_metadata(checkpoint: Path) -> dict[str, Any]:

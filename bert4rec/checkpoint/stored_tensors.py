@@ -11,7 +11,7 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import LoadPlan
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-MODEL = "model."  # prefix of the weights to evaluate, export and recommend with
+MODEL_PREFIX = "model."  # prefix of the weights to evaluate, export and recommend with
 LATEST = "latest."  # prefix of the weights after the last step, if the model is a moving average
 
 

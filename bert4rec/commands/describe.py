@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bert4rec.runtime.console import visible
 
-PAGE = "description.html"
+DESCRIPTION_PAGE = "description.html"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,8 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("folder", metavar="DATASET", type=Path, help="dataset folder")
     parser.add_argument(
-        "--html", metavar="FILE", nargs="?", type=Path, const=Path(PAGE), help=f"write a page with charts, too "
-        f"(default FILE: {PAGE} in the current folder)",
+        "--html", metavar="FILE", nargs="?", type=Path, const=Path(DESCRIPTION_PAGE),
+        help=f"also write a page with charts (default FILE: {DESCRIPTION_PAGE} in the current folder)",
     )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from bert4rec.config.tables import Config
 from bert4rec.launch import TORCHRUN
 from bert4rec.runtime.console import hide_warnings
 from bert4rec.runtime.errors import SettingsError, UserError, pluralize
+from bert4rec.runtime.files import GB, MIB
 from bert4rec.runtime.startup import importing, usable_cores
 
 DISTRIBUTION = "bert4rec-torchrec"
@@ -37,7 +38,6 @@ OLDEST_DRIVERS = {"12": 525, "13": 580}  # by version of CUDA
 # 8.0 runs on all 8.x; that for the two others uses instructions of these versions alone.
 CAPABILITIES = {*((8, minor) for minor in range(10)), (9, 0), (10, 0)}
 
-MIB, GB = 2**20, 1e9
 SHARED_MEMORY = 64 * MIB  # the least that batches of loader workers, gloo and NCCL need
 SHM = Path("/dev/shm")
 

@@ -32,7 +32,7 @@ HISTORY_FORMS = (
     "read them from events, in rows from the column data.event_column or event"
 )
 HISTORY_BLOCK_BYTES = 1 << 20
-PARQUET = next(magic for magic, kind in MAGIC.items() if kind == "parquet")
+PARQUET_MAGIC = next(magic for magic, kind in MAGIC.items() if kind == "parquet")
 HISTORY_ENDINGS = (".jsonl", ".csv", ".parquet")
 RECOMMENDATION_COLUMNS = ("user", "rank", "item", "title", "score", "fallback")
 USER_COLUMNS = ("item", "rank", "user", "score")
@@ -61,7 +61,7 @@ def read_histories(
         magic = b"" if path == "-" else _first_bytes(path)
         if path == "-":
             histories = _from_json_lines(sys.stdin, **has)
-        elif magic == PARQUET and "items" in pq.read_schema(path).names:
+        elif magic == PARQUET_MAGIC and "items" in pq.read_schema(path).names:
             histories = _from_parquet_lists(path, **has)
         elif not magic.startswith(tuple(MAGIC)) and _has_json_lists(path):
             histories = _from_json_lines(_lines(path), **has)
@@ -78,7 +78,7 @@ def read_histories(
 
 def _first_bytes(path: str) -> bytes:
     with open(path, "rb") as file:
-        return file.read(len(PARQUET))
+        return file.read(len(PARQUET_MAGIC))
 
 
 def _has_json_lists(path: str) -> bool:

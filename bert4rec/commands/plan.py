@@ -12,6 +12,7 @@ from bert4rec.config.load import NO_FILE, USUAL_FILE, load_config, parse_command
 from bert4rec.config.tables import Config
 from bert4rec.runtime.console import hide_warnings
 from bert4rec.runtime.errors import DataError, SettingsError, UserError
+from bert4rec.runtime.files import GB
 from bert4rec.runtime.startup import importing
 
 if TYPE_CHECKING:  # torch takes seconds to import, and would delay help and errors
@@ -21,7 +22,6 @@ if TYPE_CHECKING:  # torch takes seconds to import, and would delay help and err
     from bert4rec.sharding.plan import Plan
 
 
-GB = 1e9
 DEFAULT_GPU_GB = 80.0
 DEFAULT_PROCESSES_PER_HOST = 8
 USUAL_FILES = 1024  # the lowest usual limit of open files

@@ -102,7 +102,7 @@ KINDS = {
     )
 }
 UNTRAINED = tuple(name for name, kind in KINDS.items() if not kind.is_trained)
-BASELINES = tuple(name for name in UNTRAINED if name != POPULARITY)  # every report has popularity anyway
+OPTIONAL_BASELINES = tuple(name for name in UNTRAINED if name != POPULARITY)  # every report has popularity anyway
 
 # Pydantic reads the valid names from `KINDS`; a type checker cannot.
 if TYPE_CHECKING:

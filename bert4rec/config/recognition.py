@@ -76,7 +76,7 @@ GROUPLENS_FOLDERS = ("ml-20m", "ml-25m", "ml-32m", "ml-latest-small")
 GOODREADS_HEADER = ["user_id", "book_id", "is_read"]
 PUBLIC_FILES = (*GROUPLENS_LINES, "ratings.csv", "goodreads_interactions.csv")
 NOT_DATA = ("readme", "license", "changelog")
-HEAD = 1 << 16  # bytes that are read to recognize a file
+HEAD_BYTES = 1 << 16  # bytes that are read to recognize a file
 N_FORMAT_LINES = 20  # largest number of lines to look at
 FIRST_LINE = 1 << 20  # bytes that are searched for the first line of a table
 MOST_CHOICES = 8  # number of columns, runs or datasets to list
@@ -208,7 +208,7 @@ def _near(path: Path) -> str:
 def has_rows(file: Path, *, has_header: bool = True) -> bool:
     """Return whether the file has more than nothing or a header. A file that cannot be read counts as one with rows."""
     try:
-        if file.stat().st_size > HEAD:
+        if file.stat().st_size > HEAD_BYTES:
             return True
         start = _first_bytes(file, FIRST_LINE)
     except (DataError, OSError):
@@ -282,7 +282,7 @@ def refuse_unsupported_format(name: str, start: bytes = b"") -> None:
 
 def has_sequences(file: Path) -> bool:
     """Return whether the lines of `file` are whole numbers with blanks between them: a user and items."""
-    return are_sequences(_lines(_first_bytes(file, HEAD)))
+    return are_sequences(_lines(_first_bytes(file, HEAD_BYTES)))
 
 
 def _of_folder(folder: Path) -> DetectedSource:
@@ -303,7 +303,7 @@ def _of_folder(folder: Path) -> DetectedSource:
             f"{folder}: has several files: {names}; name one in data.path, or several by a pattern in quotes"
         )
     for file in files:
-        refuse_unsupported_format(str(file), head := _first_bytes(file, HEAD))
+        refuse_unsupported_format(str(file), head := _first_bytes(file, HEAD_BYTES))
         if may_be_baskets(_unpacked_name(file), _lines(head)):
             _refuse(file)
     raise DataError(f"{folder}: holds no file that is recognized; name it in data.path, and {SOURCE_ADVICE}")
@@ -316,7 +316,7 @@ def _of_file(file: Path) -> DetectedSource | None:
         return DetectedSource("table", f"{file.name} is {what}")
     if name.startswith(NOT_DATA):
         return None
-    head = _first_bytes(file, HEAD)
+    head = _first_bytes(file, HEAD_BYTES)
     if typed := _typed_format(head):
         return DetectedSource("table", f"{file.name} is {TYPED_NAMES[typed]}")
     if _problem_of_format(str(file), head) or problem_of_text(head):
@@ -351,7 +351,7 @@ def _public(file: Path, lines: Sequence[str]) -> DetectedSource | None:
 
 
 def _refuse(file: Path) -> NoReturn:
-    head = _first_bytes(file, HEAD)
+    head = _first_bytes(file, HEAD_BYTES)
     refuse_unsupported_format(str(file), head)
     if problem := problem_of_text(head):
         raise DataError(f"{file}: {problem}")
@@ -422,7 +422,7 @@ def _first_bytes(file: Path, size: int, *, unpack: bool = True) -> bytes:
 def _lines(head: bytes) -> list[str]:
     """Return the first lines that are not blank, without a last line that is cut off."""
     text = without_separator_line(head).decode("utf-8", "replace")
-    whole = text[: text.rfind("\n")] if len(head) >= HEAD - 3 and "\n" in text else text
+    whole = text[: text.rfind("\n")] if len(head) >= HEAD_BYTES - 3 and "\n" in text else text
     return [line.rstrip("\r") for line in whole.split("\n") if line.strip()][:N_FORMAT_LINES]
 
 

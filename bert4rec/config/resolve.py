@@ -19,7 +19,7 @@ from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, WINDOW_LENGTHS, Config
 from bert4rec.runtime.errors import SettingsError, pluralize
 
 AVERAGE_AGE = 0.1
-STEPS, FEWEST_STEPS = 64, 16  # steps per epoch: with fewer windows, batches are smaller (docs/results.md)
+ENOUGH_STEPS, FEWEST_STEPS = 64, 16  # steps per epoch: with fewer windows, batches are smaller (docs/results.md)
 FEW_STEPS = 5  # steps per epoch below which a warning is given
 LARGEST_PER_DEVICE = 64
 FEWEST_NEGATIVES = 256  # of a draw
@@ -202,7 +202,7 @@ def _per_device(config: Config, facts: Facts, world_size: int) -> int:
     n_examples = facts.n_windows if kind.is_transformer else facts.n_rows
     if not n_examples:
         return LARGEST_PER_DEVICE
-    global_batch = max(n_examples // STEPS, min(kind.smallest_batch, n_examples // FEWEST_STEPS))
+    global_batch = max(n_examples // ENOUGH_STEPS, min(kind.smallest_batch, n_examples // FEWEST_STEPS))
     most = max(1, global_batch // world_size)
     return min(LARGEST_PER_DEVICE, 2 ** (most.bit_length() - 1))
 

@@ -29,7 +29,7 @@ STATE = "state.json"  # in each folder: the names of its files
 USERS, ITEMS, ORACLE = "users.parquet", "items.parquet", "oracle.parquet"
 TRAIN_COUNTS = "train_counts.npy"  # `train_count` of `items.parquet`, to be memory-mapped
 METADATA = "metadata.json"
-CARD = "README.md"
+DATASET_CARD = "README.md"
 NEEDED = {USERS, ITEMS, TRAIN_COUNTS, *(f"{name}/{STATE}" for name in FOLDERS)}  # files of every dataset
 
 MIN_EVALUATED = 3  # interactions of a user for leave-one-out: one each for training, validation and test

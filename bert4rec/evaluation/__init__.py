@@ -1,6 +1,7 @@
 """Rank held-out items by the scores of a model, and compute metrics from the ranks."""
 
-COVERAGE, GINI, POPULARITY, NOVELTY = LIST_METRICS = ("Coverage", "Gini", "AveragePopularity", "Novelty")
+BEST_POSSIBLE = "best_possible"  # the ranking of the model that generated synthetic data
+COVERAGE, GINI, AVERAGE_POPULARITY, NOVELTY = LIST_METRICS = ("Coverage", "Gini", "AveragePopularity", "Novelty")
 
 
 def is_of_lists(metric: str) -> bool:

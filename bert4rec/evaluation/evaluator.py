@@ -9,9 +9,10 @@ import numpy as np
 from torch import nn
 
 from bert4rec.config.kinds import POPULARITY, RECENT_POPULARITY
-from bert4rec.dataset.format import LEFT_OUT, RATINGS, TEST, VALIDATION
+from bert4rec.dataset.format import EVALUATED, LEFT_OUT, RATINGS, TEST, VALIDATION
 from bert4rec.dataset.histories import EvaluationSplit, TrainingPairs
 from bert4rec.dataset.reader import Dataset
+from bert4rec.evaluation import BEST_POSSIBLE
 from bert4rec.evaluation.damage import without_damage
 from bert4rec.evaluation.intervals import (
     COMPARED_AT,
@@ -27,10 +28,7 @@ from bert4rec.evaluation.ranker import Metrics, Ranker, repeated_targets, to_met
 from bert4rec.evaluation.ratings import RatingMeter, mean_errors
 from bert4rec.evaluation.scorers import KnownItems, KnownItemsScorer, ModelScorer, Scorer
 from bert4rec.evaluation.slices import TargetFacts, slices, write_ranks
-from bert4rec.feed.pairs import TEST as TEST_PAIRS
-from bert4rec.feed.pairs import TRAINING as TRAINING_PAIRS
-from bert4rec.feed.pairs import VALIDATION as VALIDATION_PAIRS
-from bert4rec.feed.pairs import PairExamples
+from bert4rec.feed.pairs import TEST_PAIRS, TRAINING_PAIRS, VALIDATION_PAIRS, PairExamples
 from bert4rec.models.baselines import RECENT_SHARE, BaselineFactory, PopularityScorer, in_order, recent_counts
 from bert4rec.models.transitions import TrainingHistories
 from bert4rec.runtime.arrays import Bools, Float64s, Int32s, Int64s, Integers
@@ -38,9 +36,8 @@ from bert4rec.runtime.collectives import Partition, gather_or_raise, on_rank_zer
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.parallelize import unwrap
 
-EVALUATED = (VALIDATION, TEST)
 # On the test split.
-POPULARITY_BASELINE, BASELINES, BEST_POSSIBLE = "popularity_baseline", "baselines", "best_possible"
+POPULARITY_BASELINE, BASELINES = "popularity_baseline", "baselines"
 
 N_USERS = 10  # of the examples
 

@@ -34,9 +34,9 @@ PERMUTATIONS_AT_ONCE = 1000
 Interval: TypeAlias = list[float]
 """The lower and the upper bound; a list, for JSON."""
 
-TIED_FROM = 0.2  # share of tied targets from which the other users are compared alone
+TIED_APART_FROM = 0.2  # share of tied targets from which the other users are compared alone
 COMPARED_AT = 10  # NDCG@10 decides which baseline is the strongest, and whether the model is better
-STEPS = (1, 2, 3, 5, 7)  # of each power of ten
+CELL_STEPS = (1, 2, 3, 5, 7)  # of each power of ten
 
 
 class Cells(NamedTuple):
@@ -196,9 +196,9 @@ def untied_comparison(model: Ranking, baselines: Mapping[str, Ranking], is_tied:
     """Return the comparison by `strongest_baseline` of the users whose target is not tied with the item before it.
 
     `is_tied` [U] says it of all users. The further keys are the numbers `users`, `tied` and `of`. The result is {} if
-    fewer than `TIED_FROM` of the users are tied.
+    fewer than `TIED_APART_FROM` of the users are tied.
     """
-    if is_tied.mean() < TIED_FROM:
+    if is_tied.mean() < TIED_APART_FROM:
         return {}
     alone, *others = (
         Ranking({name: ranks[~is_tied] for name, ranks in ranking.ranks.items()})
@@ -225,7 +225,7 @@ def hits_by_rank(ranks: Mapping[str, Ranks]) -> dict[str, Any]:
     ranks_by_name = {name: values["full"] for name, values in ranks.items() if "full" in values}
     worst = max((int(values.max(initial=0)) for values in ranks_by_name.values()), default=0)
     powers = range(len(str(worst)) + 1)
-    ks = [step * 10**power for power in powers for step in STEPS]
+    ks = [step * 10**power for power in powers for step in CELL_STEPS]
     ks = ks[: int(np.searchsorted(ks, worst)) + 1]
     return {"ks": ks, **{name: _shares(values, ks) for name, values in ranks_by_name.items()}} if worst else {}
 

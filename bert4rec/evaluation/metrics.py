@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bert4rec.dataset.format import LEFT_OUT, NO_ITEM
-from bert4rec.evaluation import COVERAGE, GINI, NOVELTY, POPULARITY
+from bert4rec.evaluation import AVERAGE_POPULARITY, COVERAGE, GINI, NOVELTY
 from bert4rec.evaluation.top_k import TopK
 from bert4rec.runtime.arrays import Bools, Float64s, Int32s, Int64s, Integers
 from bert4rec.runtime.collectives import Partition
@@ -110,7 +110,7 @@ class Lists:
         self._counts = np.zeros((len(self._ks), len(self._part)), np.int32)
         self._total = max(1, int(popularity.sum()))
         n_known = n_users if partition.rank == 0 else 0
-        self._of_users = {name: np.full((n_known, len(self._ks)), np.nan) for name in (POPULARITY, NOVELTY)}
+        self._of_users = {name: np.full((n_known, len(self._ks)), np.nan) for name in (AVERAGE_POPULARITY, NOVELTY)}
         self._of_all: dict[str, float] = {}
         self.kept_items = np.full((n_known if n_kept else 0, n_kept), NO_ITEM, np.int64)
         self.kept_scores = np.full(self.kept_items.shape, -np.inf)

@@ -9,7 +9,7 @@ import torch
 from bert4rec.dataset.histories import TrainingPairs
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.batches import assigned, chunks
-from bert4rec.feed.pairs import TEST, VALIDATION, PairExamples
+from bert4rec.feed.pairs import TEST_PAIRS, VALIDATION_PAIRS, PairExamples
 from bert4rec.models.matrix_factorization import MatrixFactorization
 from bert4rec.runtime.arrays import Float64s, Int32s
 from bert4rec.runtime.collectives import Partition
@@ -67,7 +67,7 @@ def mean_errors(pairs: TrainingPairs, parts: Mapping[str, PairExamples], dataset
     ) -> tuple[Float64s, Float64s]:
         """Return the sums [n] of the `values` of the training pairs by id, and the number of pairs of each id [n]."""
         sums, counts = np.zeros(n), np.zeros(n)
-        for sign, examples in ((1, everything), (-1, parts[VALIDATION]), (-1, parts[TEST])):
+        for sign, examples in ((1, everything), (-1, parts[VALIDATION_PAIRS]), (-1, parts[TEST_PAIRS])):
             for users, items, ratings in _read(examples):
                 ids, of_pairs = values(users, items, ratings)
                 sums += sign * np.bincount(ids, of_pairs, n)
@@ -80,11 +80,11 @@ def mean_errors(pairs: TrainingPairs, parts: Mapping[str, PairExamples], dataset
     sums, counts = total(dataset.n_users, lambda users, items, ratings: (users, ratings - mean - of_items[items]))
     of_users = sums / (USER_DAMPING + counts)
     wrong = np.zeros(2)
-    for users, items, ratings in _read(parts[TEST]):
+    for users, items, ratings in _read(parts[TEST_PAIRS]):
         from_mean = ratings - mean
         left = from_mean - of_items[items] - of_users[users]
         wrong += [np.square(from_mean).sum(), np.square(left).sum()]
-    of_mean, of_means = np.sqrt(wrong / len(parts[TEST])).tolist()
+    of_mean, of_means = np.sqrt(wrong / len(parts[TEST_PAIRS])).tolist()
     return {"baseline_RMSE": of_mean, "means_RMSE": of_means}
 
 

@@ -1,7 +1,7 @@
 """Metrics of slices of the users: by history length, popularity, repetition and category of the target, and time.
 
 All metrics are those of the full catalogue. The slices of each kind contain every user once. A slice of fewer than
-`LEAST` users has no intervals; where the slices have an order, it is joined with its neighbour.
+`LEAST_USERS` users has no intervals; where the slices have an order, it is joined with its neighbour.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ from bert4rec.runtime.arrays import Bools, Int64s, Integers
 
 LENGTHS = (5, 10, 20, 50, 100, 200)  # the longest history of each slice but the last
 AT = 10  # the cut-off
-LEAST = 30  # users of a slice with intervals
+LEAST_USERS = 30  # users of a slice with intervals
 SLICE_METRICS = (f"HR@{AT}", f"NDCG@{AT}")
 POPULARITY_THIRDS = ("head", "middle", "tail")  # thirds of all training positions, the most popular items first
 CATEGORIES = 8  # values of a category that have a slice of their own
@@ -104,7 +104,7 @@ def slices(
 def _figures(ranks: Integers) -> dict[str, Any]:
     metrics = ranking_metrics(ranks, [AT])
     figures: dict[str, Any] = {metric: metrics[metric] for metric in SLICE_METRICS}
-    if len(ranks) >= LEAST:
+    if len(ranks) >= LEAST_USERS:
         intervals = rank_intervals(ranks, [AT])
         figures["intervals"] = {metric: intervals[metric] for metric in SLICE_METRICS}
     return figures
@@ -118,7 +118,7 @@ def _strongest(baselines: Mapping[str, Integers]) -> dict[str, Any]:
 
 
 def _joined(parts: Iterable[tuple[T, Bools]], name: Callable[[list[T]], str]) -> Parts:
-    """Yield ordered parts of the users, each joined with the next ones until it has `LEAST` users, without empty ones.
+    """Yield ordered parts of the users, each joined with the next ones until it has `LEAST_USERS` users, none empty.
 
     The last ones are joined with the one before if they are too few. `name` names a slice by the labels of its parts.
     """
@@ -126,12 +126,12 @@ def _joined(parts: Iterable[tuple[T, Bools]], name: Callable[[list[T]], str]) ->
     for label, part in parts:
         if not part.any():
             continue
-        if joined and joined[-1][1].sum() < LEAST:
+        if joined and joined[-1][1].sum() < LEAST_USERS:
             labels, users = joined.pop()
             joined.append(([*labels, label], users | part))
         else:
             joined.append(([label], part))
-    if len(joined) > 1 and joined[-1][1].sum() < LEAST:
+    if len(joined) > 1 and joined[-1][1].sum() < LEAST_USERS:
         (labels, users), (last_labels, last) = joined[-2:]
         joined[-2:] = [(labels + last_labels, users | last)]
     yield from ((name(labels), users) for labels, users in joined)

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from bert4rec.checkpoint.package import CARD, FORMAT, ITEMS, SETTINGS, VERSION, WEIGHTS
+from bert4rec.checkpoint.package import FORMAT, ITEM_LINES, MODEL_CARD, SETTINGS, VERSION, WEIGHTS
 from bert4rec.checkpoint.run_folder import REPORT
-from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
+from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX, StoredTensors
 from bert4rec.export.program import ONNX, PT2, Program, ProgramWithEvents, require_onnx, save_onnx, save_pt2
 from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.load import Source, network_of
@@ -28,7 +28,7 @@ from bert4rec.runtime.errors import DataError
 
 DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 HEADER_ALIGNMENT = 8  # bytes, for the start of the numbers
-PARQUET, NPY = "vectors.parquet", "vectors.npy"
+VECTORS_PARQUET, VECTORS_NPY = "vectors.parquet", "vectors.npy"
 RECIPES = ("preprocessing", "training", "evaluation")  # settings tables of a package, which contain no paths
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def write_vectors(folder: Path, stored: StoredTensors, ids: ItemIds, embed_dim: 
     """
     width, first = embed_dim + _has_bias(stored, embed_dim), 0
     schema = _table(torch.empty(0, width), ids, range(0), embed_dim).schema
-    with (folder / NPY).open("wb") as file, pq.ParquetWriter(folder / PARQUET, schema) as table:
+    with (folder / VECTORS_NPY).open("wb") as file, pq.ParquetWriter(folder / VECTORS_PARQUET, schema) as table:
         header = {"descr": "<f4", "fortran_order": False, "shape": (len(ids), width)}
         np.lib.format.write_array_header_1_0(file, header)
         for block in _vectors(stored, embed_dim):
@@ -74,18 +74,24 @@ def write_vectors(folder: Path, stored: StoredTensors, ids: ItemIds, embed_dim: 
 
 def _vectors(stored: StoredTensors, embed_dim: int) -> Iterator[Tensor]:
     """Yield the vectors [n, d] that score items, with their biases as a last column, in the order of their indices."""
-    if MODEL + HEAD in stored:
-        weight = stored.read(MODEL + HEAD)  # a replicated layer, not sharded
+    if MODEL_PREFIX + HEAD in stored:
+        weight = stored.read(MODEL_PREFIX + HEAD)  # a replicated layer, not sharded
         yield (
-            torch.cat([weight, stored.read(MODEL + HEAD_BIAS)[:, None]], 1) if _has_bias(stored, embed_dim) else weight
+            torch.cat([weight, stored.read(MODEL_PREFIX + HEAD_BIAS)[:, None]], 1)
+            if _has_bias(stored, embed_dim)
+            else weight
         )
         return
-    for block in stored.blocks(MODEL + TABLE):
+    for block in stored.blocks(MODEL_PREFIX + TABLE):
         yield block[:, : embed_dim + _has_bias(stored, embed_dim)]
 
 
 def _has_bias(stored: StoredTensors, embed_dim: int) -> bool:
-    return MODEL + HEAD_BIAS in stored if MODEL + HEAD in stored else stored.shape(MODEL + TABLE)[1] > embed_dim
+    return (
+        MODEL_PREFIX + HEAD_BIAS in stored
+        if MODEL_PREFIX + HEAD in stored
+        else stored.shape(MODEL_PREFIX + TABLE)[1] > embed_dim
+    )
 
 
 def _table(block: Tensor, ids: ItemIds, indices: range, embed_dim: int) -> pa.Table:
@@ -130,13 +136,13 @@ def export(source: Source, folder: Path, formats: Collection[str], *, k: int, le
 
 def _write(source: Source, folder: Path, formats: Collection[str], *, k: int, leaves_out_seen: bool) -> None:
     ids, stored = source.ids, source.tensors()
-    ids.write_lines(folder / ITEMS)
+    ids.write_lines(folder / ITEM_LINES)
     settings = _settings(source, ids, leaves_out_seen=leaves_out_seen)
     (folder / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
     text = card(settings, formats, k=min(k, len(ids)), example=ids.of(range(min(2, len(ids)))), report=_report(source))
-    (folder / CARD).write_text(text, encoding="utf-8")
+    (folder / MODEL_CARD).write_text(text, encoding="utf-8")
     if "safetensors" in formats:
-        names = {name: name.removeprefix(MODEL) for name in stored if name.startswith(MODEL)}
+        names = {name: name.removeprefix(MODEL_PREFIX) for name in stored if name.startswith(MODEL_PREFIX)}
         write_safetensors(folder / WEIGHTS, stored, names)
         logger.info(f"{WEIGHTS}: {len(names)} tensors")
     if "vectors" in formats:

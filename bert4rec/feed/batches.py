@@ -74,7 +74,7 @@ class Position:
     steps: int = 0
 
 
-START = Position()
+AT_START = Position()
 
 """Concatenated sequences [total], their lengths [B], their ids [B], the epoch, and, if known, the seconds of the items
 [total], their kinds of events [total], and how many of the first items of its sequence are the input of each [total]
@@ -120,7 +120,7 @@ class TrainingBatches:
 
     def __init__(
         self, examples: Examples, partition: Partition, *, n_epochs: int, per_device: int, seed: int,
-        sampler: NegativeSampler | None = None, features: FeatureReader | None = None, start: Position = START,
+        sampler: NegativeSampler | None = None, features: FeatureReader | None = None, start: Position = AT_START,
     ) -> None:  # fmt: skip
         self._examples, self._sampler, self._features, self._n_epochs = examples, sampler, features, n_epochs
         self.start, self.n_sequences = start, len(examples)

@@ -11,7 +11,7 @@ from bert4rec.feed.batch import Pairs, long
 from bert4rec.feed.seeded import Permutation
 from bert4rec.runtime.arrays import Float32s, Int32s, Int64s
 
-TRAINING, VALIDATION, TEST = "training", "validation", "test"
+TRAINING_PAIRS, VALIDATION_PAIRS, TEST_PAIRS = "training", "validation", "test"
 PAIRS_STREAM = 0x52415445  # separates the choice of held-out pairs from the epochs' orders, seeded with (seed, epoch)
 
 
@@ -63,8 +63,8 @@ def parts_of_pairs(
     """
     if loss != "mse":
         whole = range(len(pairs))
-        return {TRAINING: PairExamples(pairs, whole, seed=None, has_ratings=False, event_weights=event_weights)}
+        return {TRAINING_PAIRS: PairExamples(pairs, whole, seed=None, has_ratings=False, event_weights=event_weights)}
     n_test = round(rating_holdout * len(pairs))
     n_held_out = min(n_test + round(rating_validation * len(pairs)), len(pairs) - 1)
-    bounds = {TEST: (0, n_test), VALIDATION: (n_test, n_held_out), TRAINING: (n_held_out, len(pairs))}
+    bounds = {TEST_PAIRS: (0, n_test), VALIDATION_PAIRS: (n_test, n_held_out), TRAINING_PAIRS: (n_held_out, len(pairs))}
     return {name: PairExamples(pairs, range(*part), seed=seed, has_ratings=True) for name, part in bounds.items()}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bert4rec.checkpoint.package import is_package
 from bert4rec.checkpoint.run_folder import RECENT_COUNTS, Trained, find_trained
-from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
+from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX, StoredTensors
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.reader import open_catalogue, read_metadata
 from bert4rec.dataset.runs import fingerprint_of
@@ -73,13 +73,13 @@ class Source:
         return ItemIds.read(self.items, recent_counts=counts)
 
     def tensors(self) -> StoredTensors:
-        """Return the tensors of the checkpoint; those of the model have the prefix `MODEL`.
+        """Return the tensors of the checkpoint; those of the model have the prefix `MODEL_PREFIX`.
 
         With item features, the rows of the item table are the whole vectors of the items, so that nothing else is
         needed to score them.
         """
         stored = StoredTensors(self.trained.folder)
-        if MODEL + FEATURE_VALUES not in stored:
+        if MODEL_PREFIX + FEATURE_VALUES not in stored:
             return stored
         tables_from = self.trained.model["feature_tables_from"]
         reader = feature_reader_of(open_catalogue(self.items), tables_from)
@@ -92,13 +92,15 @@ class TensorsWithFeatures(StoredTensors):
 
     def __init__(self, folder: Path, reader: FeatureReader) -> None:
         super().__init__(folder)
-        weights = {name.removeprefix(MODEL + FEATURES): super(type(self), self).read(name) for name in self._features()}
+        weights = {
+            name.removeprefix(MODEL_PREFIX + FEATURES): super(type(self), self).read(name) for name in self._features()
+        }
         self._encoder = FeatureEncoder(FeatureSettings(reader.sizes), weights["values"].shape[1])
         tables = {name: weights.pop(FEATURE_TABLE.format(name)) for name in reader.sizes.tables}
         self._encoder.load_state_dict(weights, assign=True)
         self._encoder.tables.update({name: _WholeTable(vectors) for name, vectors in tables.items()})
         self._encoder.requires_grad_(False).eval().reader = reader
-        self._encoder.align_cold_items(self.first_rows(MODEL + TABLE, SAMPLED_ITEMS))
+        self._encoder.align_cold_items(self.first_rows(MODEL_PREFIX + TABLE, SAMPLED_ITEMS))
 
     def __iter__(self) -> Iterator[str]:
         left_out = self._features()
@@ -106,18 +108,18 @@ class TensorsWithFeatures(StoredTensors):
 
     def read(self, name: str) -> Tensor:
         """Return the whole tensor."""
-        return torch.cat([*self.blocks(name)]) if name == MODEL + TABLE else super().read(name)
+        return torch.cat([*self.blocks(name)]) if name == MODEL_PREFIX + TABLE else super().read(name)
 
     def blocks(self, name: str) -> Iterator[Tensor]:
         """Yield the tensor's rows in order; those of the item table are whole vectors of items."""
         first = 0
         for block in super().blocks(name):
             items = Lookup.of(torch.arange(first, first := first + len(block)))
-            is_of_items = name == MODEL + TABLE
+            is_of_items = name == MODEL_PREFIX + TABLE
             yield self._encoder({CANDIDATE: block}, {CANDIDATE: items})[CANDIDATE] if is_of_items else block
 
     def _features(self) -> list[str]:
-        return [name for name in super().__iter__() if name.startswith(MODEL + FEATURES)]
+        return [name for name in super().__iter__() if name.startswith(MODEL_PREFIX + FEATURES)]
 
 
 class _WholeTable(nn.Module):
@@ -181,8 +183,8 @@ def network_of(source: Source) -> Network | ItemVectors:
     """
     stored = source.tensors()
     if not source.trained.kind.is_transformer:
-        return ItemVectors(stored.read(MODEL + TABLE), source.trained.model["embed_dim"])
-    tensors = {name.removeprefix(MODEL): stored.read(name) for name in stored if name.startswith(MODEL)}
+        return ItemVectors(stored.read(MODEL_PREFIX + TABLE), source.trained.model["embed_dim"])
+    tensors = {name.removeprefix(MODEL_PREFIX): stored.read(name) for name in stored if name.startswith(MODEL_PREFIX)}
     try:
         trained = source.trained
         return make_network(tensors, trained.model, is_causal=trained.kind.is_causal, kinds=trained.kinds)

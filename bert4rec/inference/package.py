@@ -6,7 +6,7 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from bert4rec.checkpoint.package import ITEMS, SETTINGS, WEIGHTS, read_settings
+from bert4rec.checkpoint.package import ITEM_LINES, SETTINGS, WEIGHTS, read_settings
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.network import Network, make_network
@@ -35,9 +35,9 @@ def read_network(folder: Path, settings: dict[str, Any]) -> Network:
 
 def read_ids(folder: Path, settings: dict[str, Any]) -> ItemIds:
     """Return the items of a package with these settings. Raises `DataError` if their number differs."""
-    ids = ItemIds.read_lines(folder / ITEMS, are_numbers=settings["item_ids"] == "numbers")
+    ids = ItemIds.read_lines(folder / ITEM_LINES, are_numbers=settings["item_ids"] == "numbers")
     if len(ids) != settings["n_items"]:
-        raise DataError(f"{folder}: {ITEMS} has {len(ids):,} items, not {settings['n_items']:,}")
+        raise DataError(f"{folder}: {ITEM_LINES} has {len(ids):,} items, not {settings['n_items']:,}")
     return ids
 
 

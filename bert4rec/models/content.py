@@ -17,7 +17,7 @@ from bert4rec.runtime.collectives import Partition
 MAX_COLUMNS = 8192  # of the vectors of users; more values than these share columns
 ITEMS_AT_A_TIME = 65_536  # items whose features are read at once
 HASH_SEED = 1  # of the columns and signs of the values
-GRID = 2.0**24
+ROUNDED_TO = 2.0**24
 
 
 class ContentScorer:
@@ -73,7 +73,7 @@ class ContentScorer:
         ends = torch.from_numpy(rows.lengths).cumsum(0)
         of_vectors = F.embedding_bag(at, vectors, F.pad(ends, (1, -1)), mode="sum")
         known = F.normalize(torch.cat([sums.view(n_users, -1), of_vectors], 1))
-        known = (torch.round(known * GRID) / GRID).to(ids.device)
+        known = (torch.round(known * ROUNDED_TO) / ROUNDED_TO).to(ids.device)
         return known.float(), self._score_pairs(known, self._split(self.items(ids.flatten())), ids.shape[1])
 
     def items(self, ids: Tensor) -> Tensor:
@@ -99,8 +99,8 @@ class ContentScorer:
         packed = np.zeros((len(items), 2 * self._n_most + self._n_vector), np.float32)
         places = np.arange(len(of_items)) - np.repeat(rows.lengths.cumsum() - rows.lengths, rows.lengths)
         packed[of_items, places] = self._columns[rows.values]
-        packed[of_items, self._n_most + places] = np.round(numbers * self._signs[rows.values] * GRID) / GRID
-        packed[:, 2 * self._n_most :] = np.round(vectors * GRID) / GRID
+        packed[of_items, self._n_most + places] = np.round(numbers * self._signs[rows.values] * ROUNDED_TO) / ROUNDED_TO
+        packed[:, 2 * self._n_most :] = np.round(vectors * ROUNDED_TO) / ROUNDED_TO
         return torch.from_numpy(packed).to(ids.device)
 
     def scores(self, users: Tensor, items: Tensor) -> Tensor:

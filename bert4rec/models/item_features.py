@@ -26,8 +26,8 @@ from bert4rec.feed.features import FeatureReader
 
 COLD_SCORE = -30.0  # score of a cold item in training: it is no target, and would only learn to be scored low
 SAMPLED_ITEMS = 8192  # for the length of vectors
-ITEM, CANDIDATE = ROLES = ("item", "candidate")  # names of the lookups of items
-NOTHING: Mapping[str, Any] = MappingProxyType({})
+ITEM, CANDIDATE = LOOKUPS = ("item", "candidate")  # names of the lookups of items
+NO_BAGS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class FeatureEncoder(nn.Module):
     def forward(self, rows: Mapping[str, Tensor], lookups: Mapping[str, Lookup]) -> dict[str, Tensor]:
         """Return the vectors [n, D] of the items of each lookup with their `rows` [n, D] of the table; D is at least d.
 
-        The names of the lookups are among `ROLES`.
+        The names of the lookups are among `LOOKUPS`.
         """
         bags = self._bags(lookups)
         return self._add(rows, lookups, bags, self._look_up({role: of.tables for role, of in bags.items()}))
@@ -87,8 +87,8 @@ class FeatureEncoder(nn.Module):
         return self._lookups({role: of.tables for role, of in self._bags(lookups).items()})
 
     def catalogue(
-        self, part: Tensor, first: int, divisor: int = 1, *, rows: Mapping[str, Tensor] = NOTHING,
-        lookups: Mapping[str, Lookup] = NOTHING,
+        self, part: Tensor, first: int, divisor: int = 1, *, rows: Mapping[str, Tensor] = NO_BAGS,
+        lookups: Mapping[str, Lookup] = NO_BAGS,
     ) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
         """Return the vectors [V, D] of the items from `first` on with their rows `part` [V, D], and those of `lookups`.
 

@@ -17,7 +17,7 @@ from bert4rec.config.kinds import KINDS
 from bert4rec.dataset.histories import Rows, TrainingPairs, TrainingWindows
 from bert4rec.feed.batch import Lookup, Pairs, long, weights_of
 from bert4rec.feed.batches import Examples
-from bert4rec.feed.pairs import TRAINING, parts_of_pairs
+from bert4rec.feed.pairs import TRAINING_PAIRS, parts_of_pairs
 from bert4rec.models.item_features import FeatureSettings
 from bert4rec.models.losses import SOFTMAX, LossSettings
 from bert4rec.models.ranking_model import RankingModel
@@ -56,7 +56,7 @@ class MatrixFactorization(RankingModel):
     @classmethod
     def examples(cls, windows: TrainingWindows, **settings: Any) -> Examples:
         """Return the training pairs of the histories, without the held-out ones if the loss learns ratings."""
-        return parts_of_pairs(TrainingPairs(windows.histories), **settings)[TRAINING]
+        return parts_of_pairs(TrainingPairs(windows.histories), **settings)[TRAINING_PAIRS]
 
     def n_positions(self, batch_size: int) -> int:
         """Return `batch_size`: each pair is one position."""

@@ -14,7 +14,7 @@ from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from bert4rec.feed.batch import ID_ROWS, Lookup
-from bert4rec.models.item_features import CANDIDATE, ITEM, ROLES, SAMPLED_ITEMS, FeatureEncoder, FeatureSettings
+from bert4rec.models.item_features import CANDIDATE, ITEM, LOOKUPS, SAMPLED_ITEMS, FeatureEncoder, FeatureSettings
 from bert4rec.runtime.collectives import Partition
 
 Kernel: TypeAlias = Callable[..., Tensor]
@@ -286,7 +286,7 @@ class ItemTable(Table):
         if features is not None:
             self.features = FeatureEncoder(features, embed_dim, device)
             for name, bag in features.sizes.tables.items():
-                names = [f"{name}_{role}" for role in ROLES]
+                names = [f"{name}_{role}" for role in LOOKUPS]
                 self.features.tables[name] = Table(
                     name, n_rows=bag.n_values, width=embed_dim, features=names, device=device
                 )

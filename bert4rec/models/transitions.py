@@ -18,7 +18,9 @@ from bert4rec.runtime.arrays import Bools, Float32s, Float64s, Int64s, Integers
 from bert4rec.runtime.collectives import Partition
 
 POSITIONS_AT_ONCE = 262_144  # approximate number of positions of a part
-DENSE = 1 / 16  # share of all pairs from which a matrix is used: it takes a few times the memory, and much less time
+DENSE_FROM = (
+    1 / 16
+)  # share of all pairs from which a matrix is used: it takes a few times the memory, and much less time
 
 
 @dataclass(frozen=True)
@@ -133,8 +135,8 @@ class Transitions:
         return np.where(keys[at] == pair_keys, weights[at], 0.0)
 
     def matrix(self) -> Float32s | None:
-        """Return the weights of all pairs [n_items, n_items], sources first; None below the share `DENSE` of pairs."""
-        if len(self.pairs.keys) < DENSE * self.n_items**2:
+        """Return the weights of all pairs [n_items, n_items], sources first; None below the share `DENSE_FROM`."""
+        if len(self.pairs.keys) < DENSE_FROM * self.n_items**2:
             return None
         matrix = np.zeros(self.n_items**2, np.float32)
         matrix[self.pairs.keys] = self.pairs.weights

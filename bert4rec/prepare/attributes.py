@@ -18,7 +18,7 @@ from bert4rec.runtime.errors import pluralize
 
 LEAST_JUDGED = 3  # items with several rows, from which a column is known to depend on the item
 BY_CHANCE = 0.05  # largest probability that a column that does not depend on the item looks so
-CLEARLY, CLEARLY_FROM = 0.2, 10  # share of the items with several values, and the number of items that shows it
+SEVERAL_SHARE, SEVERAL_FROM = 0.2, 10  # share of the items with several values, and the number of items that shows it
 NEARLY_NONE = 0.05  # share of baskets with several values in a column of their numbers
 ROW_ID_SHARE = 0.9  # share of different values in a column of ids of rows
 EXACT_INTEGERS = 2**53  # whole numbers below it are exact as Float64
@@ -26,7 +26,7 @@ MOST_LINES = 12  # of columns; the rest is named in one line
 MOST_NAMES = 40  # in that line
 DIFFERS = "differs"  # begins the reason that a column is not used because some items have several values
 TITLE_COLUMNS = {"title", "name", "description"}
-ENDS, COUNT = ("\nlow", "\nhigh"), "\ncount"
+RANGE_SUFFIXES, COUNT_SUFFIX = ("\nlow", "\nhigh"), "\ncount"
 
 
 class Evidence(NamedTuple):
@@ -55,7 +55,7 @@ class Evidence(NamedTuple):
     @property
     def varies(self) -> bool:
         """Return whether the column clearly does not depend on the group."""
-        return self.n_groups >= CLEARLY_FROM and self.n_varied > CLEARLY * self.n_groups
+        return self.n_groups >= SEVERAL_FROM and self.n_varied > SEVERAL_SHARE * self.n_groups
 
     def differences(self) -> str:
         """Return in which share of the groups, or in how many if they are few, the column has several values."""
@@ -83,8 +83,8 @@ class ItemValues:
             return
         values = rows.select(*self._by, *(_plain(rows[key]) for key in keys))
         codes = [_code(values[key]) for key in keys]
-        lows, highs = ([code.alias(f"{code.name}{end}") for code in codes] for end in ENDS)
-        counts = [values[key].is_not_null().cast(pl.UInt32).alias(f"{key}{COUNT}") for key in keys]
+        lows, highs = ([code.alias(f"{code.name}{end}") for code in codes] for end in RANGE_SUFFIXES)
+        counts = [values[key].is_not_null().cast(pl.UInt32).alias(f"{key}{COUNT_SUFFIX}") for key in keys]
         part = self._grouped(values.with_columns(*lows, *highs, *counts), keys)
         self._parts.append(part)
         self._n_pending += len(part)
@@ -102,7 +102,7 @@ class ItemValues:
         merged = self._merged()
         if key not in merged.columns:
             return Evidence(0, 0, 0, 1.0)
-        low, high, count = (merged[f"{key}{end}"] for end in (*ENDS, COUNT))
+        low, high, count = (merged[f"{key}{end}"] for end in (*RANGE_SUFFIXES, COUNT_SUFFIX))
         present = low.drop_nulls()
         n_values = min(2, pl.concat([present, high.drop_nulls()]).n_unique())
         shares = present.value_counts(normalize=True)["proportion"] if len(present) else pl.Series([1.0])
@@ -125,12 +125,12 @@ class ItemValues:
         return merged
 
     def _grouped(self, rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-        low, high = ENDS
+        low, high = RANGE_SUFFIXES
         return rows.group_by(self._by).agg(
             *(pl.col(key).first(ignore_nulls=True) for key in keys),
             *(pl.col(f"{key}{low}").min() for key in keys),
             *(pl.col(f"{key}{high}").max() for key in keys),
-            *(pl.col(f"{key}{COUNT}").sum() for key in keys),
+            *(pl.col(f"{key}{COUNT_SUFFIX}").sum() for key in keys),
         )
 
 
@@ -208,7 +208,7 @@ def _reason(first: FirstRows, key: str, values: pl.Series, of_items: Evidence, t
             return "looks like a time, but by its name not that of an event"
         return f"looks like a time; the rows are in the order of {times or 'the file'}; --time={name} takes it"
     is_new_for_items = of_items.varies or not of_items.n_groups
-    if is_new_for_items and n_rows >= CLEARLY_FROM and values.n_unique() >= ROW_ID_SHARE * n_rows:
+    if is_new_for_items and n_rows >= SEVERAL_FROM and values.n_unique() >= ROW_ID_SHARE * n_rows:
         return "a different value in nearly every row"
     if first.users.evidence(key).depends:
         return "depends on the user"

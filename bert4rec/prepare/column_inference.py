@@ -49,7 +49,7 @@ NO_ID_WORDS = (
 )  # words of columns that have no ids of the two
 REQUIRED_FIELDS = ("user", "item")  # that every table must have
 FEW_VALUES = 5  # of a category
-FEW_ROWS = 20  # from which on values count
+ENOUGH_ROWS = 20  # from which on values count
 FINER = 1.25  # times as many values has an id that others depend on
 NUMBERED_SHARE = 0.98  # share of distinct values among all, from which on a column numbers the rows
 
@@ -176,7 +176,7 @@ def _ids(first: pl.DataFrame, stages: Sequence[tuple[set[str], int]], allowed: s
         if kinds in (USER_WORDS, ITEM_WORDS):
             categories = categories or (named if wanted < 2 else [])
         else:
-            likely = [name for name in likely if len(first) < FEW_ROWS or not _is_row_number(first[name])]
+            likely = [name for name in likely if len(first) < ENOUGH_ROWS or not _is_row_number(first[name])]
         if likely:
             return _finest(first, likely)
     rare = [column.name for column in first if column.name not in present and column.count()]
@@ -232,7 +232,9 @@ def _is_category(column: pl.Series) -> bool:
     """Return whether a column has very few values, which alternate: the rows of a file may also be sorted by user."""
     n_values = column.n_unique()
     return (
-        len(column) >= 5 * FEW_ROWS and n_values <= FEW_VALUES and int((column != column.shift()).sum()) > 2 * n_values
+        len(column) >= 5 * ENOUGH_ROWS
+        and n_values <= FEW_VALUES
+        and int((column != column.shift()).sum()) > 2 * n_values
     )
 
 
@@ -241,7 +243,7 @@ def _finest(first: pl.DataFrame, names: Sequence[str]) -> list[str]:
 
     Columns with one value, and those that number the rows, are not ids of users or items.
     """
-    if len(first) < FEW_ROWS or len(names) < 2:
+    if len(first) < ENOUGH_ROWS or len(names) < 2:
         return [*names]
     n_values = {name: first[name].drop_nulls().n_unique() for name in names}
     varied = [name for name in names if n_values[name] > 1 and not _is_row_number(first[name])] or [*names]
@@ -274,12 +276,12 @@ def _is_other(column: pl.Series) -> bool:
         return True
     if len(known) < max(1, MOST_MISSING * len(column)):
         return True
-    if len(known) >= FEW_ROWS and (known.n_unique() == 1 or _is_row_number(known)):
+    if len(known) >= ENOUGH_ROWS and (known.n_unique() == 1 or _is_row_number(known)):
         return True
     numbers = stripped(known).cast(pl.Float64, strict=False)
     if numbers.null_count():
         return _is_category(known)
-    return (len(known) >= FEW_ROWS and known.n_unique() < FEW_ROWS) or bool((numbers != numbers.floor()).any())
+    return (len(known) >= ENOUGH_ROWS and known.n_unique() < ENOUGH_ROWS) or bool((numbers != numbers.floor()).any())
 
 
 def _refusal(
@@ -356,7 +358,7 @@ def _is_title_by_values(first: pl.DataFrame, item: str, name: str) -> bool:
         return False
     known = first.select(item, name).drop_nulls()
     n_items = known[item].n_unique()
-    is_told = n_items >= FEW_ROWS and len(known) >= LEAST_ITEM_ROWS * n_items and _are_apart(first, item, name)
+    is_told = n_items >= ENOUGH_ROWS and len(known) >= LEAST_ITEM_ROWS * n_items and _are_apart(first, item, name)
     return is_told and _has_several_words(known[name]) and not is_moment(known[name])
 
 

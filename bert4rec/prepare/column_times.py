@@ -34,11 +34,11 @@ FEW_DAYS = 5  # a log that is sorted by time may begin with fewer
 MOMENTS = (0, 1)  # ranks of columns whose values are moments
 SESSION_TIMES = {"timeframe"}  # time since the begin of a session
 HOURS = {"hour", "heure", "hora", "ora", "saat", "stunde"}
-YEAR = r"^(?:19|20)\d\d$"
+YEAR_TEXT = r"^(?:19|20)\d\d$"
 COARSE_DATE = (
-    rf"{YEAR}|^(?:19|20)\d\d[-/.]?(?:0[1-9]|1[0-2])$|^(?:19|20)\d\d-?W\d\d$"  # 2026, 2026-01, 202601, 2026-W05
+    rf"{YEAR_TEXT}|^(?:19|20)\d\d[-/.]?(?:0[1-9]|1[0-2])$|^(?:19|20)\d\d-?W\d\d$"  # 2026, 2026-01, 202601, 2026-W05
 )
-NEARLY_NEVER, CLEARLY = 0.02, 0.1  # shares of rows in which one time is later, and in which it is earlier
+NEARLY_NEVER, EARLIER_SHARE = 0.02, 0.1  # shares of rows in which one time is later, and in which it is earlier
 LARGEST_ZONE, ZONE_STEP = 14 * 3600, 900  # seconds between the clocks of two places
 AS_FINE = 0.9  # share of the values of the later of two times that the earlier one must have
 FIRST_CLOCK, LAST_CLOCK = 1000, 2359  # the largest number of a column of times of day, such as 1730
@@ -49,8 +49,8 @@ def _spelled(names: str) -> set[str]:
 
 
 YEARS = _spelled("year yyyy jahr annee ano anno jaar rok yil год 年 년")
-MONTHS = _spelled("month monat mois mes mese maand miesiac ay месяц 月 월")
-DAYS = _spelled("day dd tag jour dia giorno dag dzien gun день 日 일")
+MONTH_WORDS = _spelled("month monat mois mes mese maand miesiac ay месяц 月 월")
+DAY_WORDS = _spelled("day dd tag jour dia giorno dag dzien gun день 日 일")
 WEEKS = _spelled("week woche semaine semana settimana tydzien hafta неделя 周 週 주")
 
 
@@ -89,7 +89,7 @@ def date_parts(first: pl.DataFrame) -> list[str]:
     ['Jahr', 'Monat', 'Tag']
     """
     found = {}
-    for words, low, high in ((YEARS, 1900, 2100), (MONTHS, 1, 12), (DAYS, 1, 31)):
+    for words, low, high in ((YEARS, 1900, 2100), (MONTH_WORDS, 1, 12), (DAY_WORDS, 1, 31)):
         named = [name for name in first.columns if name_words(name) & words]
         if name := next((name for name in named if _are_whole(first[name], low, high)), ""):
             found[high] = name
@@ -113,7 +113,7 @@ def why_coarse(column: pl.Series) -> str:
     'its first value "2026-02" has no day: write it as 2026-02-01'
     """
     words, known = name_words(column.name), without_missing(column)
-    if not words & (YEARS | MONTHS | WEEKS | HOURS) or words & CHANGE_WORDS or not len(known) or is_moment(column):
+    if not words & (YEARS | MONTH_WORDS | WEEKS | HOURS) or words & CHANGE_WORDS or not len(known) or is_moment(column):
         return ""
     if not (known.dtype.is_numeric() or known.dtype == pl.String):
         return ""
@@ -122,7 +122,9 @@ def why_coarse(column: pl.Series) -> str:
         return f'its first value "{known[0]}" is a time of a day without its date'
     if not fits(int(text.str.contains(COARSE_DATE).sum()), len(text)):
         return (
-            "" if is_duration(words) else f'its first value "{known[0]}" has no {"year" if words & MONTHS else "date"}'
+            ""
+            if is_duration(words)
+            else f'its first value "{known[0]}" has no {"year" if words & MONTH_WORDS else "date"}'
         )
     digits = re.sub(r"[^\dW]", "", text.filter(text.str.contains(COARSE_DATE))[0])
     try:
@@ -201,7 +203,7 @@ def _is_before(column: pl.Series, other: pl.Series) -> bool:
     if one is None or two is None or _are_days(one) != _are_days(two):
         return False
     gaps = (two - one).drop_nulls()
-    if not len(gaps) or (gaps < 0).mean() > NEARLY_NEVER or (gaps > 0).mean() < CLEARLY:  # type: ignore[operator]
+    if not len(gaps) or (gaps < 0).mean() > NEARLY_NEVER or (gaps > 0).mean() < EARLIER_SHARE:  # type: ignore[operator]
         return False
     return not bool((gaps.is_between(0, LARGEST_ZONE) & (gaps % ZONE_STEP == 0)).all())
 

@@ -29,9 +29,9 @@ from bert4rec.prepare.times import (
 )
 from bert4rec.runtime.errors import DataError
 
-IDS = ("user", "item")
+ID_FIELDS = ("user", "item")
 OPTIONAL_FIELDS = ("event", "title", "order")  # a row without it is usable
-FIELDS = (*IDS, "time", "rating", "is_read", *OPTIONAL_FIELDS)
+FIELDS = (*ID_FIELDS, "time", "rating", "is_read", *OPTIONAL_FIELDS)
 EXPECTED = {
     "rating": "must be a number", "is_read": "must be 0 or 1", "event": "must be text or a number",
     "title": "must be text", "order": "must be numbers, times of day or text",
@@ -92,7 +92,7 @@ class Fields:
         return usable
 
     def _field(self, name: str, column: pl.Series) -> pl.Series:
-        if name in IDS:
+        if name in ID_FIELDS:
             return self._id(name, column)
         if name == "time":
             return self.times.seconds(column)
@@ -158,22 +158,22 @@ class Fields:
         return is_missing | self.times.mean_none(column) if name == "time" else is_missing
 
     def _problem(self, name: str, value: object, column: pl.Series) -> str:
-        if value in (None, "") or (name in IDS and value != value):
+        if value in (None, "") or (name in ID_FIELDS and value != value):
             return f"{self.names[name]} is missing"
         if self._is_missing(name, pl.Series([value], dtype=column.dtype)).item():
-            expected = f"means a missing {'id' if name in IDS else name}; write it, or drop the row"
+            expected = f"means a missing {'id' if name in ID_FIELDS else name}; write it, or drop the row"
         elif name == "time":
             expected = self.times.expected_value(value, column)
-        elif name in IDS and isinstance(value, float) and value.is_integer():
+        elif name in ID_FIELDS and isinstance(value, float) and value.is_integer():
             expected = "a floating-point number of this size has lost its last digits; write the ids as whole numbers"
-        elif name in IDS and re.search(SCIENTIFIC, str(value).strip()):
+        elif name in ID_FIELDS and re.search(SCIENTIFIC, str(value).strip()):
             expected = "has lost its last digits in a spreadsheet; save the ids as text"
         else:
             expected = self._expected(name)
         return f'{self.names[name]} "{value}": {expected}'
 
     def _expected(self, name: str) -> str:
-        if name in IDS:
+        if name in ID_FIELDS:
             return "must be a whole number" if self.whole_number_ids else "must be a whole number or text"
         return EXPECTED[name]
 
@@ -181,7 +181,7 @@ class Fields:
         """Return what the field must be instead of `dtype`; "" if `dtype` can be read."""
         if name == "time":
             return self.times.expected_type(dtype)
-        if name in IDS:
+        if name in ID_FIELDS:
             is_readable = dtype.is_numeric() or dtype in (pl.String, pl.Categorical, pl.Enum)
         elif name in OPTIONAL_FIELDS:
             is_readable = not dtype.is_nested()
@@ -202,7 +202,7 @@ def _is_guest(raw: pl.DataFrame, fields: pl.DataFrame) -> pl.Series:
 def _is_missing(name: str, column: pl.Series) -> pl.Series:
     """Return which values of the field `name`, as read, mean that there is none."""
     text = column.cast(pl.String).fill_null("")
-    if name in IDS:
+    if name in ID_FIELDS:
         return canonical_ids(text).is_null()
     return text.str.strip_chars().str.to_lowercase().is_in(NO_VALUE)
 

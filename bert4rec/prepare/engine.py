@@ -19,7 +19,7 @@ from bert4rec.config.recognition import is_url
 from bert4rec.config.tables import OWN_DATA, Config, Data, Preprocessing
 from bert4rec.dataset.findings import findings
 from bert4rec.dataset.format import (
-    CARD,
+    DATASET_CARD,
     EVENTS,
     FOLDERS,
     ORACLE,
@@ -357,7 +357,7 @@ def _finish(new: Path, metadata: dict[str, Any], writers: Sequence[FolderWriter]
     shutil.rmtree(new / WORK)
     tables = {path.stem for path in new.glob("*.parquet")}
     written = {name: (rows.n_rows, rows.columns) for name, rows in zip(FOLDERS, writers, strict=True)}
-    (new / CARD).write_text(dataset_card(metadata, written, tables), encoding="utf-8")
+    (new / DATASET_CARD).write_text(dataset_card(metadata, written, tables), encoding="utf-8")
     size = write_metadata(new, metadata)
     progress.log("checksums")
     return size

@@ -9,7 +9,7 @@ import datasets
 import numpy as np
 import polars as pl
 
-from bert4rec.dataset.format import CARD, FOLDERS, ITEMS, PREVIOUS, dataset_card, fingerprints_of
+from bert4rec.dataset.format import DATASET_CARD, FOLDERS, ITEMS, PREVIOUS, dataset_card, fingerprints_of
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.prepare.item_features import append_features, read_fitted, read_item_file
 from bert4rec.prepare.ordering import item_ids, read_known
@@ -69,13 +69,15 @@ def add_items(previous: Path, path: str, folder: Path) -> AddedItems:
             "item_features": features,
             "negative_items": metadata.get("negative_items", metadata["items"]),
         }
-        linked = {name: of for name, of in metadata["files"].items() if not (new / name).exists() and name != CARD}
+        linked = {
+            name: of for name, of in metadata["files"].items() if not (new / name).exists() and name != DATASET_CARD
+        }
         for name in linked:
             link_or_copy(previous / name, new / name)
         written = {name: datasets.load_from_disk(str(previous / name)) for name in FOLDERS}
         folders = {name: (rows.num_rows, rows.column_names) for name, rows in written.items()}
         tables = {path.stem for path in new.glob("*.parquet")}
-        (new / CARD).write_text(dataset_card(metadata, folders, tables), encoding="utf-8")
+        (new / DATASET_CARD).write_text(dataset_card(metadata, folders, tables), encoding="utf-8")
         about = {name: value for name, value in metadata.items() if name not in OF_THE_FOLDER}
         write_metadata(new, about, known=linked)
     return added

@@ -9,9 +9,9 @@ from bert4rec.runtime.arrays import Bools, Float64s, Int32s, Int64s
 
 SLOTS = 24  # halves of months, of a year
 LAST_SHARE = 0.1  # share of the rows that the last weeks have at least
-MOVED, TIMES = 0.05, 1.5  # smallest change of a share, and smallest ratio of the two
+MOVED, LEAST_RATIO = 0.05, 1.5  # smallest change of a share, and smallest ratio of the two
 DEVIATIONS = 5  # smallest change in standard deviations of it, as if rows came one by one
-POPULAR, FALLEN = 0.1, 0.1  # share of the items that are popular, and smallest fall of their share of the rows
+POPULAR_SHARE, FALLEN = 0.1, 0.1  # share of the items that are popular, and smallest fall of their share of the rows
 OWN_COLUMNS = {"item", "original", "count", "train_count", "title"}
 
 
@@ -75,7 +75,7 @@ def _popular(ordered: Int32s, border: int) -> list[float]:
     """
     if border < 2:
         return []
-    chosen = ordered[:, 0:border:2].sum(1).argsort(kind="stable")[-max(1, int(POPULAR * len(ordered))) :]
+    chosen = ordered[:, 0:border:2].sum(1).argsort(kind="stable")[-max(1, int(POPULAR_SHARE * len(ordered))) :]
     periods = np.stack([ordered[:, 1:border:2].sum(1), ordered[:, border:].sum(1)], axis=1)
     shares = periods[chosen].sum(0) / np.maximum(1, periods.sum(0))
     has_fallen = shares[0] > shares[1] and _has_moved(shares, periods.sum(0), FALLEN)
@@ -83,11 +83,11 @@ def _popular(ordered: Int32s, border: int) -> list[float]:
 
 
 def _has_moved(shares: Float64s, n_rows: Int64s, least: float) -> Bools:
-    """Return whether each pair of shares [..., 2] of `n_rows` [2] differs by `least`, by `TIMES`, and not by chance."""
+    """Return whether shares [..., 2] of `n_rows` [2] rows differ by `least`, by `LEAST_RATIO`, not by chance."""
     low, high = shares.min(-1), shares.max(-1)
     mean = shares @ n_rows / n_rows.sum()
     deviation = np.sqrt(mean * (1 - mean) * (1 / n_rows).sum())
-    return (high - low >= np.maximum(least, DEVIATIONS * deviation)) & (high >= TIMES * low)
+    return (high - low >= np.maximum(least, DEVIATIONS * deviation)) & (high >= LEAST_RATIO * low)
 
 
 def _rounded(shares: Float64s) -> list[float]:

@@ -25,7 +25,7 @@ from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.dataset.format import NO_EVENT
 from bert4rec.prepare.attributes import ItemValues
 from bert4rec.prepare.column_inference import columns_by_position, infer_columns, other_times
-from bert4rec.prepare.columns import IDS, Fields, are_values, column_advice, is_row
+from bert4rec.prepare.columns import ID_FIELDS, Fields, are_values, column_advice, is_row
 from bert4rec.prepare.headers import columns_in, matched, unread_columns
 from bert4rec.prepare.ids import ids_like
 from bert4rec.prepare.order_values import order_kind
@@ -459,7 +459,7 @@ def named_columns(data: Data) -> dict[str, str]:
     }  # fmt: skip
     if data.order_column == "auto":
         raise DataError("data.order_column = auto: it is not recognized; name the column, or remove the setting")
-    if missing := next((field for field in IDS if not named[field]), ""):
+    if missing := next((field for field in ID_FIELDS if not named[field]), ""):
         raise DataError(f"--{missing}=: a table must have {missing}s; name their column, or leave the option out")
     columns = [name for name in named.values() if name not in ("", "auto")]
     if len({*columns}) < len(columns):

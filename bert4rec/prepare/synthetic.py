@@ -25,7 +25,7 @@ CLUSTER_EXPONENT = 0.5  # exponent of the Zipf popularity of clusters
 LENGTH_SPREAD = 0.6  # sigma of the log-normal lengths
 SMALLEST_CLUSTER = 32  # items
 SYNTHETIC_BLOCK_USERS = 4096  # users generated at once; changing it changes the data
-START, DAYS = 1_000_000_000, 365  # the first time in seconds, and the days over which users begin
+FIRST_TIME, START_DAYS = 1_000_000_000, 365  # the first time in seconds, and the days over which users begin
 CELLS_AT_ONCE = 1 << 22  # users × items scored at once
 MAX_CELLS = 1 << 32  # users × items (about a minute); above, the oracle's ranks are left out
 
@@ -168,10 +168,10 @@ def _draw(rng: np.random.Generator, users: Int64s, visited: Int64s, n_clusters: 
 def _rows(rng: np.random.Generator, users: Int64s, items: Int64s, lengths: Int64s) -> pl.DataFrame:
     """Return rows with increasing times: a user starts on a random day, and continues about every hour."""
     gaps = 1 + rng.exponential(3600, len(users)).astype(np.int64)
-    gaps[np.cumsum(lengths) - lengths] += rng.integers(0, DAYS * 86400, len(lengths))
+    gaps[np.cumsum(lengths) - lengths] += rng.integers(0, START_DAYS * 86400, len(lengths))
     time = gaps.cumsum()
     start = np.concatenate([[0], time[np.cumsum(lengths)[:-1] - 1]])
-    time = START + time - np.repeat(start, lengths)
+    time = FIRST_TIME + time - np.repeat(start, lengths)
     return pl.DataFrame({"user": users + 1, "item": items + 1, "time": time})
 
 

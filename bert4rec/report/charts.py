@@ -8,20 +8,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bert4rec.report.figures import BEST_POSSIBLE, Contents, Report, contestants, curve_of, main_protocol
-from bert4rec.report.figures import MODEL as MODEL_KIND
+from bert4rec.evaluation import BEST_POSSIBLE
+from bert4rec.report.figures import MODEL, Contents, Report, contestants, curve_of, main_protocol
 from bert4rec.report.templates import sentence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MODEL, POPULARITY, BEST, INK, MUTED, GRID, BAND = (
+MODEL_COLOR, POPULARITY_COLOR, BEST_COLOR, INK_COLOR, MUTED_COLOR, GRID_COLOR, BAND_COLOR = (
     "#2563c9", "#b4690e", "#4d7c0f", "#22262e", "#69707d", "#e2e4e9", "#dbe6f8",
 )  # fmt: skip
 OTHER_COLORS = ("#0e7c86", "#8b46c1", "#b5306f", "#be3a2b")
 VARIABLES = {
-    MODEL: "model", POPULARITY: "popularity", BEST: "best", INK: "ink", MUTED: "muted", GRID: "grid", BAND: "band",
+    MODEL_COLOR: "model", POPULARITY_COLOR: "popularity", BEST_COLOR: "best", INK_COLOR: "ink",
+    MUTED_COLOR: "muted", GRID_COLOR: "grid", BAND_COLOR: "band",
     **{colour: f"other-{number}" for number, colour in enumerate(OTHER_COLORS, 1)},
 }  # fmt: skip
 """Colour → its CSS variable, which has another value in dark mode."""
@@ -29,8 +30,10 @@ VARIABLES = {
 STYLE: Any = {
     "font.family": "sans-serif", "font.size": 9.5, "axes.titlesize": 10, "axes.labelsize": 9.5, "legend.fontsize": 9,
     "xtick.labelsize": 9, "ytick.labelsize": 9,
-    "axes.edgecolor": MUTED, "axes.labelcolor": MUTED, "axes.titlecolor": INK, "text.color": INK,
-    "xtick.color": MUTED, "ytick.color": MUTED, "grid.color": GRID, "axes.grid": True, "axes.axisbelow": True,
+    "axes.edgecolor": MUTED_COLOR, "axes.labelcolor": MUTED_COLOR, "axes.titlecolor": INK_COLOR,
+    "text.color": INK_COLOR,
+    "xtick.color": MUTED_COLOR, "ytick.color": MUTED_COLOR, "grid.color": GRID_COLOR,
+    "axes.grid": True, "axes.axisbelow": True,
     "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.8, "grid.linewidth": 0.8,
     "xtick.major.width": 0.8, "ytick.major.width": 0.8, "lines.linewidth": 1.8, "legend.frameon": False,
     "svg.fonttype": "none", "svg.hashsalt": "bert4rec",
@@ -49,11 +52,11 @@ REWRITTEN = [
 ]
 
 CHART_METRICS = {
-    "full": (("HR@10", OTHER_COLORS[0]), ("NDCG@10", MODEL)),
-    "ratings": (("MAE", OTHER_COLORS[0]), ("RMSE", MODEL)),
+    "full": (("HR@10", OTHER_COLORS[0]), ("NDCG@10", MODEL_COLOR)),
+    "ratings": (("MAE", OTHER_COLORS[0]), ("RMSE", MODEL_COLOR)),
 }
 COLOURS = {
-    MODEL_KIND: MODEL, "popularity": POPULARITY, BEST_POSSIBLE: BEST, "markov": OTHER_COLORS[0],
+    MODEL: MODEL_COLOR, "popularity": POPULARITY_COLOR, BEST_POSSIBLE: BEST_COLOR, "markov": OTHER_COLORS[0],
     "recent_popularity": OTHER_COLORS[1], "transition_graph": OTHER_COLORS[2], "content_neighbours": OTHER_COLORS[3],
 }  # fmt: skip
 """Kind → its colour, also that of its dot in the tables."""
@@ -163,14 +166,14 @@ def _comparison(contents: Contents) -> Chart | None:
     found.sort(key=lambda one: one.metrics[protocol][metric])
     with new_figure(height=0.75 + 0.36 * len(found)) as (figure, (axes,)):
         for place, one in enumerate(found):
-            value, colour = one.metrics[protocol][metric], COLOURS.get(one.kind, MUTED)
+            value, colour = one.metrics[protocol][metric], COLOURS.get(one.kind, MUTED_COLOR)
             if interval := one.interval(protocol, metric):
                 axes.plot(interval, [place, place], color=colour, linewidth=5, alpha=0.35, solid_capstyle="round")
             axes.plot(value, place, marker="o", markersize=7, color=colour)
             axes.annotate(f"{value:.4f}", (max(value, interval[1]) if interval else value, place), xytext=(9, 0),
-                          textcoords="offset points", va="center", color=INK)  # fmt: skip
+                          textcoords="offset points", va="center", color=INK_COLOR)  # fmt: skip
         axes.set_yticks(range(len(found)), [one.title for one in found])
-        axes.tick_params(axis="y", length=0, labelcolor=INK)
+        axes.tick_params(axis="y", length=0, labelcolor=INK_COLOR)
         axes.set(xlabel=f"{metric} on the test", ylim=(-0.6, len(found) - 0.4))
         axes.set_xlim(0, 1.22 * max(one.metrics[protocol][metric] for one in found) or 1)
         axes.grid(visible=False, axis="y")
@@ -201,7 +204,7 @@ def _validation_title(records: Sequence[Report]) -> str:
 
 def _draw_loss(axes: "Axes", train: Sequence[Report]) -> None:
     records = _thinned(train)
-    axes.plot([r["epoch"] for r in records], [r["loss"] for r in records], color=MODEL)
+    axes.plot([r["epoch"] for r in records], [r["loss"] for r in records], color=MODEL_COLOR)
     axes.set(xlabel="epoch", ylabel="loss")
     _integers(axes)
 
@@ -221,9 +224,9 @@ def _draw_validation(axes: "Axes", records: Sequence[Report], report: Report) ->
             axes.axhline(popularity[metric], color=colour, linestyle=(0, (4, 3)), linewidth=1.1)
     handles, labels = axes.get_legend_handles_labels()
     if popularity:
-        handles += axes.plot([], [], color=MUTED, linestyle=(0, (4, 3)), linewidth=1.1)
+        handles += axes.plot([], [], color=MUTED_COLOR, linestyle=(0, (4, 3)), linewidth=1.1)
         labels += ["popularity (test)"]
-    handles += axes.plot([], [], color=MUTED, marker="*", markersize=9, linestyle="none")
+    handles += axes.plot([], [], color=MUTED_COLOR, marker="*", markersize=9, linestyle="none")
     labels += [f"best (epoch {curve.epochs[curve.best]})"]
     axes.legend(handles, labels, ncols=2, **ABOVE)
     axes.set(xlabel="epoch")
@@ -238,12 +241,12 @@ def _hits(contents: Contents) -> Chart | None:
         return None
     ks = hits["ks"]
     found = {one.kind: one for one in contestants(contents.report)}
-    names = {"test": MODEL_KIND, "popularity_baseline": "popularity", BEST_POSSIBLE: BEST_POSSIBLE}
+    names = {"test": MODEL, "popularity_baseline": "popularity", BEST_POSSIBLE: BEST_POSSIBLE}
     with new_figure() as (figure, (axes,)):
         for key, shares in hits.items():
             kind = names.get(key, key)
             if key != "ks" and kind in found:
-                axes.plot(ks, shares, color=COLOURS.get(kind, MUTED), label=found[kind].title)
+                axes.plot(ks, shares, color=COLOURS.get(kind, MUTED_COLOR), label=found[kind].title)
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.set(xlabel="length of the list", ylabel="share of users", ylim=(0, 1.02))
@@ -261,10 +264,12 @@ def _scores(contents: Contents) -> Chart | None:
     with new_figure() as (figure, (axes,)):
         for user in users:
             scores = [item["score"] for item in user["recommendations"]]
-            axes.plot(range(1, len(scores) + 1), scores, color=MODEL, linewidth=1.2, alpha=0.55)
+            axes.plot(range(1, len(scores) + 1), scores, color=MODEL_COLOR, linewidth=1.2, alpha=0.55)
             if user["rank"] <= len(scores) and user["rank"] > 0:
-                axes.plot(user["rank"], scores[user["rank"] - 1], marker="o", markersize=6, color=POPULARITY, zorder=5)
-        handles = [*axes.plot([], [], color=MODEL), *axes.plot([], [], "o", color=POPULARITY)]
+                axes.plot(
+                    user["rank"], scores[user["rank"] - 1], marker="o", markersize=6, color=POPULARITY_COLOR, zorder=5
+                )
+        handles = [*axes.plot([], [], color=MODEL_COLOR), *axes.plot([], [], "o", color=POPULARITY_COLOR)]
         axes.legend(handles, ["a user", "the item that came next"], ncols=2, **ABOVE)
         axes.set(xlabel="place in the list", ylabel="score")
         _integers(axes)
@@ -281,7 +286,7 @@ def draw_lengths(lengths: Mapping[str, Any]) -> Chart:
     """Return the chart of the histogram of the histories' `lengths`, as `metadata.json` has it."""
     bars = lengths["histogram"]
     with new_figure(height=2.6) as (figure, (axes,)):
-        axes.bar(range(len(bars)), [n for *_, n in bars], color=MODEL, width=0.8)
+        axes.bar(range(len(bars)), [n for *_, n in bars], color=MODEL_COLOR, width=0.8)
         labels = [f"{low:,}–{high:,}" if low < high else f"{low:,}" for low, high, _ in bars]
         axes.set_xticks(range(len(bars)), labels)
         if len(bars) > 6:
@@ -310,22 +315,24 @@ def _plan(contents: Contents) -> Chart | None:
 
         def add_rectangle(left: float, rank: int, width: float, height: float, colour: str, top: float = 0.0) -> None:
             corner = (left, rank + band * (top - 0.5))
-            axes.add_patch(Rectangle(corner, width, band * height, facecolor=colour, edgecolor=GRID, linewidth=0.5))
+            axes.add_patch(
+                Rectangle(corner, width, band * height, facecolor=colour, edgecolor=GRID_COLOR, linewidth=0.5)
+            )
 
         for rank in range(n_shown):
             for name, table in tables.items():
-                add_rectangle(starts[name], rank, table["rows"], 1.0, BAND)
+                add_rectangle(starts[name], rank, table["rows"], 1.0, BAND_COLOR)
         for part in shards:
             if part["rank"] < n_shown:
                 height, top = (part[key] / tables[part["table"]]["columns"] for key in ("n_columns", "column"))
                 left = starts[part["table"]] + part["row"]
-                add_rectangle(left, part["rank"], part["n_rows"], height, MODEL, top)
+                add_rectangle(left, part["rank"], part["n_rows"], height, MODEL_COLOR, top)
         axes.set_xlim(-0.005 * total, total)
         axes.set_ylim(n_shown - 0.3, -0.7)
         axes.set_yticks(range(n_shown), [f"process {rank}" for rank in range(n_shown)])
         middles = [starts[name] + table["rows"] / 2 for name, table in tables.items()]
         axes.set_xticks(middles, [f"{name} table: {t['rows']:,} rows × {t['columns']}" for name, t in tables.items()])
-        axes.tick_params(length=0, labelcolor=INK)
+        axes.tick_params(length=0, labelcolor=INK_COLOR)
         axes.grid(visible=False)
         for side in ("left", "bottom"):
             axes.spines[side].set_visible(False)

@@ -8,7 +8,7 @@ import numpy as np
 from bert4rec.dataset.findings import findings
 from bert4rec.dataset.format import describe
 from bert4rec.dataset.reader import Dataset
-from bert4rec.report.charts import MODEL, Chart, draw_lengths, new_figure, page_values
+from bert4rec.report.charts import MODEL_COLOR, Chart, draw_lengths, new_figure, page_values
 from bert4rec.report.templates import render
 from bert4rec.runtime.files import atomic_write
 
@@ -39,7 +39,7 @@ def _rows_over_time(dataset: Dataset) -> Chart:
     counts = sum(np.histogram(times, edges)[0] for times in dataset.histories.all_times())
     days = edges[:-1].astype("datetime64[s]")
     with new_figure(height=2.6) as (figure, (axes,)):
-        axes.bar(days, counts, width=np.diff(edges).astype("timedelta64[s]"), align="edge", color=MODEL)
+        axes.bar(days, counts, width=np.diff(edges).astype("timedelta64[s]"), align="edge", color=MODEL_COLOR)
         axes.set(ylabel="interactions")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.tick_params(axis="x", labelrotation=30)
@@ -54,7 +54,7 @@ def _popularity(dataset: Dataset) -> Chart:
     shares = np.cumsum(counts) / max(1, counts.sum())
     ranks = np.unique(np.geomspace(1, len(counts), 200).astype(int))
     with new_figure(height=2.6) as (figure, (axes,)):
-        axes.plot(100 * ranks / len(counts), 100 * shares[ranks - 1], color=MODEL)
+        axes.plot(100 * ranks / len(counts), 100 * shares[ranks - 1], color=MODEL_COLOR)
         axes.set(xlabel="most popular items, %", ylabel="of the interactions, %", ylim=(0, 102))
     tenth = shares[max(0, len(counts) // 10 - 1)]
     text = f"The most popular tenth of the items has {100 * tenth:.0f} % of the interactions."

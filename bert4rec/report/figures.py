@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import tomli
 
 from bert4rec.checkpoint.run_folder import (
-    BEST,
+    BEST_LINK,
     CHECKPOINTS,
     CONFIG,
     ENVIRONMENT,
@@ -22,12 +22,13 @@ from bert4rec.checkpoint.run_folder import (
 from bert4rec.checkpoint.run_settings import how_to_continue
 from bert4rec.config.kinds import KINDS, POPULARITY, UNTRAINED, Kind
 from bert4rec.config.recognition import what_is
+from bert4rec.evaluation import BEST_POSSIBLE
 from bert4rec.report.log import flat_numbers, read_records
 from bert4rec.runtime.errors import DataError, rounded
 from bert4rec.runtime.files import atomic_write
 
 FORMAT_VERSION = 1
-MODEL, BEST_POSSIBLE = "model", "best_possible"
+MODEL = "model"
 SPLITS = ("validation", "test", "popularity_baseline", "best_possible")
 MAX_NAMED_DIFFERENCES = 3
 TRAINED_TARGETS = "trained_targets"  # in `evaluation` of a report: those of another dataset that were trained on
@@ -110,7 +111,7 @@ def _n_evaluated(folder: Path) -> int:
                 names.add(Path(evaluated["evaluation"]["weights"]["checkpoint"]).name)
         except (OSError, ValueError, KeyError, TypeError):
             continue
-    return len(names - {BEST, (folder / CHECKPOINTS / BEST).resolve().name})
+    return len(names - {BEST_LINK, (folder / CHECKPOINTS / BEST_LINK).resolve().name})
 
 
 def kind_of(report: Report) -> Kind:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from bert4rec.checkpoint import run_folder
 from bert4rec.checkpoint.run_folder import HTML_PAGE, PICTURE, PICTURES
 from bert4rec.config.kinds import KINDS
+from bert4rec.evaluation import BEST_POSSIBLE
 from bert4rec.report import tables
 from bert4rec.report.charts import charts, learning_curve, page_values, to_png
 from bert4rec.report.figures import (
-    BEST_POSSIBLE,
     MODEL,
     Contents,
     Report,

@@ -10,8 +10,8 @@ from bert4rec.config.kinds import KINDS, POPULARITY
 from bert4rec.config.resolve import FEW_STEPS
 from bert4rec.dataset.format import PREVIOUS
 from bert4rec.dataset.hidden import what_to_hide
+from bert4rec.evaluation import BEST_POSSIBLE
 from bert4rec.report.figures import (
-    BEST_POSSIBLE,
     MODEL,
     TRAINED_TARGETS,
     Report,

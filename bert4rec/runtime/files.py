@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, TypeAlias
 
-PIECES, PIECE_BYTES = 64, 65_536  # of the sample; smaller files are read completely
+MIB, GB = 2**20, 1e9  # bytes
+N_SAMPLES, SAMPLE_BYTES = 64, 65_536  # of the sample; smaller files are read completely
 MANIFEST = "manifest.json"
 Files: TypeAlias = dict[str, dict[str, int | str]]
 
@@ -92,13 +93,13 @@ def sample_sha256(path: Path) -> str:
     truncated, swapped or overwritten, but not a single flipped bit between the pieces of a large file.
     """
     size = path.stat().st_size
-    if size <= PIECES * PIECE_BYTES:
+    if size <= N_SAMPLES * SAMPLE_BYTES:
         return sha256(path)
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        for piece in range(PIECES):
-            file.seek(piece * (size - PIECE_BYTES) // (PIECES - 1))
-            digest.update(file.read(PIECE_BYTES))
+        for piece in range(N_SAMPLES):
+            file.seek(piece * (size - SAMPLE_BYTES) // (N_SAMPLES - 1))
+            digest.update(file.read(SAMPLE_BYTES))
     return digest.hexdigest()
 
 

@@ -14,14 +14,14 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from torchrec.modules.embedding_configs import EmbeddingConfig
 
 from bert4rec.config.kinds import Updates, needs_negatives, table_updates
-from bert4rec.models.item_features import CANDIDATE, ROLES
+from bert4rec.models.item_features import CANDIDATE, LOOKUPS
 from bert4rec.models.losses import LossSettings, rows_of_tile
 from bert4rec.models.ranking_model import RankingModel, model_class
 from bert4rec.models.tables import is_of_table, set_precision
+from bert4rec.runtime.files import MIB
 
 FLOAT, ID = 4, 8  # bytes of a weight, gradient or score, and of an id
 BYTES = {"fp32": FLOAT, "fp16": 2, "bf16": 2}  # of a value in a table or a message
-MIB = 2**20
 
 # Limits of the program itself.
 PIECE_BYTES = 64 * MIB  # of a shard that is read from or written to the disk
@@ -47,7 +47,7 @@ CACHE_SET = 32  # rows per set of fbgemm's cache
 CACHE_LOAD_FACTOR = 0.2  # share of a table's rows in GPU memory with fused_uvm_caching; the default of TorchRec
 
 TABLES, TABLE_STATE = "table weights", "table optimizer state"
-DENSE, GRADIENTS, AVERAGE = "dense part", "table gradients", "average of the weights"
+DENSE_PART, GRADIENTS, AVERAGE = "dense part", "table gradients", "average of the weights"
 STEP, PROCESS = "activations and copies", "the process itself"
 
 Bytes: TypeAlias = dict[str, int]
@@ -180,7 +180,7 @@ class Job:
         """Return feature → maximum number of distinct ids that a process looks up per step."""
         n_rows = {name: table.num_embeddings for table in self.tables.values() for name in table.feature_names}
         n_ids = self.built.lookups_per_step(n_positions=self.n_positions, n_candidates=self.n_candidates)
-        n_items = {role: min(n_ids.get(role, 0), self.n_items) for role in ROLES}
+        n_items = {role: min(n_ids.get(role, 0), self.n_items) for role in LOOKUPS}
         if self.trains and self.scores_whole_catalogue:
             n_items[CANDIDATE] = math.ceil(self.n_items / self.group_size)
         n_ids |= self.values_of(n_items)
@@ -249,7 +249,7 @@ def resident_bytes(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
     # In ddp the all-reduced buckets; the gradients are views of them.
     has_buckets = [part for part in shards if job.trains and job.updates[part.table] != "fused"]
     tables[GRADIENTS] = sum(part.weight_bytes for part in has_buckets)
-    replicated = {DENSE: (2 if job.trains else 1) * dense + dense_state}  # with its buckets
+    replicated = {DENSE_PART: (2 if job.trains else 1) * dense + dense_state}  # with its buckets
     if job.averages:
         replicated[AVERAGE] = weights + dense
     if job.device_type == "cpu":

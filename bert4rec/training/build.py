@@ -12,7 +12,7 @@ from torch import nn
 from bert4rec.checkpoint import run_folder
 from bert4rec.checkpoint.contents import CheckpointManager, CheckpointSettings
 from bert4rec.checkpoint.run_folder import CHECKPOINTS
-from bert4rec.config.kinds import BASELINES, KINDS, needs_negatives
+from bert4rec.config.kinds import KINDS, OPTIONAL_BASELINES, needs_negatives
 from bert4rec.config.resolve import Facts, max_len, resolve, resolve_times
 from bert4rec.config.tables import ALL_BASELINES_UP_TO, ALL_BASELINES_UP_TO_SCORES, Config, Table
 from bert4rec.dataset.format import TEST, numbers_of_kinds
@@ -20,7 +20,7 @@ from bert4rec.dataset.histories import Histories, TrainingPairs, TrainingWindows
 from bert4rec.dataset.reader import Dataset, Sizes, moved_share, read_metadata
 from bert4rec.evaluation.evaluator import BatchCallback, Evaluator
 from bert4rec.evaluation.ranker import Metrics
-from bert4rec.feed.batches import START, Examples, Position, TrainingBatches
+from bert4rec.feed.batches import AT_START, Examples, Position, TrainingBatches
 from bert4rec.feed.features import FeatureReader, feature_reader_of
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.pairs import parts_of_pairs
@@ -243,8 +243,8 @@ def choose_baselines(config: Config, dataset: Dataset) -> tuple[list[str], str]:
     if not KINDS[config.model.kind].is_trained:
         return [], ""
     if config.evaluation.baselines != "auto":
-        return [kind for kind in BASELINES if kind in config.evaluation.baselines], ""
-    possible = [kind for kind in BASELINES if dataset.features is not None or not KINDS[kind].needs_features]
+        return [kind for kind in OPTIONAL_BASELINES if kind in config.evaluation.baselines], ""
+    possible = [kind for kind in OPTIONAL_BASELINES if dataset.features is not None or not KINDS[kind].needs_features]
     n_positions, n_users = dataset.metadata["train_positions"], len(dataset.splits[TEST])
     if n_positions <= ALL_BASELINES_UP_TO and n_users * dataset.n_items <= ALL_BASELINES_UP_TO_SCORES:
         return possible, ""
@@ -308,7 +308,7 @@ def _of_examples(config: Config) -> dict[str, Any]:
 
 def training_batches(
     config: Config, examples: Examples, world: Processes, *, sampler: NegativeSampler | None,
-    features: FeatureReader | None = None, start: Position = START,
+    features: FeatureReader | None = None, start: Position = AT_START,
 ) -> TrainingBatches:  # fmt: skip
     """Return the training batches of this rank from `start`."""
     training = config.training

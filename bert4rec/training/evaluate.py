@@ -15,12 +15,12 @@ from bert4rec.checkpoint.contents import Weights
 from bert4rec.checkpoint.package import WEIGHTS
 from bert4rec.checkpoint.run_folder import REPORT, Trained
 from bert4rec.checkpoint.store import verify
-from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
+from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX, StoredTensors
 from bert4rec.config.tables import Config
-from bert4rec.dataset.format import METADATA, NO_ITEM, TEST, fingerprints_of
+from bert4rec.dataset.format import EVALUATED, METADATA, NO_ITEM, TEST, fingerprints_of
 from bert4rec.dataset.reader import Dataset, Sizes, open_catalogue, open_dataset, problem_of, require_kinds
 from bert4rec.dataset.trained import count_trained
-from bert4rec.evaluation.evaluator import EVALUATED, Evaluator
+from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.evaluation.scorers import KnownItems
 from bert4rec.feed.features import FeatureReader, feature_reader_of
 from bert4rec.inference.histories import ItemIds
@@ -190,7 +190,7 @@ def _features(trained: Trained, dataset: Dataset) -> FeatureReader | None:
 
     Raises `DataError` if neither the run nor a dataset has them.
     """
-    if trained.is_package or MODEL + FEATURE_VALUES not in StoredTensors(trained.folder):
+    if trained.is_package or MODEL_PREFIX + FEATURE_VALUES not in StoredTensors(trained.folder):
         return None
     tables_from = trained.model["feature_tables_from"]
     if dataset.metadata["fingerprint"] == trained.metadata["fingerprint"]:

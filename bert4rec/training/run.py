@@ -8,7 +8,7 @@ from pathlib import Path
 import torch.distributed as dist
 from torch import nn
 
-from bert4rec.checkpoint.run_folder import BEST, CHECKPOINTS, CONFIG, lock, new_folder
+from bert4rec.checkpoint.run_folder import BEST_LINK, CHECKPOINTS, CONFIG, lock, new_folder
 from bert4rec.checkpoint.run_settings import how_to_continue, train_command
 from bert4rec.checkpoint.store import SaveError
 from bert4rec.config.kinds import KINDS
@@ -207,7 +207,7 @@ def _with_lower_rates(context: Context) -> str:
     assert table != "auto", "the settings are resolved"
     dense = context.config.training.learning_rate
     lower = [f"--training.learning_rate={dense / 10:.2g}", f"--parallelism.sparse_learning_rate={table / 10:.2g}"]
-    has_best = (folder / CHECKPOINTS / BEST).is_dir()
+    has_best = (folder / CHECKPOINTS / BEST_LINK).is_dir()
     origin, words = ([f"--run.init_from={folder}"], ", from the best weights") if has_best else ([], "")
     options = [f"--config={folder / CONFIG}", *lower, *origin]
     return f"start again with lower learning rates{words}: {train_command(*options)}"

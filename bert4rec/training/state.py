@@ -14,7 +14,7 @@ from torch import nn
 from bert4rec.checkpoint.contents import CheckpointManager, Weights, load_random_states, moments, random_states
 from bert4rec.checkpoint.run_folder import read_metadata
 from bert4rec.checkpoint.store import load, verify
-from bert4rec.checkpoint.stored_tensors import LATEST, MODEL
+from bert4rec.checkpoint.stored_tensors import LATEST, MODEL_PREFIX
 from bert4rec.feed.batches import Position
 from bert4rec.runtime.collectives import all_agree, on_rank_zero
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted, pluralize
@@ -24,7 +24,7 @@ from bert4rec.sharding.optimizer import Optimizers, WeightAverage, are_finite
 
 Patience: TypeAlias = int | Literal["auto"]
 
-LEAST, SHARE, STEPS = 5, 0.4, 2000  # chosen with `python -m benchmarks.early_stopping`
+LEAST_LOOK_BACK, LOOK_BACK_SHARE, LOOK_BACK_STEPS = 5, 0.4, 2000  # chosen with `python -m benchmarks.early_stopping`
 logger = logging.getLogger(__name__)
 
 
@@ -72,12 +72,13 @@ class State:
     def is_stuck(self, epoch: float, patience: Patience) -> bool:
         """Return whether early stopping is due at the validation of `epoch`: `patience` validations were no better.
 
-        0: never. "auto": at least `LEAST` validations were no better, and they cover at least the share `SHARE` of all
-        epochs so far, since a training of hundreds of epochs improves at long intervals. Never in the first `STEPS`
-        steps: a masked model may first learn only the popularity of items, and stay on that plateau for a while.
+        0: never. "auto": at least `LEAST_LOOK_BACK` validations were no better, and they cover at least the share
+        `LOOK_BACK_SHARE` of all epochs so far, since a training of hundreds of epochs improves at long intervals. Never
+        in the first `LOOK_BACK_STEPS` steps: a masked model may first learn only the popularity of items, and stay on
+        that plateau for a while.
         """
         if patience == "auto":
-            return self.patience_exceeded(epoch, LEAST, SHARE, STEPS)
+            return self.patience_exceeded(epoch, LEAST_LOOK_BACK, LOOK_BACK_SHARE, LOOK_BACK_STEPS)
         return 0 < patience <= self.n_worse
 
     def patience_exceeded(self, epoch: float, least: int, share: float, steps: int) -> bool:
@@ -97,10 +98,10 @@ class State:
         """
         if patience == 0:
             return math.inf
-        n_more = max(0, (LEAST if patience == "auto" else patience) - self.n_worse)
+        n_more = max(0, (LEAST_LOOK_BACK if patience == "auto" else patience) - self.n_worse)
         by_validations = epoch + n_more * every
         return (
-            max(by_validations, self.best_epoch / (1 - SHARE), STEPS / n_steps)
+            max(by_validations, self.best_epoch / (1 - LOOK_BACK_SHARE), LOOK_BACK_STEPS / n_steps)
             if patience == "auto"
             else by_validations
         )
@@ -152,7 +153,7 @@ class Checkpoints:
         interruption: Interruption, average_age: float = 0.0,
     ) -> None:  # fmt: skip
         self.state, self._optimizers, self._world = state, optimizers, world
-        self._weights = Weights(model, LATEST if average_age else MODEL)
+        self._weights = Weights(model, LATEST if average_age else MODEL_PREFIX)
         self.average = WeightAverage(Weights(model).tensors(), age=average_age) if average_age else None
         self._manager, self._interruption, self.is_due = manager, interruption, manager.is_due
         self._saved = state.without_timers()  # a new run needs no checkpoint yet, and a resumed run has one

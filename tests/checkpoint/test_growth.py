@@ -12,9 +12,9 @@ import torch
 from bert4rec.checkpoint import growth
 from bert4rec.checkpoint.growth import (
     DIRECTION,
-    HEAD,
-    HEAD_BIAS,
-    TABLE,
+    SAVED_HEAD,
+    SAVED_HEAD_BIAS,
+    SAVED_TABLE,
     initialize_new_items,
     neighbours,
     read_grown,
@@ -67,10 +67,10 @@ def vector(item: int) -> torch.Tensor:
 def test_the_weights_after_the_last_step_get_new_rows_like_their_mean(histories: Histories) -> None:
     (mean,) = filled(torch.cat([KNOWN, torch.ones(3, 2)], 1))
     latest, twice = mean.clone(), 2 * mean
-    initialized({TABLE: mean}, histories)
-    initialized({TABLE: mean.clone(), LATEST + names.TABLE: latest}, histories)
+    initialized({SAVED_TABLE: mean}, histories)
+    initialized({SAVED_TABLE: mean.clone(), LATEST + names.TABLE: latest}, histories)
     assert torch.equal(latest, mean)
-    initialized({TABLE: latest, LATEST + names.TABLE: twice}, histories)
+    initialized({SAVED_TABLE: latest, LATEST + names.TABLE: twice}, histories)
     torch.testing.assert_close(twice[3:, :2], 2 * mean[3:, :2])
 
 
@@ -82,7 +82,7 @@ def test_a_new_item_starts_at_its_neighbours(monkeypatch: Patch, histories: Hist
     (table,) = filled(torch.cat([KNOWN, biases], 1))
     (sums,) = filled(torch.tensor([4.0, 8.0, 1.0]))
     old = table[:3].clone()
-    assert initialized({TABLE: table, "optimizer.item_table.sum": sums}, histories) == 1
+    assert initialized({SAVED_TABLE: table, "optimizer.item_table.sum": sums}, histories) == 1
     assert torch.equal(table[:3], old)
     torch.testing.assert_close(table[3:, :2], torch.stack([vector(3), vector(4), MEAN]))
     # Two known items occur twice, with biases of 0.3 on average, one occurs once, with none: a line through both.
@@ -96,7 +96,7 @@ def test_a_linear_head_has_vectors_and_biases_of_its_own(histories: Histories) -
     (table,) = filled(KNOWN)
     head, bias, directions, squares = filled(2 * KNOWN, torch.tensor([0.3, 0.3, 0.0]), KNOWN, KNOWN)
     moments = {f"optimizer.head.weight{DIRECTION}": directions, "optimizer.head.weight.exp_avg_sq": squares}
-    assert initialized({TABLE: table, HEAD: head, HEAD_BIAS: bias, **moments}, histories) == 1
+    assert initialized({SAVED_TABLE: table, SAVED_HEAD: head, SAVED_HEAD_BIAS: bias, **moments}, histories) == 1
     torch.testing.assert_close(table[3:5], torch.stack([vector(3), vector(4)]))
     torch.testing.assert_close(head[3:], 2 * torch.stack([vector(3), vector(4), MEAN]))
     torch.testing.assert_close(bias[3:5], torch.tensor([0.3, 0.3]))
@@ -116,7 +116,7 @@ def test_a_real_split_is_read_as_it_is_stored(grown_folder: Path) -> None:
     table = torch.cat([torch.randn(8, 4), torch.zeros(2, 4)])
     histories = Histories(grown_folder, n_items)
     popularity = np.ones(n_items, np.int32)
-    assert initialize_new_items({TABLE: table}, histories, popularity, n_known=8, embed_dim=4) == 0
+    assert initialize_new_items({SAVED_TABLE: table}, histories, popularity, n_known=8, embed_dim=4) == 0
     assert table.isfinite().all()
 
 

@@ -17,7 +17,7 @@ from bert4rec import load, train
 from bert4rec.__main__ import main
 from bert4rec.checkpoint.run_folder import METADATA_VERSION
 from bert4rec.checkpoint.run_settings import load_run_settings
-from bert4rec.checkpoint.stored_tensors import MODEL
+from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Config
 from bert4rec.inference.load import find_source
@@ -271,7 +271,7 @@ def test_a_file_of_new_items_is_enough(place: Path, featured_folder: Path, capsy
     old, new, same = (find_source(Path("runs", name)).tensors() for name in ("run", "run-2", "same"))
     assert [*new] == [*same]
     assert all(torch.equal(new.read(name), same.read(name)) for name in new)
-    assert torch.equal(new.read(MODEL + TABLE)[:28], old.read(MODEL + TABLE))
+    assert torch.equal(new.read(MODEL_PREFIX + TABLE)[:28], old.read(MODEL_PREFIX + TABLE))
     lists = [load(Path("runs", name)).recommend([[1, 2, 3], [7]], 31) for name in ("run-2", "same")]
     assert lists[0] == lists[1]
     assert {40, 31, 35} <= {each.item for each in lists[0][0]}

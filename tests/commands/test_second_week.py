@@ -10,7 +10,7 @@ import torch
 
 from bert4rec import prepare, train
 from bert4rec.__main__ import main
-from bert4rec.checkpoint.stored_tensors import MODEL
+from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX
 from bert4rec.inference.load import find_source
 from bert4rec.models.names import TABLE
 from tests.fixture_types import Patch
@@ -48,7 +48,7 @@ def log() -> pl.DataFrame:
 def likeness(run: str, dataset: str) -> float:
     """The share of the five nearest items of each new one, by the cosine, that are of its group."""
     items = pl.read_parquet(f"data/{dataset}/items.parquet")["original"].to_numpy()
-    vectors = torch.nn.functional.normalize(find_source(Path("runs", run)).tensors().read(MODEL + TABLE)[:, :32])
+    vectors = torch.nn.functional.normalize(find_source(Path("runs", run)).tensors().read(MODEL_PREFIX + TABLE)[:, :32])
     nearest = (vectors @ vectors.T).fill_diagonal_(-1).topk(5).indices.numpy()
     is_new = items % IN_GROUP >= IN_GROUP - N_NEW
     return float((items[nearest] // IN_GROUP == items[:, None] // IN_GROUP)[is_new].mean())

@@ -14,7 +14,7 @@ from bert4rec.dataset.histories import Histories, TrainingPairs
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.evaluation import ratings
 from bert4rec.evaluation.ratings import RatingMeter, mean_errors
-from bert4rec.feed.pairs import TEST, TRAINING, PairExamples, parts_of_pairs
+from bert4rec.feed.pairs import TEST_PAIRS, TRAINING_PAIRS, PairExamples, parts_of_pairs
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DivergenceError
 from tests.processes import jobs
@@ -46,7 +46,7 @@ def values(examples: PairExamples) -> list[tuple[int, int, float]]:
 
 def test_errors_written_out(pairs: TrainingPairs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ratings, "PAIRS_AT_ONCE", 50)
-    held_out = parts_of_pairs(pairs, **MSE)[TEST]
+    held_out = parts_of_pairs(pairs, **MSE)[TEST_PAIRS]
     calls: list[int] = []
     meter = RatingMeter(Partition(), torch.device("cpu"), lambda: calls.append(1))
     found = meter.errors(Constant(3.0), held_out)  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ def test_errors_of_means_written_out(pairs: TrainingPairs, rated_folder: Path, m
     """Of the mean rating, and of damped means of items and users, by the training's pairs alone."""
     monkeypatch.setattr(ratings, "PAIRS_AT_ONCE", 100)
     parts = parts_of_pairs(pairs, **MSE)
-    trained, tested = values(parts[TRAINING]), values(parts[TEST])
+    trained, tested = values(parts[TRAINING_PAIRS]), values(parts[TEST_PAIRS])
     mean = np.mean([r for *_, r in trained])
     of_item = {i: sum(r - mean for _, j, r in trained if j == i) for i in {i for _, i, _ in trained}}
     of_item = {i: total / (25 + sum(j == i for _, j, _ in trained)) for i, total in of_item.items()}

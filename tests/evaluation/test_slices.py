@@ -34,7 +34,7 @@ FACTS = TargetFacts(
 @pytest.fixture(params=[1])
 def least(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices of one user have intervals, too."""
-    monkeypatch.setattr(slices_module, "LEAST", request.param)
+    monkeypatch.setattr(slices_module, "LEAST_USERS", request.param)
 
 
 def members(facts: TargetFacts) -> dict[str, dict[str, list[int]]]:

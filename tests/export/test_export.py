@@ -13,7 +13,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from bert4rec import load
-from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
+from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX, StoredTensors
 from bert4rec.export import export as module
 from bert4rec.export.export import card, export, write_safetensors, write_vectors
 from bert4rec.inference.histories import ItemIds
@@ -80,7 +80,7 @@ def test_nothing_is_written_over_or_left_half_written(
 
 def test_the_library_reads_every_tensor_of_the_model_and_nothing_else(made: Path, tmp_path: Path) -> None:
     stored = find_source(made).tensors()
-    names = {name: name.removeprefix(MODEL) for name in stored if name.startswith(MODEL)}
+    names = {name: name.removeprefix(MODEL_PREFIX) for name in stored if name.startswith(MODEL_PREFIX)}
     write_safetensors(tmp_path / "model.safetensors", stored, names)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
         assert file.metadata() == {"format": "pt"}

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Histories, TrainingPairs
 from bert4rec.dataset.reader import Dataset
-from bert4rec.feed.batches import START, EpochOrder, Position, TrainingBatches, Windows
+from bert4rec.feed.batches import AT_START, EpochOrder, Position, TrainingBatches, Windows
 from bert4rec.feed.features import WarmItems
 from bert4rec.feed.masking import Masking
 from bert4rec.feed.negatives import NegativeSampler
@@ -35,7 +35,7 @@ def masking(dataset: Dataset) -> Masking:
 
 
 def source(
-    dataset: Dataset, *, n_epochs: int = 1, per_device: int, partition: Partition = ALONE, start: Position = START,
+    dataset: Dataset, *, n_epochs: int = 1, per_device: int, partition: Partition = ALONE, start: Position = AT_START,
 ) -> TrainingBatches:  # fmt: skip
     return TrainingBatches(
         Windows(dataset.windows(max_len=12, step=12), masking(dataset)), partition, n_epochs=n_epochs,

@@ -11,7 +11,7 @@ from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Histories, TrainingPairs
 from bert4rec.feed.batch import AnyBatch, Pairs
 from bert4rec.feed.batches import TrainingBatches
-from bert4rec.feed.pairs import TEST, TRAINING, VALIDATION, PairExamples, parts_of_pairs
+from bert4rec.feed.pairs import TEST_PAIRS, TRAINING_PAIRS, VALIDATION_PAIRS, PairExamples, parts_of_pairs
 from bert4rec.runtime.collectives import Partition
 
 MSE = {"seed": 3, "loss": "mse", "rating_holdout": 0.1, "rating_validation": 0.05}
@@ -52,27 +52,29 @@ def test_parts_share_the_pairs_out_by_the_seed(training_pairs: TrainingPairs) ->
     numbers = {name: part.numbers(np.arange(len(part))).tolist() for name, part in parts.items()}
     n = len(training_pairs)
     assert {name: len(part) for name, part in numbers.items()} == {
-        TEST: round(0.1 * n), VALIDATION: round(0.05 * n), TRAINING: n - round(0.1 * n) - round(0.05 * n),
+        TEST_PAIRS: round(0.1 * n),
+        VALIDATION_PAIRS: round(0.05 * n),
+        TRAINING_PAIRS: n - round(0.1 * n) - round(0.05 * n),
     }  # fmt: skip
     assert sorted(number for part in numbers.values() for number in part) == list(range(n))
-    assert numbers[TEST] != sorted(numbers[TEST])
+    assert numbers[TEST_PAIRS] != sorted(numbers[TEST_PAIRS])
     without = parts_of_pairs(training_pairs, **MSE | {"rating_validation": 0.0})
-    assert without[TEST].numbers(np.arange(20)).tolist() == numbers[TEST][:20]
+    assert without[TEST_PAIRS].numbers(np.arange(20)).tolist() == numbers[TEST_PAIRS][:20]
     others = parts_of_pairs(training_pairs, **MSE | {"seed": 4})
-    assert others[TEST].numbers(np.arange(20)).tolist() != numbers[TEST][:20]
+    assert others[TEST_PAIRS].numbers(np.arange(20)).tolist() != numbers[TEST_PAIRS][:20]
 
 
 def test_rankings_are_learnt_from_all_pairs_without_ratings(training_pairs: TrainingPairs) -> None:
     parts = parts_of_pairs(training_pairs, **MSE | {"loss": "bpr"})
-    assert parts.keys() == {TRAINING}
-    assert len(parts[TRAINING]) == len(training_pairs)
-    assert parts[TRAINING].batch(np.arange(3), 0).ratings is None
+    assert parts.keys() == {TRAINING_PAIRS}
+    assert len(parts[TRAINING_PAIRS]) == len(training_pairs)
+    assert parts[TRAINING_PAIRS].batch(np.arange(3), 0).ratings is None
 
 
 @pytest.mark.parametrize("n_processes", [2, 3])
 def test_every_process_has_its_share_of_one_order(training_pairs: TrainingPairs, n_processes: int) -> None:
     """The last global batch has fewer pairs than there are processes."""
-    examples = parts_of_pairs(training_pairs, **MSE)[TRAINING]
+    examples = parts_of_pairs(training_pairs, **MSE)[TRAINING_PAIRS]
     global_batch = len(examples) - 1
 
     def batches(rank: int, n: int) -> TrainingBatches:
@@ -92,7 +94,7 @@ def test_every_process_has_its_share_of_one_order(training_pairs: TrainingPairs,
 
 def test_a_loader_process_gets_none_of_the_pairs(training_pairs: TrainingPairs) -> None:
     assert len(training_pairs)
-    examples = parts_of_pairs(training_pairs, **MSE)[TRAINING]
+    examples = parts_of_pairs(training_pairs, **MSE)[TRAINING_PAIRS]
     before = examples.batch(np.arange(9), 0)
     pickled = pickle.dumps(examples)
     assert len(pickled) < 3000 < 4 * len(training_pairs)

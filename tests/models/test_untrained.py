@@ -192,7 +192,7 @@ def test_scores_of_tiles_are_those_of_single_items_to_the_last_bit(
     n_last_items: int, dense: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a target would be better or worse than an item with which it ties; as a matrix and as pairs."""
-    monkeypatch.setattr(transitions, "DENSE", dense)
+    monkeypatch.setattr(transitions, "DENSE_FROM", dense)
     random = np.random.default_rng(n_last_items)
     histories = [random.integers(0, 40, size).tolist() for size in random.integers(1, 30, 60)]
     scorer = scorer_of(histories, 40, n_last_items=n_last_items, smoothing=0.3)

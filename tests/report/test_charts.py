@@ -10,7 +10,7 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 from PIL import Image
 
-from bert4rec.report.charts import MAX_POINTS, MODEL, charts, new_figure, to_svg
+from bert4rec.report.charts import MAX_POINTS, MODEL_COLOR, charts, new_figure, to_svg
 from bert4rec.report.figures import read_contents
 from tests.report.runs_by_hand import REPORT, write_records, write_run
 
@@ -79,7 +79,7 @@ def test_errors_of_ratings_are_drawn_for_a_model_of_ratings(run: Path) -> None:
 
 def test_svg_has_colours_as_variables_ids_of_its_own_and_text_as_text() -> None:
     with new_figure() as (figure, (axes,)):
-        axes.plot([1, 2, 3], [0.123456, 0.2, 0.1], color=MODEL, marker="o", label="<&>")
+        axes.plot([1, 2, 3], [0.123456, 0.2, 0.1], color=MODEL_COLOR, marker="o", label="<&>")
         axes.annotate("0.123456", (2, 0.2))
         axes.legend()
     svg = to_svg(figure, "one", "a &amp; b")

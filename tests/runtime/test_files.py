@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from bert4rec.runtime import files
-from bert4rec.runtime.files import PIECE_BYTES, PIECES, sample_sha256, sha256
+from bert4rec.runtime.files import N_SAMPLES, SAMPLE_BYTES, sample_sha256, sha256
 
-WHOLE = PIECES * PIECE_BYTES
+WHOLE = N_SAMPLES * SAMPLE_BYTES
 OF_ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # SHA-256, from the standard
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from bert4rec.sharding.footprint import (
     AVERAGE,
-    DENSE,
+    DENSE_PART,
     GRADIENTS,
     STEP,
     TABLE_STATE,
@@ -164,7 +164,7 @@ def test_an_evaluation_has_neither_gradients_nor_states(mode: str) -> None:
     training, evaluation = (make_plan(replace(job, trains=trains), NO_LIMIT).needs[0][0] for trains in (True, False))
     assert (evaluation[GRADIENTS], evaluation[TABLE_STATE]) == (0, 0)
     assert evaluation[TABLES] == training[TABLES] == training[GRADIENTS]
-    assert 2 * evaluation[DENSE] == training[DENSE]
+    assert 2 * evaluation[DENSE_PART] == training[DENSE_PART]
     assert evaluation[STEP] < 0.1 * training[STEP]
 
 

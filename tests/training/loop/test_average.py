@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, found, step_folder
-from bert4rec.checkpoint.stored_tensors import LATEST, MODEL
+from bert4rec.checkpoint.stored_tensors import LATEST, MODEL_PREFIX
 from bert4rec.runtime.errors import DataError
 from bert4rec.sharding.optimizer import WeightAverage
 from bert4rec.training.run import run
@@ -76,17 +76,17 @@ def test_a_run_saves_tests_and_starts_others_from_the_mean(make: Make) -> None:
     plain = run(make(**averaged | {"run.name": "plain", "training.average_age": 0.0}))
     leave_group()
     mean, last = (tensors_of(found(path / CHECKPOINTS)[-1]) for path in (folder, plain))
-    names = [name.removeprefix(MODEL) for name in last if name.startswith(MODEL)]
+    names = [name.removeprefix(MODEL_PREFIX) for name in last if name.startswith(MODEL_PREFIX)]
     for name in names:
-        assert torch.equal(mean[LATEST + name], last[MODEL + name])
-        assert not torch.equal(mean[MODEL + name], last[MODEL + name])
+        assert torch.equal(mean[LATEST + name], last[MODEL_PREFIX + name])
+        assert not torch.equal(mean[MODEL_PREFIX + name], last[MODEL_PREFIX + name])
     assert not any(name.startswith(LATEST) for name in last)
     assert report_of(folder)["test"] != report_of(plain)["test"]
     one_step = averaged | {"training.max_minutes": 1e-9, "training.learning_rate": 1e-12}
     started = run(make(**one_step, **{"run.init_from": str(folder), "run.name": "started"}))
     best, first = (tensors_of(path / CHECKPOINTS / "best") for path in (folder, started))
     for name in names:
-        torch.testing.assert_close(first[LATEST + name], best[MODEL + name])
+        torch.testing.assert_close(first[LATEST + name], best[MODEL_PREFIX + name])
 
 
 @pytest.mark.usefixtures("alone")
@@ -97,10 +97,10 @@ def test_the_mean_of_a_run_takes_in_the_weights_of_every_step(make: Make) -> Non
     mean: dict[str, torch.Tensor] = {}
     for step in range(1, 8):
         tensors = tensors_of(step_folder(folder / CHECKPOINTS, step))
-        for name in (name.removeprefix(MODEL) for name in tensors if name.startswith(MODEL)):
+        for name in (name.removeprefix(MODEL_PREFIX) for name in tensors if name.startswith(MODEL_PREFIX)):
             share = (POWER + 1) / (step + POWER)
             mean[name] = tensors[LATEST + name] * share + mean.get(name, 0) * (1 - share)
-            torch.testing.assert_close(tensors[MODEL + name], mean[name])
+            torch.testing.assert_close(tensors[MODEL_PREFIX + name], mean[name])
 
 
 @pytest.mark.usefixtures("alone")
