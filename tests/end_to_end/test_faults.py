@@ -109,13 +109,13 @@ def test_a_checkpoint_that_the_disk_does_not_take(make: Settings, tmp_path: Path
 
 @pytest.mark.long
 def test_a_full_file_system_keeps_the_last_good_checkpoint(make: Settings, tmp_path: Path) -> None:
-    """A real one of 400 kB, in which two checkpoints have room; where the system lets us mount it."""
+    """A real one of 1 MB, in which two checkpoints have room; where the system lets us mount it."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(disk)], capture_output=True).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1000k", "tmpfs", str(disk)], capture_output=True).returncode:
         pytest.skip("this system lets nobody mount a file system here")
     try:
-        changes = {"training.n_epochs": 3, "checkpoint.keep": 9, "checkpoint.every_steps": 0, "run.dir": str(disk)}
+        changes = {"training.n_epochs": 4, "checkpoint.keep": 9, "checkpoint.every_steps": 0, "run.dir": str(disk)}
         file = settings_file(make(**changes, **{"training.eval_every_n_epochs": 1}), tmp_path)
         done = start([*ALONE, file])
         assert done.returncode == 1
