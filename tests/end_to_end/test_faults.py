@@ -121,7 +121,7 @@ def test_a_full_file_system_keeps_the_last_good_checkpoint(make: Settings, tmp_p
         assert re.search(rf"warning: {NOT_WRITTEN}step-\d+", done.stdout)
         last = found(disk / "small" / "checkpoints")[-1]
         subprocess.run(["mount", "-o", "remount,size=9m", str(disk)], check=True)
-        resumed = start([*ALONE, f"--resume={disk / 'small'}"])
+        resumed = start([*ALONE, f"--resume={disk / 'small'}", "--training.n_epochs=5"])
         assert f"from {last}\n" in resumed.stdout
     finally:
         subprocess.run(["umount", str(disk)], check=True)
