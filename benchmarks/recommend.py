@@ -28,7 +28,7 @@ from bert4rec.inference.network import Network
 from bert4rec.inference.recommender import Recommender
 from bert4rec.models.tables import BIAS_COLUMNS
 from bert4rec.models.transformer import Encoder, EncoderSettings
-from bert4rec.prepare.sources import Interactions
+from bert4rec.sources.interactions import Interactions
 
 
 def main() -> None:

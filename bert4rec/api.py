@@ -77,7 +77,7 @@ def _as_path(data: Any, overrides: Mapping[str, Any]) -> Iterator[dict[str, str]
             'data.dataset_dir: a frame has no name for its dataset folder; type prepare(frame, {"data.dataset_dir": '
             '"data/log"})'
         )
-    from bert4rec.prepare.frames import frame_file
+    from bert4rec.sources.frames import frame_file
 
     with frame_file(data, Path(overrides["data.dataset_dir"])) as path:
         yield {"data.source": "table", "data.path": str(path)}
@@ -94,7 +94,7 @@ def make_dataset(file: str | None, overrides: "Overrides", *, download: bool) ->
     if download:
         if config.data.source in GENERATED:
             config = with_changes(config, "data", {"source": DOWNLOADED})
-        from bert4rec.prepare.remote import fetch_movielens
+        from bert4rec.sources.remote import fetch_movielens
 
         config = with_changes(config, "data", {"path": str(fetch_movielens(config.data.source, RAW))})
     elif recognized:

@@ -7,7 +7,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-TESTS="tests/config tests/dataset tests/prepare bert4rec/dataset bert4rec/prepare tests/runtime/test_files.py"
+TESTS="tests/config tests/dataset tests/sources tests/prepare bert4rec/dataset bert4rec/sources bert4rec/prepare tests/runtime/test_files.py"
 log=logs/test-pythons.log
 HEAVY='^(torch|torchrec|fbgemm-gpu|torchx|tensorboard|matplotlib)[=>]'
 

@@ -18,11 +18,11 @@ from bert4rec.config.recognition import MAGIC, problem_of_path
 from bert4rec.inference.histories import AT_ONCE, Histories, History, TimedHistory
 from bert4rec.inference.recommender import Recommendations, UserScore
 from bert4rec.prepare.ordering import SORTED_BY
-from bert4rec.prepare.text_blocks import blocks, head
 from bert4rec.runtime.errors import DataError, pluralize
+from bert4rec.sources.text_blocks import blocks, head
 
 if TYPE_CHECKING:
-    from bert4rec.prepare.sources import Interactions
+    from bert4rec.sources.interactions import Interactions
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 HISTORY_FORMS = (

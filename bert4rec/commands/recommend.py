@@ -309,7 +309,7 @@ def _histories(
     """Return the number of histories, or None if it is unknown, and the histories."""
     from bert4rec.commands.history_files import read_histories
     from bert4rec.dataset.hidden import LAST_TARGET
-    from bert4rec.prepare.sources import open_histories
+    from bert4rec.sources.interactions import open_histories
 
     network = model.require_histories()
     if arguments.items is not None:
@@ -376,7 +376,7 @@ def _instant(text: str | None, times: str, *, is_used: bool) -> int | None:
 def _items(option: str, arguments: argparse.Namespace, ids: "ItemIds", data: Data) -> list[Any]:
     """Return the items in the file of an `option`. Raises `DataError` if the model does not know enough of them."""
     from bert4rec.dataset.format import NO_ITEM
-    from bert4rec.prepare.user_tables import read_item_list
+    from bert4rec.sources.user_tables import read_item_list
 
     path = arguments.allow if option == "--allow" else arguments.deny
     is_known = lambda items: (ids.indices(items) != NO_ITEM).tolist()  # noqa: E731

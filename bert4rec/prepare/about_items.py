@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from bert4rec.config.tables import Data
-from bert4rec.prepare.attributes import (
+from bert4rec.prepare.rows import RawRows
+from bert4rec.prepare.survey import survey_columns
+from bert4rec.runtime.errors import DataError
+from bert4rec.sources.attributes import (
     DIFFERS,
     FirstRows,
     ItemValues,
@@ -18,8 +21,9 @@ from bert4rec.prepare.attributes import (
     reason_lines,
     why_unused,
 )
-from bert4rec.prepare.first_look import first_rows
-from bert4rec.prepare.item_features import (
+from bert4rec.sources.first_look import first_rows
+from bert4rec.sources.interactions import Interactions
+from bert4rec.sources.item_features import (
     RESERVED_COLUMNS,
     Fitted,
     ItemFile,
@@ -29,13 +33,9 @@ from bert4rec.prepare.item_features import (
     no_column,
     read_item_file,
 )
-from bert4rec.prepare.progress import Progress
-from bert4rec.prepare.rows import RawRows
-from bert4rec.prepare.sources import Interactions
-from bert4rec.prepare.survey import survey_columns
-from bert4rec.prepare.synthetic import GeneratedSource
-from bert4rec.prepare.text_values import number_problem, typed
-from bert4rec.runtime.errors import DataError
+from bert4rec.sources.progress import Progress
+from bert4rec.sources.synthetic import GeneratedSource
+from bert4rec.sources.text_values import number_problem, typed
 
 FIELD_NAMES = {"user": "users", "item": "items", "time": "times", "rating": "ratings", "event": "kinds of events"}
 USED = "items.parquet has a column of this name; rename it in the log"

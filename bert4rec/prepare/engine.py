@@ -35,8 +35,6 @@ from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.dataset.runs import fingerprint_of, named, runs_of
 from bert4rec.prepare.about_items import look_at_other_columns, read_about_items
-from bert4rec.prepare.attributes import ItemValues
-from bert4rec.prepare.first_look import first_look, order_options
 from bert4rec.prepare.histories import (
     HistoryStats,
     NumberedHistories,
@@ -46,15 +44,10 @@ from bert4rec.prepare.histories import (
     read_known_split,
 )
 from bert4rec.prepare.inherit import reading_of
-from bert4rec.prepare.item_features import ItemFile, read_fitted, write_features
 from bert4rec.prepare.negatives import held_out_metadata, left_out_warning
 from bert4rec.prepare.ordering import ExistingIds, item_ids, read_known
-from bert4rec.prepare.progress import BadRows, Progress
-from bert4rec.prepare.remote import LocalFiles, local_files
 from bert4rec.prepare.rows import FILTERS, OrderedRows, RawRows, compare_with_known, limit_rows, order_rows, read_rows
-from bert4rec.prepare.sources import Interactions, open_source
 from bert4rec.prepare.survey import survey_ids
-from bert4rec.prepare.synthetic import GeneratedSource, oracle_ranks
 from bert4rec.prepare.ties import draw_targets, has_ties
 from bert4rec.prepare.writer import (
     FolderWriter,
@@ -71,6 +64,13 @@ from bert4rec.prepare.writer import (
 )
 from bert4rec.runtime.arrays import Bools, Int32s
 from bert4rec.runtime.errors import DataError
+from bert4rec.sources.attributes import ItemValues
+from bert4rec.sources.first_look import first_look, order_options
+from bert4rec.sources.interactions import Interactions, open_source
+from bert4rec.sources.item_features import ItemFile, read_fitted, write_features
+from bert4rec.sources.progress import BadRows, Progress
+from bert4rec.sources.remote import LocalFiles, local_files
+from bert4rec.sources.synthetic import GeneratedSource, oracle_ranks
 
 MOST_HASHED = 2**28  # bytes, about a second; files of public datasets are smaller
 WORK = ".work"  # folder for temporary files, inside the new dataset folder

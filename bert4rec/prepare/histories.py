@@ -15,13 +15,13 @@ from bert4rec.dataset.format import EVALUATED, MIN_EVALUATED, NO_ITEM, NO_TARGET
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.histories import Histories
 from bert4rec.prepare.ordering import Parts, to_histories
-from bert4rec.prepare.progress import Progress
 from bert4rec.prepare.rows import OrderedRows
 from bert4rec.prepare.survey import LogSurvey
 from bert4rec.prepare.ties import MOMENT
-from bert4rec.prepare.times import DAY, moment
 from bert4rec.runtime.arrays import Bools, Int32s, Int64s
 from bert4rec.runtime.errors import DataError, pluralize
+from bert4rec.sources.progress import Progress
+from bert4rec.sources.times import DAY, moment
 
 SplitRule: TypeAlias = Mapping[str, pl.Expr]
 """The expressions `before`, the number of interactions of a history for training and validation; `at_test`, the place

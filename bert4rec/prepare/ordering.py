@@ -20,7 +20,6 @@ LIST_COLUMNS = {"item": "items", "time": "times", "rating": "ratings", "event": 
     name: f"{name}s" for name in (MOMENT, PLACE)
 }
 SORTED_BY = ("order", "fraction", "time")  # the last one counts most
-MOST_ASCENDING = 0.02  # share of the steps in time, in a file that is sorted newest first
 
 
 class SortedRuns:
@@ -201,21 +200,6 @@ def in_time_order(interactions: pl.DataFrame, *, newest_first: bool = False) -> 
     return interactions.sort("user", maintain_order=True)
 
 
-def descends(rows: pl.DataFrame) -> bool:
-    """Return whether nearly all times descend from row to row, or within each user's rows; at least two of them do.
-
-    >>> descends(pl.DataFrame({"user": [7, 8, 7, 8], "time": [9, 9, 8, 7]}))
-    True
-    >>> descends(pl.DataFrame({"user": [7, 8, 7, 8], "time": [7, 9, 9, 7]}))
-    False
-    """
-    for steps in (rows["time"].diff(), rows.select(pl.col("time").diff().over("user")).to_series()):
-        n_down, n_up = int((steps < 0).sum()), int((steps > 0).sum())
-        if n_down > 1 and n_up <= MOST_ASCENDING * (n_up + n_down):
-            return True
-    return False
-
-
 def with_codes(interactions: pl.DataFrame, items: pl.DataFrame) -> pl.DataFrame:
     """Replace the original ids of items by their codes; `items`: `original`, `code`. Rows keep their order.
 
@@ -265,33 +249,6 @@ def read_known(folder: Path) -> ExistingIds:
     _, last_time = metadata["time_span"] or (None, None)
     fingerprints = fingerprints_of(metadata)
     return ExistingIds(users, items, kinds_of(metadata), last_time, metadata.get("time_format", ""), fingerprints)
-
-
-class Distinct:
-    """Hold the first row of each item, from rows (`item` and `others`) that come in parts.
-
-    It keeps at most about twice as many rows in memory.
-    """
-
-    def __init__(self, **others: type[pl.DataType]) -> None:
-        self._parts = [pl.DataFrame(schema={"item": pl.Int64, **others})]
-        self._n_merged = self._n_pending = 0
-
-    def add(self, rows: pl.DataFrame) -> None:
-        """Add a part. Numbers become text if the items of any part are text."""
-        new = rows.unique("item", keep="first", maintain_order=True)
-        self._parts.append(new)
-        self._n_pending += len(new)
-        if self._n_pending > max(self._n_merged, 1 << 20):
-            self.rows()
-
-    def rows(self) -> pl.DataFrame:
-        """Return the first row of each item, in the order in which they were added."""
-        is_text = any(part["item"].dtype == pl.String for part in self._parts)
-        parts = [part.cast({"item": pl.String}) for part in self._parts] if is_text else self._parts
-        merged = pl.concat(parts).unique("item", keep="first", maintain_order=True)
-        self._parts, self._n_merged, self._n_pending = [merged], len(merged), 0
-        return merged
 
 
 def same_type(left: pl.Series, right: pl.Series) -> tuple[pl.Series, pl.Series]:

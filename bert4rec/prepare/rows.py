@@ -10,13 +10,14 @@ import numpy as np
 import polars as pl
 
 from bert4rec.config.tables import Data, Preprocessing, instant
-from bert4rec.prepare.ordering import Distinct, ExistingIds, Parts, SortedRuns, in_time_order, same_type, with_codes
-from bert4rec.prepare.progress import BadRows, Progress
-from bert4rec.prepare.sources import Interactions
-from bert4rec.prepare.synthetic import GeneratedSource
+from bert4rec.prepare.ordering import ExistingIds, Parts, SortedRuns, in_time_order, same_type, with_codes
 from bert4rec.prepare.ties import fingerprints, shuffled, with_numbers
 from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.errors import DataError
+from bert4rec.sources.attributes import Distinct
+from bert4rec.sources.interactions import Interactions
+from bert4rec.sources.progress import BadRows, Progress
+from bert4rec.sources.synthetic import GeneratedSource
 
 ABSENT_FIELDS = ("rating", "time")  # fields that a table need not have
 FEW_BAD_ROWS = 10  # accepted even above the allowed share, which would be less than one row in a small file

@@ -1,7 +1,7 @@
 """Count what may stand out in a log while its histories are read: repeats, heavy users, items that come and go."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,25 +9,17 @@ import polars as pl
 
 from bert4rec.dataset.findings import RARE_ITEM_ROWS
 from bert4rec.dataset.hidden import copies
-from bert4rec.prepare.column_times import is_time_of_day
-from bert4rec.prepare.column_words import SESSION_WORDS, TIME_WORDS, name_words
-from bert4rec.prepare.order_values import order_kind, order_values
 from bert4rec.prepare.shifts import SLOTS, shifts, slots_of
 from bert4rec.prepare.ties import basket_key, is_tied, tie_key
-from bert4rec.prepare.times import DAY, READ_SHARE, YEAR
 from bert4rec.runtime.arrays import Array, Int64s
+from bert4rec.sources.column_words import SESSION_WORDS, name_words
+from bert4rec.sources.times import DAY, YEAR
 
 EVENT_WORDS = {"event", "action", "behavior", "behaviour", "type", "interaction", "activity", "verb"}
 EVENT_VALUES = {
     "view", "click", "cart", "purchase", "buy", "addtocart", "transaction", "fav", "like", "play", "skip", "wishlist",
     "remove_from_cart", "add_to_cart", "view_item", "pv", "impression", "order", "share", "download", "return",
 }  # fmt: skip
-MANY_TIES = 0.05  # share of the first rows that are tied, from which a column that orders them is offered
-SEQUENCES = {
-    "sequence", "seq", "position", "pos", "order", "line", "step", "nr", "no", "num", "number", "rank", "index", "idx",
-    "timeframe", "row", "clock", *TIME_WORDS,
-}  # fmt: skip
-SOME = 0.5  # share of the tied groups in which times of day differ, from which on these are offered
 MOST_EVENTS = 12  # distinct values of a column of events
 RECENT = 0.1  # last share of the time span: items that begin there are new, items that end before it are gone
 HEAVY, HEAVY_FROM = 20, 1000  # times the 95th percentile of the users' rows, and the least number of rows
@@ -212,42 +204,3 @@ def _event_shares(column: pl.Series, words: set[str]) -> dict[str, float]:
     values = known.value_counts(sort=True, normalize=True).rows()
     is_events = words & EVENT_WORDS or {str(value).lower() for value, _ in values} & EVENT_VALUES
     return {str(value): round(share, 3) for value, share in values} if is_events else {}
-
-
-def columns_that_order(rows: pl.DataFrame, others: pl.DataFrame) -> list[str]:
-    """Return the columns of `others` that put the tied rows of a log in an order, the likeliest first.
-
-    `rows`: `user`, `item` and, if known, `time` of the first rows; `others`: their other columns. Rows of one user and
-    time are tied. A column puts them in an order if it has numbers, not those of the items, that differ between all
-    tied rows, and it is named like a sequence or its numbers ascend in the file. A column of times of day does so, too,
-    if it differs between some of the tied rows of half of the users and times. Returns [] if few rows are tied.
-    """
-    keys = [name for name in ("user", "time") if name in rows.columns]
-    groups = rows.select(group=pl.struct(keys).rank("dense"), item="item")
-    tied = groups["group"].is_duplicated()
-    if len(rows) != len(others) or tied.sum() - groups["group"].filter(tied).n_unique() < MANY_TIES * len(rows):
-        return []
-    found = [*_candidates(groups, others, tied)]
-    return sorted(found, key=lambda name: not name_words(name) & SEQUENCES)
-
-
-def _candidates(groups: pl.DataFrame, others: pl.DataFrame, tied: pl.Series) -> Iterator[str]:
-    for column in others:
-        if column.dtype.is_nested() or column.dtype == pl.Boolean or (kind := order_kind(column)) == "text":
-            continue
-        values = order_values(column, kind).cast(pl.Float64)
-        table = groups.with_columns(values.alias("value")).filter(tied)
-        if not len(table) or table["value"].count() < READ_SHARE * len(table):
-            continue
-        value = pl.col("value")
-        is_clock = is_time_of_day(column)
-        least = SOME if is_clock else READ_SHARE  # the rows of a basket have one time of day
-        by_group = table.group_by("group").agg(
-            differ=(value.n_unique() > 1) if is_clock else (value.n_unique() == pl.len()),
-            ascend=(value.diff().drop_nulls() > 0).all(),
-        )
-        of_items = table.group_by("item").agg(same=value.n_unique() == 1, n=pl.len()).filter(pl.col("n") > 1)
-        is_of_item = len(of_items) and of_items["same"].mean() >= READ_SHARE  # type: ignore[operator]
-        is_likely = is_clock or name_words(column.name) & SEQUENCES or by_group["ascend"].mean() >= READ_SHARE  # type: ignore[operator]
-        if is_likely and not is_of_item and by_group["differ"].mean() >= least:  # type: ignore[operator]
-            yield column.name

@@ -54,10 +54,10 @@ from bert4rec.prepare.negatives import (
     draw_negatives,
 )
 from bert4rec.prepare.ordering import Chunks, chunked
-from bert4rec.prepare.progress import Progress
 from bert4rec.prepare.ties import has_ties, is_tied, tie_key
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import put_back, replace_directory, sample_sha256, sha256, try_lock
+from bert4rec.sources.progress import Progress
 
 ROWS_PER_BATCH = 1 << 14  # more batches would cost memory and time in every process that opens the split
 FILE_GROUP_ROWS = 1 << 16

@@ -17,9 +17,9 @@ from bert4rec.commands.history_files import read_histories, writer
 from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.inference.histories import TimedHistory
 from bert4rec.inference.recommender import Recommendation, Recommendations
-from bert4rec.prepare import sources
-from bert4rec.prepare.sources import open_histories
 from bert4rec.runtime.errors import DataError
+from bert4rec.sources import interactions
+from bert4rec.sources.interactions import open_histories
 from tests.fixture_types import Patch
 
 EXPECTED = [("u", ["a", "b"]), ("v", ["c"])]
@@ -61,7 +61,7 @@ def test_each_user_has_its_items_in_their_order(
     of_users = [(user, [(item, time) for of, item, time in rows if of == user]) for user in users]
     by_time = [(user, sorted(of, key=lambda pair: pair[1])) for user, of in of_users]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "HISTORY_BYTES", block_bytes)
+        patch.setattr(interactions, "HISTORY_BYTES", block_bytes)
         assert read(folder / "untimed.csv") == [(user, [item for item, _ in of]) for user, of in of_users]
         newest_first = read(folder / "untimed.csv", newest_first=True)
         assert newest_first == [(user, [item for item, _ in reversed(of)]) for user, of in of_users]

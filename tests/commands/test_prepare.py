@@ -14,8 +14,8 @@ from bert4rec.__main__ import main
 from bert4rec.commands.prepare import SETS
 from bert4rec.dataset.runs import link_catalogue
 from bert4rec.prepare import engine
-from bert4rec.prepare.remote import ARCHIVES
 from bert4rec.runtime.errors import DataError
+from bert4rec.sources.remote import ARCHIVES
 from tests.conftest import LOG
 from tests.fixture_types import Capture, Patch
 from tests.folders import contents, files_of
@@ -77,7 +77,7 @@ def test_the_name_of_a_data_set_downloads_it_unless_a_file_has_it(
         fetched.append(name)
         raise DataError("no network")
 
-    monkeypatch.setattr(import_module("bert4rec.prepare.remote"), "fetch_movielens", fetch)
+    monkeypatch.setattr(import_module("bert4rec.sources.remote"), "fetch_movielens", fetch)
     assert main(["prepare", "ml-100k"]) == 2
     assert fetched == ["ml-100k"]
     assert main(["prepare", "ml-100k", "--data.source=ml-1m"]) == 2

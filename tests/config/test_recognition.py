@@ -16,9 +16,9 @@ import pytest
 from bert4rec.config.load import load_and_recognize, parse_command_line
 from bert4rec.config.recognition import check_url, format_of, is_url, recognize, what_is, without_secrets
 from bert4rec.config.tables import GENERATED, Data, Preprocessing
-from bert4rec.prepare.sources import open_interactions
-from bert4rec.prepare.synthetic import GENERATORS
 from bert4rec.runtime.errors import DataError, SettingsError
+from bert4rec.sources.interactions import open_interactions
+from bert4rec.sources.synthetic import GENERATORS
 from tests.checks import one_line
 
 ROOT = Path(__file__).parents[2]

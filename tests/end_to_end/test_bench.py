@@ -42,7 +42,7 @@ from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.recommender import Recommender
 from bert4rec.models.sequence_model import Bert4Rec
 from bert4rec.models.tables import is_of_table
-from bert4rec.prepare.progress import Progress, Stage
+from bert4rec.sources.progress import Progress, Stage
 from tests.fixture_types import Capture, Patch
 from tests.launch import start
 

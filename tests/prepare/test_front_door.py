@@ -8,8 +8,8 @@ import pytest
 from bert4rec.config.tables import Config
 from bert4rec.prepare.engine import prepare
 from tests.checks import one_line
-from tests.prepare.files.log import opened
 from tests.prepare.order.test_ties import histories_of as histories
+from tests.sources.log import opened
 
 N = 120
 BASKETS = [f"u{k % 3},i{(k * 7) % 11},2026-01-{1 + k // 12:02d}\n" for k in range(N)]  # four items a day and user

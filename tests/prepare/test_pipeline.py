@@ -21,7 +21,8 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 import preprocessing
-from bert4rec.prepare import engine, sources
+from bert4rec.prepare import engine
+from bert4rec.sources import interactions
 from tests.folders import contents
 
 ROOT = Path(preprocessing.__file__).parent
@@ -210,7 +211,7 @@ def test_one_and_several_threads_write_the_same_bytes_also_where_the_file_is_lar
         expected = contents(tmp_path / f"alone-{kind}")
         assert len(expected) == 11 + (kind == "synthetic")  # three of each folder, tables, counts, card, metadata
         assert contents(prepared(tmp_path, arguments, folder=f"whole-{kind}")) == expected
-        with patch.object(engine, "RUNS", 50_000), patch.object(sources, "BLOCKS_IN_BUDGET", 2_000_000):
+        with patch.object(engine, "RUNS", 50_000), patch.object(interactions, "BLOCKS_IN_BUDGET", 2_000_000):
             assert contents(prepared(tmp_path, arguments, folder=f"parts-{kind}")) == expected
 
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from bert4rec.config.tables import Preprocessing
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.prepare.ordering import Chunks, Distinct, SortedRuns, chunked, item_ids
+from bert4rec.prepare.ordering import Chunks, SortedRuns, chunked, item_ids
 from bert4rec.prepare.rows import apply, filters_by_row, filters_in_order
+from bert4rec.sources.attributes import Distinct
 from tests.checks import one_line
 
 ROWS = pl.DataFrame({"user": [1, 1, 1, 1, 2, 2], "item": [7, 7, 8, 7, 7, 7], "at": [0, 1, 2, 3, 4, 5]})

@@ -20,9 +20,9 @@ from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.dataset.check import check_dataset
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.prepare import engine
-from bert4rec.prepare.sources import open_histories, open_interactions
+from bert4rec.sources.interactions import open_histories, open_interactions
 from tests.checks import one_line
-from tests.prepare.conftest import Prepare
+from tests.preparation import Prepare
 from tests.prepare.test_pipeline import stored
 
 START = 1_767_225_780

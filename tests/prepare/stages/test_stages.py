@@ -29,11 +29,11 @@ from bert4rec.prepare.histories import (
     sample_users,
 )
 from bert4rec.prepare.ordering import Parts, SortedRuns
-from bert4rec.prepare.progress import BadRows, Progress
 from bert4rec.prepare.rows import OrderedRows, RawRows, order_rows, read_rows
 from bert4rec.prepare.survey import LogSurvey
-from bert4rec.prepare.synthetic import GeneratedSource
 from bert4rec.prepare.writer import in_order
+from bert4rec.sources.progress import BadRows, Progress
+from bert4rec.sources.synthetic import GeneratedSource
 from tests.checks import one_line
 
 NO_LOG = LogSurvey(0, has_times=False)

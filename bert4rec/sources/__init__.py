@@ -1,0 +1,1 @@
+"""Read raw interactions: what a file is, which column is what, and rows of users, items and times."""

@@ -1,0 +1,239 @@
+"""Read tables (text, JSON lines, Parquet, Arrow) and sequence files as frames."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bert4rec.config.first_lines import basket_separator
+from bert4rec.config.recognition import TYPED_NAMES, Format
+from bert4rec.runtime.console import visible
+from bert4rec.runtime.errors import DataError
+from bert4rec.sources.progress import LINE, BadRows, line_numbers
+from bert4rec.sources.text_blocks import Block, blocks, head
+from bert4rec.sources.text_rows import NOT_UTF_8, Layout, json_columns, parse, parse_json, read_layout
+
+ROWS_PER_FRAME = 1 << 20
+FIRST_ROWS = 1000  # rows for a first look at a file
+Part: TypeAlias = tuple[pl.DataFrame, int]  # rows, and how many bytes of the file have been read so far
+
+
+def typed_columns(path: Path, kind: Format) -> dict[str, bool]:
+    """Return the columns of the file at `path`, and whether each can be a field (has neither lists nor bytes).
+
+    Raises `DataError` for a damaged file.
+    """
+    with _readable(path, kind):
+        schema = pq.read_schema(path) if kind == "parquet" else _open(path, kind, None)[1].schema
+        return {field.name: not (pa.types.is_nested(field.type) or _is_binary(field.type)) for field in schema}
+
+
+def _is_binary(dtype: pa.DataType) -> bool:
+    return pa.types.is_binary(dtype) or pa.types.is_large_binary(dtype) or pa.types.is_fixed_size_binary(dtype)
+
+
+def typed_rows(
+    path: Path, kind: Format, columns: Mapping[str, str], size: int = ROWS_PER_FRAME
+) -> Iterator[tuple[pl.DataFrame, int]]:
+    """Yield frames of at most `size` rows, and about how many bytes of the file have been read so far.
+
+    They have `LINE`, the number of the row from 1, and the values of `columns` (new name → name in the file), with
+    categories as text. Raises `DataError` for a damaged file.
+    """
+    seen, n_bytes = 0, path.stat().st_size
+    with _readable(path, kind):
+        for batch, share in _batches(path, kind, [*{*columns.values()}], size):
+            batch.validate(full=True)  # these formats have no checksums, and Polars does not validate
+            places = [batch.schema.names.index(name) for name in columns.values()]  # the first of columns of one name
+            renamed = pa.RecordBatch.from_arrays([batch.column(place) for place in places], [*columns])
+            for first in range(0, len(renamed), size):
+                frame = pl.DataFrame(pl.from_arrow(renamed.slice(first, size)))
+                frame = frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
+                yield frame.select(line_numbers(seen + 1), pl.all()), int(n_bytes * share)
+                seen += len(frame)
+
+
+def _batches(path: Path, kind: Format, names: Sequence[str], size: int) -> Iterator[tuple[Any, float]]:
+    """Yield record batches, and the share of the file that has been read so far."""
+    if kind == "parquet":
+        rows, seen = pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20), 0
+        for batch in rows.iter_batches(batch_size=size, columns=names):
+            seen += batch.num_rows
+            yield batch, seen / rows.metadata.num_rows
+        return
+    file, reader = _open(path, kind, names)
+    if kind == "arrow stream":
+        for batch in reader:
+            yield batch, file.tell() / file.size()
+        return
+    for index in range(reader.num_record_batches):
+        yield reader.get_batch(index), (index + 1) / reader.num_record_batches
+
+
+def _open(path: Path, kind: Format, names: Sequence[str] | None) -> tuple[Any, Any]:
+    """Return the memory-mapped file and a reader of the columns `names`; None = all."""
+    file = pa.memory_map(str(path))
+    reader = pa.ipc.open_stream if kind == "arrow stream" else pa.ipc.open_file
+    if names is None:
+        return file, reader(file)
+    present = reader(file).schema.names
+    file.seek(0)
+    return file, reader(file, options=pa.ipc.IpcReadOptions(included_fields=[present.index(name) for name in names]))
+
+
+@contextmanager
+def _readable(path: Path, kind: Format) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = visible(str(error).splitlines()[0])
+        raise DataError(f"{path}: not {TYPED_NAMES[kind]}, or damaged: {reason}") from None
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A table in the file at `path`.
+
+    A text file has a `separator`, `names` of its columns if it has no header, and `types` (see `Layout`).
+    """
+
+    path: Path
+    format: Format
+    separator: str = "auto"
+    has_header: bool = True
+    names: tuple[str, ...] = ()
+    types: Mapping[str, type[pl.DataType]] = field(default_factory=dict)
+
+    @property
+    def unit(self) -> str:
+        """Return what messages count: "line" for text, else "row"."""
+        return "line" if self.format in ("text", "json lines") else "row"
+
+    @cached_property
+    def columns(self) -> Mapping[str, bool]:
+        """Return the columns of the file, and whether each can be a field."""
+        if self.format == "text":
+            return dict.fromkeys(self._layout.columns, True)
+        return json_columns(self.path) if self.format == "json lines" else typed_columns(self.path, self.format)
+
+    def rows(self, columns: Mapping[str, str], bad: BadRows, *, block_bytes: int, only_first: bool) -> Iterator[Part]:
+        """Yield `LINE` and the `columns` (new name → name in the file) of the usable rows.
+
+        Text is read in blocks of `block_bytes`. With `only_first`, yields only about the first `FIRST_ROWS`. Raises
+        `DataError` for a damaged file.
+        """
+        if self.unit == "row":
+            size = FIRST_ROWS if only_first else ROWS_PER_FRAME
+            yield from islice(typed_rows(self.path, self.format, columns, size), 1 if only_first else None)
+            return
+        quoted = self.format == "text" and self._layout.quoted
+        fields = {field: pl.col(name) for field, name in columns.items()}
+        for block in blocks(self.path, size=block_bytes, quoted=quoted, only_first=only_first):
+            if self.format == "json lines":
+                yield from ((rows, block.done) for rows in parse_json(block, columns, bad))
+                continue
+            if block.first_line == 1:
+                for _ in range(self._layout.n_above + bool(self._layout.header)):
+                    end = block.text.find(b"\n") + 1 or len(block.text)
+                    block = replace(block, text=block.text[end:], first_line=block.first_line + 1)
+            for rows in parse(block, self._layout, bad) if block.text else ():
+                yield rows.select(LINE, **fields), block.done
+
+    @cached_property
+    def _layout(self) -> Layout:
+        if self.names and not self.has_header:
+            return Layout(self.names, self.separator.encode(), quoted=False, header=(), types=self.types)
+        return read_layout(self.path, separator=self.separator, has_header=self.has_header, types=self.types)
+
+
+class Words:
+    """Split lines into words, and check that a file has only one of the two forms of lines."""
+
+    def __init__(self) -> None:
+        self._n_lines = self._n_baskets = 0
+        self._first_long = ""  # file and number of the first line with more than two words
+
+    def parse(self, block: Block, bad: BadRows, *, is_basket: bool = False, separator: str = " ") -> pl.DataFrame:
+        """Return `LINE`, `user`, `item`, a row per interaction; lines without an item, or not UTF-8, go to `bad`.
+
+        The first word is the user; with `is_basket`, each line has a user of its own, who is numbered from 1. Blanks,
+        or the `separator` if it is another one, are between the words.
+        """
+        lines = _lines(block, bad)
+        if separator == " ":
+            words = lines.select(LINE, words=pl.col("text").str.extract_all(r"[^ \t\r]+"))
+        else:
+            parts = pl.col("text").str.split(separator).list.eval(pl.element().str.strip_chars())
+            words = lines.select(LINE, words=parts.list.eval(pl.element().filter(pl.element() != "")))
+        if is_basket:
+            self._n_baskets += len(words)
+            numbers = pl.int_range(self._n_baskets - len(words) + 1, self._n_baskets + 1).cast(pl.String)
+            is_empty = pl.col("words").list.len() == 0
+            of_user = pl.when(is_empty).then("words").otherwise(pl.concat_list(numbers, "words"))
+            words = words.with_columns(words=of_user)
+        count = pl.col("words").list.len()
+        for line, n in words.filter(count < 2).select(LINE, count).iter_rows():
+            problem = ("item is missing", "item is missing") if n else ("empty line", "is empty")
+            bad.add_line(block.path, line, *problem)
+        words = words.filter(count >= 2)
+        self._n_lines += len(words)
+        long = words.filter(count > 2).head(1)
+        if len(long) and not self._first_long:
+            self._first_long = f"{block.path}, line {long[LINE][0]}: {len(long['words'][0])} fields"
+        user, items = pl.col("words").list.first(), pl.col("words").list.slice(1)
+        return words.select(LINE, user=user, item=items).explode("item")
+
+    def check(self, n_users: int) -> None:
+        """Raise `DataError` if a line has several items, and yet a user is on several lines."""
+        if self._first_long and n_users < self._n_lines:
+            raise DataError(
+                f"{self._first_long}, and some users are on several lines: write either one `user item` pair on "
+                "each line, or each user once with all its items; lines of items alone: --data.source=baskets"
+            )
+
+
+@dataclass(frozen=True)
+class SequenceFile:
+    """A sequence file at `path`, or one of baskets with a `separator` of items; `words` splits its lines."""
+
+    path: Path
+    words: Words
+    is_basket: bool = False
+    separator: str = "auto"
+    unit: ClassVar[str] = "line"  # what messages count
+    columns: ClassVar[Mapping[str, bool]] = {"user": True, "item": True}
+
+    def rows(self, columns: Mapping[str, str], bad: BadRows, *, block_bytes: int, only_first: bool) -> Iterator[Part]:
+        """Yield the rows as `TableFile.rows` does; the `columns` are always user and item."""
+        bar = self.separator.replace("\\t", "\t") if self.is_basket else " "
+        if bar == "auto":
+            bar = basket_separator(head(self.path).decode("utf-8", "replace"))
+        for block in blocks(self.path, size=block_bytes, quoted=False, only_first=only_first):
+            yield self.words.parse(block, bad, is_basket=self.is_basket, separator=bar), block.done
+
+
+def _lines(block: Block, bad: BadRows) -> pl.DataFrame:
+    """Return `LINE` and the `text` of every line that is UTF-8."""
+    whole = block.text.removesuffix(b"\n")
+    try:
+        texts: list[str | None] = [*whole.decode().split("\n")]
+    except UnicodeDecodeError:
+        texts = [_decoded(line) for line in whole.split(b"\n")]
+    lines = pl.DataFrame([pl.Series("text", texts, dtype=pl.String)]).select(line_numbers(block.first_line), "text")
+    for number in lines.filter(pl.col("text").is_null())[LINE]:
+        bad.add_line(block.path, number, "not UTF-8", NOT_UTF_8)
+    return lines.drop_nulls("text")
+
+
+def _decoded(line: bytes) -> str | None:
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        return None

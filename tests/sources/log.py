@@ -1,0 +1,44 @@
+"""A small log, for tables of every format, and its content as it is read."""
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+
+from bert4rec.config.tables import Data, Preprocessing
+from bert4rec.sources import interactions
+from bert4rec.sources.interactions import Interactions
+
+ROWS = pd.DataFrame(
+    {
+        "junk": ["x,y", 'a"b', None, "é"], "what": ["b", "3", "é x", "b"], "who": [1, 1, 2, 2],
+        "when": [1_700_000_003, 1_700_000_001, 1_700_000_002, 1_700_000_009], "stars": [1.5, 2.0, 3.0, 0.5],
+    }
+)  # fmt: skip
+COLUMNS = {"user_column": "who", "item_column": "what", "time_column": "when", "rating_column": "stars"}
+
+
+def opened(source: str, *, only_read: bool = False, block_bytes: int = 1 << 20, **data: Any) -> Interactions:
+    """The interactions of `source`, with default settings but for those of `data`; text: `block_bytes` at a time."""
+    settings = Preprocessing(only_read=only_read)
+    with patch.object(interactions, "BLOCKS_IN_BUDGET", int(settings.memory_gb * 1e9) // block_bytes):
+        return interactions.open_interactions(Data(source=source, **data), settings)  # type: ignore[arg-type]
+
+
+def content(found: Interactions) -> dict[str, list[Any]]:
+    return pl.concat([rows for rows, _ in found], how="vertical_relaxed").to_dict(as_series=False)
+
+
+def stream(path: Path) -> None:
+    table = pa.Table.from_pandas(ROWS)
+    with pa.ipc.new_stream(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=3)
+
+
+def in_batches(path: Path) -> None:
+    table = pa.Table.from_pandas(ROWS)
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=3)

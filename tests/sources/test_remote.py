@@ -1,0 +1,240 @@
+"""Remote files are copied as lines or columns, in the order of the file; each failure is one line without secrets."""
+
+import gzip
+from datetime import UTC, datetime
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bert4rec.config.tables import Data
+from bert4rec.sources.progress import LINE, Progress
+from bert4rec.sources.remote import copy_remote, local_files, readable
+from bert4rec.sources.tables import FIRST_ROWS, TableFile
+from tests.checks import one_line
+from tests.sources.storage import BROKEN, CLOSED, WHOLE, Storage
+
+TABLE = b"user,item\na,1\nb,2\n"
+
+
+def copied(url: str, folder: Path, columns: list[str] | None = None) -> dict[str, tuple[Path, int]]:
+    """Of each address where its copy is, and how many rows that has."""
+    found: dict[str, tuple[Path, int]] = {}
+    for path, name, n_rows in copy_remote(url, folder, None if columns is None else lambda first, address: columns):
+        found[name] = (path, found.get(name, (path, 0))[1] + n_rows)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (TABLE, TABLE), (TABLE[:-1], TABLE), (TABLE.replace(b"\n", b"\r\n"), TABLE),
+        (gzip.compress(TABLE, mtime=0), TABLE), (pa.compress(TABLE, codec="zstd", asbytes=True), TABLE),
+        (b'\xef\xbb\xbfuser\n\n"a\nb"\n\n', b'\xef\xbb\xbfuser\n\n"a\nb"\n\n'),
+        ("user,é ☃\n".encode(), "user,é ☃\n".encode()), (b"", b""),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("scheme", ["http", "s3", "gs"])
+def test_text_is_copied_line_by_line(
+    storage: Storage, tmp_path: Path, scheme: str, content: bytes, lines: bytes
+) -> None:
+    storage.write("texts/log.csv", content)
+    url = f"{storage.http}/texts/log.csv" if scheme == "http" else f"{scheme}://texts/log.csv"
+    ((name, (path, n_rows)),) = copied(url, tmp_path).items()
+    assert (name, path.read_bytes(), n_rows) == (url, lines, lines.count(b"\n"))
+
+
+def test_long_text_keeps_its_order(storage: Storage, tmp_path: Path) -> None:
+    content = b"".join(b"%d,%d\n" % (row, row * row) for row in range(700_000))
+    storage.write("texts/long.csv", content)
+    ((path, n_rows),) = copied("s3://texts/long.csv", tmp_path).values()
+    assert (path.read_bytes(), n_rows) == (content, 700_000)
+
+
+def table_of(n_rows: int) -> pl.DataFrame:
+    """A column of every type that a field may have, and others."""
+    number = pl.int_range(n_rows, eager=True).alias("number")
+    return pl.DataFrame(
+        {
+            "user": number.cast(pl.String), "item": (number * 7 % 100).cast(pl.UInt16),
+            "kind": (number % 3).cast(pl.String).cast(pl.Categorical),
+            "at": pl.datetime_range(
+                datetime(2020, 1, 1, tzinfo=UTC), interval="1s", closed="left", eager=True, time_unit="ms",
+                end=datetime(2020, 1, 1, tzinfo=UTC) + pl.duration(seconds=n_rows),
+            ) if n_rows else pl.Series([], dtype=pl.Datetime("ms", "UTC")),
+            "stars": (number % 9).cast(pl.Float32) / 2, "price": number.cast(pl.Decimal(12, 2)),
+            "tags": [["x"]] * n_rows, "note": ["long text that nobody reads " * 9] * n_rows,
+        },
+        schema_overrides={"tags": pl.List(pl.String), "note": pl.String},
+    )  # fmt: skip
+
+
+FIELDS = ["at", "user", "item", "kind", "stars", "price"]
+
+
+@pytest.mark.parametrize("n_rows", [0, 1, FIRST_ROWS, FIRST_ROWS + 1, 12_000])
+@pytest.mark.parametrize("name", ["log.parquet", "log.feather"])
+def test_a_table_has_the_same_values_types_and_columns(
+    storage: Storage, tmp_path: Path, name: str, n_rows: int
+) -> None:
+    whole = storage.write(f"tables/{name}", b"")
+    kind = "parquet" if name.endswith("parquet") else "arrow file"
+    if kind == "parquet":
+        pq.write_table(table_of(n_rows).to_arrow(), whole, row_group_size=3_000)
+    else:
+        table_of(n_rows).write_ipc(whole)
+    ((path, n_copied),) = copied(f"s3://tables/{name}", tmp_path, FIELDS).values()
+    here, there = TableFile(path, "arrow stream"), TableFile(whole, kind)
+    assert (n_copied, here.columns) == (n_rows, there.columns)
+    rows = [
+        [frame for frame, _ in table.rows({f: f for f in FIELDS}, None, block_bytes=0, only_first=False)]  # type: ignore[arg-type]
+        for table in (here, there)
+    ]
+    if n_rows:
+        copy, original = (pl.concat(frames) for frames in rows)
+        assert copy.drop(LINE).equals(original.drop(LINE))
+        assert copy.schema == original.schema
+    else:
+        assert all(frame.is_empty() for frame in rows[0])
+
+
+def test_only_the_needed_columns_of_a_table_travel(storage: Storage, tmp_path: Path) -> None:
+    noise = pl.int_range(300_000, eager=True).hash().alias("noise")
+    whole = storage.write("tables/wide.parquet", b"")
+    frame = pl.DataFrame({"user": noise % 1000, "item": noise % 77, "a": noise, "b": noise.reverse(), "c": noise + 1})
+    frame.write_parquet(whole, row_group_size=10_000)
+    storage.sent.clear()
+    ((_, n_rows),) = copied("s3://tables/wide.parquet", tmp_path, ["user", "item"]).values()
+    assert n_rows == 300_000
+    assert sum(storage.sent) < 0.3 * whole.stat().st_size
+
+
+def test_of_a_table_without_a_needed_column_the_first_rows_alone_are_copied(storage: Storage, tmp_path: Path) -> None:
+    table_of(5_000).write_parquet(storage.write("tables/some.parquet", b""))
+    ((path, n_rows),) = copied("s3://tables/some.parquet", tmp_path, ["user", "sku"]).values()
+    assert (n_rows, [*TableFile(path, "arrow stream").columns]) == (FIRST_ROWS, table_of(0).columns)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_the_files_of_a_pattern_come_in_the_order_of_their_names(
+    storage: Storage, tmp_path: Path, scheme: str, suffix: str
+) -> None:
+    for number in (2, 10, 1):
+        frame = pl.DataFrame({"user": [number], "item": [number]}).with_columns(pl.lit(1).alias(f"only in {number}"))
+        path = storage.write(f"parts/logs/p{number}.{suffix}", b"")
+        frame.write_csv(path) if suffix == "csv" else frame.write_parquet(path)
+    storage.write(f"parts/logs/q1.{suffix}", b"no part")
+    found = copied(f"{scheme}://parts/logs/p*.{suffix}", tmp_path, ["user", "item"])
+    names = [f"p1.{suffix}", f"p10.{suffix}", f"p2.{suffix}"]
+    assert [*found] == [f"{scheme}://parts/logs/{name}" for name in names]
+    assert [path.name for path, _ in found.values()] == [f"{i:06d}-{name}" for i, name in enumerate(names)]
+    assert sorted(tmp_path.iterdir()) == [path for path, _ in found.values()]
+
+
+@pytest.mark.parametrize(
+    ("key", "query", "copy"),
+    [
+        ("a[1].csv", "?X-Amz-Signature=5ec2e7", "a[1].csv"),  # of the web: no pattern; the query is sent but not shown
+        (f"{'a' * 240}.csv", "", f"{'a' * 56}.csv"),  # too long for a file of this machine
+    ],
+)
+def test_a_copy_is_named_after_its_address(storage: Storage, tmp_path: Path, key: str, query: str, copy: str) -> None:
+    storage.write(f"texts/{key}", TABLE)
+    url = f"{storage.http}/texts/{key}"
+    ((name, (path, _)),) = copied(url + query, tmp_path).items()
+    assert (name, path.name) == (url, f"000000-{copy}")
+
+
+LATIN = "user,item\né,1\n".encode("latin-1")
+ANSWERS = [  # address, a word of the message
+    ("s3://b/log.xlsx", "Excel"),  # before anything travels
+    *[(f"{place}/none.csv", "404") for place in ("s3://open", "gs://open", "{http}/open")],
+    ("s3://none/*.csv", "bucket (404)"),
+    *[(f"s3://open/none*.{suffix}", "pattern") for suffix in ("csv", "parquet")],
+    (f"s3://{CLOSED}/log.csv", "AWS_ACCESS_KEY_ID"),
+    (f"gs://{CLOSED}/*.parquet", "GOOGLE_APPLICATION_CREDENTIALS"),
+    ("{http}/" + CLOSED + "/log.csv", "403"),
+    # asked for again, for seconds
+    pytest.param("{http}/" + BROKEN + "/log.csv", "interrupted", marks=pytest.mark.long),
+    pytest.param(f"s3://{BROKEN}/log.parquet", "interrupted", marks=pytest.mark.long),
+    ("{http}/" + WHOLE + "/log.parquet", "ranges"), ("s3://open/latin.csv", "UTF-8"),
+    ("s3://open/text.parquet", "Parquet"), ("s3://open/text.feather", "Feather"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("url", "said"), ANSWERS)
+def test_what_the_server_answers_is_one_line(storage: Storage, tmp_path: Path, url: str, said: str) -> None:
+    frame = pl.DataFrame({"user": range(9), "item": range(9)})
+    for bucket in (BROKEN, WHOLE):
+        frame.write_csv(storage.write(f"{bucket}/log.csv", b""))
+        frame.write_parquet(storage.write(f"{bucket}/log.parquet", b""))
+    storage.write("open/latin.csv", LATIN)
+    storage.write("open/text.parquet", b"user,item\n1,2\n")
+    storage.write("open/text.feather", b"user,item\n1,2\n")
+    url = url.format(http=storage.http)
+    with one_line(f"{url}: ", said):
+        list(copy_remote(url, tmp_path, lambda first, address: ["user", "item"]))
+
+
+RAISED = [  # as Polars raises them where no server of this test can say so
+    (OSError("performing token request: Error performing GET http://169.254.169.254/x in 1ms"),
+     "gs://b/x.csv", "GOOGLE_APPLICATION_CREDENTIALS"),
+    (OSError("HTTP status client error (401 Unauthorized) for url (https://huggingface.co/x)"),
+     "hf://datasets/u/r/x.csv", "HF_TOKEN"),
+    (OSError("HTTP error: error sending request (location: x.csv?sig=5ec2e7) (path: http://ann:5ec2e7@h:1)\n\n"
+             "Caused by:\n    0: client error (Connect)\n    2: Connection refused (os error 111)"),
+     "http://h:1/x.csv", "cannot be reached (Connection refused"),
+    (pl.exceptions.ComputeError("error sending request for url (https://huggingface.co/x?sig=5ec2e7)"),
+     "hf://datasets/u/r/x.parquet", "error sending request"),
+    (pl.exceptions.ComputeError('error decoding response: expected value, response value: {"error":"no"}'),
+     "hf://datasets/u/r/x.csv", "HF_TOKEN"),
+    (OSError("Server returned error response: status code: 503 Service Unavailable"), "https://h/x.csv", "503"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "url", "said"), RAISED)
+def test_what_other_servers_answer_is_told_as_well(error: Exception, url: str, said: str) -> None:
+    kind = "parquet" if url.endswith("parquet") else None
+    secret = url.replace("http://h:1/x.csv", "http://ann:5ec2e7@h:1/x.csv?sig=5ec2e7")
+    with one_line(f"{url}: ", said) as caught, readable(secret, kind):
+        raise error
+    assert "5ec2e7" not in str(caught.value)
+
+
+def test_columns_that_cannot_be_meant_are_refused_before_anything_travels(tmp_path: Path) -> None:
+    data = Data(source="table", path="s3://nowhere/log.csv", user_column="item", item_column="item")
+    with one_line("", "named twice"), local_files(data, tmp_path / "copies", Progress()):
+        pass
+
+
+def test_data_and_titles_are_copied_and_named_by_their_addresses(
+    storage: Storage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    storage.write("here/log.csv", TABLE)
+    storage.write("here/titles.csv", b"item,title\n1,x\n")
+    titles = f"{storage.http}/here/titles.csv"
+    data = Data(source="table", path="s3://here/log.csv", titles_path=f"{titles}?sig=5ec2e7", item_column="item")
+    with local_files(data, tmp_path / "copies", Progress()) as local:
+        copies = [tmp_path / "copies/path/000000-log.csv", tmp_path / "copies/titles_path/000000-titles.csv"]
+        assert [local.data.path, local.data.titles_path] == [str(path) for path in copies]
+        assert [path.read_bytes() for path in copies] == [TABLE, b"item,title\n1,x\n"]
+        assert local.named(f"{copies[0]}, line 2; {copies[1]}") == f"s3://here/log.csv, line 2; {titles}"
+    assert [line.split()[3:6] for line in capsys.readouterr().out.splitlines()] == [
+        ["fetch", "3", "rows"],
+        ["fetch", "2", "rows"],
+    ]
+
+
+def test_a_pattern_becomes_a_pattern_of_the_copies_alone(storage: Storage, tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        storage.write(f"here/part-{name}.csv", TABLE)
+    folder = tmp_path / "[1]*"
+    folder.mkdir()
+    (folder / "000002-other.csv").touch()
+    with local_files(Data(source="table", path="s3://here/part-*.csv"), folder / "copies", Progress()) as local:
+        assert local.data.path == f"{tmp_path}/[[]1][*]/copies/path/*"
+        assert local.named(f"{local.data.path}: empty") == "s3://here/part-*.csv: empty"
+        assert [*local.names.values()][:2] == ["s3://here/part-a.csv", "s3://here/part-b.csv"]

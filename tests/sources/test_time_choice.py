@@ -1,0 +1,376 @@
+"""The form of a log's times is recognized and said; where two fit, the user is asked; one bad value costs one row."""
+
+import calendar
+import json
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import preprocessing
+from bert4rec.config.tables import Data, Preprocessing
+from bert4rec.runtime.errors import DataError
+from bert4rec.sources.interactions import open_histories
+from bert4rec.sources.time_choice import choose_times
+from bert4rec.sources.times import TIME_FORMS, Times
+
+PATH = Path("log.csv")
+Prepared = tuple[int, str, dict[str, Any]]
+Prepare = Callable[..., Prepared]
+
+
+@pytest.fixture
+def prepare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Prepare:
+    """Prepare a log with these times; return the exit status, what is printed and the metadata."""
+
+    def inner(
+        times: Sequence[Any], *options: str, column: str = "order_date", folder: str = "dataset", name: str = "log.csv"
+    ) -> Prepared:
+        log = pl.DataFrame([(f"c{k // 4}", f"sku-{k % 7}") for k in range(len(times))], ["user", "item"], orient="row")
+        log = log.with_columns(pl.Series(column, times, strict=False))
+        (log.write_parquet if name.endswith("parquet") else log.write_csv)(tmp_path / name)
+        place = [f"--data.path={tmp_path / name}", f"--data.dataset_dir={tmp_path / folder}", "--config=/dev/null"]
+        status = preprocessing.main([*place, "--data.source=table", "--preprocessing.n_eval_negatives=1", *options])
+        metadata = tmp_path / folder / "metadata.json"
+        out = capsys.readouterr()
+        return status, out.out + out.err, json.loads(metadata.read_text()) if metadata.is_file() else {}
+
+    return inner
+
+
+def choose(values: Sequence[Any], *, name: str = "at", usual: str = "") -> tuple[str, list[int | None], str]:
+    """The form that is chosen for a column, its seconds, and what is said."""
+    column = pl.Series(name, values)
+    times = choose_times(column, [column], path=PATH, usual=usual)
+    return times.time_format, times.seconds(column).to_list(), times.note
+
+
+def midnight(year: int, month: int, day: int) -> int:
+    """Seconds from 1970 to the start of a day."""
+    return calendar.timegm((year, month, day, 0, 0, 0))
+
+
+EIGHT = calendar.timegm((2026, 1, 5, 8, 0, 0))  # 2026-01-05T08:00:00Z
+DAY = EIGHT - 8 * 3600
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("05.01.2026 08:00:00", EIGHT), ("5.1.2026 8:00", EIGHT), ("05.01.2026", DAY), ("05.01.26 08:00", EIGHT),
+        ("05.01.2026, 08:00", EIGHT), ("05.01.2026 08:00:00.75", EIGHT), ("01.13.2026", DAY + 8 * 86_400),
+        ("13/1/2026 8:00", EIGHT + 8 * 86_400), ("1/13/2026 8:00", EIGHT + 8 * 86_400),
+        ("1/13/2026, 8:00:00 PM", EIGHT + 8 * 86_400 + 43_200), ("1/13/26 8:00am", EIGHT + 8 * 86_400),
+        ("01/13/2026 12:00 am", DAY + 8 * 86_400), ("2026/01/05 08:00:00", EIGHT), ("2026-01-05 08:00", EIGHT),
+        ("2026-01-05T08:00Z", EIGHT), ("5 Jan 2026", DAY), ("5 January 2026 08:00", EIGHT), ("Jan 5, 2026", DAY),
+        ("January 5, 2026 8:00 AM", EIGHT), ("05-Jan-2026 08:00:00", EIGHT), ("05-Jan-26", DAY),
+        ("5. January 2026", DAY), ("05/Jan/2026:08:00:00 +0000", EIGHT), ("Mon Jan 05 08:00:00 +0000 2026", EIGHT),
+        ("Mon Jan 05 09:00:00 +0100 2026", EIGHT), ("Mon Jan  5 08:00:00 2026", EIGHT),
+        ("Mon Jan 05 08:00:00 UTC 2026", EIGHT), ("Mon, 05 Jan 2026 08:00:00 GMT", EIGHT),
+        ("Mon, 05 Jan 2026 09:00:00 +0100", EIGHT), ("20260105T080000Z", EIGHT), ("20260105T090000+0100", EIGHT),
+        ("2026-01-05 08:00:00,123", EIGHT), ("05.01.2026 09:00:00 +0100", EIGHT), ("05.01.2026 09:00+01:00", EIGHT),
+        ("05.01.2026 08:00 UTC", EIGHT), ("20260105", DAY), ("20260105080000", EIGHT), ("202601050800", EIGHT),
+        ("20260105.0", DAY), (20260105, DAY), (20260105080000, EIGHT), (20260105.0, DAY), ("20260105 080000", EIGHT),
+    ],
+)  # fmt: skip
+def test_one_form_that_fits_is_used_and_said(text: Any, seconds: int) -> None:
+    form, found, note = choose([text])
+    assert (bool(form), found) == (True, [seconds])
+    assert note.startswith(f"at read as {form}")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2026-01-05", DAY), ("2026-01-05 08:00:00", EIGHT), ("2026-01-05T08:00:00.5Z", EIGHT), (EIGHT, EIGHT),
+        ("2026-01-05 09:00:00 +0100", EIGHT), ("2026-01-05 08:00:00 UTC", EIGHT), (f"{EIGHT * 1000}", EIGHT),
+        (EIGHT * 10**9, EIGHT), (5.5, 5), ("260105", 260_105),
+    ],
+)  # fmt: skip
+def test_iso_8601_and_numbers_need_no_form(text: Any, seconds: int) -> None:
+    assert choose([text]) == ("", [seconds], "")
+
+
+@pytest.mark.parametrize(
+    ("days", "seconds"),
+    [
+        ([46000, 46001], [1_765_238_400, 1_765_324_800]), ([46000.3875], [1_765_271_880]),
+        (["46000.39", "46000"], [1_765_272_096, 1_765_238_400]), (["46000,3875"], [1_765_271_880]),
+        ([*[46000.0] * 9, 5.0], [*[1_765_238_400] * 9, None]),
+    ],
+)  # fmt: skip
+def test_days_as_spreadsheets_count_them(days: list[Any], seconds: list[int | None]) -> None:
+    assert choose(days, name="order date")[:2] == ("excel", seconds)
+
+
+def test_whole_numbers_that_may_be_days_are_asked_about_if_the_name_does_not_tell() -> None:
+    with pytest.raises(DataError, match=r'^log.csv: x "46000": .*time_format=excel.*time_format=s'):
+        choose([46000, 46001], name="x")
+    assert choose([46000.5, 46001], name="x")[0] == "excel"
+    assert choose([146000, 146001], name="x")[0] == ""
+
+
+AMBIGUOUS = [form for form in TIME_FORMS if re.match(r"%[dm](.?)%[dm]", form)]
+RECENT = st.datetimes(datetime(1996, 1, 1), datetime(2037, 1, 1), timezones=st.just(UTC))
+
+
+@settings(max_examples=150, deadline=None)
+@given(times=st.lists(RECENT, min_size=1, max_size=6), form=st.sampled_from(TIME_FORMS), short=st.booleans())
+def test_a_column_written_in_a_form_is_read_as_the_same_times(times: list[datetime], form: str, short: bool) -> None:
+    if form in AMBIGUOUS:
+        times = [*times, datetime(2020, 12, 31, 10, tzinfo=UTC)]  # a day that is no month
+    form = form.replace("%B", "%b").replace("%A", "%a") if short else form
+    texts = [time.strftime(form) for time in times]
+    assert choose(texts)[1] == [calendar.timegm(datetime.strptime(text, form).utctimetuple()) for text in texts]
+
+
+BOTH = ["01/02/2026", "03/04/2026", "05/06/2026"]
+
+
+@pytest.mark.parametrize("clock", ["", " 10:27", " 10:27:01", " 10:27 AM"])
+def test_where_day_and_month_could_be_either_the_error_has_both_options(clock: str, prepare: Prepare) -> None:
+    status, printed, _ = prepare([day + clock for day in BOTH * 8])
+    (error,) = printed.splitlines()
+    assert status == 2
+    assert f'order_date "01/02/2026{clock}"' in error
+    options = [option.partition("=")[2] for option in shlex.split(error) if option.startswith("--data.time_format=")]
+    assert [datetime.strptime("01/02/2026" + clock, form).day for form in options] == [1, 2]
+    status, _, metadata = prepare(BOTH * 8, "--data.time_format=%m/%d/%Y")
+    assert (status, metadata["time_span"][0], metadata["time_format"]) == (0, midnight(2026, 1, 2), "%m/%d/%Y")
+
+
+@pytest.mark.parametrize(
+    ("late", "form", "first"),
+    [
+        ("02/13/2026", "%m/%d/%Y", (2026, 1, 2)), ("13/02/2026", "%d/%m/%Y", (2026, 2, 1)),
+        ("02.13.2026", "%m.%d.%Y", (2026, 1, 2)), ("13.02.2026", "%d.%m.%Y", (2026, 2, 1)),
+    ],
+)  # fmt: skip
+def test_a_later_row_tells_day_and_month(late: str, form: str, first: tuple[int, int, int], prepare: Prepare) -> None:
+    status, printed, metadata = prepare([*[f"01{late[2]}02{late[2]}2026"] * 1500, late])
+    assert (status, metadata["time_format"], metadata["bad_rows"]) == (0, form, {})
+    assert metadata["time_span"][0] == midnight(*first)
+    assert f"times: order_date read as {form}" in printed
+    assert late in printed
+
+
+def test_a_day_that_reads_equally_in_both_forms_is_read() -> None:
+    form, seconds, note = choose(["01/01/2026"] * 5)
+    assert (form, seconds) == ("%d/%m/%Y", [midnight(2026, 1, 1)] * 5)
+    assert "%m/%d/%Y" in note
+    first = pl.Series("at", ["01/01/2026"] * 5)
+    with pytest.raises(DataError, match=r"%d/%m/%Y or .*%m/%d/%Y"):
+        choose_times(first, [first, pl.Series(["01/02/2026"])], path=PATH)
+
+
+@pytest.mark.parametrize(
+    ("texts", "nanoseconds"),
+    [
+        (["05.01.2026 08:00:00", "05.01.2026 08:00:00.25"], [0, 250_000_000]),
+        (["2026-01-05 08:00:00,125", "2026-01-05 08:00:00,5"], [125_000_000, 500_000_000]),
+        (["20260105T080000.5Z"], [500_000_000]), (["05.01.2026 08:00:00"], None), (["46000.3333"], None),
+    ],
+)  # fmt: skip
+def test_fractions_of_a_second_are_kept_for_the_order(texts: list[str], nanoseconds: list[int] | None) -> None:
+    column = pl.Series("at", texts)
+    fraction = choose_times(column, [column], path=PATH).fraction(column)
+    assert (None if fraction is None else fraction.to_list()) == nanoseconds
+
+
+def test_with_dots_the_day_comes_first_unless_a_row_tells_otherwise() -> None:
+    assert choose(["01.02.2026", "03.04.2026"])[0] == "%d.%m.%Y"
+
+
+def test_rows_of_both_forms_are_refused_with_an_example_of_each() -> None:
+    with pytest.raises(DataError, match=r'"13/01/2026" fits only %d/%m/%Y and "01/14/2026" fits only %m/%d/%Y'):
+        choose(["13/01/2026", "01/14/2026", *["01/02/2026"] * 20])
+    assert choose([*["13/01/2026"] * 11, "01/14/2026"])[1].count(None) == 1
+
+
+def test_few_rows_that_contradict_the_form_are_bad_and_many_stop_the_run(prepare: Prepare) -> None:
+    status, printed, metadata = prepare([*["13.01.2026"] * 1500, "2026-01-14", "01/14/2026"])
+    assert (status, metadata["bad_rows"]) == (0, {"time is not a time": 2})
+    assert "form of the first rows, %d.%m.%Y" in printed
+    status, printed, _ = prepare([*["13.01.2026"] * 1500, *["01/14/2026"] * 500], folder="other")
+    assert status == 2
+    assert 'order_date "01/14/2026"' in printed
+    assert "%m/%d/%Y" in printed
+
+
+@pytest.mark.parametrize("bad", ["n/a", "NULL", "\\N", "", "0000-00-00", "0000-00-00 00:00:00", "yesterday", "sku-7"])
+@pytest.mark.parametrize("place", [0, 5, 1500])
+@pytest.mark.parametrize("form", ["%Y-%m-%d", "%d.%m.%Y", "%s"])
+def test_one_bad_value_is_one_bad_row(bad: str, place: int, form: str, prepare: Prepare) -> None:
+    start = datetime(2026, 1, 5, tzinfo=UTC)
+    times = [(start + timedelta(days=k % 400)).strftime(form) for k in range(1600 if place > 12 else 12)]
+    times[place] = bad
+    status, printed, metadata = prepare(times)
+    kind = "time is not a time" if bad in ("yesterday", "sku-7") else "time is missing"
+    assert (status, metadata["order"]["column"], metadata["bad_rows"]) == (0, "order_date", {kind: 1})
+    assert "order_date" in next(line for line in printed.splitlines() if "unusable: " in line)
+
+
+def test_one_bad_rating_leaves_the_ratings(prepare: Prepare, tmp_path: Path) -> None:
+    rows = [f"c{k // 4},s{k % 7},{'n/a' if k == 3 else k % 5},2026-01-0{1 + k % 9}" for k in range(12)]
+    (tmp_path / "rated.csv").write_text("\n".join(["user,item,rating,date", *rows]))
+    place = [f"--data.path={tmp_path / 'rated.csv'}", f"--data.dataset_dir={tmp_path / 'rated'}", "--config=/dev/null"]
+    assert preprocessing.main([*place, "--data.source=table", "--preprocessing.n_eval_negatives=1"]) == 0
+    metadata = json.loads((tmp_path / "rated" / "metadata.json").read_text())
+    assert (metadata["columns"]["rating"], metadata["bad_rows"]) == ("rating", {"rating is missing": 1})
+
+
+@pytest.mark.parametrize(("value", "dtype"), [("yesterday", str), (-5, int), ("-5.5", str), ("08:15", str)])
+def test_a_column_named_like_a_time_that_is_not_one_is_named_with_its_first_value(
+    value: Any, dtype: type, prepare: Prepare
+) -> None:
+    status, printed, metadata = prepare([dtype(value)] * 24)
+    assert (status, metadata["order"]["by"]) == (0, "file")
+    (warning,) = {line for line in printed.splitlines() if line.startswith("warning: order_date ")}
+    assert f'"{value}"' in warning
+    assert "--data.time_format=" in warning
+    assert "the rows have no times" not in printed
+
+
+def test_a_file_without_rows_is_said_to_have_none_and_nothing_of_times(prepare: Prepare) -> None:
+    status, printed, _ = prepare([])
+    assert (status, len(printed.splitlines())) == (2, 1) or "no times" not in printed
+
+
+@pytest.mark.parametrize("name", ["log.csv", "log.parquet"])
+@pytest.mark.parametrize(
+    ("times", "form"), [([20260101 + k for k in range(24)], "%Y%m%d"), ([46023 + k for k in range(24)], "excel")]
+)
+def test_dates_as_whole_numbers(times: list[int], form: str, name: str, prepare: Prepare) -> None:
+    status, printed, metadata = prepare(times, name=name)
+    assert (status, metadata["time_format"]) == (0, form)
+    assert metadata["time_span"] == [midnight(2026, 1, 1), midnight(2026, 1, 24)]
+    assert f"times: order_date read as {form}" in printed
+    status, _, metadata = prepare(times, "--data.time_format=s", folder="seconds")
+    assert (status, metadata["time_span"]) == (0, [times[0], times[-1]])
+
+
+def test_a_dataset_that_extends_another_reads_times_as_that_one(prepare: Prepare, tmp_path: Path) -> None:
+    assert prepare(["13/01/2026", *BOTH * 8])[0] == 0
+    extends = f"--data.extends={tmp_path / 'dataset'}"
+    status, _, metadata = prepare(["01/02/2026", *BOTH * 8], extends, folder="next")
+    assert (status, metadata["time_span"][0]) == (0, midnight(2026, 2, 1))
+    status, _, metadata = prepare(["2026-02-01"] * 25, extends, folder="iso")  # another form is read, too
+    assert (status, metadata["time_span"][0]) == (0, midnight(2026, 2, 1))
+
+
+@pytest.mark.parametrize("text", ["01/02/2026", "2026-02-01", "1769904000", "Feb 1, 2026"])
+@pytest.mark.parametrize("column", ["order_date", "time"])
+def test_histories_are_read_as_the_dataset_or_in_the_one_form_that_fits(text: str, column: str, tmp_path: Path) -> None:
+    pl.DataFrame({"user": ["c1"], "item": ["sku-1"], column: [text]}).write_csv(tmp_path / "histories.csv")
+    data = Data(
+        source="table", user_column="user", item_column="item", time_column="order_date", time_format="%d/%m/%Y"
+    )
+    ((rows, _),) = open_histories(f"{tmp_path / 'histories.csv'}", data, Preprocessing(), is_named=False)
+    assert rows["time"].to_list() == [midnight(2026, 2, 1)]
+
+
+def test_times_in_the_future_do_not_make_items_seasonal_or_gone(prepare: Prepare) -> None:
+    start = datetime(2025, 1, 5, tzinfo=UTC)
+    times = [(start + timedelta(hours=k)).strftime("%Y-%m-%dT%H:%M:%S") for k in range(1500)]
+    status, printed, metadata = prepare([*times, *["2099-01-01T00:00:00"] * 30])
+    assert (status, metadata["log"]["gone_items"], metadata["log"]["seasonal_items"]) == (0, 0, 0)
+    assert "warning: times go up to 2099" in printed
+    assert not [line for line in printed.splitlines() if line.startswith(("gone items", "season"))]
+
+
+def test_a_price_as_the_item_is_doubted(prepare: Prepare) -> None:
+    times = [f"2026-01-{1 + k:02}" for k in range(24)]
+    status, printed, _ = prepare([k % 5 for k in range(24)], "--item=price", column="price")
+    assert (status, "warning: is price really the item?" in printed) == (0, True)
+    assert "really the item" not in prepare(times, folder="other")[1]
+
+
+@pytest.mark.parametrize(
+    ("values", "seconds"),
+    [
+        (["13012026", "01022026"], [DAY + 8 * 86_400, midnight(2026, 2, 1)]),
+        ([1132026, 2012026], [DAY + 8 * 86_400, midnight(2026, 2, 1)]),  # the month comes first
+        (["20260105080000123"], [EIGHT]), ([20260105080000123], [EIGHT]), (["20260105080000.123"], [EIGHT]),
+        ([2026010508, 2026010509], [EIGHT, EIGHT + 3600]), (["05-JAN-26 08.00.00.000000 AM"], [EIGHT]),
+        (["[05/Jan/2026:08:00:00 +0000]"], [EIGHT]), (["2026-01-05T09:00:00+01:00[Europe/Berlin]"], [EIGHT]),
+        ([*[EIGHT] * 9, 0], [*[EIGHT] * 9, None]), ([0, 1, 2], [0, 1, 2]), ([*[EIGHT] * 9, 7], [*[EIGHT] * 9, 7]),
+        ([*["2026-01-05 08:00:00"] * 9, "1970-01-01 01:00:00"], [*[EIGHT] * 9, None]),
+        ([0, 100_000], [0, 100_000]),
+    ],
+)  # fmt: skip
+def test_dates_that_programs_write(values: list[Any], seconds: list[int | None]) -> None:
+    assert choose(values)[1] == seconds
+
+
+def test_a_form_that_is_named_may_end_with_hours() -> None:
+    assert Times("%d.%m.%Y %H").seconds(pl.Series(["05.01.2026 08"])).to_list() == [EIGHT]
+
+
+def test_milliseconds_after_fourteen_digits_are_kept_for_the_order() -> None:
+    for column in (pl.Series("at", ["20260105080000123"]), pl.Series("at", [20260105080000123])):
+        fraction = choose_times(column, [column], path=PATH).fraction(column)
+        assert fraction is not None
+        assert fraction.to_list() == [123_000_000]
+
+
+def test_digits_in_which_day_and_month_could_be_either_are_asked_about() -> None:
+    with pytest.raises(DataError, match=r"%d%m%Y or .*%m%d%Y"):
+        choose(["01022026", "03042026"])
+
+
+@pytest.mark.parametrize("start", ["0", "1970-01-01", "1970-01-01 00:00:00"])
+def test_the_begin_of_1970_among_later_times_is_a_missing_one(start: str, prepare: Prepare) -> None:
+    days = [datetime(2026, 1, 5, tzinfo=UTC) + timedelta(days=k % 400) for k in range(1600)]
+    times = [f"{day.timestamp():.0f}" if start == "0" else day.strftime("%Y-%m-%d %H:%M:%S") for day in days]
+    times[7] = start
+    status, printed, metadata = prepare(times)
+    assert (status, metadata["bad_rows"], metadata["time_span"][0]) == (0, {"time is missing": 1}, DAY)
+    assert f'order_date "{start}": means a missing time' in printed
+
+
+def test_six_digits_in_a_column_of_dates_are_doubted_with_the_forms_that_fit(prepare: Prepare) -> None:
+    _, printed, _ = prepare([f"2601{1 + k:02}" for k in range(24)])
+    assert "--data.time_format=%y%m%d" in printed
+    _, printed, _ = prepare([f"2026{1 + k % 12:02}" for k in range(24)], folder="months")
+    assert "2026-01-01" in printed
+    _, printed, metadata = prepare([10126 + 10000 * k for k in range(24)], "--data.time_format=%d%m%y", folder="d")
+    assert metadata["time_span"] == [midnight(2026, 1, 1), midnight(2026, 1, 24)]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "told"),
+    [
+        ("month", ["2026-01", "2026-02"], "2026-01-01"), ("Monat", ["202601", "202602"], "2026-01-01"),
+        ("week", ["2026-W05", "2026-W06"], "2026-01-26"), ("year", ["2024", "2026"], "2024-01-01"),
+        ("month", ["3", "4"], '"3"'), ("hour", ["8", "9"], '"8"'),
+    ],
+)  # fmt: skip
+def test_months_weeks_and_years_are_named_with_what_to_write(
+    column: str, values: list[str], told: str, prepare: Prepare
+) -> None:
+    status, printed, metadata = prepare(values * 12, column=column)
+    assert (status, metadata["order"]["by"]) == (0, "file")
+    (warning,) = {line for line in printed.splitlines() if line.startswith(f"warning: {column} ")}
+    assert told in warning
+    assert f'"{values[0]}"' in warning
+    assert "the rows have no times" not in printed
+    if "no day" in warning:
+        assert prepare(values * 12, f"--order={column}", column=column, folder="other")[2]["order"]["by"] == "column"
+
+
+def test_seconds_as_float32_are_warned_of(prepare: Prepare, tmp_path: Path) -> None:
+    log = pl.DataFrame({"user": ["a", "a", "b", "b"] * 6, "item": ["x", "y", "z"] * 8})
+    log = log.with_columns(ts=pl.Series([EIGHT + 20 * k for k in range(24)], dtype=pl.Float32))
+    log.write_parquet(tmp_path / "f.parquet")
+    for name, dtype in (("f", pl.Float32), ("d", pl.Float64)):
+        path = tmp_path / f"{name}.parquet"
+        log.cast({"ts": dtype}).write_parquet(path)
+        _, printed, _ = prepare([EIGHT] * 24, f"--data.path={path}", folder=name)
+        assert ("ts has type Float32" in printed) == (name == "f")
