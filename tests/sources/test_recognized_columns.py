@@ -14,7 +14,7 @@ from bert4rec.dataset.reader import read_metadata
 from tests.fixture_types import Capture, Patch
 from tests.terminal import on_terminal
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 N = 120  # rows
 USERS = [f"u{row % 12}" for row in range(N)]
 ITEMS = [f"i{(row * 7 + row // 12) % 30}" for row in range(N)]
