@@ -15,12 +15,12 @@ help: ## list the targets (the default)
 setup: ## make .venv (PYTHON=python3.12 and TORCH_BUILD=cpu|cuda override what it finds)
 	@./scripts/setup.sh
 
-demo: setup ## the whole way with config.toml: prepare the data, train on two processes, show the report
+demo: setup ## end-to-end example with config.toml: prepare the data, train on two processes, show the report
 	$(call run,python preprocessing.py)
 	$(call run,torchx run -s local_cwd dist.ddp -j 1x2 --script train.py)
 	$(call run,bert4rec report)
 
-test: setup ## all tests, the files of them shared out among the cores
+test: setup ## all tests, in parallel, one file a worker
 	$(call run,python -m pytest --numprocesses=auto --dist=loadfile)
 
 test-long: setup ## the tests of minutes: processes killed ten times, each pair of a mode and a sharding, the wheel
@@ -45,7 +45,7 @@ test-cuda: setup ## trainings on a GPU beside the same ones on the CPU; skipped 
 test-stand-in: setup ## the tests of test-cuda on GPUs made of host memory, also several; skipped without a C++ compiler or beside a CUDA build of torch
 	$(call run,python -m pytest -p tests.stand_in.plugin -m cuda -rs --numprocesses=auto --dist=loadfile tests/cuda tests/stand_in)
 
-test-pythons: setup ## the tests left of the disk on every other Python 3.11 to 3.13 of this machine
+test-pythons: setup ## data tests on Python 3.11–3.13, those of this machine
 	$(call run,./scripts/test_pythons.sh)
 
 lint: setup ## ruff, mypy, the import contracts of pyproject.toml, and plain names and docstrings
@@ -62,7 +62,7 @@ lock: ## make requirements.lock anew, from what pyproject.toml asks for; version
 	@[ -x .venv/bin/python ] || ./scripts/setup.sh
 	$(call run,python -m scripts.lock)
 
-wheel: setup ## dist/: the package, and what stands in for fbgemm-gpu on a machine without a GPU
+wheel: setup ## dist/: the package, and a stub of fbgemm-gpu for a machine without a GPU
 	$(call run,./scripts/wheel.sh)
 
 BENCH =

@@ -33,7 +33,7 @@ COMMANDS = FIRST_HOUR | {
     "export": "a trained model for other programs: safetensors, item vectors, torch.export, ONNX",
     "extend": "a new run for a dataset with new items, which keeps what a run has learnt",
     "describe": "what a dataset holds, and what stands out in its log",
-    "check": "whether a dataset is whole and leaks nothing, row by row",
+    "check": "verify every file, count and split of a dataset",
     "plan": "memory and embedding time of a training on any cluster, and whether it fits",
     "doctor": "whether this machine can train: packages, devices, network, memory, plan",
 }

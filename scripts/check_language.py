@@ -1,4 +1,4 @@
-"""Hold the plain language: `python -m scripts.check_language` names each docstring, name or sentence to change."""
+"""Check the plain language: `python -m scripts.check_language` names each docstring, name or sentence to change."""
 
 import ast
 import sys

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the tests left of the disk, a minute, on every other suitable Python that this machine has: what one version
+# Runs the data tests, a minute, on every other suitable Python that this machine has: what one version
 # passes, another has failed. Those tests need no torch, whose CPU build does not exist for every Python on every index.
 #
 # The environments stand in .venvs/ and are kept; each is made again when a pin has changed. The last line says which

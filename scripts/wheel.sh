@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes dist/: the wheel of the package, and for machines without a GPU the one that stands in for fbgemm-gpu.
+# Makes dist/: the wheel of the package, and for machines without a GPU a stub of fbgemm-gpu.
 #
 #   with a GPU     pip install dist/bert4rec*.whl
 #   without one    pip install dist/*.whl

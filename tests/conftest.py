@@ -1,6 +1,6 @@
 """A small real dataset folder for the tests right of the disk, and pools of processes for those that need them.
 
-torch is imported where it is needed: the tests left of the disk run without it.
+torch is imported where it is needed: the data tests run without it.
 """
 
 import os

@@ -103,7 +103,7 @@ def _named(prefix: str, tensors: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSettings:
-    """Hold when a checkpoint is due, after `every_steps` or `every_minutes` (0: never), and how many to `keep`.
+    """The schedule of checkpoints, every `every_steps` or `every_minutes` (0: never), and how many to `keep`.
 
     `asynchronous`: a thread writes a copy in memory; "auto": if every rank has memory for the copy.
     `seconds_on_signal`: the most that a save on a signal may take.

@@ -79,7 +79,7 @@ def _belongs_to_items(name: str) -> bool:
 
 
 class Part(NamedTuple):
-    """Hold views of a tensor's rows: those of `known` items [V, …] and of `new` items [n, …]."""
+    """Views of a tensor's rows: those of `known` items [V, …] and of `new` items [n, …]."""
 
     known: Tensor
     new: Tensor

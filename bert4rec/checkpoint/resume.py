@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Resumption:
-    """Hold the `run` folder to resume, the `checkpoint` to start from, and its `metadata`."""
+    """The `run` folder to resume, the `checkpoint` to start from, and its `metadata`."""
 
     run: Path
     checkpoint: Path

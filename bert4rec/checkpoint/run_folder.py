@@ -173,7 +173,7 @@ def lock(folder: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Trained:
-    """Hold the `folder` of trained weights, a checkpoint or a model package, its `metadata` and its `run`.
+    """The `folder` of trained weights, a checkpoint or a model package, its `metadata` and its `run`.
 
     `run` is None if the folder does not belong to a run.
     """

@@ -65,7 +65,7 @@ def _launcher() -> list[str]:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Hold the settings of a training, and `notes` for people, a line each.
+    """The settings of a training, and `notes` for people, a line each.
 
     `finished` is the run to resume if it has nothing left to do; the last note says so.
     """

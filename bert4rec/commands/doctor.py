@@ -55,7 +55,7 @@ NETWORK_ADVICE = {
 
 
 class Finding(NamedTuple):
-    """Hold the result of the check `name`; `advice` says what to do, and is empty if the check is good."""
+    """The result of the check `name`; `advice` says what to do, and is empty if the check is good."""
 
     name: str
     text: str

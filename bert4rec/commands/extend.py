@@ -129,7 +129,7 @@ def _parse(settings: list[str], *, has_items: bool) -> tuple[str, Overrides]:
         )
     for name, typed in overrides.typed.items():
         if name.startswith("model.") or name in UNCHANGED_SETTINGS:
-            raise SettingsError(f"{typed}: an extended run keeps the model and the optimizers of the run; leave it out")
+            raise SettingsError(f"{typed}: an extended run keeps the model and the optimizers of the run; remove it")
     return dataset, overrides
 
 
@@ -164,7 +164,7 @@ def _with_items(
     free = next(f"{previous}{number}" for number in numbers() if not Path(f"{previous}{number}").exists())
     folder = Path(expand_user(overrides.pop("data.dataset_dir", free)))
     if folder.exists():
-        raise SettingsError(f"--data.dataset_dir={folder}: is there already; name a new folder")
+        raise SettingsError(f"--data.dataset_dir={folder}: already exists; choose another folder")
     added = add_items(previous, path, folder)
     known = f"; {pluralize(added.known, 'known item')}, left as in the dataset" if added.known else ""
     try:

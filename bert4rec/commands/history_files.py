@@ -114,7 +114,7 @@ def _from_json_lines(
             if not all(isinstance(part, list) for part in (items, times, events or [])):
                 raise TypeError
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise ValueError(f"line {number} is no history") from None
+            raise ValueError(f"line {number}: not a history") from None
         if with_times and not may_lack_times and "times" not in row:
             raise ValueError(f"line {number} has no times, which this model needs")
         yield user, TimedHistory(items, times, events=events) if with_times or with_events else items

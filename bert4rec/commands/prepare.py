@@ -90,7 +90,7 @@ def _trained_on(dataset: str) -> Path | None:
 
 
 def _make(file: str | None, overrides: Overrides, *, download: bool) -> Config:
-    """Make the dataset; on a terminal, ask for a column that cannot be told."""
+    """Make the dataset; on a terminal, ask for a column that is not recognized."""
     while True:
         try:
             return make_dataset(file, overrides, download=download)
@@ -110,7 +110,7 @@ def _input(source: str, words: Sequence[str], *, is_set: bool) -> list[str]:
     names = ("--data.path", "--path", *(["--data.source"] if is_set else []))
     others = [word for word in words if word.partition("=")[0] in names]
     if source and others:
-        raise SettingsError(f"{source} and {others[0]}: both name the input; leave one of them out")
+        raise SettingsError(f"{source} and {others[0]}: both name the input; remove one of them")
     return [f"--data.{'source' if is_set else 'path'}={source}"] if source else []
 
 

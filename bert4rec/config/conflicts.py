@@ -99,5 +99,5 @@ def _run_conflicts(config: Config) -> Iterator[tuple[str, str]]:
         reason = f'compute_kernel = "{kernel}" keeps the tables in host memory, where copies are not kept in step'
         yield "parallelism.sharding_group_size", f'{reason}; set it to 0, or compute_kernel to "fused"'
     if run.resume and run.init_from:
-        reason = f'run.resume = "{run.resume}" already loads the weights of a run; leave one of the two out'
+        reason = f'run.resume = "{run.resume}" already loads the weights of a run; remove one of the two'
         yield "run.init_from", reason

@@ -140,7 +140,7 @@ def _called(word: str, names: Collection[str], other_names: Mapping[str, str]) -
 
 @dataclass(frozen=True)
 class Origins:
-    """Hold the origins of settings ("table.key"): `in_file` are set in `file`, `typed` maps to options as typed."""
+    """The origins of settings ("table.key"): `in_file` are set in `file`, `typed` maps to options as typed."""
 
     file: str = ""
     in_file: frozenset[str] = frozenset()

@@ -41,7 +41,7 @@ DATASET_ALONE = (
 
 
 class Overrides(dict[str, Any]):
-    """Hold settings of the command line, "table.key" → value; `typed` maps the same keys to the options as typed.
+    """Settings of the command line, "table.key" → value; `typed` maps the same keys to the options as typed.
 
     Settings from Python have no `typed`.
     """
@@ -126,9 +126,9 @@ def _refuse_two_inputs(config: Config, origins: Origins, *, is_chosen: bool) -> 
     """Raise `SettingsError` for a generated source with a path, if the command line or the file chose the source."""
     if is_chosen:
         clear = " (--data.path= clears the one in the file)" if "data.path" in origins.in_file else ""
-        advice = f"leave one of them out{clear}"
+        advice = f"remove one of them{clear}"
     elif {"data.path", "data.source"} <= origins.in_file:
-        advice = "set data.source to what the file is (table, ml-1m, …), or leave it out so that the file is recognized"
+        advice = "set data.source to what the file is (table, ml-1m, …), or remove it so that the file is recognized"
     else:
         return
     reason = f'reads no file, but data.path = "{without_secrets(config.data.path)}"; {advice}'

@@ -122,7 +122,7 @@ def without_secrets(text: str) -> str:
 
 @dataclass(frozen=True)
 class DetectedSource:
-    """Hold the recognized `source`, and the reason ("log.csv is a CSV file …")."""
+    """The recognized `source`, and the reason ("log.csv is a CSV file …")."""
 
     source: str
     reason: str

@@ -31,7 +31,7 @@ MANY_REPEATS = 0.05  # share of held-out targets that their users have seen, abo
 
 
 class Facts(NamedTuple):
-    """Hold the facts of a dataset that "auto" settings depend on.
+    """The facts of a dataset that "auto" settings depend on.
 
     `typical_length`: three quarters of the histories are at most so long. `n_windows`: training windows of the resolved
     length. `repeats`: the share of held-out targets that their users have seen before. 0 means unknown, and is treated

@@ -18,7 +18,7 @@ LARGE_USER, HEAVY_USERS, DUPLICATES = "one large user", "heavy users", "duplicat
 
 
 class Finding(NamedTuple):
-    """Hold what stands out: a `name`, a sentence, and whether it makes figures doubtful until it is mended."""
+    """A remarkable fact of a log: a `name`, a sentence, and whether it makes figures doubtful until it is mended."""
 
     name: str
     text: str

@@ -128,7 +128,7 @@ def numbers_of_kinds(setting: str, names: Collection[str], kinds: Sequence[str])
     for name in names:
         if name not in known:
             advice = f"the kinds are: {', '.join(known)}" if kinds else "name their column: --data.event_column=COLUMN"
-            has = "is no kind of event of this dataset" if kinds else "this dataset has no kinds of events"
+            has = "unknown event" if kinds else "this dataset has no kinds of events"
             raise DataError(f"{setting}: {name}: {has}; {advice}")
     return [kinds.index(name) for name in names]
 

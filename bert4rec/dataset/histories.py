@@ -30,7 +30,7 @@ STRIDE = 16  # histories for each number that is kept in memory (half a byte a h
 
 @dataclass(frozen=True)
 class Rows:
-    """Hold some rows of a split as ragged arrays.
+    """Some rows of a split as ragged arrays.
 
     `items` [total] int32 are the concatenated items of the rows, `lengths` [B] int64 the number of items of each row.
     Evaluation splits also have `targets` [B], `users` [B] and `negatives[protocol]` [B, n]; the negatives of a user who

@@ -22,7 +22,7 @@ ARRAYS = ("offsets", "values", "weights", "vectors")
 
 
 class BagFeature(NamedTuple):
-    """Hold the name of a feature, the number of its values, 0 of them missing or unseen, and an item's mean number."""
+    """The name of a feature, the number of its values, 0 of them missing or unseen, and an item's mean number."""
 
     name: str
     n_values: int
@@ -30,7 +30,7 @@ class BagFeature(NamedTuple):
 
 
 class FeatureSizes(NamedTuple):
-    """Hold the sizes of all item features: their values, and the `width` of an item's ready-made vectors.
+    """The sizes of all item features: their values, and the `width` of an item's ready-made vectors.
 
     A feature with at least `tables_from` values has a table of its own, which can be sharded; the vectors of all other
     values are replicated.
@@ -58,7 +58,7 @@ class FeatureSizes(NamedTuple):
 
 
 class FeatureRows(NamedTuple):
-    """Hold the features of n items.
+    """The features of n items.
 
     `values` and `weights` [N] are one item's after the other's, `lengths` [n] long: numbers of values, counted over all
     features, and one over the square root of the number of values that the item has of the same feature. `vectors`
@@ -72,7 +72,7 @@ class FeatureRows(NamedTuple):
 
 
 class Bags(NamedTuple):
-    """Hold the values of all items: those of item i from `offsets[i]` to `offsets[i + 1]`."""
+    """The values of all items: those of item i from `offsets[i]` to `offsets[i + 1]`."""
 
     offsets: Int64s
     values: Int64s

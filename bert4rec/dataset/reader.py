@@ -46,7 +46,7 @@ KEYS = {
 
 
 class Sizes(NamedTuple):
-    """Hold the number of items and users of a dataset, which are the numbers of rows of a model's tables.
+    """The number of items and users of a dataset, which are the numbers of rows of a model's tables.
 
     `window_length` is the mean length of the training windows, or 0 if unknown; `events` the number of their kinds.
     """
@@ -260,7 +260,7 @@ def require_kinds(folder: Path, metadata: Mapping[str, Any], kinds: Sequence[str
         new, known = ", ".join(present[len(kinds) :]), ", ".join(kinds[1:])
         raise DataError(
             f"{folder}: has kinds of events that the model was not trained with: {new}; give these rows one of its "
-            f"kinds ({known}) or leave them out, and prepare again, or train a new model: bert4rec train {folder}"
+            f"kinds ({known}) or remove them, and prepare again, or train a new model: bert4rec train {folder}"
         )
     if kinds and present != tuple(kinds):
         has = f"has the kinds of events {', '.join(present[1:])}" if present else "has no kinds of events"

@@ -47,7 +47,7 @@ BatchCallback: TypeAlias = Callable[[], None]
 
 @dataclass(frozen=True)
 class Example:
-    """Hold a `user` (dense id), its `history` and `target` (item ids), the target's `rank`, and the best `items` [k].
+    """A `user` (dense id), its `history` and `target` (item ids), the target's `rank`, and the best `items` [k].
 
     `scores` [k] are the scores of the items, best first; k is smaller if fewer items are left.
     """
@@ -62,7 +62,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Fallback:
-    """Hold what a user without a history gets: the `kind` of popularity that is better on the validation split.
+    """The fallback for a user without a history: the `kind` of popularity that is better on the validation split.
 
     `ndcg` is the NDCG@10 of both kinds. `recent_counts` [n_items] are None if the kind is popularity.
     """

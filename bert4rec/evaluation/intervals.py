@@ -40,14 +40,14 @@ CELL_STEPS = (1, 2, 3, 5, 7)  # of each power of ten
 
 
 class Cells(NamedTuple):
-    """Hold cells of users with similar values: `counts` [C] of users, and mean `values` [C, M] of M metrics."""
+    """Cells of users with similar values: `counts` [C] of users, and mean `values` [C, M] of M metrics."""
 
     counts: Int64s
     values: Float64s
 
 
 class Difference(NamedTuple):
-    """Hold a mean difference over users, the bounds of its interval, and its p-value."""
+    """A mean difference over users, the bounds of its interval, and its p-value."""
 
     value: float
     low: float
@@ -145,7 +145,7 @@ def _joined(cells: Int64s, counts: Int64s, values: Float64s) -> Cells:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Hold the ranks of the targets, and the lists of the best items if the full catalogue was ranked.
+    """The ranks of the targets, and the lists of the best items if the full catalogue was ranked.
 
     Metrics and intervals are available on rank zero only.
     """

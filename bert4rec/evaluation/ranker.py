@@ -269,7 +269,7 @@ class Ranker:
 
 
 class Part(NamedTuple):
-    """Hold consecutive `tiles` of the catalogue, their first item, counted from 0, and the vectors of their `items`.
+    """Consecutive `tiles` of the catalogue, their first item, counted from 0, and the vectors of their `items`.
 
     `equal`: those of the items that are twins of targets, if any of this lookup are.
     """
@@ -281,7 +281,7 @@ class Part(NamedTuple):
 
 
 class Users(NamedTuple):
-    """Hold the U users of a pass: vectors `known` [U, width], ids and scores [U] of the targets, and sampled ranks.
+    """The U users of a pass: vectors `known` [U, width], ids and scores [U] of the targets, and sampled ranks.
 
     `repeated` [U]: whether the target is in the user's history; `ranks` are [U, sampled protocols].
     """
@@ -294,7 +294,7 @@ class Users(NamedTuple):
 
 
 class Own(NamedTuple):
-    """Hold the `places` [B] in a pass of the users that this process has read, and their excluded items.
+    """The `places` [B] in a pass of the users that this process has read, and their excluded items.
 
     Excluded are the target and, with the seen-item filter, the seen items: pairs of `users` [n], indices into `places`,
     and `items` [n]. `n_most` is the largest number of pairs of a user.

@@ -81,7 +81,7 @@ class ModelScorer:
 
 
 class Unknown(NamedTuple):
-    """Hold for each row [N] of a split whether the model does not know the target, and no item of the history."""
+    """Flags of each row [N] of a split: the model does not know the target, or no item of the history."""
 
     targets: Bools
     histories: Bools
@@ -121,7 +121,7 @@ class KnownItems:
         of_items = np.repeat(np.arange(len(rows.lengths)), rows.lengths)
         return np.bincount(of_items[self.ids[rows.items] != NO_ITEM], minlength=len(rows.lengths))
 
-    def known_part(self, rows: Rows) -> Rows:
+    def translate_rows(self, rows: Rows) -> Rows:
         """Return `rows` in the model's ids, without unknown items.
 
         A history without a known item keeps its length and gets arbitrary items, since models need a non-empty history.
@@ -154,7 +154,7 @@ class KnownItemsScorer:
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the vectors [B, width] of the users of `rows`, and their scores [B, n] of the items `ids` [B, n]."""
         known_ids, is_known = self._translate(ids)
-        users, scores = self._scorer.encode(self._known.known_part(rows), known_ids)
+        users, scores = self._scorer.encode(self._known.translate_rows(rows), known_ids)
         has_history = torch.from_numpy(self._known.known_lengths(rows) > 0).to(users, non_blocking=True)
         is_unknown = (~is_known).to(scores.device, non_blocking=True)
         return torch.cat([users, has_history[:, None]], 1), scores.masked_fill(is_unknown, UNKNOWN_SCORE)

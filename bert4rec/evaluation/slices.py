@@ -37,7 +37,7 @@ RANKS_AT_ONCE = 65_536
 
 
 class TargetFacts(NamedTuple):
-    """Hold facts about U users and their targets.
+    """Facts about U users and their targets.
 
     - `history_length` [U]: number of items before the target.
     - `train_count` [U]: number of training positions of the target.

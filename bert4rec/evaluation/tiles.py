@@ -56,7 +56,7 @@ class Catalogue:
 
 
 class Seen:
-    """Hold the items in some `tiles` that some users have seen: pairs of `users` [n], below `n_users`, and `items` [n].
+    """The items in some `tiles` that some users have seen: pairs of `users` [n], below `n_users`, and `items` [n].
 
     The seen items are those that the ranker excludes, or the targets.
     """

@@ -15,7 +15,7 @@ BLOCKS_PER_TILE = 1024  # blocks of a tile whose highest scores are compared fir
 
 @dataclass
 class TopK:
-    """Hold the best k items so far of U users: `scores` [U, k], best first, and their `indices` [U, k].
+    """The best k items so far of U users: `scores` [U, k], best first, and their `indices` [U, k].
 
     Missing items have the score -inf. Tiles must be added in the order of their items.
     """

@@ -27,7 +27,7 @@ TENSOR_ALIGNMENT = 64  # bytes: torch's alignment of a newly allocated tensor
 
 
 class TableBags(NamedTuple):
-    """Hold the values of n items in a feature with a table of its own.
+    """The values of n items in a feature with a table of its own.
 
     - `distinct`: the distinct values, which are rows of the table.
     - `places` [N] int64: the index into `distinct` of each value, those of an item from its `offsets` [n] on.
@@ -41,7 +41,7 @@ class TableBags(NamedTuple):
 
 
 class FeatureBags(NamedTuple):
-    """Hold the features of n items.
+    """The features of n items.
 
     - `values` [N] int64: the numbers of all values with replicated vectors, those of an item from its `offsets` [n] on.
     - `weights` [N] float32: one over the square root of the number of values that the item has of that feature.
@@ -63,7 +63,7 @@ class FeatureBags(NamedTuple):
 
 
 class Lookup(NamedTuple):
-    """Hold `ids` [U] int64 of rows of a table, and `lengths` [ID_ROWS] of the rows of their KeyedJaggedTensor.
+    """The `ids` [U] int64 of rows of a table, and `lengths` [ID_ROWS] of the rows of their KeyedJaggedTensor.
 
     `features` are those of the items, for a model with item features; without them the model reads them.
 
@@ -116,7 +116,7 @@ def unique_with_inverse(ids: Tensor) -> tuple[Lookup, Tensor]:
 
 
 class Candidates(NamedTuple):
-    """Hold the distinct `items` that a loss scores, and the indices of the targets and the negatives among them.
+    """The distinct `items` that a loss scores, and the indices of the targets and the negatives among them.
 
     `positives` [M] int64 and `negatives` [K] int64 are indices into `items`; a position without a target has the index
     of item 0. `log_expected` [K] float32 is the log of the expected count of each negative in the draw.
@@ -138,7 +138,7 @@ class Candidates(NamedTuple):
 
 
 class Widths(NamedTuple):
-    """Hold the sizes of padded rows, known before a batch is on its device: a model need not wait to read them.
+    """The sizes of padded rows, known before a batch is on its device: a model need not wait to read them.
 
     `longest` is the length of the longest sequence, `most_positions` the largest number of positions to predict of one.
     """
@@ -155,7 +155,7 @@ class Widths(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Hold sequences to encode and the positions to predict.
+    """Sequences to encode and the positions to predict.
 
     - `items`: the distinct input items.
     - `places` [total] int64: the index into `items` at each position of the concatenated sequences. The mask token,
@@ -210,7 +210,7 @@ class Batch(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Hold M pairs of a user and an item.
+    """M pairs of a user and an item.
 
     - `users`: the distinct users.
     - `places` [M] int64: the index into `users` of each pair.
@@ -276,7 +276,7 @@ def long(values: Array) -> Tensor:
 
 
 class Place(NamedTuple):
-    """Hold the first byte, the size and the dtype of a tensor in a flat batch."""
+    """The first byte, the size and the dtype of a tensor in a flat batch."""
 
     first: int
     n_bytes: int
@@ -284,7 +284,7 @@ class Place(NamedTuple):
 
 
 class FlatBatch(NamedTuple):
-    """Hold a batch with all of its tensors in one, to be sent from a loader process to the trainer.
+    """A batch with all of its tensors in one, to be sent from a loader process to the trainer.
 
     `content` [n_bytes] uint8 is the concatenation of the one-dimensional tensors; `batch` has a `Place` instead of each
     tensor. Torch opens a connection to pass the file descriptor of each tensor to another process: for the dozen

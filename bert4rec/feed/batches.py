@@ -67,7 +67,7 @@ class EpochOrder:
 
 @dataclass(frozen=True)
 class Position:
-    """Hold the position in the data: whole `epochs`, `sequences` of the next epoch, and the `steps` taken so far."""
+    """The position in the data: whole `epochs`, `sequences` of the next epoch, and the `steps` taken so far."""
 
     epochs: int = 0
     sequences: int = 0

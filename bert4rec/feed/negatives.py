@@ -14,7 +14,7 @@ NEGATIVES_STREAM = 0x4E454741  # separates these draws from the epochs' orders, 
 
 
 class Negatives(NamedTuple):
-    """Hold the `ids` [K] int64 of a draw and `log_expected` [K] float32, the log of their expected counts in it."""
+    """The `ids` [K] int64 of a draw and `log_expected` [K] float32, the log of their expected counts in it."""
 
     ids: Tensor
     log_expected: Tensor

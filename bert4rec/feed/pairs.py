@@ -16,7 +16,7 @@ PAIRS_STREAM = 0x52415445  # separates the choice of held-out pairs from the epo
 
 
 class PairExamples:
-    """Hold the part of `pairs` at `places` of their permutation by `seed`; without a `seed`, in their own order.
+    """The part of `pairs` at `places` of their permutation by `seed`; without a `seed`, in their own order.
 
     With `has_ratings`, batches include the ratings. With `event_weights` by kind of event, the targets of pairs without
     a positive weight are NO_ITEM.

@@ -37,7 +37,7 @@ AT_ONCE = 4096  # histories in memory at the same time
 
 
 class ItemIds:
-    """Hold the original ids of items 0 … V - 1, and their titles ("" for an item without one), or None for no titles.
+    """The original ids of items 0 … V - 1, and their titles ("" for an item without one), or None for no titles.
 
     `train_counts` [V] is the number of training positions of each item, by default 0; `others` are further columns, or
     a function that reads them when rules need them. `recent_counts` [V] are known if the items that are popular of late
@@ -267,7 +267,7 @@ def _counts(column: "pa.Array") -> Int64s:
 
 
 class TimedHistory(NamedTuple):
-    """Hold items by original id, the oldest first, and their `times` in seconds, ascending.
+    """Items by original id, the oldest first, and their `times` in seconds, ascending.
 
     `at` is the query time in seconds; None: the time of the last item. `events` are the kinds of events of the items;
     None or "" for an unknown one, () if all are unknown. `times` may be () for a model that does not use them. A model
@@ -296,7 +296,7 @@ def items_of(history: History) -> Sequence[Any]:
 
 @dataclass(frozen=True)
 class KnownHistory:
-    """Hold the known items [n] of a history by index; for a model with timestamps also `seconds` [n] and `at`.
+    """The known items [n] of a history by index; for a model with timestamps also `seconds` [n] and `at`.
 
     For a model with kinds of events, `events` [n] are their numbers. `seen` are the items that the seen-item filter
     leaves out; None: the `items`.

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Source:
-    """Hold a verified checkpoint, the folders of its `items` and of its `dataset`, and the metadata of the dataset.
+    """A verified checkpoint, the folders of its `items` and of its `dataset`, and the metadata of the dataset.
 
     `dataset` is None if it is missing or was made again with other content.
     """
@@ -194,7 +194,7 @@ def network_of(source: Source) -> Network | ItemVectors:
 
 
 class Run:
-    """Hold the folder of a finished run. Raises `DataError` for any other folder."""
+    """The folder of a finished run. Raises `DataError` for any other folder."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)

@@ -14,7 +14,7 @@ from bert4rec.models.transformer import Encoder, EncoderSettings, append_ones
 
 
 class Network(nn.Module):
-    """Hold an encoder, the `rows` [V, D] of the item table, and the vectors [V, D] of a `head`.
+    """An encoder, the `rows` [V, D] of the item table, and the vectors [V, D] of a `head`.
 
     `mask` [d] is the vector of the mask token, if the model has one; `times` is model.times; `kinds` of events are by
     number, () if the model knows none. D is embed_dim (d), plus one column if items have biases. V items, B histories,
@@ -90,7 +90,7 @@ class Network(nn.Module):
 
 
 class ItemVectors(nn.Module):
-    """Hold the `rows` [V, D] of the item table of a model that cannot score histories; d = `embed_dim`.
+    """The `rows` [V, D] of the item table of a model that cannot score histories; d = `embed_dim`.
 
     They only serve to compare items.
     """

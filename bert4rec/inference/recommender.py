@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -42,7 +42,7 @@ NAME_DATASET = 'name that dataset with --dataset=FOLDER, in Python with dataset=
 
 
 class Recommendation(NamedTuple):
-    """Hold the original id of an item, its title ("" if unknown), and its score (higher is better)."""
+    """The original id of an item, its title ("" if unknown), and its score (higher is better)."""
 
     item: Any
     title: str
@@ -75,7 +75,7 @@ class UserScore(NamedTuple):
 
 
 class Items(NamedTuple):
-    """Hold the original ids of a model's items, their titles ("" if unknown), and their vectors [V, d]."""
+    """The original ids of a model's items, their titles ("" if unknown), and their vectors [V, d]."""
 
     ids: list[Any]
     titles: list[str]
@@ -149,7 +149,7 @@ class Recommender:
         leave_out = self.leaves_out_seen if is_left_out is None else is_left_out
         hidden_items, unknown = self._hidden(allow, deny, rules), UnknownItems()
         popular = cache(partial(self._most_popular, k, hidden_items, rules))
-        shown = _Shown.of(self.network.item_vectors, hidden_items, rules)
+        shown = _CandidateSet.of(self.network.item_vectors, hidden_items, rules)
         n_histories = n_empty = 0
         for part in parts:
             known = self._known(checked_histories(part, "recommend"), unknown)
@@ -179,7 +179,7 @@ class Recommender:
         if unknown := [item for item, index in zip(items, indices, strict=True) if index == NO_ITEM]:
             raise _unknown_item(unknown[0])
         rows = torch.from_numpy(indices)
-        shown = _Shown.of(self._vectors, self._hidden(None, (), rules), rules, norms=self._norms)
+        shown = _CandidateSet.of(self._vectors, self._hidden(None, (), rules), rules, norms=self._norms)
         return self._named(*shown.best(self._vectors[rows] / self._norms[rows], k, [*indices[:, None]]))
 
     def users_for(
@@ -327,8 +327,8 @@ def _unknown_item(item: Any) -> ArgumentError:
     return ArgumentError(f"{item}: the model does not know this item; expected: an id as in the interactions")
 
 
-class _Shown(NamedTuple):
-    """Hold `vectors` [n, D], among them those of the items that may be recommended, and their `norms` [n, 1] or None.
+class _CandidateSet(NamedTuple):
+    """The `vectors` [n, D], among them those of the items that may be recommended, and their `norms` [n, 1] or None.
 
     They are all vectors, with whether each is `hidden` [n], or None, unless few items may be recommended: then
     `indices` [n] are their numbers, and `places` [V] the place of each item among them, or NO_ITEM. A list has
@@ -348,7 +348,7 @@ class _Shown(NamedTuple):
     longest: int
 
     @classmethod
-    def of(cls, vectors: Tensor, hidden: Tensor | None, rules: Rules, *, norms: Tensor | None = None) -> "_Shown":
+    def of(cls, vectors: Tensor, hidden: Tensor | None, rules: Rules, *, norms: Tensor | None = None) -> Self:
         """Return the items of `vectors` [V, D] that are not `hidden` [V]; with `norms` vectors are divided by them."""
         indices = places = limited = None
         groups, n_limited = rules.groups, 0

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Rules(NamedTuple):
-    """Hold whether each item is `allowed` [V], or None for all, and `at_most` items of each of the `groups` [V]."""
+    """A mask of the `allowed` items [V], None for all, and `at_most` items of each of the `groups` [V]."""
 
     allowed: Bools | None = None
     groups: Int64s | None = None
@@ -59,11 +59,11 @@ def _allowed(columns: "pa.Table", where: str) -> Bools:
     try:
         pl.sql_expr(f"({where}\n)")  # in parentheses, a word after the condition is no new name for it
     except pl.exceptions.PolarsError:
-        raise ArgumentError(f"{place}: has words after the condition; join conditions by and, or") from None
+        raise ArgumentError(f"{place}: unexpected text after the condition; join conditions by and, or") from None
     if allowed.dtype != pl.Boolean or len(allowed) != len(items):
         raise ArgumentError(f"{place}: must be true or false for each item, as category = 'books' is")
     if not allowed.any():
-        raise ArgumentError(f"{place}: none of the {len(items):,} items fulfils it")
+        raise ArgumentError(f"{place}: no item matches")
     return allowed.fill_null(False).to_numpy()
 
 

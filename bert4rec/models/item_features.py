@@ -32,7 +32,7 @@ NO_BAGS: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class FeatureSettings:
-    """Hold the `sizes` of the item features, and the share of items whose id is dropped in a training step."""
+    """The `sizes` of the item features, and the share of items whose id is dropped in a training step."""
 
     sizes: FeatureSizes
     id_dropout: float = 0.0
@@ -192,7 +192,7 @@ class FeatureEncoder(nn.Module):
 
 
 class CatalogueFeatures(NamedTuple):
-    """Hold the features of the items from `first` on.
+    """The features of the items from `first` on.
 
     `products` are sparse matrices [V, n] of the replicated values and of the distinct values of each of the `tables`,
     with their transposes; `vectors` [V · W] and `is_warm` [V] are those of `FeatureBags`. `has_cold`: not all are warm.

@@ -25,7 +25,7 @@ SMALL_SCORES = 50.0  # exponentials of smaller scores neither overflow nor vanis
 
 @dataclass(frozen=True)
 class LossSettings:
-    """Hold the `loss` of a model and the settings of gBCE and of ratings, named as the keys of [training]."""
+    """The `loss` of a model and the settings of gBCE and of ratings, named as the keys of [training]."""
 
     loss: str = "softmax"
     gbce_calibration: float = 0.75
@@ -36,7 +36,7 @@ SOFTMAX = LossSettings()
 
 
 class PartSizes(NamedTuple):
-    """Hold the number M of positions of each process of a partition, and the largest number V of its vectors."""
+    """The number M of positions of each process of a partition, and the largest number V of its vectors."""
 
     n_positions: list[int]
     largest: int
@@ -69,7 +69,7 @@ def softmax_loss(
 
 
 class Sampled(NamedTuple):
-    """Hold the inputs of a sampled loss.
+    """The inputs of a sampled loss.
 
     The scores are `positive` [M] of the targets and `negative` [M, K], -inf where a negative is the target itself or a
     cold item.
@@ -121,7 +121,7 @@ SAMPLED_LOSSES: dict[str, Callable[[Sampled], Tensor]] = {
 
 
 class _Share(NamedTuple):
-    """Hold this process's share of the catalogue: its first item, and what divides the gradient of its vectors."""
+    """This process's share of the catalogue: its first item, and what divides the gradient of its vectors."""
 
     partition: Partition
     first: int

@@ -27,7 +27,7 @@ BIAS_COLUMNS = 4
 
 
 class GradientRoute(NamedTuple):
-    """Hold the route of the ids of a lookup, which the gradients of its vectors take back.
+    """The route of the ids of a lookup, which the gradients of its vectors take back.
 
     - `rows`: the requested rows of this process's shard, counted from its first row, in the order of the processes.
     - `places` [N]: the index of each of this process's N ids among the ids that it has sent.
@@ -44,7 +44,7 @@ class GradientRoute(NamedTuple):
 
 @dataclass
 class _Open:
-    """Hold an exchange in progress of the ids in `lookups`, with the awaitables of `counts`, then of `ids`."""
+    """An exchange in progress of the ids in `lookups`, with the awaitables of `counts`, then of `ids`."""
 
     lookups: Mapping[str, Lookup]
     context: Any
@@ -251,7 +251,7 @@ class Table(nn.Module):
 
 
 class CataloguePart(NamedTuple):
-    """Hold this process's part of the catalogue: `vectors` [V, D] of items from `first` on, counted from 0.
+    """This process's part of the catalogue: `vectors` [V, D] of items from `first` on, counted from 0.
 
     `is_averaged`: whether the loss must divide the gradient of the vectors by the number of processes, as is done with
     the gradients of replicated tables.

@@ -51,7 +51,7 @@ class Dates(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderSettings:
-    """Hold the settings of an encoder, named as the keys of [model]."""
+    """The settings of an encoder, named as the keys of [model]."""
 
     embed_dim: int
     n_heads: int
@@ -208,7 +208,7 @@ class Block(nn.Module):
 
 
 class Rotation(NamedTuple):
-    """Hold the rotation of each pair of a vector: `turns` [..., d / 2, 2], the cosines and sines of its angles.
+    """The rotation of each pair of a vector: `turns` [..., d / 2, 2], the cosines and sines of its angles.
 
     The product of a query and a key, each rotated by its position, depends only on the difference of the positions
     (RoFormer: Su et al. 2021, section 3.4.2, with its pairs and frequencies).
@@ -266,7 +266,7 @@ class Dropout(nn.Module):
 
 
 class Padding:
-    """Hold the index maps between ragged rows of `lengths` [R], `n` positions in total, and rows padded to `width`."""
+    """The index maps between ragged rows of `lengths` [R], `n` positions in total, and rows padded to `width`."""
 
     def __init__(self, lengths: Tensor, n: int, width: int) -> None:
         self.n_rows, self.width, self.is_full = len(lengths), width, len(lengths) * width == n
@@ -321,7 +321,7 @@ class _Unpad(Function):
 
 
 class AttentionMask(NamedTuple):
-    """Hold the padding of queries and keys, and the attention `mask` [R, 1, 1 or queries, keys]."""
+    """The padding of queries and keys, and the attention `mask` [R, 1, 1 or queries, keys]."""
 
     queries: Padding
     keys: Padding

@@ -25,7 +25,7 @@ DENSE_FROM = (
 
 @dataclass(frozen=True)
 class Part:
-    """Hold consecutive positions [P] of training histories, user by user, oldest first.
+    """Consecutive positions [P] of training histories, user by user, oldest first.
 
     `users` and `items` are ids from 0; `lengths` are those of the users' whole histories; `left` is the number of later
     positions of the same user; `times` are in seconds, None if the dataset has none. `is_target`: whether the kind of
@@ -90,7 +90,7 @@ class TrainingHistories:
 
 
 class Pairs(NamedTuple):
-    """Hold distinct pairs [E] of items, ascending, as `source` * n_items + `target`, and their weights."""
+    """Distinct pairs [E] of items, ascending, as `source` * n_items + `target`, and their weights."""
 
     keys: Int64s
     weights: Float32s
@@ -98,7 +98,7 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True)
 class Transitions:
-    """Hold the transition graph: `pairs` of items, and the sum of weights of each item as a source, `totals` [n_items].
+    """The transition graph: `pairs` of items, and the sum of weights of each item as a source, `totals` [n_items].
 
     For each d from 1 to `reach`, a position with a target adds `decay` ** (d - 1) to the weight of the pair (d-th item
     from the end of its input, its item); with `reach` 1, only the last one counts. Takes 12 bytes per distinct pair,

@@ -1,1 +1,1 @@
-"""Left of the disk: raw interactions become a dataset folder, with Polars and without torch."""
+"""Make a dataset folder from raw interactions, with Polars and without torch."""

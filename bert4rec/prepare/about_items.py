@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OtherColumns:
-    """Hold the columns of a log that no field has.
+    """The columns of a log that no field has.
 
     `first`: its first rows; `why`: column → why it is not used; `features`: column → kind of those that are features.
     `survey` has the columns of events and of sessions, which `findings` tells.
@@ -72,7 +72,7 @@ class OtherColumns:
 
 
 class AboutItems(NamedTuple):
-    """Hold what is known of the items: `titles`, a `table` with features, and `cold` items, which only a file has.
+    """The known facts of the items: `titles`, a `table` with features, and `cold` items, which only a file has.
 
     `survey` has the columns of events and of sessions that are no attributes of the items.
     """
@@ -135,9 +135,9 @@ def _kinds(data: Data, fitted: Mapping[str, Fitted]) -> dict[str, str]:
     if not data.extends:
         return dict(data.item_features)
     if data.items_path and not fitted:
-        raise DataError(f"data.extends: the items of {data.extends} have no features; leave --items out")
+        raise DataError(f"data.extends: the items of {data.extends} have no features; remove --items")
     if data.item_features:
-        raise DataError(f"data.item_features: the kinds are those of {data.extends}; leave them out")
+        raise DataError(f"data.item_features: the kinds are those of {data.extends}; remove them")
     return {name: feature["kind"] for name, feature in fitted.items()}
 
 
@@ -148,7 +148,7 @@ def _no_feature(name: str, data: Data, source: Interactions | GeneratedSource, p
         return DataError(f"{place}: {data.source} data have no such columns; name a file of items: --items=FILE")
     field = next((field for field, column in source.columns.items() if column == name), "")
     if field in FIELD_NAMES:
-        return DataError(f"{place}: is the column of the {FIELD_NAMES[field]}; leave it out")
+        return DataError(f"{place}: is the column of the {FIELD_NAMES[field]}; remove it")
     if name in RESERVED_COLUMNS:
         return DataError(f'{place}: a column cannot be called "{name}", as one of the dataset is; rename it')
     if name in present:
@@ -162,9 +162,7 @@ def _read_file(
 ) -> ItemFile:  # fmt: skip
     """Return the file of items, with ids of `item_type`; `log`: columns of the log that may be features as well."""
     if isinstance(source, GeneratedSource):
-        raise DataError(
-            f"data.items_path = {data.items_path}: the items of {data.source} data are invented; leave it out"
-        )
+        raise DataError(f"data.items_path = {data.items_path}: {data.source} data has no item table; remove it")
     return read_item_file(
         data.items_path, data.item_features, item_column=source.columns["item"], item_type=item_type, fitted=fitted,
         log=log,

@@ -288,11 +288,9 @@ def _kinds_of_events(
     """
     column = data.event_column
     if column and data.source != "table":
-        raise DataError(
-            f"data.event_column = {column}: only tables have such a column, not {data.source}; leave it out"
-        )
+        raise DataError(f"data.event_column = {column}: only tables have such a column, not {data.source}; remove it")
     if column == "auto":
-        raise DataError("data.event_column = auto: it is not recognized; name the column, or leave it out")
+        raise DataError("data.event_column = auto: it is not recognized; name the column, or remove it")
     if settings.target_events and not column:
         numbers_of_kinds("preprocessing.target_events", settings.target_events, ())
     if known and bool(known.kinds) != bool(column):

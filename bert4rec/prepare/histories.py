@@ -240,7 +240,7 @@ def choose_split(settings: Preprocessing, parts: Parts, kinds: Sequence[int] = (
     if hides and "time" not in parts.columns:
         raise DataError(
             f'preprocessing.hide_before_target = "{settings.hide_before_target}": the source has no times; name their '
-            "column with --time=COLUMN, or leave this setting out"
+            "column with --time=COLUMN, or remove this setting"
         )
     targets = Targets(kinds, hides=hides)
     if settings.split == "none":
@@ -264,7 +264,7 @@ def choose_split(settings: Preprocessing, parts: Parts, kinds: Sequence[int] = (
 
 
 class NumberedHistories:
-    """Hold the histories of `ordered` with dense ids, in frames of some users each; each pass reads them from the disk.
+    """The histories of `ordered` with dense ids, in frames of some users each; each pass reads them from the disk.
 
     `item_ids`: the dense id of each code. `known`: the original ids of the users of the dataset to extend, in the order
     of their dense ids; new users are numbered after them, in the order of their original ids. With `hidden` events,
@@ -334,7 +334,7 @@ def with_visible(histories: pl.DataFrame, hidden: HiddenEvents) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class HistoryStats:
-    """Hold statistics of all histories.
+    """Statistics of all histories.
 
     `lengths` of each user's history; `train_counts` of each item; `validated` users; `time_span`, the first and the
     last time, if known; whether the histories of all users `are_alike`; the number of interactions of each kind of
@@ -374,7 +374,7 @@ class HistoryStats:
             found.append(f"all times are {moment(first)}: the order of the rows in the file is used{advice}")
         advice = "; if another column has the users: --user=…" if is_table else ""
         if n_users == 1:
-            found.append(f"all {pluralize(n_rows, 'row')} are of one user: one test target tells nothing{advice}")
+            found.append(f"all {pluralize(n_rows, 'row')} are of one user: a test with one user is meaningless{advice}")
         elif self.are_alike:
             same = pluralize(n_rows // n_users, "item")
             found.append(f"all {n_users:,} users have the same history of {same}: no user differs from another{advice}")

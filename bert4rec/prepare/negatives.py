@@ -26,7 +26,7 @@ def count_unseen(histories: pl.DataFrame, *, n_items: int) -> Int64s:
 
 
 class SeenItems(NamedTuple):
-    """Hold the items that each of `n_users` users has seen, as sorted keys: row · n_items + item."""
+    """The items that each of `n_users` users has seen, as sorted keys: row · n_items + item."""
 
     keys: Int64s
     n_users: int

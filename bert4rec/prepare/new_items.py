@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class AddedItems(NamedTuple):
-    """Hold the number of `new` items of a file, and of those that the dataset had before."""
+    """The number of `new` items of a file, and of those that the dataset had before."""
 
     new: int
     known: int

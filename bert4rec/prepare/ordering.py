@@ -23,7 +23,7 @@ SORTED_BY = ("order", "fraction", "time")  # the last one counts most
 
 
 class SortedRuns:
-    """Hold rows with a column `user` under `folder`, in sorted runs of about `run_bytes` of memory."""
+    """Rows with a column `user` under `folder`, in sorted runs of about `run_bytes` of memory."""
 
     def __init__(self, folder: Path, *, run_bytes: int) -> None:
         folder.mkdir(parents=True)
@@ -106,7 +106,7 @@ def _with_columns(frame: pl.DataFrame, schema: dict[str, pl.DataType]) -> pl.Dat
 
 
 class Parts:
-    """Hold a sequence of frames under `folder`, each in a file that can be read again or replaced."""
+    """A sequence of frames under `folder`, each in a file that can be read again or replaced."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -223,7 +223,7 @@ def to_histories(interactions: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class ExistingIds:
-    """Hold the ids of the dataset to extend, by dense id, and their numbers of rows.
+    """The ids of the dataset to extend, by dense id, and their numbers of rows.
 
     `users` (`original`, `user`, `count`), `items` (`original`, `item`, `count`). `kinds` of events are by number, () if
     it has none. The last row is at `last_time` in seconds, None without times. `time_format`: how its times were read,

@@ -14,7 +14,7 @@ from bert4rec.prepare.ordering import ExistingIds, Parts, SortedRuns, in_time_or
 from bert4rec.prepare.ties import fingerprints, shuffled, with_numbers
 from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.errors import DataError
-from bert4rec.sources.attributes import Distinct
+from bert4rec.sources.attributes import FirstItemRows
 from bert4rec.sources.interactions import Interactions
 from bert4rec.sources.progress import BadRows, Progress
 from bert4rec.sources.synthetic import GeneratedSource
@@ -67,7 +67,7 @@ def filters_by_row(settings: Preprocessing, columns: Collection[str]) -> dict[st
         if column not in columns:
             raise DataError(
                 f"preprocessing.{name} = {getattr(settings, name)}: the source has no {column}; name its column with "
-                f"data.{column}_column if it is a table, or leave this setting out"
+                f"data.{column}_column if it is a table, or remove this setting"
             )
     return filters
 
@@ -109,14 +109,14 @@ def filters_of_users(settings: Preprocessing) -> dict[str, pl.Expr]:
 
 @dataclass
 class RawRows:
-    """Hold all usable rows on the disk: `known` for users who have a dense id already, `new` for new users.
+    """All usable rows on the disk: `known` for users who have a dense id already, `new` for new users.
 
     `known_counts` [known users] are the rows of known users in the time that the dataset to extend covers.
     """
 
     known: SortedRuns
     new: SortedRuns
-    items: Distinct = field(default_factory=Distinct)
+    items: FirstItemRows = field(default_factory=FirstItemRows)
     known_counts: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __len__(self) -> int:
@@ -177,7 +177,7 @@ def _refuse_guests(n_guests: int, n_rows: int, most: float) -> None:
         raise DataError(
             f"{n_guests:,} of {n_rows:,} rows ({n_guests / n_rows:.0%}) have no user, more than "
             f"preprocessing.max_guests = {most:g} of all: name another column with --user=COLUMN (a session or an "
-            "order can be the user), or leave these rows out with --preprocessing.max_guests=1"
+            "order can be the user), or remove these rows with --preprocessing.max_guests=1"
         )
 
 
@@ -231,7 +231,7 @@ def _by_known(frame: pl.DataFrame, known: ExistingIds | None) -> tuple[pl.DataFr
 
 @dataclass
 class OrderedRows:
-    """Hold the sorted rows. Items are codes, indices into the sorted `items`; `counts` is the number of rows per code.
+    """The sorted rows. Items are codes, indices into the sorted `items`; `counts` is the number of rows per code.
 
     The first `n_known` parts belong to users with dense ids. `dropped`: number of dropped rows by setting.
     """

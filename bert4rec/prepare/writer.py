@@ -315,7 +315,7 @@ def _in_use(new: Path) -> bool:
 
 
 class SplitBlock(NamedTuple):
-    """Hold the rows of a block of users for both folders, and the counts of held-out users."""
+    """The rows of a block of users for both folders, and the counts of held-out users."""
 
     histories: pl.DataFrame
     negatives: pl.DataFrame

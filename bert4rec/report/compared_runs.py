@@ -36,7 +36,7 @@ Differences: TypeAlias = dict[str, dict[str, Difference]]
 
 @dataclass(frozen=True)
 class Run:
-    """Hold a finished run or an evaluation, with its settings by "table.key", {} if they are unknown.
+    """A finished run or an evaluation, with its settings by "table.key", {} if they are unknown.
 
     `curve`: the epoch and the metrics of each validation.
     """
@@ -189,9 +189,7 @@ def pairs(first: Column, other: Column, ks: Mapping[str, Sequence[int]], *, spli
     if len({run.report["seen_items"] for run in runs}) > 1:
         return Pairs({}, SEEN_DIFFERS)
     if missing := next((run for run in runs if not (run.folder / rank_file(split)).is_file()), None):
-        return Pairs(
-            {}, f"{missing.folder} has no {rank_file(split)} (`bert4rec evaluate` writes this file into a new folder)"
-        )
+        return Pairs({}, f"{missing.folder} has no {rank_file(split)}; create it with `bert4rec evaluate`")
     ours, theirs = ([ranked_users(run.folder, run.report, split) for run in column.runs] for column in (first, other))
     if not all(np.array_equal(ours[0].who, ranked.who) for ranked in (*ours, *theirs)):
         return Pairs({}, "they were tested on different users")

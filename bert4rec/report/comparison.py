@@ -71,7 +71,7 @@ def compare(runs: Sequence[Run], *, split: str = TEST) -> Comparison:
     differences = {letter: of_column.differences for letter, of_column in found.items() if not of_column.problem}
     sentences = [_finding(compared[0].letter, letter, of_column) for letter, of_column in differences.items()]
     sentences += [
-        f"{letter} is not paired with {compared[0].letter}: {of_column.problem}."
+        f"no paired comparison of {compared[0].letter} and {letter}: {of_column.problem}."
         for letter, of_column in found.items()
         if of_column.problem
     ]

@@ -65,7 +65,7 @@ def read_report(run: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Contents:
-    """Hold the contents of the files of a run; files that a run without training lacks are empty.
+    """The contents of the files of a run; files that a run without training lacks are empty.
 
     `n_evaluated`: how many other checkpoints of the run have been evaluated on the test.
     """
@@ -120,7 +120,7 @@ def kind_of(report: Report) -> Kind:
 
 
 class Candidate(NamedTuple):
-    """Hold the test metrics of the model, of a baseline, or of the best possible ranking.
+    """The test metrics of the model, of a baseline, or of the best possible ranking.
 
     `intervals`: protocol → metric → (low, high), if known.
     """
@@ -162,7 +162,7 @@ def main_protocol(report: Report) -> str | None:
 
 
 class Curve(NamedTuple):
-    """Hold the `metric` that validations are judged by, its `values`, the `epochs` as text, and `scores` (higher is
+    """The `metric` that validations are judged by, its `values`, the `epochs` as text, and `scores` (higher is
     better); all [validations].
     """
 

@@ -58,8 +58,8 @@ def require_packages(names: Sequence[str]) -> None:
     for name in EXTRAS:
         if name in names and find_spec(name) is None:
             raise SettingsError(
-                f'run.trackers: {name} is not installed; type pip install "bert4rec-torchrec[{name}]", or leave it out '
-                "of run.trackers"
+                f'run.trackers: {name} is not installed; type pip install "bert4rec-torchrec[{name}]", or remove it '
+                "from run.trackers"
             )
 
 
@@ -207,7 +207,7 @@ class MetricsLog:
     def add(self, kind: str, step: int, **values: Any) -> None:
         """Write a record: its kind ("train", "validation"), the step, and numbers or mappings of numbers."""
         self.add_note(kind, step, **values)
-        self._tell(lambda tracker: tracker.add(step, flat_numbers({kind: values})))
+        self._notify(lambda tracker: tracker.add(step, flat_numbers({kind: values})))
 
     def add_note(self, kind: str, step: int, **values: Any) -> None:
         """Write a record that is no measurement, such as "resume", without sending it to trackers."""
@@ -217,16 +217,16 @@ class MetricsLog:
 
     def finish(self, results: Numbers, files: Sequence[Path]) -> None:
         """Send the results of the run, and the files that show them, to the trackers."""
-        self._tell(lambda tracker: tracker.finish(results, files))
+        self._notify(lambda tracker: tracker.finish(results, files))
 
     def close(self, *, is_finished: bool = True) -> None:
         """Write all buffered data; `is_finished`: whether the run is complete."""
         with self._unless_full():
             self._file.close()
-        self._tell(lambda tracker: tracker.close(is_finished=is_finished))
+        self._notify(lambda tracker: tracker.close(is_finished=is_finished))
         self._trackers = {}
 
-    def _tell(self, call: Callable[[Tracker], None]) -> None:
+    def _notify(self, call: Callable[[Tracker], None]) -> None:
         """Call each tracker that has not failed yet."""
         for name, tracker in [*self._trackers.items()]:
             with self._unless_failing(name):

@@ -21,7 +21,7 @@ FOLDER_TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 
 
 class ResultsFolder:
-    """Hold a folder `unfinished`; `finish` renames it to `folder`, otherwise the context removes it.
+    """A folder `unfinished`; `finish` renames it to `folder`, otherwise the context removes it.
 
     The name is `folder`-2, -3, … if `folder` exists. Raises `SettingsError` if no folder can be created there.
     """

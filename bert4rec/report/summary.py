@@ -53,7 +53,7 @@ def summary(report: Report) -> str:
 
 
 class Verdict(NamedTuple):
-    """Hold what a person should do, and why, in sentences: `kind` is "use", "equal", "worse", "repair", …."""
+    """The advice to a person, with its reason, in sentences: `kind` is "use", "equal", "worse", "repair", …."""
 
     kind: str
     text: str
@@ -202,7 +202,7 @@ def trained_targets(report: Report) -> str:
 
 
 class Check(NamedTuple):
-    """Hold the result of a check of a finished run: its `name` for programs and its `text` for people."""
+    """The result of a check of a finished run: its `name` for programs and its `text` for people."""
 
     name: str
     text: str

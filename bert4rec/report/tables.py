@@ -18,7 +18,7 @@ PATHS = ("data.dataset_dir", "run.dir", "run.name", "run.resume")  # settings th
 
 
 class MetricTable(NamedTuple):
-    """Hold the `metrics` of the `contestants` in one protocol: rank metrics, or metrics of recommended lists."""
+    """The `metrics` of the `contestants` in one protocol: rank metrics, or metrics of recommended lists."""
 
     title: str
     protocol: str
@@ -28,14 +28,14 @@ class MetricTable(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """Hold a figure as text, and its interval ("" if unknown)."""
+    """A figure as text, and its interval ("" if unknown)."""
 
     text: str
     interval: str = ""
 
 
 class Published(NamedTuple):
-    """Hold a published result, its source, and a `note` on why it is not fully comparable."""
+    """A published result, its source, and a `note` on why it is not fully comparable."""
 
     model: str
     hit_rate: float
@@ -47,7 +47,7 @@ class Published(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """Hold a setting that differs from its default; `is_chosen`: its default is "auto"."""
+    """A setting that differs from its default; `is_chosen`: its default is "auto"."""
 
     name: str
     value: str

@@ -162,7 +162,7 @@ class Partition:
 
 
 class Decision(NamedTuple):
-    """Hold the positions to predict in the global batch; whether to report, to stop, to save; a signal or 0.
+    """The positions to predict in the global batch; whether to report, to stop, to save; a signal or 0.
 
     Positions count by their weights in the loss. `counts` are the positions of each rank's batch, those without a
     target included; empty if no rank has any.
@@ -177,7 +177,7 @@ class Decision(NamedTuple):
 
 
 class Message(NamedTuple):
-    """Hold a pending message: `received` is valid after `work`; whether this process has sent a signal number."""
+    """A pending message: `received` is valid after `work`; whether this process has sent a signal number."""
 
     work: "dist.Work | GatheringInRounds"
     sent: Tensor  # must not be freed before `work` is done

@@ -24,7 +24,7 @@ GROUP_FILES = {  # version of control groups → files of the limit and the usag
 
 @dataclass(frozen=True)
 class Memory:
-    """Hold the bytes that each process may use on its host and on its GPU; None if unknown, so without a limit."""
+    """The bytes that each process may use on its host and on its GPU; None if unknown, so without a limit."""
 
     host: int | None
     device: int | None = None

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Processes:
-    """Hold the place of this process in the run: `rank` among all hosts, `local_rank` on this host.
+    """The place of this process in the run: `rank` among all hosts, `local_rank` on this host.
 
     It waits at most `minutes` for another process.
     """

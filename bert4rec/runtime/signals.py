@@ -125,10 +125,10 @@ class Interruption:
         """Wait for one of `SIGNALS` until the context ends and closes the pipe; ignore other signals."""
         for received in iter(lambda: os.read(self._read, 1), b""):
             if received[0] in SIGNALS and not self.number:
-                self._obey(received[0])
+                self._handle_signal(received[0])
         os.close(self._read)
 
-    def _obey(self, number: int) -> None:
+    def _handle_signal(self, number: int) -> None:
         self._answered.clear()
         self.number = number
         while not self._is_over and not self._answered.wait(self._patience):

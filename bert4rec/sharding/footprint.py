@@ -56,7 +56,7 @@ Bytes: TypeAlias = dict[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Hold everything that a plan depends on, except the available memory.
+    """The inputs of a plan, except the available memory.
 
     - `kind` of model, with its keywords in `model`.
     - `local_world_size`: processes per host.
@@ -197,7 +197,7 @@ class Job:
 
 
 class Shard(NamedTuple):
-    """Hold the position and size of a shard of a table, its rank, and its bytes of weights and optimizer state."""
+    """The position and size of a shard of a table, its rank, and its bytes of weights and optimizer state."""
 
     table: str
     rank: int

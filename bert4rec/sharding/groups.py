@@ -27,7 +27,7 @@ ID_BITS = 48  # bits of a row's id in a key; the higher bits are the number of t
 
 
 class Groups(NamedTuple):
-    """Hold this process's partitions: of the `shards` of its group, the `replicas` of its shard, and the `world`.
+    """This process's partitions: of the `shards` of its group, the `replicas` of its shard, and the `world`.
 
     In the `world`, its part of the rows is a part of its shard.
     """

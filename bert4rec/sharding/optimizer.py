@@ -70,7 +70,7 @@ def _between(first: float, last: float, share: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
-    """Hold the settings of the optimizers: of the dense part and, `sparse`, of the tables."""
+    """The settings of the optimizers: of the dense part and, `sparse`, of the tables."""
 
     optimizer: str
     learning_rate: float

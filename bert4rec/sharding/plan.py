@@ -57,7 +57,7 @@ NO_LIMIT = 2**62
 
 
 class StepTime(NamedTuple):
-    """Hold TorchRec's estimate of the time of a process for the tables in a step, in milliseconds."""
+    """TorchRec's estimate of the time of a process for the tables in a step, in milliseconds."""
 
     forward_compute: float
     forward_communication: float
@@ -67,7 +67,7 @@ class StepTime(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """Hold the shards of a `job` and the available `memory`; equal on every process.
+    """The shards of a `job` and the available `memory`; equal on every process.
 
     `needs` [world_size]: peak bytes of each process, on its GPU and on its host. In `dmp` only, TorchRec gives the
     `sharding_plan` of the first group, the `sharding_types` by table, and the `times` by rank.

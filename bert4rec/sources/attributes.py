@@ -30,7 +30,7 @@ RANGE_SUFFIXES, COUNT_SUFFIX = ("\nlow", "\nhigh"), "\ncount"
 
 
 class Evidence(NamedTuple):
-    """Hold what the rows of groups (of one item, or one user) say of a column.
+    """The statistics of a column in groups of rows (of one item, or of one user).
 
     `n_values`: 0, 1, or 2 for several values in the whole column. Of `n_groups` groups with two rows or more,
     `n_varied` have several values. `chance`: probability that all of them agree by chance.
@@ -65,7 +65,7 @@ class Evidence(NamedTuple):
 
 
 class ItemValues:
-    """Hold the first value of each item in the `columns` (key → column) of a log, from rows that come in parts.
+    """The first value of each item in the `columns` (key → column) of a log, from rows that come in parts.
 
     It keeps a row for each item, and at most as many of the last parts. Missing values are ignored. Numbers are equal
     however they are written: 1.5, 1.50.
@@ -159,7 +159,7 @@ def _mixes(dtypes: set[pl.DataType]) -> bool:
 
 
 class FirstRows(NamedTuple):
-    """Hold the first usable `rows`, and what they say of the other `columns` (key → column) by item, user and visit."""
+    """The first usable `rows`, and what they say of the other `columns` (key → column) by item, user and visit."""
 
     rows: pl.DataFrame
     columns: Mapping[str, str]
@@ -253,8 +253,8 @@ def keys_of(columns: Sequence[str]) -> dict[str, str]:
     return {f"{OTHER}{name}": name for name in columns}
 
 
-class Distinct:
-    """Hold the first row of each item, from rows (`item` and `others`) that come in parts.
+class FirstItemRows:
+    """The first row of each item, from rows (`item` and `others`) that come in parts.
 
     It keeps at most about twice as many rows in memory.
     """

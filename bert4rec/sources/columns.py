@@ -115,7 +115,7 @@ class Fields:
             raise DataError(
                 f"data.event_column = {self.names['event']}: has more than {MOST_KINDS} values, such as "
                 f"{', '.join(self.kinds[1:4])}; expected: a few kinds of events, such as view and purchase; name "
-                "another column, or leave it out"
+                "another column, or remove it"
             )
         return events.replace_strict(self.kinds, range(len(present)), return_dtype=pl.Int16)
 

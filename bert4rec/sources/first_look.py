@@ -206,7 +206,7 @@ def _shown(rows: pl.DataFrame, columns: Mapping[str, str]) -> Iterator[str]:
     for row in rows.select(names).head(SHOWN_ROWS).rows():
         table.append([_cell(name, value) for name, value in zip(names, row, strict=True)])
     widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
-    yield "the first rows, as they are understood (other columns: --user, --item, --time, --title, --rating):"
+    yield "first rows as read (other columns: --user, --item, --time, --title, --rating):"
     for line in table:
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
 

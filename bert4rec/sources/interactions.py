@@ -23,7 +23,7 @@ from bert4rec.config.recognition import (
 from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.dataset.format import NO_EVENT
 from bert4rec.runtime.errors import ColumnUnknownError, DataError
-from bert4rec.sources.attributes import Distinct, ItemValues
+from bert4rec.sources.attributes import FirstItemRows, ItemValues
 from bert4rec.sources.column_inference import columns_by_position, infer_columns, other_times
 from bert4rec.sources.columns import ID_FIELDS, Fields, are_values, column_advice, is_row
 from bert4rec.sources.headers import columns_in, matched, unread_columns
@@ -31,7 +31,7 @@ from bert4rec.sources.order_values import descends, order_kind
 from bert4rec.sources.progress import LINE, BadRows
 from bert4rec.sources.registry import SOURCES, FileSource
 from bert4rec.sources.synthetic import GENERATORS, GeneratedSource
-from bert4rec.sources.tables import FIRST_ROWS, Part, SequenceFile, TableFile, Words
+from bert4rec.sources.tables import FIRST_ROWS, Part, SequenceFile, SequenceLines, TableFile
 from bert4rec.sources.text_rows import OTHER
 from bert4rec.sources.time_choice import choose_times
 from bert4rec.sources.times import Times, unit_of_numbers
@@ -69,8 +69,8 @@ class Interactions:
     only_first: bool = False
     skipped: tuple[Path, ...] = ()
     bad: BadRows = field(default_factory=BadRows)
-    words: Words = field(default_factory=Words)
-    titles: Distinct = field(default_factory=lambda: Distinct(title=pl.String))
+    words: SequenceLines = field(default_factory=SequenceLines)
+    titles: FirstItemRows = field(default_factory=lambda: FirstItemRows(title=pl.String))
     others: ItemValues = field(default_factory=ItemValues)
     kinds: list[str] = field(default_factory=lambda: [NO_EVENT])
     order_kind: str = "number"
@@ -160,7 +160,12 @@ class Interactions:
 
     def again(self, **changes: Any) -> "Interactions":
         """Return a copy with `changes`, to be read separately: what reading fills is its own."""
-        own = {"bad": BadRows(), "words": Words(), "titles": Distinct(title=pl.String), "others": ItemValues()}
+        own = {
+            "bad": BadRows(),
+            "words": SequenceLines(),
+            "titles": FirstItemRows(title=pl.String),
+            "others": ItemValues(),
+        }
         return replace(self, **{**own, "kinds": [*self.kinds], "n_unordered": Counter(), **changes})
 
     def check(self, n_users: int) -> None:
@@ -362,7 +367,7 @@ def _columns_of_table(interactions: Interactions, data: Data) -> tuple[dict[str,
 def choose_columns(data: Data, first: pl.DataFrame, path: str) -> dict[str, str]:
     """Return field → column of a table that begins with the rows `first`.
 
-    Raises `DataError` if a column has two fields, or if the users or items cannot be told.
+    Raises `DataError` if a column has two fields, or if the users or items are not recognized.
     """
     named = named_columns(data)
     if "auto" not in named.values():
@@ -387,7 +392,7 @@ def named_columns(data: Data) -> dict[str, str]:
     if data.order_column == "auto":
         raise DataError("data.order_column = auto: it is not recognized; name the column, or remove the setting")
     if missing := next((field for field in ID_FIELDS if not named[field]), ""):
-        raise DataError(f"--{missing}=: a table must have {missing}s; name their column, or leave the option out")
+        raise DataError(f"--{missing}=: a table must have {missing}s; name their column, or remove the option")
     columns = [name for name in named.values() if name not in ("", "auto")]
     if len({*columns}) < len(columns):
         shown = ", ".join(f"{field} = {column}" for field, column in named.items() if column not in ("", "auto"))

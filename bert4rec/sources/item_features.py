@@ -43,7 +43,7 @@ Fitted: TypeAlias = Mapping[str, Any]  # what `metadata.json` says of a feature,
 
 
 class Feature(NamedTuple):
-    """Hold a column that is used: its `kind`, and what separates the values of `categories` in a text."""
+    """A column that is used: its `kind`, and what separates the values of `categories` in a text."""
 
     column: str
     kind: str
@@ -52,7 +52,7 @@ class Feature(NamedTuple):
 
 @dataclass(frozen=True)
 class ItemFile:
-    """Hold the rows of an item file: `rows` (`original` and the columns), the features, and why others are not used.
+    """The rows of an item file: `rows` (`original` and the columns), the features, and why others are not used.
 
     `fitted` are the features of the dataset that is extended, whose numbers count; {} if there is none.
     """
@@ -118,11 +118,11 @@ def read_item_file(
     table = table.with_columns(pl.col(pl.String).replace(dict.fromkeys(MISSING_TEXTS)))
     column = id_column(path, table, item_column)
     if table.width == 1:
-        raise DataError(f"{path}: has only the column {column}, so items have no features; leave data.items_path out")
+        raise DataError(f"{path}: has only the column {column}, so items have no features; remove data.items_path")
     if unknown := next((name for name in kinds if name not in table.columns and name not in log), None):
         raise no_column(unknown, path, table.columns)
     if column in kinds:
-        raise DataError(f"data.item_features.{column}: is the id of the items; leave it out")
+        raise DataError(f"data.item_features.{column}: is the id of the items; remove it")
     if clash := next((name for name in table.columns if name in RESERVED_COLUMNS and name != column), None):
         raise DataError(f'{path}: a column cannot be called "{clash}", as one of the dataset is; rename it')
     rows = table.with_columns(original=_ids(path, table[column], item_type)).drop(column)
@@ -132,7 +132,7 @@ def read_item_file(
     features, unused = features_of(path, rows, kinds, fitted)
     if not features and not (kinds.keys() & log):
         why = ", ".join(f"{name} ({reason})" for name, reason in unused.items())
-        advice = "name a kind, as in --data.item_features.COLUMN=category, or leave data.items_path out"
+        advice = "name a kind, as in --data.item_features.COLUMN=category, or remove data.items_path"
         raise DataError(f"{path}: none of its columns can be used: {why}; {advice}")
     return ItemFile(rows, features, unused, fitted)
 
@@ -243,7 +243,7 @@ def _check(path: str, rows: pl.DataFrame, feature: Feature, fitted: Fitted | Non
     if not len(values):
         if fitted:
             return
-        raise DataError(f"{place}: the column is empty; leave it out")
+        raise DataError(f"{place}: the column is empty; remove it")
     inner = getattr(dtype, "inner", pl.Struct({}) if dtype.is_nested() else None)
     no_value = pl.Binary in (dtype, inner) or (inner is not None and inner.is_nested())
     is_bad, expected = pl.repeat(True, len(values), eager=True), ""
@@ -276,7 +276,7 @@ def _check(path: str, rows: pl.DataFrame, feature: Feature, fitted: Fitted | Non
         item, value = rows.filter(is_bad).row(0)
         raise DataError(f'{place}: item "{item}" has {shown(value)}; expected: {expected}')
     if not fitted and not len(_values(values, kind, feature.separator).drop_nulls()):
-        raise DataError(f"{place}: the column has no value; leave it out")
+        raise DataError(f"{place}: the column has no value; remove it")
 
 
 def _numbers(column: pl.Series) -> pl.Series:
@@ -320,7 +320,7 @@ def read_fitted(folder: Path) -> dict[str, Fitted]:
 
 
 class Encoded(NamedTuple):
-    """Hold the values of a feature as pairs of an item and a value number, and what `metadata.json` says of it."""
+    """The values of a feature as pairs of an item and a value number, and what `metadata.json` says of it."""
 
     items: Int64s
     values: Int64s

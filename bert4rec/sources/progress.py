@@ -83,7 +83,7 @@ def line_numbers(first: int) -> pl.Expr:
 
 @dataclass
 class BadRows:
-    """Hold the `counts` of unusable rows by kind of problem, and in `shown` the messages of the first ones.
+    """The `counts` of unusable rows by kind of problem, and in `shown` the messages of the first ones.
 
     `guests` is the number of rows that lack nothing but a user; they are no bad rows.
     """

@@ -197,7 +197,7 @@ def _is_pattern(url: str) -> bool:
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """Hold the settings `data` with local paths only; `names` maps the path of each copy to its address."""
+    """The settings `data` with local paths only; `names` maps the path of each copy to its address."""
 
     data: Data
     names: Mapping[str, str] = field(default_factory=dict)

@@ -32,7 +32,7 @@ MAX_CELLS = 1 << 32  # users × items (about a minute); above, the oracle's rank
 
 @dataclass(frozen=True)
 class Oracle:
-    """Hold the parameters of the synthetic rows that determine the last item of every user.
+    """The parameters of the synthetic rows that determine the last item of every user.
 
     `cluster` and `weight` of each item, in the order of the original ids (1, 2, …). `current` and `following`: each
     user's cluster before the last step and the next one of the cycle, in the order of the original ids. `popularity` of
@@ -180,7 +180,7 @@ GENERATORS: dict[str, Generator] = {"synthetic": structured, "random": noise}
 
 
 class GeneratedSource:
-    """Hold generated rows as a source: in memory, in one part, without bad rows."""
+    """Generated rows as a source: in memory, in one part, without bad rows."""
 
     order: Mapping[str, Any] = {"by": "time", "column": None, "newest_first": False}
 

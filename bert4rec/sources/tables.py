@@ -153,7 +153,7 @@ class TableFile:
         return read_layout(self.path, separator=self.separator, has_header=self.has_header, types=self.types)
 
 
-class Words:
+class SequenceLines:
     """Split lines into words, and check that a file has only one of the two forms of lines."""
 
     def __init__(self) -> None:
@@ -204,7 +204,7 @@ class SequenceFile:
     """A sequence file at `path`, or one of baskets with a `separator` of items; `words` splits its lines."""
 
     path: Path
-    words: Words
+    words: SequenceLines
     is_basket: bool = False
     separator: str = "auto"
     unit: ClassVar[str] = "line"  # what messages count

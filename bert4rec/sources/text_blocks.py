@@ -25,7 +25,7 @@ LONGEST_QUOTED = 1 << 16  # bytes from the line on which a quote opens to the en
 
 @dataclass(frozen=True)
 class Block:
-    """Hold whole lines of a text file.
+    """Whole lines of a text file.
 
     `first_line` is the number of the first line, from 1. `done` is the number of bytes of the file on the disk that
     have been read so far. `unclosed`: the block is a single line with an unclosed quote.

@@ -57,7 +57,7 @@ def read_table(
         raise DataError(f"{path}: holds no items; name another file in {setting}")
     if "" in table.columns:
         number = 1 + table.columns.index("")
-        raise DataError(f"{path}: column {number} of {table.width} has no name; name it, or leave it out of the file")
+        raise DataError(f"{path}: column {number} of {table.width} has no name; name it, or remove it from the file")
     return table.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
 
 

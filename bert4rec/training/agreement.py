@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 class Report(NamedTuple):
-    """Hold what a rank publishes: its host, and its facts or the error that prevents its start.
+    """The message of a rank: its host, and its facts or the error that prevents its start.
 
     `node` is the group rank of its launcher.
     """

@@ -204,7 +204,7 @@ def require_features(config: Config, dataset: Dataset) -> None:
         if dataset.features is None and (needing := [kind for kind in kinds if KINDS[kind].needs_features]):
             raise DataError(
                 f"{dataset.folder}: has no item features, but {key} names {needing[0]}, which needs them; prepare the "
-                "data again with --data.items_path=FILE, or leave it out"
+                "data again with --data.items_path=FILE, or remove it"
             )
 
 

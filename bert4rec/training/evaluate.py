@@ -171,7 +171,7 @@ def _complete(
     evaluator = replace(evaluator, known_items=known, n_listed=LIST_LENGTH if lists else 0)
     load_weights(trained, model)
     held_out = evaluator.held_out()
-    on_rank_zero(lambda: _try(output))  # fail before the work, not after it
+    on_rank_zero(lambda: _attempt(output))  # fail before the work, not after it
     with Interruption() as interruption:
         with RankingProgress(interruption, world, n_batches=evaluator.n_batches(held_out)) as progress:
             result = evaluate_model(evaluator, model, held_out, progress.advance)
@@ -215,7 +215,7 @@ class RankingProgress(ProgressBar):
 
     def advance(self) -> None:
         """Count a batch."""
-        _obey(self._consensus.interrupted())
+        _handle_signal(self._consensus.interrupted())
         if self.is_due():
             left = f"{format_duration(self.seconds_left(self._done))} left"
             self.show(self._done, f"ranking  {left}", line=f"ranking  {self._done / self._total:4.0%}  {left}")
@@ -224,10 +224,10 @@ class RankingProgress(ProgressBar):
     def __exit__(self, *failure: object) -> None:
         super().__exit__(*failure)
         if failure == (None, None, None):
-            _obey(self._consensus.wait().interrupted)
+            _handle_signal(self._consensus.wait().interrupted)
 
 
-def _obey(number: int) -> None:
+def _handle_signal(number: int) -> None:
     """Raise `Interrupted` for the signal `number`; 0 is no signal."""
     if number:
         raise Interrupted(number, "nothing was written")
@@ -276,7 +276,7 @@ def _unknown(evaluator: Evaluator, known: KnownItems) -> dict[str, Any]:
     }
 
 
-def _try(output: Path) -> None:
+def _attempt(output: Path) -> None:
     """Raise `SettingsError` if no folder can be made; remove it again, since a signal may end the process any time."""
     with ResultsFolder(output):
         pass

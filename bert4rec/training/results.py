@@ -1,4 +1,4 @@
-"""Hold the results of an evaluation, and write the report of a run."""
+"""The results of an evaluation, and the report of a run."""
 
 import logging
 import shlex
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Hold the result of an evaluation: `ranks` by their names in the report, `figures`, `fallback` if measured."""
+    """The result of an evaluation: `ranks` by their names in the report, `figures`, `fallback` if measured."""
 
     held_out: Mapping[str, Bools]
     ranks: Mapping[str, Ranking]

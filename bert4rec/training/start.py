@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Context:
-    """Hold the resolved settings of a run, its plan, its folder, and where it starts.
+    """The resolved settings of a run, its plan, its folder, and where it starts.
 
     `resumption` is the checkpoint to resume from, `origin` the checkpoint that initializes the weights; None if unused.
     `chosen` has one line for each setting that was chosen from the data.

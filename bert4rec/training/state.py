@@ -1,4 +1,4 @@
-"""Hold the state of a training, measure its parts, and save and restore its checkpoints."""
+"""The state of a training: its parts are measured, its checkpoints saved and restored."""
 
 import logging
 import math
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class State:
-    """Hold the progress of the training; it is the same on every rank.
+    """The progress of the training; it is the same on every rank.
 
     `epochs` counts completed epochs, `sequences` those of the current epoch. `validated` is the epoch of the last
     validation. `seconds` is the training time of all sessions of the run; `seconds_by_part` divides the time by

@@ -137,7 +137,7 @@ class _Stopped(Exception):  # noqa: N818
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerSettings:
-    """Hold the settings of the loop, named as in [training]; `per_device` is the batch size of a rank."""
+    """The settings of the loop, named as in [training]; `per_device` is the batch size of a rank."""
 
     n_epochs: int
     max_minutes: float
@@ -211,8 +211,8 @@ class Trainer:
 
         Raises `Interrupted` on all ranks if a rank has received a signal.
         """
-        result = measure(lambda: self._obey(self._consensus.interrupted()))
-        self._obey(self._consensus.wait().interrupted)
+        result = measure(lambda: self._handle_signal(self._consensus.interrupted()))
+        self._handle_signal(self._consensus.wait().interrupted)
         return result
 
     def _train_epoch(self, batches: Iterator[AnyBatch]) -> None:
@@ -292,7 +292,7 @@ class Trainer:
             logger.info(f"epoch {rounded(self.epoch)}  validation, {PROTOCOL_TITLES[protocol]}  {figures}")
         self.state.note_validation(score, self.epoch, patience=self._settings.patience)
 
-    def _obey(self, number: int) -> None:
+    def _handle_signal(self, number: int) -> None:
         """Stop an evaluation for the signal `number`; 0 is no signal."""
         if number and self._is_done:  # the best weights are loaded, so there is nothing to save
             raise Interrupted(number, "the training is saved, but the test is not done")

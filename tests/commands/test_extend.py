@@ -324,7 +324,7 @@ def test_a_dataset_with_other_features_is_refused(place: Path, featured_folder: 
         (["--items=known.parquet"], "known.parquet: has no new items: data/log has all 2 items of the file"),
         (["--items=new.parquet", "--training.n_epoch=3"], "training.n_epoch"),
         (["--items=new.parquet", "--data.path=x.csv"], "--data.path=x.csv: "),
-        (["--items=new.parquet", "--data.dataset_dir=runs"], "--data.dataset_dir=runs: is there already"),
+        (["--items=new.parquet", "--data.dataset_dir=runs"], "--data.dataset_dir=runs: already exists"),
         (["data/none", "--items=new.parquet"], "data/none: expected a dataset"),
         (["{other}", "--items=new.parquet"], "no item features.*bert4rec prepare LOG --items=FILE"),
     ],

@@ -62,7 +62,7 @@ def rows(*histories: list[int]) -> Rows:
 
 
 def test_unknown_items_are_dropped_from_histories() -> None:
-    part = KNOWN.known_part(rows([0, 1, 2], [1, 3], [1, 1], [3]))
+    part = KNOWN.translate_rows(rows([0, 1, 2], [1, 3], [1, 1], [3]))
     assert part.lengths.tolist() == [2, 1, 2, 1]
     assert part.items.tolist() == [7, 3, 2, 0, 0, 2]
     assert part.times is not None

@@ -183,7 +183,10 @@ def test_other_datasets_are_shown_unpaired(tmp_path: Path) -> None:
         make_run(tmp_path / "a", [1, 2]), make_run(tmp_path / "b", [1, 2, 3], fingerprint="f2", intervals={}),
         make_run(tmp_path / "c", [1, 2, 3], fingerprint="f3", test={"popular": {"HR@10": 0.5, "users": 3}}),
     )  # fmt: skip
-    assert [sentence[:23] for sentence in found.sentences] == ["B is not paired with A:", "C is not paired with A:"]
+    assert [sentence[:32] for sentence in found.sentences] == [
+        "no paired comparison of A and B:",
+        "no paired comparison of A and C:",
+    ]
     assert not any(table.title.startswith("Differences") for table in found.tables)
     assert table(found, f"Test: {FULL}").rows[:2] == [
         ["users", "2", "3", "–"],

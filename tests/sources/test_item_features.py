@@ -330,7 +330,7 @@ MALFORMED: dict[str, tuple[str | bytes, list[str], list[str]]] = {
     "a damaged gzip file": (b"\x1f\x8b\x08rest", [], ["items.csv"]),
     "no feature that exists": (ITEMS, [f"{KIND}s=category"], ["kinds", "item, kind", "did you mean kind?"]),
     "no kind that exists": (ITEMS, [f"{KIND}=colour"], ["colour", "category"]),
-    "a feature of ids": (ITEMS, ["--data.item_features.item=category"], ["item_features.item", "leave it out"]),
+    "a feature of ids": (ITEMS, ["--data.item_features.item=category"], ["item_features.item", "remove it"]),
     "no table of features": (ITEMS, ["--data.item_features=3"], ["item_features"]),
     "only ignored columns": (ITEMS, [f"{KIND}=ignore"], ["none of its columns", "kind"]),
     "a constant column alone": ("item,kind\n1,a\n2,a\n", [], ["kind", 'the same for all items: "a"']),

@@ -18,7 +18,7 @@ from bert4rec.config.recognition import format_of
 from bert4rec.runtime.errors import DataError
 from bert4rec.sources import tables, text_blocks
 from bert4rec.sources.progress import LINE, BadRows
-from bert4rec.sources.tables import TableFile, Words
+from bert4rec.sources.tables import SequenceLines, TableFile
 from bert4rec.sources.text_blocks import Block
 from tests.checks import one_line
 from tests.sources.log import COLUMNS, ROWS, content, in_batches, opened, stream
@@ -28,14 +28,14 @@ FILE = Path("a.txt")
 
 def test_every_item_of_a_line_is_a_row_of_its_own() -> None:
     bad = BadRows()
-    rows = Words().parse(Block(FILE, b"u1 7 8\t9 \r\n u2  7\nu3 x", 5, 0), bad).rows()
+    rows = SequenceLines().parse(Block(FILE, b"u1 7 8\t9 \r\n u2  7\nu3 x", 5, 0), bad).rows()
     assert rows == [(5, "u1", "7"), (5, "u1", "8"), (5, "u1", "9"), (6, "u2", "7"), (7, "u3", "x")]
     assert bad.total == 0
 
 
 def test_lines_without_an_item_or_without_utf_8_are_bad() -> None:
     bad = BadRows()
-    rows = Words().parse(Block(FILE, b"u1 7\nu1\n \t\r\nu1 \xff\n\nu2 8\n", 1, 0), bad).rows()
+    rows = SequenceLines().parse(Block(FILE, b"u1 7\nu1\n \t\r\nu1 \xff\n\nu2 8\n", 1, 0), bad).rows()
     assert rows == [(1, "u1", "7"), (6, "u2", "8")]
     assert bad.counts == {"not UTF-8": 1, "item is missing": 1, "empty line": 2}
     assert [line.partition(": ")[0] for line in bad.shown] == [f"a.txt, line {number}" for number in (4, 2, 3, 5)]
@@ -49,7 +49,7 @@ def test_lines_without_an_item_or_without_utf_8_are_bad() -> None:
     ],
 )  # fmt: skip
 def test_a_user_stands_on_several_lines_of_pairs_alone(texts: list[bytes], n_users: int, is_refused: bool) -> None:
-    words = Words()
+    words = SequenceLines()
     for number, text in enumerate(texts):
         words.parse(Block(FILE, text, 1 + 10 * number, 0), BadRows())
     with one_line("a.txt, line 12: 4 fields") if is_refused else nullcontext():

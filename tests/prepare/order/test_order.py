@@ -15,7 +15,7 @@ from bert4rec.config.tables import Preprocessing
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.prepare.ordering import Chunks, SortedRuns, chunked, item_ids
 from bert4rec.prepare.rows import apply, filters_by_row, filters_in_order
-from bert4rec.sources.attributes import Distinct
+from bert4rec.sources.attributes import FirstItemRows
 from tests.checks import one_line
 
 ROWS = pl.DataFrame({"user": [1, 1, 1, 1, 2, 2], "item": [7, 7, 8, 7, 7, 7], "at": [0, 1, 2, 3, 4, 5]})
@@ -23,7 +23,7 @@ ROWS = pl.DataFrame({"user": [1, 1, 1, 1, 2, 2], "item": [7, 7, 8, 7, 7, 7], "at
 
 @pytest.mark.parametrize("setting", [{"time_from": "1970-01-02"}, {"time_until": "2024"}, {"min_rating": 4}])
 def test_a_filter_by_what_the_source_lacks_is_refused(setting: dict[str, Any]) -> None:
-    with one_line(f"preprocessing.{next(iter(setting))} = ", "leave this setting out"):
+    with one_line(f"preprocessing.{next(iter(setting))} = ", "remove this setting"):
         filters_by_row(Preprocessing(**setting), ROWS.columns)
 
 
@@ -123,7 +123,7 @@ def test_known_items_keep_their_ids_and_new_ones_come_after(kept: list[bool], ol
 
 
 def test_the_first_row_of_an_item_counts_though_a_later_part_has_its_ids_as_text() -> None:
-    titles = Distinct(title=pl.String)
+    titles = FirstItemRows(title=pl.String)
     assert titles.rows().rows() == []
     titles.add(pl.DataFrame({"item": [9, 3, 9], "title": ["Nine", "Three", "Neuf"]}))
     assert titles.rows().rows() == [(9, "Nine"), (3, "Three")]
