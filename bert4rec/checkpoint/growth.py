@@ -26,7 +26,7 @@ from bert4rec.models import names
 from bert4rec.runtime.arrays import Int32s
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.memory import host_memory
-from bert4rec.sharding.torchrec_internals import of_one_shard
+from bert4rec.sharding.torchrec_internals import one_shard_tensor
 
 OF_ITEMS = ("item_table.", "head.")  # modules of a model with one row per item
 NEIGHBOUR_WINDOW = 3  # positions before and after an item whose items are its neighbours, with equal weights
@@ -63,7 +63,7 @@ def read_grown(checkpoint: Path, n_new: int) -> dict[str, Tensor]:
 
 def write_grown(folder: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
     """Write a checkpoint of `tensors`, as a run of one rank does. Needs a process group. Raises `SaveError`."""
-    parts = {name: of_one_shard(value) if _belongs_to_items(name) else value for name, value in tensors.items()}
+    parts = {name: one_shard_tensor(value) if _belongs_to_items(name) else value for name, value in tensors.items()}
     save(folder, parts, metadata)
 
 

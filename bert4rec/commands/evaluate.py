@@ -108,9 +108,9 @@ def settings_of(trained: Trained, argv: Sequence[str]) -> Config:
     if not dataset:
         _refuse_another_dataset(trained)
     overrides["data.dataset_dir"] = dataset or str(trained.dataset)
-    of_run = trained.run and trained.run / CONFIG  # has the settings of the last training; the weights may be older
-    saved = trained.settings if of_run is None else flat({"model": trained.model})
-    return load_config(of_run, Overrides(saved | overrides | WITHOUT_STATE, overrides.typed))
+    run_config = trained.run and trained.run / CONFIG  # has the settings of the last training; the weights may be older
+    saved = trained.settings if run_config is None else flat({"model": trained.model})
+    return load_config(run_config, Overrides(saved | overrides | WITHOUT_STATE, overrides.typed))
 
 
 def _refuse_another_dataset(trained: Trained) -> None:

@@ -68,7 +68,7 @@ def read_histories(
         else:
             histories = _from_rows(path, open_rows(path), **has)
         while part := list(itertools.islice(histories, AT_ONCE)):
-            yield [(user, of._replace(at=at) if isinstance(of, TimedHistory) else of) for user, of in part]
+            yield [(user, past._replace(at=at) if isinstance(past, TimedHistory) else past) for user, past in part]
     except OSError as error:
         raise DataError(problem_of_path(Path(path), error)) from None
     except ValueError as error:  # text that is not UTF-8 and errors of Arrow, too
@@ -132,8 +132,8 @@ def _from_parquet_lists(
         number = itertools.count(1)
         for part in file.iter_batches(AT_ONCE):
             users = part["user"].to_pylist() if "user" in schema.names else [next(number) for _ in range(len(part))]
-            lists = [[values or [] for values in part[name].to_pylist()] for name in wanted]
-            yield from ((user, _history(wanted, of)) for user, of in zip(users, zip(*lists, strict=True), strict=True))
+            rows = zip(*([values or [] for values in part[name].to_pylist()] for name in wanted), strict=True)
+            yield from ((user, _history(wanted, values)) for user, values in zip(users, rows, strict=True))
 
 
 def _history(names: Sequence[str], lists: Sequence[Any]) -> History:
@@ -184,7 +184,7 @@ def _from_rows(
         wanted = {name: column.sort_by(keys, maintain_order=True) for name, column in wanted.items()}
     histories = whole.group_by("user", maintain_order=True).agg(**wanted)
     for part in histories.iter_slices(AT_ONCE):
-        yield from ((user, _history([*wanted], of)) for user, *of in part.iter_rows())
+        yield from ((user, _history([*wanted], values)) for user, *values in part.iter_rows())
 
 
 def check_ending(path: Path | None) -> None:

@@ -197,11 +197,11 @@ class Unanswered:
     """Count the users who get no recommendation, for one warning that lists the first ones."""
 
     def __init__(self) -> None:
-        self._n, self._of, self._names = 0, 0, list[str]()
+        self._n, self._total, self._names = 0, 0, list[str]()
 
     def count(self, user: Any, found: "Sequence[Recommendation]") -> None:
         """Count a user with the recommendations `found`."""
-        self._of += 1
+        self._total += 1
         if not found:
             self._n += 1
             self._names += [str(user)] if len(self._names) <= 3 else []
@@ -213,7 +213,7 @@ class Unanswered:
         named, advice = f" ({join_names(self._names)})" if noun == "user" else "", "relax --allow, --deny or --where"
         advice = f"--seen=keep recommends seen items, too; or {advice}" if leaves_out_seen else advice
         logger.warning(
-            f"{self._n:,} of {pluralize(self._of, noun)} without a recommendation, since no item is left for them"
+            f"{self._n:,} of {pluralize(self._total, noun)} without a recommendation, since no item is left for them"
             f"{named}; {advice}"
         )
 
@@ -382,15 +382,15 @@ def _items(option: str, arguments: argparse.Namespace, ids: "ItemIds", data: Dat
     is_known = lambda items: (ids.indices(items) != NO_ITEM).tolist()  # noqa: E731
     items, column = read_item_list(path, is_known, item_column=data.item_column, setting=option)
     n_known = int((ids.indices(items) != NO_ITEM).sum())
-    named, of = f"{option}={path}", f"{pluralize(len(items), 'item')}{f' in the column {column}' if column else ''}"
+    named, noun = f"{option}={path}", f"{pluralize(len(items), 'item')}{f' in the column {column}' if column else ''}"
     if not n_known and (items or option == "--allow"):
         raise DataError(
-            f"{named}: the model knows none of its {of}{f', such as {items[0]}' if items else ''}; expected: an item a "
-            "line or a table with a column item, in the ids of the interactions"
+            f"{named}: the model knows none of its {noun}{f', such as {items[0]}' if items else ''}; expected: an item "
+            "a line or a table with a column item, in the ids of the interactions"
         )
     if len(items) - n_known > MOST_UNKNOWN * len(items) and not arguments.allow_unknown:
         raise DataError(
-            f"{named}: the model knows {n_known:,} of its {of}, fewer than half; correct the file, or accept it with "
+            f"{named}: the model knows {n_known:,} of its {noun}, fewer than half; correct the file, or accept it with "
             "--allow-unknown"
         )
     if column:

@@ -30,26 +30,26 @@ def _dataset_conflicts(config: Config) -> Iterator[tuple[str, str]]:
 
 def _model_conflicts(config: Config) -> Iterator[tuple[str, str]]:
     model, training, loss = config.model, config.training, config.training.loss
-    of_kind, kind = KINDS[model.kind], f'model.kind = "{model.kind}"'
-    if of_kind.is_transformer and model.embed_dim % model.n_heads:
+    traits, kind = KINDS[model.kind], f'model.kind = "{model.kind}"'
+    if traits.is_transformer and model.embed_dim % model.n_heads:
         divisors = [n for n in range(1, model.embed_dim + 1) if model.embed_dim % n == 0]
         yield "model.n_heads", f"must divide model.embed_dim = {model.embed_dim}; valid: {divisors}"
-    if of_kind.is_transformer and model.positions == "rotary" and model.embed_dim % (2 * model.n_heads):
+    if traits.is_transformer and model.positions == "rotary" and model.embed_dim % (2 * model.n_heads):
         reason = f"needs an even number of values in each head, not {model.embed_dim} / {model.n_heads}"
         yield "model.positions", f'"rotary" {reason}; change model.n_heads, or choose "learned"'
-    if of_kind.learns_pairs and model.head != "tied":
+    if traits.learns_pairs and model.head != "tied":
         yield "model.head", f'only a transformer can have a separate output layer; valid with {kind}: "tied"'
-    if of_kind.learns_pairs and training.compile:
+    if traits.learns_pairs and training.compile:
         yield "training.compile", f"compiles the blocks of a transformer, but {kind} has none; set it to false"
-    if loss == "mse" and not of_kind.learns_pairs:
+    if loss == "mse" and not traits.learns_pairs:
         yield (
             "training.loss",
             f'"mse" is for ratings of pairs, with model.kind = "matrix_factorization"; not for {kind}',
         )
-    if of_kind.learns_pairs and loss == "softmax" and not of_kind.has_products(model.form):
+    if traits.learns_pairs and loss == "softmax" and not traits.has_products(model.form):
         reason = f'"softmax" scores the whole catalogue by products, which model.form = "{model.form}" does not have'
         yield "training.loss", f'{reason}; valid: "sampled_softmax", "gbce", "bpr", "mse"'
-    if of_kind.is_causal and model.times == "target" and config.preprocessing.hide_before_target != "nothing":
+    if traits.is_causal and model.times == "target" and config.preprocessing.hide_before_target != "nothing":
         reason = "is the time of the next event, which preprocessing.hide_before_target may hide"
         yield "model.times", f'"target" {reason}; valid with {kind}: "none", "history"'
     if len(training.rating_range) not in (0, 2) or training.rating_range != sorted(set(training.rating_range)):

@@ -62,8 +62,8 @@ def infer_separator(text: str) -> str:
     lines = _unquoted_lines(text) or [""]
     counts = {separator: _n_fields(lines, separator) for separator in FIELD_SEPARATORS}
     fitting = [
-        separator for separator, of_lines in counts.items()
-        if of_lines[0] > 1 and of_lines.count(of_lines[0]) >= EQUAL_FIELDS_SHARE * len(lines)
+        separator for separator, n_fields in counts.items()
+        if n_fields[0] > 1 and n_fields.count(n_fields[0]) >= EQUAL_FIELDS_SHARE * len(lines)
     ]  # fmt: skip
     *others, blanks = FIELD_SEPARATORS
     if likely := [separator for separator in fitting if separator != blanks]:

@@ -258,8 +258,8 @@ def usual_help(options: Mapping[str, str], prog: str) -> str:
 def settings_help() -> str:
     """Return the end of `--help-all`: every setting by table, with its default and description."""
     lines = ["all settings, with their defaults:"]
-    for table, of_table in Config.model_fields.items():
-        cls: Any = of_table.annotation
+    for table, table_field in Config.model_fields.items():
+        cls: Any = table_field.annotation
         lines.append(f"\n[{table}] {cls.__doc__}")
         for key, setting in keys_of(cls).items():
             names = choices(setting)

@@ -141,14 +141,14 @@ def recognize(path: str, *, advice: str = "") -> DetectedSource:
         raise DataError(f"{url}: not recognized by its name; {SOURCE_ADVICE}")
     if files := matching_files(path):
         file = next((file for file in files if has_rows(file)), files[0])
-        first = _of_file(file) or _refuse(file)
+        first = _detect_file(file) or _refuse(file)
         return DetectedSource(first.source, first.reason + (f" (the first of {len(files)})" if len(files) > 1 else ""))
     place = Path(path)
     try:
         place.stat()
     except OSError as error:
         raise DataError(f"{problem_of_path(place, error)}{advice}") from None
-    return _of_folder(place) if place.is_dir() else _of_file(place) or _refuse(place)
+    return _detect_folder(place) if place.is_dir() else _detect_file(place) or _refuse(place)
 
 
 def what_is(path: Path) -> str:
@@ -285,16 +285,16 @@ def has_sequences(file: Path) -> bool:
     return are_sequences(_lines(_first_bytes(file, HEAD_BYTES)))
 
 
-def _of_folder(folder: Path) -> DetectedSource:
+def _detect_folder(folder: Path) -> DetectedSource:
     """Return the source of the first public file in the folder, or else of the only file that is recognized."""
     try:
         files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     except OSError as error:
         raise DataError(f"{folder}: cannot be read: {error.strerror}; correct data.path") from None
     for file in files:
-        if _unpacked_name(file) in PUBLIC_FILES and (found := _of_file(file)) and found.source != "table":
+        if _unpacked_name(file) in PUBLIC_FILES and (found := _detect_file(file)) and found.source != "table":
             return found
-    known = {file.name: found for file in files if (found := _of_file(file))}
+    known = {file.name: found for file in files if (found := _detect_file(file))}
     if len(known) == 1:
         return next(iter(known.values()))
     if known:
@@ -309,7 +309,7 @@ def _of_folder(folder: Path) -> DetectedSource:
     raise DataError(f"{folder}: holds no file that is recognized; name it in data.path, and {SOURCE_ADVICE}")
 
 
-def _of_file(file: Path) -> DetectedSource | None:
+def _detect_file(file: Path) -> DetectedSource | None:
     name = _unpacked_name(file)
     kind, what = _by_suffix(name)
     if what and kind != "text":

@@ -60,16 +60,16 @@ def _check_features(folder: Path, about: Mapping[str, Mapping[str, Any]], n_item
     if len(lengths) != n_items or offsets[0] != 0 or (lengths < 0).any() or offsets[-1] != len(values):
         raise DataError(f"{folder}: does not have the features of {n_items:,} items; {REMAKE}")
     items = np.repeat(np.arange(n_items), lengths)
-    for name, of in about.items():
-        if of["kind"] == "vector":
+    for name, feature in about.items():
+        if feature["kind"] == "vector":
             continue
-        is_own = (values >= of["first"]) & (values < of["first"] + of["n_values"])
+        is_own = (values >= feature["first"]) & (values < feature["first"] + feature["n_values"])
         norms = np.sqrt(np.bincount(items[is_own], np.square(weights[is_own]), minlength=n_items))
         if (wrong := np.flatnonzero(np.abs(norms - 1) > MOST_ROUNDING)).size:
             raise DataError(
                 f"{folder}: item {wrong[0]}: the weights of {name} have length {norms[wrong[0]]:g}; {REMAKE}"
             )
-    widths = [of["width"] for of in about.values() if of["kind"] == "vector"]
+    widths = [feature["width"] for feature in about.values() if feature["kind"] == "vector"]
     for part in np.split(vectors, np.cumsum(widths)[:-1], axis=1) if widths else ():
         norms = np.linalg.norm(part, axis=1)
         if (wrong := np.flatnonzero((norms > 0) & (np.abs(norms - 1) > MOST_ROUNDING))).size:
@@ -263,7 +263,7 @@ class _Content:
         test, validation = self._places_of_targets(part, n_before)
         if self._split == "leave_last_basket":
             test, validation = self._places_of_baskets(part, test)
-        test, validation = (np.where(self._n_input(part, of) > 0, of, format.NO_TARGET) for of in (test, validation))
+        test, validation = (np.where(self._n_input(part, at) > 0, at, format.NO_TARGET) for at in (test, validation))
         self._counts["eligible_test"] += int((test >= 0).sum())
         if self._n_tested != "all":
             test = np.where(part.values["test"] == format.NO_TARGET, format.NO_TARGET, test)
@@ -417,8 +417,8 @@ class _Content:
                 raise DataError(f"{self._folder / format.HISTORIES}: {problem}; {REMAKE}")
         values: dict[str, Any] = {name: counts[name] for name in COUNTS}
         for name in ("repeated_targets", "left_out"):
-            of = {split: counts[f"{split}_users"] for split in format.EVALUATED}
-            values[name] = {split: {"users": counts[name, split], "of": n} for split, n in of.items()}
+            n_users = {split: counts[f"{split}_users"] for split in format.EVALUATED}
+            values[name] = {split: {"users": counts[name, split], "of": n} for split, n in n_users.items()}
         if self._kinds:
             values[format.EVENTS] = dict(zip(self._kinds, self._event_counts.tolist(), strict=True))
         for name, value in values.items():
@@ -456,7 +456,7 @@ def _check_columns(path: Path, schema: pa.Schema, types: Types, *, is_table: boo
         kinds = [
             (name, types[name] if pa.types.is_integer(kind) or name == "original" else kind) for name, kind in kinds
         ]
-    columns, expected = (sorted(f"{name} {kind}" for name, kind in of) for of in (kinds, types.items()))
+    columns, expected = (sorted(f"{name} {kind}" for name, kind in fields) for fields in (kinds, types.items()))
     if columns != expected:
         raise DataError(f"{path}: has the columns {columns}; must be {expected}; {REMAKE}")
 

@@ -36,27 +36,27 @@ def findings(metadata: Mapping[str, Any]) -> list[Finding]:
     log = metadata.get("log")
     if not log:
         return []
-    of_items = (
-        _of_items(log, log.get("items_with_rows", metadata["items"])) if metadata["rows"] >= LEAST_LOG_ROWS else ()
-    )
-    of_rows = [*_of_order(log, metadata), *_of_rows(log, metadata)]
-    return [*_of_users(log, metadata), *_of_targets(log, metadata), *of_rows, *of_items, *_of_columns(log)]
+    users = [*_user_findings(log, metadata), *_target_findings(log, metadata)]
+    rows = [*_order_findings(log, metadata), *_row_findings(log, metadata)]
+    is_long = metadata["rows"] >= LEAST_LOG_ROWS
+    items = _item_findings(log, log.get("items_with_rows", metadata["items"])) if is_long else ()
+    return [*users, *rows, *items, *_column_findings(log)]
 
 
-def _of_order(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[Finding]:
+def _order_findings(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield what only the file orders, and what to type."""
     settings, option = metadata["preprocessing"], next(iter(log["order_options"]), "")
     for name, n in log.get("unordered", {}).items():
         text = f"{pluralize(n, 'row')} without a value in {name}; they come first among the rows of one user and time"
         yield Finding("no order", text)
-    targets, of_rows = log["tied_targets"], log["tied"] / metadata["rows"]
-    of_targets = targets["users"] / max(1, targets["of"])
-    if max(of_rows, of_targets) < TIED_FROM:
+    targets, row_share = log["tied_targets"], log["tied"] / metadata["rows"]
+    target_share = targets["users"] / max(1, targets["of"])
+    if max(row_share, target_share) < TIED_FROM:
         return
     equal = " and ".join(name for name in ("time" * metadata["has_times"], metadata["order"].get("then", "")) if name)
-    what = f"{_percent(of_rows)} of the rows have the {equal or metadata['order']['column']} of the user's row before"
+    what = f"{_percent(row_share)} of the rows have the {equal or metadata['order']['column']} of the user's row before"
     if targets["of"]:
-        what += f", {_percent(of_targets)} of the test targets that of the item before"
+        what += f", {_percent(target_share)} of the test targets that of the item before"
     if settings.get("ties") == "shuffle":
         yield Finding("ties", f"{what}; their order is random (preprocessing.ties = shuffle)")
         return
@@ -68,7 +68,7 @@ def _of_order(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[F
     yield Finding("ties", f"{what}; their order is that of the file: {', '.join(advice)}")
 
 
-def _of_users(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[Finding]:
+def _user_findings(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[Finding]:
     if n := metadata.get("guests", 0):
         n_rows = metadata["rows_read"]
         text = f"{n:,} of {n_rows:,} rows ({_percent(n / n_rows)}) have no user and are left out; "
@@ -86,7 +86,7 @@ def _of_users(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[F
         yield Finding(LARGE_USER, text, is_damage=True)
 
 
-def _of_targets(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[Finding]:
+def _target_findings(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield the share of targets whose item is in the input of their prediction, and what to type."""
     counted = log.get("copies")
     if not counted or counted["targets"] < COPIED_FROM * max(1, counted["of"]):
@@ -100,7 +100,7 @@ def _of_targets(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator
     yield Finding("answers in the input", f"{text}; {option} hides these events")
 
 
-def _of_rows(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[Finding]:
+def _row_findings(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[Finding]:
     n_rows = metadata["rows"]
     once = "--preprocessing.repeats=first_in_a_row keeps the first"
     if (share := log["duplicates"] / n_rows) >= DUPLICATES_FROM:
@@ -121,7 +121,7 @@ def _of_rows(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[Fi
         yield Finding(HEAVY_USERS, text, share >= DAMAGED_FROM)
 
 
-def _of_items(log: Mapping[str, Any], n_items: int) -> Iterator[Finding]:
+def _item_findings(log: Mapping[str, Any], n_items: int) -> Iterator[Finding]:
     since = datetime.fromtimestamp(log["recent_from"], UTC).date().isoformat()
     if (share := log["rare_items"] / n_items) >= RARE_FROM:
         text = f"{_percent(share)} of the items have fewer than {RARE_ITEM_ROWS} rows and are hardly learnt; "
@@ -138,10 +138,10 @@ def _of_items(log: Mapping[str, Any], n_items: int) -> Iterator[Finding]:
         text = f"{_percent(share)} of the items have most of their rows in four months of the year; "
         yield Finding("season", f"{text}{USES_TIMES}")
     if shift := log.get("shift"):
-        yield Finding("shift", f"{_of_shift(shift)}; {USES_TIMES}")
+        yield Finding("shift", f"{_shift_text(shift)}; {USES_TIMES}")
 
 
-def _of_shift(shift: Mapping[str, Any]) -> str:
+def _shift_text(shift: Mapping[str, Any]) -> str:
     """Return what has moved since the last weeks began."""
     if "popular" in shift:
         named = {"the tenth of the items with most rows": shift["popular"]}
@@ -155,7 +155,7 @@ def _of_shift(shift: Mapping[str, Any]) -> str:
     return f"{', '.join(moved)} of the rows since {day}"
 
 
-def _of_columns(log: Mapping[str, Any]) -> Iterator[Finding]:
+def _column_findings(log: Mapping[str, Any]) -> Iterator[Finding]:
     for name, values in log["events"].items():
         kinds = ", ".join(f"{value} {_percent(share)}" for value, share in values.items())
         yield Finding(

@@ -223,9 +223,9 @@ def _lines(metadata: Mapping[str, Any]) -> Iterator[str]:
         about = f"{100 * n / metadata['rows']:.1f} %{', predicted' if name in targets else ''}"
         if n:
             yield f"{f'event {name}' if name else 'without a kind of event':36}{n:>15,}  {about}"
-    for name, of in metadata.get("item_features", {}).items():
-        size = f"{of['width']} numbers" if of["kind"] == "vector" else f"{of['n_values'] - 1:,} values"
-        yield f"{f'item feature {name}':36}{of['kind']:>15}  {of['coverage']:.0%} of the items, {size}"
+    for name, feature in metadata.get("item_features", {}).items():
+        size = f"{feature['width']} numbers" if feature["kind"] == "vector" else f"{feature['n_values'] - 1:,} values"
+        yield f"{f'item feature {name}':36}{feature['kind']:>15}  {feature['coverage']:.0%} of the items, {size}"
     lengths = metadata["lengths"]
     yield ""
     yield order_line(metadata["source"], metadata["order"])

@@ -145,7 +145,7 @@ class Histories(SmallPickle):
     def _have_target(self) -> Array:
         """Return a bit for each history, whether its training part has a target, in bytes."""
         counts = self._columns.counts(EVENTS, self.target_kinds, self.n_train_parts())
-        return np.packbits(np.concatenate([of_part > 0 for of_part in counts]), bitorder="little")
+        return np.packbits(np.concatenate([n_targets > 0 for n_targets in counts]), bitorder="little")
 
     def targets(self, split: str) -> Int64s:
         """Return the position of each row's target [N] of an evaluation split, or `NO_TARGET`. Raises `DataError`."""
@@ -360,7 +360,7 @@ class EvaluationSplit:
     @property
     def copies(self) -> Copies | None:
         """Return what the targets [N] repeat; None without times or kinds of events that are predicted."""
-        parts = [self._histories.copies(self._rows[of], self._places[of]) for of in self._parts(np.arange(len(self)))]
+        parts = [self._histories.copies(self._rows[at], self._places[at]) for at in self._parts(np.arange(len(self)))]
         found = [part for part in parts if part is not None]
         return Copies(*map(np.concatenate, zip(*found, strict=True))) if found else None
 
@@ -391,7 +391,7 @@ class EvaluationSplit:
 
     def lengths(self, indices: Int64s) -> Int64s:
         """Return the number of items [B] of the input in the histories at `indices` [B]."""
-        parts = [self._n_visible(self._rows[of], self._places[of]) for of in self._parts(indices)]
+        parts = [self._n_visible(self._rows[at], self._places[at]) for at in self._parts(indices)]
         return np.concatenate([np.empty(0, np.int64), *parts])
 
     def _n_visible(self, rows: Int64s, places: Int64s) -> Int64s:

@@ -119,13 +119,13 @@ class ItemFeatures:
     @property
     def bags(self) -> tuple[BagFeature, ...]:
         """Return the features with values, in the order of their numbers."""
-        bags = {name: of for name, of in self.about.items() if of["kind"] != "vector"}
-        return tuple(BagFeature(name, of["n_values"], of["values_per_item"]) for name, of in bags.items())
+        bags = {name: feature for name, feature in self.about.items() if feature["kind"] != "vector"}
+        return tuple(BagFeature(name, bag["n_values"], bag["values_per_item"]) for name, bag in bags.items())
 
     @property
     def vector_widths(self) -> dict[str, int]:
         """Return the features with ready-made vectors, in the order of their columns, and their widths."""
-        return {name: of["width"] for name, of in self.about.items() if of["kind"] == "vector"}
+        return {name: feature["width"] for name, feature in self.about.items() if feature["kind"] == "vector"}
 
     @property
     def sizes(self) -> FeatureSizes:
@@ -135,7 +135,7 @@ class ItemFeatures:
     @cached_property
     def meaning(self) -> str:
         """Return a checksum of what the values mean, which is the same in a dataset that extends this one."""
-        fitted = {name: {key: of[key] for key in MEANING & of.keys()} for name, of in self.about.items()}
+        fitted = {name: {key: feature[key] for key in MEANING & feature.keys()} for name, feature in self.about.items()}
         path = self._folder / VALUES
         names = pq.read_table(path, columns=["number", "name"]).to_pydict() if path.exists() else {}
         return hashlib.sha256(json.dumps([fitted, names], sort_keys=True).encode()).hexdigest()[:12]
@@ -152,14 +152,14 @@ class ItemFeatures:
 
     def categories_of(self, items: Int64s) -> dict[str, list[str]]:
         """Return for each feature of the kind category the names of the values of `items` [n]; "" for none."""
-        if not any(of["kind"] == "category" for of in self.about.values()):
+        if not any(feature["kind"] == "category" for feature in self.about.values()):
             return {}
         table = pq.read_table(self._folder / VALUES)
         names = dict(zip(table["number"].to_pylist(), table["name"].to_pylist(), strict=True))
         rows, found = self.read(items), {}
-        for name, of in self.about.items():
-            if of["kind"] == "category":
-                is_own = (rows.values >= of["first"]) & (rows.values < of["first"] + of["n_values"])
+        for name, feature in self.about.items():
+            if feature["kind"] == "category":
+                is_own = (rows.values >= feature["first"]) & (rows.values < feature["first"] + feature["n_values"])
                 found[name] = [names.get(number, "") for number in rows.values[is_own].tolist()]
         return found
 

@@ -48,9 +48,9 @@ def _users_there(folder: Path, trained: Path) -> Int64s:
 def _are_trained(split: EvaluationSplit, numbers: Int64s, histories: Histories, users: Int64s, items: Int32s) -> Bools:
     """Return whether the target of each row of `split` with these `numbers` [B] was trained on."""
     before, targets = split.before(numbers), split.targets(numbers)
-    of_rows = users[split.users[numbers]]
-    rows = np.searchsorted(histories.users, of_rows).clip(max=len(histories) - 1)
-    is_there = (of_rows != NO_USER) & (histories.users[rows] == of_rows)
+    row_users = users[split.users[numbers]]
+    rows = np.searchsorted(histories.users, row_users).clip(max=len(histories) - 1)
+    is_there = (row_users != NO_USER) & (histories.users[rows] == row_users)
     stops = np.where(is_there, histories.n_train_at(rows), 0)
     trained = histories.read(rows, np.zeros_like(stops), stops)
     return _n_of(trained, items[targets]) > _n_of(before, targets)
@@ -58,5 +58,5 @@ def _are_trained(split: EvaluationSplit, numbers: Int64s, histories: Histories, 
 
 def _n_of(rows: Rows, targets: Int32s) -> Int64s:
     """Return how often each of `targets` [B] is in the same one of `rows` [B]."""
-    of_items = np.repeat(np.arange(len(targets)), rows.lengths)
-    return np.bincount(of_items[rows.items == targets[of_items]], minlength=len(targets))
+    row_numbers = np.repeat(np.arange(len(targets)), rows.lengths)
+    return np.bincount(row_numbers[rows.items == targets[row_numbers]], minlength=len(targets))

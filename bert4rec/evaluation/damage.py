@@ -28,11 +28,11 @@ def without_damage(
         found[name] = {"users": n, "left_out": n_all - n, "of": n_all}
         if not 0 < n < n_all:
             continue
-        of_remaining = {kind: _of(ranking, remains) for kind, ranking in baselines.items()}
-        if comparison := strongest_baseline(_of(model, remains), of_remaining):
-            values = (_of(model, users).ndcg_of_users(comparison["protocol"]) for users in (remains, is_compared))
-            value, of_all = (float(of_users.mean()) for of_users in values)
-            found[name] |= {"value": value, "value_of_all": of_all, **comparison}
+        remaining_baselines = {kind: _select(ranking, remains) for kind, ranking in baselines.items()}
+        if comparison := strongest_baseline(_select(model, remains), remaining_baselines):
+            values = (_select(model, users).ndcg_of_users(comparison["protocol"]) for users in (remains, is_compared))
+            value, value_of_all = (float(user_values.mean()) for user_values in values)
+            found[name] |= {"value": value, "value_of_all": value_of_all, **comparison}
     return found
 
 
@@ -52,5 +52,5 @@ def _concerned(dataset: Dataset) -> dict[str, Bools]:
     return masks
 
 
-def _of(ranking: Ranking, users: Bools) -> Ranking:
+def _select(ranking: Ranking, users: Bools) -> Ranking:
     return Ranking({name: ranks[users] for name, ranks in ranking.ranks.items()})

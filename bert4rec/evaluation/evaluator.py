@@ -176,8 +176,8 @@ class Evaluator:
             return {}
         errors = self._rating_meter(between).errors(unwrap(model), self.pairs[TEST_PAIRS])
         n_trained = len(self.pairs[TRAINING_PAIRS])
-        of_means = on_rank_zero(lambda: mean_errors(TrainingPairs(self.dataset.histories), self.pairs, self.dataset))
-        return errors | {"trained_pairs": n_trained} | of_means
+        mean_rmse = on_rank_zero(lambda: mean_errors(TrainingPairs(self.dataset.histories), self.pairs, self.dataset))
+        return errors | {"trained_pairs": n_trained} | mean_rmse
 
     def feature_differences(
         self, model: nn.Module | Scorer, ranks: Mapping[str, Ranking], between: BatchCallback
@@ -194,7 +194,7 @@ class Evaluator:
             with encoder.without(name):
                 without[name] = self._rank(self._scorer(model), TEST, between, self._missed(TEST), protocols)
         return on_rank_zero(
-            lambda: {name: loss_without(ranks[TEST], of, self._main_protocol) for name, of in without.items()}
+            lambda: {name: loss_without(ranks[TEST], ranking, self._main_protocol) for name, ranking in without.items()}
         )
 
     def n_batches(self, held_out: Mapping[str, Bools]) -> int:
@@ -218,14 +218,14 @@ class Evaluator:
 
     def write_ranks(self, folder: Path, ranks: Mapping[str, Ranking], held_out: Mapping[str, Bools]) -> None:
         """Write the model's ranks of each held-out split as files in `folder`. Raises `OSError`."""
-        of_model = {split: ranks[split].ranks for split in held_out}
+        model_ranks = {split: ranks[split].ranks for split in held_out}
         facts = {split: TargetFacts.of(self.dataset, split, repeated) for split, repeated in held_out.items()}
-        write_ranks(folder, self.dataset, of_model, facts)
+        write_ranks(folder, self.dataset, model_ranks, facts)
 
     def _results(self, ranks: Mapping[str, Ranking], held_out: Mapping[str, Bools]) -> dict[str, Any]:
-        results = self._nested({name: of.metrics(self.ks) for name, of in ranks.items()})
+        results = self._nested({name: ranking.metrics(self.ks) for name, ranking in ranks.items()})
         if ranks:
-            intervals = self._nested({name: of.intervals(self.ks) for name, of in ranks.items()})
+            intervals = self._nested({name: ranking.intervals(self.ks) for name, ranking in ranks.items()})
             baselines = {kind: ranks[name] for kind, name in self._names.items() if name in ranks}
             if TEST in ranks and (comparison := strongest_baseline(ranks[TEST], baselines)):
                 results["strongest_baseline"] = comparison
@@ -239,8 +239,8 @@ class Evaluator:
             facts = TargetFacts.of(self.dataset, TEST, held_out[TEST])
             if (copies := self.dataset.splits[TEST].copies) is not None:
                 facts, results["answers_in_input"] = facts._replace(copies=copies), copies.counts
-            of_baselines = {kind: ranks[name].ranks["full"] for kind, name in self._names.items() if name in ranks}
-            results["slices"] = {TEST: slices(facts, ranks[TEST].ranks["full"], self.dataset.popularity, of_baselines)}
+            ranks_by_kind = {kind: ranks[name].ranks["full"] for kind, name in self._names.items() if name in ranks}
+            results["slices"] = {TEST: slices(facts, ranks[TEST].ranks["full"], self.dataset.popularity, ranks_by_kind)}
         return results
 
     def _untied(self, model: Ranking, baselines: Mapping[str, Ranking]) -> dict[str, Any]:
@@ -325,8 +325,8 @@ def examples(ranker: Ranker, split: EvaluationSplit, ranks: Integers, *, k: int 
     scores, ids = best.scores.double().cpu().numpy(), best.indices.cpu().numpy().astype(np.int32)
     histories = np.split(rows.items, rows.lengths.cumsum()[:-1])
     return [
-        Example(user, history, target, rank, items[np.isfinite(of_items)], of_items[np.isfinite(of_items)])
-        for user, history, target, rank, items, of_items in zip(
+        Example(user, history, target, rank, items[np.isfinite(item_scores)], item_scores[np.isfinite(item_scores)])
+        for user, history, target, rank, items, item_scores in zip(
             split.users[indices].tolist(), histories, rows.targets.tolist(), ranks[indices].tolist(), ids, scores,
             strict=True,
         )

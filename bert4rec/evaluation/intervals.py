@@ -58,14 +58,14 @@ class Difference(NamedTuple):
 def rank_intervals(ranks: Integers, ks: Sequence[int]) -> dict[str, Interval]:
     """Return the interval of each metric that `ranking_metrics` computes from the `ranks` [U]."""
     distinct, counts = np.unique(ranks[ranks != LEFT_OUT], return_counts=True)
-    of_ranks = dict(gains(distinct, ks))
-    others = {name: values for name, values in of_ranks.items() if not name.startswith("HR@")}
+    metric_values = dict(gains(distinct, ks))
+    others = {name: values for name, values in metric_values.items() if not name.startswith("HR@")}
     cells = _joined(_cells_of_ranks(distinct, ks), counts, np.stack([*others.values()], axis=1))
     drawn = dict(zip(others, _intervals(cells), strict=True))
     n = int(counts.sum())
     return {
         name: drawn[name] if name in drawn else share_interval(int(values @ counts), n)
-        for name, values in of_ranks.items()
+        for name, values in metric_values.items()
     }
 
 
@@ -165,7 +165,7 @@ class Ranking:
         ranked = {name: values for name, values in self.ranks.items() if (values != LEFT_OUT).any()}
         intervals = {name: rank_intervals(values, ks) for name, values in ranked.items()}
         if self.lists and "full" in intervals:
-            by_metric = self.lists.of_users()
+            by_metric = self.lists.user_values()
             intervals["full"] |= {name: mean_interval(v) for name, v in by_metric.items() if not np.isnan(v).all()}
         return intervals
 

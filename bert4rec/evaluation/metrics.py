@@ -110,8 +110,8 @@ class Lists:
         self._counts = np.zeros((len(self._ks), len(self._part)), np.int32)
         self._total = max(1, int(popularity.sum()))
         n_known = n_users if partition.rank == 0 else 0
-        self._of_users = {name: np.full((n_known, len(self._ks)), np.nan) for name in (AVERAGE_POPULARITY, NOVELTY)}
-        self._of_all: dict[str, float] = {}
+        self._user_values = {name: np.full((n_known, len(self._ks)), np.nan) for name in (AVERAGE_POPULARITY, NOVELTY)}
+        self._catalogue_values: dict[str, float] = {}
         self.kept_items = np.full((n_known if n_kept else 0, n_kept), NO_ITEM, np.int64)
         self.kept_scores = np.full(self.kept_items.shape, -np.inf)
         self._n_kept = min(n_kept, self.k)
@@ -139,12 +139,12 @@ class Lists:
             shown = shown[(shown >= self._part.start) & (shown < self._part.stop)] - self._part.start
             np.add.at(self._counts[column], shown, 1)
         if self._partition.rank == 0:
-            for values, of_metric in zip(self._of_users.values(), means.transpose(1, 0, 2), strict=True):
-                values[lists[:, 0]] = of_metric
+            for values, metric_means in zip(self._user_values.values(), means.transpose(1, 0, 2), strict=True):
+                values[lists[:, 0]] = metric_means
 
     def _keep(self, rows: Int64s, items: Int64s, scores: Float64s) -> None:
         local = (rows, items[:, : self._n_kept], scores[:, : self._n_kept])
-        rows, items, scores = (self._partition.concatenate(torch.from_numpy(of))[0].numpy() for of in local)
+        rows, items, scores = (self._partition.concatenate(torch.from_numpy(values))[0].numpy() for values in local)
         if self._partition.rank == 0:
             self.kept_items[rows, : self._n_kept] = items
             self.kept_scores[rows, : self._n_kept] = scores
@@ -156,26 +156,26 @@ class Lists:
         novelty = np.where(is_item, -np.log2(np.maximum(popularity, 1) / self._total), 0.0)
         n_items, means = is_item.cumsum(1), np.empty((len(items), 2, len(self._ks)))
         for column, k in enumerate(self._ks):
-            n, of_list = n_items[:, min(k, self.k) - 1], slice(min(k, self.k))
+            n, list_columns = n_items[:, min(k, self.k) - 1], slice(min(k, self.k))
             for row, values in enumerate((popularity, novelty)):
-                of_users = values[:, of_list].sum(1) / np.maximum(n, 1)
-                means[:, row, column] = np.where(n > 0, of_users, np.nan)
+                user_means = values[:, list_columns].sum(1) / np.maximum(n, 1)
+                means[:, row, column] = np.where(n > 0, user_means, np.nan)
         return means
 
     def finish(self) -> None:
         """Combine the counts of all processes; every process calls this after the last pass."""
         histograms = {k: _histogram(self._partition, n) for k, n in zip(self._ks, self._counts, strict=True)}
-        self._of_all = {f"{COVERAGE}@{k}": coverage(*histogram) for k, histogram in histograms.items()}
-        self._of_all |= {f"{GINI}@{k}": gini(*histogram) for k, histogram in histograms.items()}
+        self._catalogue_values = {f"{COVERAGE}@{k}": coverage(*histogram) for k, histogram in histograms.items()}
+        self._catalogue_values |= {f"{GINI}@{k}": gini(*histogram) for k, histogram in histograms.items()}
 
     def metrics(self) -> dict[str, float]:
         """Return metric → value, on rank zero; a mean over users is absent if every list is empty."""
-        means = {name: values[~np.isnan(values)] for name, values in self.of_users().items()}
-        return self._of_all | {name: float(values.mean()) for name, values in means.items() if len(values)}
+        means = {name: values[~np.isnan(values)] for name, values in self.user_values().items()}
+        return self._catalogue_values | {name: float(values.mean()) for name, values in means.items() if len(values)}
 
-    def of_users(self) -> dict[str, Float64s]:
+    def user_values(self) -> dict[str, Float64s]:
         """Return metric → value of each user [N], on rank zero; NaN for an empty list."""
-        return {f"{name}@{k}": values[:, column] for name, values in self._of_users.items()
+        return {f"{name}@{k}": values[:, column] for name, values in self._user_values.items()
                 for column, k in enumerate(self._ks)}  # fmt: skip
 
 

@@ -91,7 +91,7 @@ class Ranker:
         n_seen, best = len(local.items) - len(local.places), self._nothing(len(indices), k)  # the targets come last
         seen = local._replace(users=local.users[:n_seen], items=local.items[:n_seen])
         self._stream(users, self._seen(seen, len(indices)), best)
-        return best.of_all(self._partition)
+        return best.merge_all(self._partition)
 
     def _are_missed(self, users: "Users") -> Tensor:
         """Return for each user [U] whether the target is a seen item that the filter excludes."""
@@ -110,8 +110,8 @@ class Ranker:
             encoded = self._encode_batch(rows, sampled)
             if is_own:
                 read.append((batches[number].start, rows))
-                for values, of_batch in zip((floats[turn], numbers[turn]), encoded, strict=True):
-                    values[: len(of_batch)] = of_batch
+                for values, batch_values in zip((floats[turn], numbers[turn]), encoded, strict=True):
+                    values[: len(batch_values)] = batch_values
         floats, numbers = (gathered(local, n, self._partition) for local in (floats, numbers))
         if not is_finite(floats):  # the same on all processes
             raise DivergenceError(NOT_FINITE)
@@ -149,7 +149,7 @@ class Ranker:
         if lists and best:
             share = self._partition.of(len(indices))
             places = torch.arange(share.start, share.stop, device=self._device)
-            self._add_lists(lists, indices, places, best.of_share(self._partition), users, ahead)
+            self._add_lists(lists, indices, places, best.merge_share(self._partition), users, ahead)
         return ahead
 
     def _rank_alike(self, users: "Users", local: "Own", indices: Int64s, lists: Lists | None) -> Tensor:
@@ -167,7 +167,7 @@ class Ranker:
         is_before = outranks(scores[:, None], items[:, None], *targets)[:, 0]
         ahead -= self._partition.sum(seen_before.index_add_(0, places[rows], is_before.int()))
         if lists and best:
-            unseen = self._unseen(best.of_all(self._partition), rows, items, len(places), lists.k)
+            unseen = self._unseen(best.merge_all(self._partition), rows, items, len(places), lists.k)
             self._add_lists(lists, indices, places, unseen, users, ahead)
         return ahead
 

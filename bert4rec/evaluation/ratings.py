@@ -69,23 +69,23 @@ def mean_errors(pairs: TrainingPairs, parts: Mapping[str, PairExamples], dataset
         sums, counts = np.zeros(n), np.zeros(n)
         for sign, examples in ((1, everything), (-1, parts[VALIDATION_PAIRS]), (-1, parts[TEST_PAIRS])):
             for users, items, ratings in _read(examples):
-                ids, of_pairs = values(users, items, ratings)
-                sums += sign * np.bincount(ids, of_pairs, n)
+                ids, pair_values = values(users, items, ratings)
+                sums += sign * np.bincount(ids, pair_values, n)
                 counts += sign * np.bincount(ids, minlength=n)
         return sums, counts
 
     sums, counts = total(dataset.n_items, lambda users, items, ratings: (items, ratings))
     mean = sums.sum() / counts.sum()
-    of_items = (sums - mean * counts) / (ITEM_DAMPING + counts)
-    sums, counts = total(dataset.n_users, lambda users, items, ratings: (users, ratings - mean - of_items[items]))
-    of_users = sums / (USER_DAMPING + counts)
+    item_offsets = (sums - mean * counts) / (ITEM_DAMPING + counts)
+    sums, counts = total(dataset.n_users, lambda users, items, ratings: (users, ratings - mean - item_offsets[items]))
+    user_offsets = sums / (USER_DAMPING + counts)
     wrong = np.zeros(2)
     for users, items, ratings in _read(parts[TEST_PAIRS]):
         from_mean = ratings - mean
-        left = from_mean - of_items[items] - of_users[users]
+        left = from_mean - item_offsets[items] - user_offsets[users]
         wrong += [np.square(from_mean).sum(), np.square(left).sum()]
-    of_mean, of_means = np.sqrt(wrong / len(parts[TEST_PAIRS])).tolist()
-    return {"baseline_RMSE": of_mean, "means_RMSE": of_means}
+    mean_error, means_error = np.sqrt(wrong / len(parts[TEST_PAIRS])).tolist()
+    return {"baseline_RMSE": mean_error, "means_RMSE": means_error}
 
 
 def _read(examples: PairExamples) -> Iterator[tuple[Int32s, Int32s, Float64s]]:

@@ -118,8 +118,8 @@ class KnownItems:
 
     def known_lengths(self, rows: Rows) -> Int64s:
         """Return the number of known items [B] in the history of each of `rows`."""
-        of_items = np.repeat(np.arange(len(rows.lengths)), rows.lengths)
-        return np.bincount(of_items[self.ids[rows.items] != NO_ITEM], minlength=len(rows.lengths))
+        row_numbers = np.repeat(np.arange(len(rows.lengths)), rows.lengths)
+        return np.bincount(row_numbers[self.ids[rows.items] != NO_ITEM], minlength=len(rows.lengths))
 
     def translate_rows(self, rows: Rows) -> Rows:
         """Return `rows` in the model's ids, without unknown items.

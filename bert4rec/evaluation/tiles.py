@@ -96,7 +96,7 @@ class Twins:
     def __init__(self, items: Tensor, vectors: Tensor, places: Tensor) -> None:
         keys = keys_of(vectors)
         self._keys, order = keys.sort()
-        self._items, self._of_users = items[order], keys[places]
+        self._items, self._user_keys = items[order], keys[places]
 
     def among(self, first: int, vectors: Tensor) -> "Equal | None":
         """Return which of `vectors` [V, D], those of the items from `first` on, are twins; None for none of them.
@@ -108,20 +108,20 @@ class Twins:
         items = torch.arange(first, first + len(keys), device=keys.device)
         is_alone = (stop - start == 1) & (self._items[start.clamp(max=len(self._items) - 1)] == items)
         columns = ((stop > start) & ~is_alone).nonzero().squeeze(1)
-        return Equal(self._of_users, columns, keys[columns]) if len(columns) else None
+        return Equal(self._user_keys, columns, keys[columns]) if len(columns) else None
 
 
 class Equal(NamedTuple):
     """The `columns` [m] of items that are twins of targets, their `keys` [m], and those of the targets [U]."""
 
-    of_users: Tensor
+    user_keys: Tensor
     columns: Tensor
     keys: Tensor
 
     def between(self, start: int, stop: int) -> "Equal":
         """Return those in the columns `start` to `stop`, counted from `start`."""
         is_inside = (self.columns >= start) & (self.columns < stop)
-        return Equal(self.of_users, self.columns[is_inside] - start, self.keys[is_inside])
+        return Equal(self.user_keys, self.columns[is_inside] - start, self.keys[is_inside])
 
     def tie(self, scores: Tensor, users: slice, target_scores: Tensor) -> None:
         """Set the `scores` [B, C] by `users` of the twins of their targets to `target_scores` [U] of all users.
@@ -129,7 +129,7 @@ class Equal(NamedTuple):
         A score of -inf stays: the item is not a candidate.
         """
         columns = scores[:, self.columns]
-        is_tied = (self.of_users[users, None] == self.keys) & columns.isfinite()
+        is_tied = (self.user_keys[users, None] == self.keys) & columns.isfinite()
         scores[:, self.columns] = torch.where(is_tied, target_scores[users, None], columns)
 
 

@@ -56,7 +56,7 @@ class TopK:
         order = candidates[0].sort(dim=1, descending=True, stable=True).indices[:, : self.scores.shape[1]]
         self.scores[users], self.indices[users] = (values.gather(1, order) for values in candidates)
 
-    def of_share(self, partition: Partition) -> "TopK":
+    def merge_share(self, partition: Partition) -> "TopK":
         """Return the best items of this process's share of the users, from the lists of all processes."""
         if partition.n_processes == 1:
             return self
@@ -73,9 +73,9 @@ class TopK:
         order = scores.sort(dim=1, descending=True, stable=True).indices[:, :k]
         return TopK(scores.gather(1, order), indices.gather(1, order))
 
-    def of_all(self, partition: Partition) -> "TopK":
+    def merge_all(self, partition: Partition) -> "TopK":
         """Return the best items of all users, from the lists of all processes."""
-        local, share = self.of_share(partition), partition.of(len(self.scores))
+        local, share = self.merge_share(partition), partition.of(len(self.scores))
         numbers = torch.arange(share.start, share.stop, device=self.scores.device)
         users, scores, indices = (partition.concatenate(v)[0] for v in (numbers, local.scores, local.indices))
         by_user = users.argsort()

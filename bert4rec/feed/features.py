@@ -48,7 +48,7 @@ class FeatureReader:
         self._values = {
             bag.name: range(end - bag.n_values, end) for bag, end in zip(self.sizes.bags, ends, strict=True)
         }
-        self._of_tables = [self._values[bag.name] for bag in self.sizes.tables.values()]
+        self._table_values = [self._values[bag.name] for bag in self.sizes.tables.values()]
         self._left_out = ""
 
     @property
@@ -71,8 +71,8 @@ class FeatureReader:
         rows = self._features.read(items)
         if self._left_out:
             self._leave_out(rows)
-        tables = tuple(_bags_of_table(rows, own) for own in self._of_tables)
-        for own in reversed(self._of_tables):
+        tables = tuple(_bags_of_table(rows, own) for own in self._table_values)
+        for own in reversed(self._table_values):
             rows = _without_values(rows, own)
         is_warm = self._is_warm[items].astype(np.float32)
         arrays = (rows.values, _offsets(rows.lengths), rows.weights, rows.vectors.reshape(-1), is_warm)

@@ -116,8 +116,8 @@ class Masking:
         weights = _weights_of(events, self.event_weights)
         if weights is not None and events is not None:
             kept = torch.from_numpy(_until_last(weights.numpy() > 0, lengths.numpy(), only_last))
-            of_row = torch.repeat_interleave(lengths)
-            lengths = torch.bincount(of_row[kept], minlength=len(lengths))
+            row_numbers = torch.repeat_interleave(lengths)
+            lengths = torch.bincount(row_numbers[kept], minlength=len(lengths))
             items, events, weights = items[kept], events[kept], weights[kept]
             seconds = None if seconds is None else seconds[kept]
             n_visible = None if n_visible is None else n_visible[kept.numpy()]

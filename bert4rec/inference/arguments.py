@@ -150,11 +150,11 @@ class UnknownItems:
     def __init__(self, purpose: str = "") -> None:
         self._purpose = f" {purpose}" if purpose else ""
         self._names: dict[str, None] = {}
-        self._n, self._of = 0, 0
+        self._n, self._total = 0, 0
 
     def count(self, items: Collection[Any], indices: Int64s) -> None:
         """Count the `items` without an index."""
-        self._of += len(items)
+        self._total += len(items)
         in_order = items if isinstance(items, Sequence) else list(items)
         for place in np.flatnonzero(indices == NO_ITEM).tolist():
             self._n += 1
@@ -165,6 +165,6 @@ class UnknownItems:
         """Warn once if there were unknown items."""
         if self._n:
             warn(
-                f"{self._n:,} of {pluralize(self._of, 'item')}{self._purpose} skipped, because the "
+                f"{self._n:,} of {pluralize(self._total, 'item')}{self._purpose} skipped, because the "
                 f"model does not know them: {join_names([*self._names])}"
             )

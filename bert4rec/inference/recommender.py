@@ -202,9 +202,9 @@ class Recommender:
         for part in self._user_histories(network) if histories is None else histories:
             checked = checked_histories([history for _, history in part], "users_for")
             known = zip((user for user, _ in part), self._known(checked, unknown), strict=True)
-            rows = [(user, of) for user, of in known if len(of) and not (leave_out_seen and index in of.seen_items)]
+            rows = [(user, row) for user, row in known if len(row) and not (leave_out_seen and index in row.seen_items)]
             for where in chunks(len(rows), BATCH):
-                shares = log_shares(self._encode([of for _, of in rows[where]]), network.item_vectors, index)
+                shares = log_shares(self._encode([row for _, row in rows[where]]), network.item_vectors, index)
                 best += map(UserScore, (user for user, _ in rows[where]), shares.tolist())
                 best = sorted(best, key=lambda one: -one.score)[:k]  # stable
         unknown.warn()

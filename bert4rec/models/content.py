@@ -44,7 +44,7 @@ class ContentScorer:
         n_values = features.sizes.n_values
         self._n_vector = features.sizes.width
         sizes = np.array([bag.n_values for bag in features.bags], np.int64)
-        self._of_value = np.repeat(np.arange(len(sizes)), sizes)  # the feature of each value
+        self._feature_numbers = np.repeat(np.arange(len(sizes)), sizes)  # the feature of each value
         counts, self._n_most = np.zeros(n_values, np.int64), 1
         for items in parts(n_items):
             between()
@@ -71,8 +71,8 @@ class ContentScorer:
         cells = (users[:, None] * self._n_columns + columns[at]).flatten()
         sums = torch.bincount(cells, weights[at].flatten(), minlength=n_users * self._n_columns)
         ends = torch.from_numpy(rows.lengths).cumsum(0)
-        of_vectors = F.embedding_bag(at, vectors, F.pad(ends, (1, -1)), mode="sum")
-        known = F.normalize(torch.cat([sums.view(n_users, -1), of_vectors], 1))
+        vector_sums = F.embedding_bag(at, vectors, F.pad(ends, (1, -1)), mode="sum")
+        known = F.normalize(torch.cat([sums.view(n_users, -1), vector_sums], 1))
         known = (torch.round(known * ROUNDED_TO) / ROUNDED_TO).to(ids.device)
         return known.float(), self._score_pairs(known, self._split(self.items(ids.flatten())), ids.shape[1])
 
@@ -80,26 +80,26 @@ class ContentScorer:
         """Return the items `ids` [C], one a row: columns of values, as many numbers in them, ready-made vectors."""
         items = ids.cpu().numpy()
         rows = self._features.read(items)
-        of_items = np.repeat(np.arange(len(items)), rows.lengths)
+        indices = np.repeat(np.arange(len(items)), rows.lengths)
         numbers = rows.weights * self._factors[rows.values]
         vectors = rows.vectors.astype(np.float64)
         # The squared length of each part: a part for each feature.
-        cells = of_items * len(self._features.bags) + self._of_value[rows.values]
+        cells = indices * len(self._features.bags) + self._feature_numbers[rows.values]
         n_cells = len(items) * len(self._features.bags)
         squares = np.bincount(cells, numbers**2, minlength=n_cells)
         bounds = np.cumsum([0, *self._features.vector_widths.values()])
-        of_vectors = [np.square(vectors[:, first:last]).sum(1) for first, last in itertools.pairwise(bounds)]
+        vector_squares = [np.square(vectors[:, first:last]).sum(1) for first, last in itertools.pairwise(bounds)]
         n_parts = (squares.reshape(len(items), len(self._features.bags)) > 0).sum(1) + sum(
-            (part > 0).astype(int) for part in of_vectors
+            (part > 0).astype(int) for part in vector_squares
         )
         whole = np.sqrt(np.maximum(n_parts, 1))
-        numbers /= np.sqrt(np.where(squares > 0, squares, 1))[cells] * whole[of_items]
-        for (first, last), square in zip(itertools.pairwise(bounds), of_vectors, strict=True):
+        numbers /= np.sqrt(np.where(squares > 0, squares, 1))[cells] * whole[indices]
+        for (first, last), square in zip(itertools.pairwise(bounds), vector_squares, strict=True):
             vectors[:, first:last] /= (np.sqrt(np.where(square > 0, square, 1)) * whole)[:, None]
         packed = np.zeros((len(items), 2 * self._n_most + self._n_vector), np.float32)
-        places = np.arange(len(of_items)) - np.repeat(rows.lengths.cumsum() - rows.lengths, rows.lengths)
-        packed[of_items, places] = self._columns[rows.values]
-        packed[of_items, self._n_most + places] = np.round(numbers * self._signs[rows.values] * ROUNDED_TO) / ROUNDED_TO
+        places = np.arange(len(indices)) - np.repeat(rows.lengths.cumsum() - rows.lengths, rows.lengths)
+        packed[indices, places] = self._columns[rows.values]
+        packed[indices, self._n_most + places] = np.round(numbers * self._signs[rows.values] * ROUNDED_TO) / ROUNDED_TO
         packed[:, 2 * self._n_most :] = np.round(vectors * ROUNDED_TO) / ROUNDED_TO
         return torch.from_numpy(packed).to(ids.device)
 
@@ -117,8 +117,8 @@ class ContentScorer:
     def _score_pairs(self, users: Tensor, items: tuple[Tensor, Tensor, Tensor], n: int) -> Tensor:
         """Return the scores [B, n] of users [B, width] for `n` items each, the same as those of `scores`."""
         columns, weights, vectors = (values.view(len(users), n, -1) for values in items)
-        of_values = users[:, : self._n_columns].gather(1, columns.flatten(1)).view_as(weights)
-        return ((of_values * weights).sum(2) + (users[:, None, self._n_columns :] * vectors).sum(2)).float()
+        user_values = users[:, : self._n_columns].gather(1, columns.flatten(1)).view_as(weights)
+        return ((user_values * weights).sum(2) + (users[:, None, self._n_columns :] * vectors).sum(2)).float()
 
     def _split(self, items: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the columns, their numbers and the ready-made vectors of packed `items`."""

@@ -66,7 +66,7 @@ class FeatureEncoder(nn.Module):
         The names of the lookups are among `LOOKUPS`.
         """
         bags = self._bags(lookups)
-        return self._add(rows, lookups, bags, self._look_up({role: of.tables for role, of in bags.items()}))
+        return self._add(rows, lookups, bags, self._look_up({role: bag.tables for role, bag in bags.items()}))
 
     @torch.no_grad()
     def align_cold_items(self, rows: Tensor) -> None:
@@ -84,7 +84,7 @@ class FeatureEncoder(nn.Module):
 
     def lookups(self, lookups: Mapping[str, Lookup]) -> list[tuple[Any, dict[str, Lookup]]]:
         """Return the lookups of values in tables for these lookups of items, which have features: table and ids."""
-        return self._lookups({role: of.tables for role, of in self._bags(lookups).items()})
+        return self._lookups({role: bag.tables for role, bag in self._bags(lookups).items()})
 
     def catalogue(
         self, part: Tensor, first: int, divisor: int = 1, *, rows: Mapping[str, Tensor] = NO_BAGS,
@@ -100,9 +100,9 @@ class FeatureEncoder(nn.Module):
         if known is None or (known.first, len(known.is_warm)) != (first, len(part)):
             known = self._part = CatalogueFeatures.read(self._reader, first, len(part), part.device)
         bags = self._bags(lookups)
-        of_tables = self._look_up({CANDIDATE: known.tables} | {role: of.tables for role, of in bags.items()})
+        table_values = self._look_up({CANDIDATE: known.tables} | {role: bag.tables for role, bag in bags.items()})
         has_id = self._has_id(torch.arange(first, first + len(part), device=part.device), known.is_warm)
-        values = (self.values, *of_tables[CANDIDATE])
+        values = (self.values, *table_values[CANDIDATE])
         width = max(part.shape[1], self.embed_dim + (self.training and known.has_cold))
         with torch.autocast(part.device.type, enabled=False):
             vectors: Tensor = _AddValues.apply(part, has_id, known, divisor, width, *values)  # type: ignore[no-untyped-call]
@@ -110,7 +110,7 @@ class FeatureEncoder(nn.Module):
                 vectors = vectors + _padded(self.projection(self._unpacked(known.vectors)), width)
             if self.training and width > self.embed_dim:
                 vectors[:, self.embed_dim] += COLD_SCORE * (1 - known.is_warm)
-        return vectors, self._add(rows, lookups, bags, of_tables)
+        return vectors, self._add(rows, lookups, bags, table_values)
 
     def are_cold(self, items: Lookup) -> Tensor:
         """Return which of the `items` [n] have no training positions."""
@@ -130,29 +130,29 @@ class FeatureEncoder(nn.Module):
 
     def _lookups(self, bags: Mapping[str, Sequence[TableBags]]) -> list[tuple[Any, dict[str, Lookup]]]:
         return [
-            (table, {f"{name}_{role}": of[number].distinct for role, of in bags.items()})
+            (table, {f"{name}_{role}": tables[number].distinct for role, tables in bags.items()})
             for number, (name, table) in enumerate(self.tables.items())
         ]
 
     def _look_up(self, bags: Mapping[str, Sequence[TableBags]]) -> dict[str, list[Tensor]]:
         """Return for each role the vectors [U, d] of the distinct values of each table, in one message a table."""
         found = [table.look_up(lookups) for table, lookups in self._lookups(bags)]
-        return {role: [of[f"{name}_{role}"] for name, of in zip(self.tables, found, strict=True)] for role in bags}
+        return {role: [rows[f"{name}_{role}"] for name, rows in zip(self.tables, found, strict=True)] for role in bags}
 
     def _add(
         self, rows: Mapping[str, Tensor], lookups: Mapping[str, Lookup], bags: Mapping[str, FeatureBags],
-        of_tables: Mapping[str, Sequence[Tensor]],
+        table_values: Mapping[str, Sequence[Tensor]],
     ) -> dict[str, Tensor]:  # fmt: skip
-        """Return the vectors [n, D] of the items of each lookup; `of_tables` are those of their values in tables."""
-        found, sums = {}, self._sums(bags, of_tables)
+        """Return the vectors [n, D] of the items of each lookup; `table_values` are those of their values in tables."""
+        found, sums = {}, self._sums(bags, table_values)
         for role, added in sums.items():
-            is_warm, of_rows = bags[role].is_warm, rows[role]
+            is_warm, id_rows = bags[role].is_warm, rows[role]
             if self.cold_length and not self.training:
                 added = torch.where(is_warm[:, None] > 0, added, F.normalize(added) * self.cold_length)
-            found[role] = of_rows * self._has_id(lookups[role].ids, is_warm)[:, None] + _padded(added, of_rows.shape[1])
+            found[role] = id_rows * self._has_id(lookups[role].ids, is_warm)[:, None] + _padded(added, id_rows.shape[1])
         return found
 
-    def _sums(self, bags: Mapping[str, FeatureBags], of_tables: Mapping[str, Sequence[Tensor]]) -> dict[str, Tensor]:
+    def _sums(self, bags: Mapping[str, FeatureBags], table_values: Mapping[str, Sequence[Tensor]]) -> dict[str, Tensor]:
         """Return the sums [n, d] of the features of the n items of each lookup."""
         if not bags:
             return {}
@@ -170,8 +170,8 @@ class FeatureEncoder(nn.Module):
                 total = total + self.projection(self._unpacked(vectors))
             sums = dict(zip(bags, total.split([len(part.offsets) for part in parts]), strict=True))
             for role, part in bags.items():
-                for of, of_values in zip(part.tables, of_tables[role], strict=True):
-                    sums[role] = sums[role] + weighted_sum(of_values, of.places, of.offsets, of.weights)
+                for bag, bag_values in zip(part.tables, table_values[role], strict=True):
+                    sums[role] = sums[role] + weighted_sum(bag_values, bag.places, bag.offsets, bag.weights)
             return sums
 
     def _zeros(self) -> Tensor:
@@ -211,7 +211,7 @@ class CatalogueFeatures(NamedTuple):
         """Return the features of the items `first` to `first + n`, on `device`."""
         bags = reader.read(torch.arange(first, first + n))
         pairs = [csr_pair(bags.values, bags.offsets, bags.weights, reader.sizes.n_replicated)]
-        pairs += [csr_pair(of.places, of.offsets, of.weights, len(of.distinct.ids)) for of in bags.tables]
+        pairs += [csr_pair(bag.places, bag.offsets, bag.weights, len(bag.distinct.ids)) for bag in bags.tables]
         products, transposed = zip(*((one.to(device), other.to(device)) for one, other in pairs), strict=True)
         has_cold, bags = bool((bags.is_warm == 0).any()), bags.to(device)
         return cls(first, products, transposed, bags.tables, bags.vectors, bags.is_warm, has_cold)
@@ -230,17 +230,17 @@ class _AddValues(Function):
         ctx.part, ctx.divisor, ctx.embed_dim, ctx.width = part, divisor, values[0].shape[1], rows.shape[1]
         ctx.save_for_backward(has_id)
         vectors = _padded(rows, width).mul_(has_id[:, None]) if width > rows.shape[1] else rows * has_id[:, None]
-        for product, of_values in zip(part.products, values, strict=True):
-            vectors[:, : ctx.embed_dim] += torch.sparse.mm(product, of_values)
+        for product, feature_values in zip(part.products, values, strict=True):
+            vectors[:, : ctx.embed_dim] += torch.sparse.mm(product, feature_values)
         return vectors
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (has_id,) = ctx.saved_tensors
-        of_vectors = gradient[:, : ctx.embed_dim].contiguous()
-        of_values = [torch.sparse.mm(transposed, of_vectors) for transposed in ctx.part.transposed]
-        of_rows = gradient[:, : ctx.width] * (has_id / ctx.divisor)[:, None]
-        return of_rows, None, None, None, None, *of_values
+        vector_gradient = gradient[:, : ctx.embed_dim].contiguous()
+        value_gradients = [torch.sparse.mm(transposed, vector_gradient) for transposed in ctx.part.transposed]
+        row_gradient = gradient[:, : ctx.width] * (has_id / ctx.divisor)[:, None]
+        return row_gradient, None, None, None, None, *value_gradients
 
 
 class _WeightedSum(Function):

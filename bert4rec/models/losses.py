@@ -141,7 +141,7 @@ class _CatalogueSoftmax(Function):
         ctx: Any, hidden: Tensor, vectors: Tensor, targets: Tensor, weights: Tensor | None, share: _Share
     ) -> Tensor:
         partition, first, divisor, sizes = share
-        all_hidden, all_targets, all_weights, own = _of_all(hidden, targets, weights, partition, sizes.n_positions)
+        all_hidden, all_targets, all_weights, own = _gather_all(hidden, targets, weights, partition, sizes.n_positions)
         is_real = (all_targets >= 0).float()
         factors = is_real if all_weights is None else is_real * all_weights
         vectors, n_rows = _as_multiplied(vectors), rows_of_tile(sizes.largest, hidden.device.type)
@@ -150,29 +150,29 @@ class _CatalogueSoftmax(Function):
         is_small = is_long and _largest_possible(all_hidden, vectors) < SMALL_SCORES
         # Reused for the scores of each tile: the system would have to clear new memory first.
         room = all_hidden.new_empty(min(n_rows, len(all_hidden)) * len(vectors), dtype=torch.float32)
-        losses, of_hidden = [], []
-        ctx.tile, ctx.of_vectors, ctx.divisor = None, None, divisor
+        losses, hidden_gradients = [], []
+        ctx.tile, ctx.vector_gradient, ctx.divisor = None, None, divisor
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, max(1, len(all_hidden)), n_rows):
                 rows = slice(start, start + n_rows)
                 tile = _Tile(all_hidden[rows], vectors, all_targets[rows] - first, factors[rows], room)
                 loss, gradient = tile.loss_and_gradient(partition, width, is_small=is_small)
                 losses.append(loss)
-                of_hidden.append(gradient)
+                hidden_gradients.append(gradient)
                 if len(all_hidden) <= n_rows:
                     ctx.tile = tile
                 else:
-                    ctx.of_vectors = tile.add_to(ctx.of_vectors)
-        ctx.save_for_backward(partition.sum(torch.cat(of_hidden))[own])
+                    ctx.vector_gradient = tile.add_to(ctx.vector_gradient)
+        ctx.save_for_backward(partition.sum(torch.cat(hidden_gradients))[own])
         return torch.cat(losses)[own].sum()
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
-        (of_hidden,) = ctx.saved_tensors
-        of_loss = scale / ctx.divisor
-        of_vectors = ctx.tile.of_vectors(of_loss) if ctx.tile else ctx.of_vectors.mul_(of_loss).T
-        del ctx.tile, ctx.of_vectors
-        return of_hidden * scale, of_vectors, None, None, None
+        (hidden_gradient,) = ctx.saved_tensors
+        factor = scale / ctx.divisor
+        vector_gradient = ctx.tile.vector_gradient(factor) if ctx.tile else ctx.vector_gradient.mul_(factor).T
+        del ctx.tile, ctx.vector_gradient
+        return hidden_gradient * scale, vector_gradient, None, None, None
 
 
 def rows_of_tile(n_vectors: int, device_type: str) -> int:
@@ -195,7 +195,7 @@ def _exchange_sizes(n_positions: int, n_vectors: int, partition: Partition, devi
     return PartSizes(counts, max(sizes))
 
 
-def _of_all(
+def _gather_all(
     hidden: Tensor, targets: Tensor, weights: Tensor | None, partition: Partition, counts: list[int]
 ) -> tuple[Tensor, Tensor, Tensor | None, slice]:
     """Return all processes' `hidden` [M, d], `targets` and `weights` [M], and the slice of this one.
@@ -251,17 +251,17 @@ class _Tile:
         peaks, log_sums, target_scores = map(torch.stack, zip(*found, strict=True)) if found else (
             nothing, nothing - torch.inf, nothing
         )  # fmt: skip
-        of_all = partition.stack(torch.stack([log_sums.logsumexp(0), target_scores.sum(0)]))
-        log_sum, target_score = of_all[:, 0].logsumexp(0), of_all[:, 1].sum(0)
+        stacked = partition.stack(torch.stack([log_sums.logsumexp(0), target_scores.sum(0)]))
+        log_sum, target_score = stacked[:, 0].logsumexp(0), stacked[:, 1].sum(0)
         shares = (peaks - log_sum).exp().clamp(min=LEAST_SHARE)
         self._shares = shares * self._factors
-        of_hidden = self._hidden.new_zeros(len(self._hidden), width, dtype=torch.float32)
+        hidden_gradient = self._hidden.new_zeros(len(self._hidden), width, dtype=torch.float32)
         for block, scores, share, factor in zip(self._blocks, self._scores, shares, self._shares, strict=False):
             place, is_inside = self._place(block)
             scores.scatter_add_(1, place, -(is_inside / share)[:, None])
             vectors = self._vectors[block, :width]
-            of_hidden.addcmul_(scores.to(vectors.dtype) @ vectors, factor[:, None])
-        return (log_sum - target_score) * self._factors, of_hidden
+            hidden_gradient.addcmul_(scores.to(vectors.dtype) @ vectors, factor[:, None])
+        return (log_sum - target_score) * self._factors, hidden_gradient
 
     def _score(self, block: slice, scores: Tensor, *, is_small: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Return the peaks and log-sum-exps [m] of a block, and the scores [m] of targets in it, 0 for others.
@@ -282,7 +282,7 @@ class _Tile:
         inside, width = self._columns - block.start, block.stop - block.start
         return inside.clamp(0, width - 1)[:, None], (inside >= 0) & (inside < width)
 
-    def of_vectors(self, scale: Tensor) -> Tensor:
+    def vector_gradient(self, scale: Tensor) -> Tensor:
         """Return `scale` × the gradient [V, D] of the vectors."""
         result = self._vectors.new_empty(self._vectors.shape, dtype=torch.float32)
         for block, scores, share in zip(self._blocks, self._scores, self._shares, strict=False):

@@ -302,8 +302,8 @@ class ItemTable(Table):
         Without `candidates` the latter are left out: they are combined with those of a part of the catalogue.
         """
         lookups = self.lookups(items, candidates)
-        of_values = [] if self.features is None or candidates is None else self.features.lookups(lookups)
-        return [(self, lookups), *of_values]
+        value_lookups = [] if self.features is None or candidates is None else self.features.lookups(lookups)
+        return [(self, lookups), *value_lookups]
 
     def look_up_items(self, items: Lookup, candidates: Lookup) -> tuple[Tensor, Tensor]:
         """Return the vectors [U, d] of the `items` of sequences, and [C, D] of the `candidates`.
@@ -311,7 +311,7 @@ class ItemTable(Table):
         Both share one lookup, since a lookup in a sharded table is a round of messages.
         """
         vectors = self._with_features(self.lookups(items, candidates))
-        return vectors[ITEM], vectors[CANDIDATE] if self.head is None else self._of_head(candidates.ids)
+        return vectors[ITEM], vectors[CANDIDATE] if self.head is None else self._head_vectors(candidates.ids)
 
     def look_up_catalogue(self, items: Lookup) -> tuple[Tensor, CataloguePart]:
         """Return the vectors [U, d] of `items`, and this process's part of the catalogue: its shard or an even part."""
@@ -325,7 +325,7 @@ class ItemTable(Table):
     def candidates(self, items: Lookup) -> Tensor:
         """Return the vectors [C, D] of the `items` as candidates."""
         if self.head is not None:
-            return self._of_head(items.ids)
+            return self._head_vectors(items.ids)
         return self._with_features({CANDIDATE: items})[CANDIDATE]
 
     @torch.no_grad()
@@ -353,7 +353,7 @@ class ItemTable(Table):
             share = self.partition.of(self.n_items)
             ids, first, divisor = torch.arange(share.start, share.stop, device=device), share.start, 1
             rows = self._rows(lookups | self.lookups(candidates=Lookup.of(ids)))
-            part = rows.pop(CANDIDATE) if self.head is None else self._of_head(ids)
+            part = rows.pop(CANDIDATE) if self.head is None else self._head_vectors(ids)
         if self.features is None:
             return rows, CataloguePart(part, first, is_averaged=shard is not None)
         part, vectors = self.features.catalogue(part, first, divisor, rows=rows, lookups=lookups)
@@ -362,9 +362,9 @@ class ItemTable(Table):
     def _rows(self, lookups: Mapping[str, Lookup]) -> dict[str, Tensor]:
         """Return the rows of each lookup: inputs without the columns of the bias."""
         rows = self.look_up(lookups) if lookups else {}
-        return {name: of[:, : self.embed_dim] if name == ITEM else of for name, of in rows.items()}
+        return {name: vectors[:, : self.embed_dim] if name == ITEM else vectors for name, vectors in rows.items()}
 
-    def _of_head(self, ids: Tensor) -> Tensor:
+    def _head_vectors(self, ids: Tensor) -> Tensor:
         assert self.head is not None
         vectors = self.head.weight.index_select(0, ids)
         if self.width == self.embed_dim:

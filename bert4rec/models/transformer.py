@@ -276,10 +276,10 @@ class Padding:
         # Padding repeats arbitrary positions, which are never read: writing zeros would cost time.
         self.sources = (self.starts[:, None] + self.places).clamp(max=n - 1).flatten()
         skipped = torch.arange(self.n_rows, device=lengths.device) * width - self.starts
-        self.targets = torch.arange(n, device=lengths.device) + self.of_row(skipped, lengths, n)
+        self.targets = torch.arange(n, device=lengths.device) + self.repeat_rows(skipped, lengths, n)
 
     @staticmethod
-    def of_row(values: Tensor, lengths: Tensor, n: int) -> Tensor:
+    def repeat_rows(values: Tensor, lengths: Tensor, n: int) -> Tensor:
         """Return for each of `n` positions the value of its row; passing `n` avoids a device synchronization."""
         return torch.repeat_interleave(values, lengths, output_size=n)
 
@@ -347,7 +347,7 @@ def attention_masks(
     if len(positions) == n:
         return everywhere, everywhere
     queries = Padding(n_queries, len(positions), most_queries)
-    places = queries.pad(positions - Padding.of_row(keys.starts, n_queries, len(positions)))
+    places = queries.pad(positions - Padding.repeat_rows(keys.starts, n_queries, len(positions)))
     return everywhere, AttentionMask(queries, keys, (keys.places <= places[:, :, None])[:, None])
 
 

@@ -216,20 +216,20 @@ class TransitionScorer:
         self.partition = partition
         self._shares = popularity / max(1, popularity.sum())
         self._per_item = 1 / (transitions.totals + smoothing)
-        self._of_place, self._smoothing = decay ** np.arange(n_last_items), smoothing
+        self._place_weights, self._smoothing = decay ** np.arange(n_last_items), smoothing
         self.n_items, self.width = len(popularity), n_last_items
 
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the last items [B, width], newest first, and the scores [B, n] of the items `ids` [B, n]."""
         last = _last_items(rows, self.width)
         targets = ids.cpu().numpy()
-        factors, of_share = self._factors(last)
+        factors, share_factors = self._factors(last)
         scores = np.zeros(targets.shape)
         for place in range(self.width):
             users = np.flatnonzero(last[:, place] != NO_ITEM)
             weights = self._graph.weights(last[users, place, None], targets[users])
             scores[users] += factors[users, place, None] * weights
-        scores += of_share[:, None] * self._shares[targets]
+        scores += share_factors[:, None] * self._shares[targets]
         return torch.from_numpy(last.astype(np.float64)).to(ids.device), torch.from_numpy(scores).to(ids.device)
 
     def items(self, ids: Tensor) -> Tensor:
@@ -239,14 +239,14 @@ class TransitionScorer:
     def scores(self, users: Tensor, items: Tensor) -> Tensor:
         """Return the scores [B, C] of a tile of the catalogue, `items` [C], after the last items `users` [B, width]."""
         last, first = users.cpu().numpy().astype(np.int64), int(items[0])
-        factors, of_share = self._factors(last)
+        factors, share_factors = self._factors(last)
         scores = self._graph.added(last, factors, first, len(items))
-        scores += of_share[:, None] * self._shares[first : first + len(items)]
+        scores += share_factors[:, None] * self._shares[first : first + len(items)]
         return torch.from_numpy(scores).to(users.device)
 
     def _factors(self, last: Int64s) -> tuple[Float64s, Float64s]:
         """Return the factors of the weights of each last item [B, n], and the factors of the popularity shares [B]."""
-        factors = np.where(last != NO_ITEM, self._of_place * self._per_item[last], 0.0)
+        factors = np.where(last != NO_ITEM, self._place_weights * self._per_item[last], 0.0)
         return factors, self._smoothing * factors.sum(1)
 
 
@@ -263,8 +263,8 @@ class _Dense:
     def added(self, last: Int64s, factors: Float64s, first: int, n: int) -> Float64s:
         """Return the same as `Transitions.added`; NO_ITEM is an arbitrary item with factor 0."""
         tile, scores = self._matrix[:, first : first + n], torch.zeros(len(last), n, dtype=torch.float64)
-        sources, of_sources = torch.from_numpy(last.T % len(tile)), torch.from_numpy(factors.T[:, :, None])
-        for source, factor in zip(sources, of_sources, strict=True):
+        sources, source_factors = torch.from_numpy(last.T % len(tile)), torch.from_numpy(factors.T[:, :, None])
+        for source, factor in zip(sources, source_factors, strict=True):
             scores += tile.index_select(0, source).double().mul_(factor)  # addcmul would round differently
         return scores.numpy()
 

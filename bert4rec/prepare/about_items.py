@@ -185,7 +185,7 @@ def read_about_items(
         cold = _cold_items(file, raw, data.items_path, progress)
         tables.append(file)
     if isinstance(source, Interactions) and others.candidates:
-        table = _of_log(data, source, raw.item_type, others, fitted)
+        table = _log_attributes(data, source, raw.item_type, others, fitted)
         names = {*table.rows.columns}
         survey = {
             "events": {name: shares for name, shares in survey["events"].items() if name not in names},
@@ -200,13 +200,13 @@ def _with_more(titles: pl.DataFrame, more: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([titles, more.join(titles, on="item", how="anti").cast(titles.schema)])
 
 
-def _of_log(
+def _log_attributes(
     data: Data, source: Interactions, item_type: pl.DataType, others: OtherColumns, fitted: Mapping[str, Fitted]
 ) -> ItemFile:
     """Return the attributes of the items in the log, with the features among them, and log a line about each column."""
     names, values = others.candidates, source.others
     evidence = {key: values.evidence(key) for key in names}
-    taken = [key for key, of_items in evidence.items() if of_items.depends or names[key] in others.features]
+    taken = [key for key, item_evidence in evidence.items() if item_evidence.depends or names[key] in others.features]
     rows = values.first(taken)
     if taken and source.open(source.files[0]).unit == "line":
         rows = typed(rows, texts=["item"])

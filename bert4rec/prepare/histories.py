@@ -172,8 +172,8 @@ def read_known_split(folder: Path, *, n_users: int, n_items: int) -> KnownSplit:
     histories, n_train = Histories(folder, n_items), np.zeros(n_users, np.int64)
     n_train[histories.users] = histories.n_train
     held_out = np.zeros((2, n_users), bool)
-    for of_split, name in zip(held_out, EVALUATED, strict=True):
-        of_split[histories.users] = histories.targets(name) != NO_TARGET
+    for is_held_out, name in zip(held_out, EVALUATED, strict=True):
+        is_held_out[histories.users] = histories.targets(name) != NO_TARGET
     return KnownSplit(n_train, *held_out)
 
 

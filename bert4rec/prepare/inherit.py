@@ -37,14 +37,14 @@ def with_inherited(file: str | None, overrides: Mapping[str, Any]) -> Mapping[st
     except DataError as error:
         raise DataError(f"data.extends = {error}") from None
     inherited = {f"preprocessing.{key}": value for key, value in metadata["preprocessing"].items()}
-    inherited |= _of_data(config, metadata, overrides) | metadata.get(READING, {})
+    inherited |= _inherited_data(config, metadata, overrides) | metadata.get(READING, {})
     chosen = {*overrides, OF_ONE_LOG, *(name for name in inherited if _is_set(config, name))}
     _refuse_other_split(config, folder, metadata, chosen)
     typed = overrides.typed if isinstance(overrides, Overrides) else {}
     return Overrides({name: inherited[name] for name in inherited if name not in chosen} | {**overrides}, typed)
 
 
-def _of_data(config: Config, metadata: Mapping[str, Any], typed: Collection[str]) -> dict[str, Any]:
+def _inherited_data(config: Config, metadata: Mapping[str, Any], typed: Collection[str]) -> dict[str, Any]:
     """Return the source and the columns of the dataset with this `metadata`; {} if the new one has another source."""
     source, columns = metadata["source"], metadata.get("columns", {})
     is_other = config.data.source != source and (config.data.source not in GENERATED or "data.source" in typed)

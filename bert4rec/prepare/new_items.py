@@ -70,7 +70,7 @@ def add_items(previous: Path, path: str, folder: Path) -> AddedItems:
             "negative_items": metadata.get("negative_items", metadata["items"]),
         }
         linked = {
-            name: of for name, of in metadata["files"].items() if not (new / name).exists() and name != DATASET_CARD
+            name: file for name, file in metadata["files"].items() if not (new / name).exists() and name != DATASET_CARD
         }
         for name in linked:
             link_or_copy(previous / name, new / name)

@@ -147,11 +147,11 @@ def read_rows(
                 raise DataError(f"{bad.shown[0]}; none of the first {bad.total:,} rows can be used: correct them")
             before = done
             raw.items.add(frame.select("item"))
-            of_known, of_new = _by_known(frame, known)
-            if known and len(of_known):
-                raw.known_counts += _old_rows(of_known, known)
-            raw.known.add(of_known)
-            raw.new.add(of_new)
+            known_rows, new_rows = _by_known(frame, known)
+            if known and len(known_rows):
+                raw.known_counts += _old_rows(known_rows, known)
+            raw.known.add(known_rows)
+            raw.new.add(new_rows)
             stage.advance(len(frame), done)
     _refuse_guests(bad.guests, len(raw) + bad.total + bad.guests, settings.max_guests)
     share, n_rows = settings.max_bad_rows, len(raw) + bad.total
@@ -181,10 +181,10 @@ def _refuse_guests(n_guests: int, n_rows: int, most: float) -> None:
         )
 
 
-def _old_rows(of_known: pl.DataFrame, known: ExistingIds) -> Int64s:
+def _old_rows(known_rows: pl.DataFrame, known: ExistingIds) -> Int64s:
     """Return the number of rows of each known user in the time that the dataset to extend covers."""
-    has_times = known.last_time is not None and "time" in of_known.columns
-    old = of_known.filter(pl.col("time") <= known.last_time) if has_times else of_known
+    has_times = known.last_time is not None and "time" in known_rows.columns
+    old = known_rows.filter(pl.col("time") <= known.last_time) if has_times else known_rows
     return np.bincount(old["user"].to_numpy(), minlength=len(known.users))
 
 

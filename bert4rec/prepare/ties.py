@@ -46,14 +46,14 @@ def shuffled(rows: pl.DataFrame, users: pl.Series, items: pl.Series, *, seed: in
     its place in the file. Rows of one user, item and time keep their order.
     """
     ids = users.unique()
-    of_users = users.to_frame("user").join(
+    prints = users.to_frame("user").join(
         pl.DataFrame({"user": ids, "print": fingerprints(ids)}), on="user", how="left", maintain_order="left"
     )
     same = [name for name in ("user", "time", "fraction", "item") if name in rows.columns]
     number = rows.select(pl.int_range(pl.len()).over(same)).to_series()  # of rows of one user, item and time
     times = [rows[name].to_numpy() for name in ("time", "fraction") if name in rows.columns]
     keys = mix(
-        seed, SHUFFLE_STREAM, of_users["print"].to_numpy(), *times,
+        seed, SHUFFLE_STREAM, prints["print"].to_numpy(), *times,
         items.gather(rows["item"]).to_numpy(), number.to_numpy(),
     )  # fmt: skip
     return rows[np.argsort(keys, kind="stable")]

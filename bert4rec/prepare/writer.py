@@ -293,10 +293,10 @@ def _prefixes(folder: Path) -> tuple[str, str]:
 def _clean(folder: Path) -> None:
     """Remove what killed runs left next to `folder`, and put back a dataset that was being replaced."""
     siblings = sorted(folder.parent.iterdir()) if folder.parent.is_dir() else []
-    of_new, of_old = _prefixes(folder)
-    new, old = ([path for path in siblings if path.name.startswith(prefix)] for prefix in (of_new, of_old))
+    new_prefix, old_prefix = _prefixes(folder)
+    new, old = ([path for path in siblings if path.name.startswith(prefix)] for prefix in (new_prefix, old_prefix))
     for path in old:
-        if not _in_use(path.with_name(of_new + path.name.removeprefix(of_old))):
+        if not _in_use(path.with_name(new_prefix + path.name.removeprefix(old_prefix))):
             put_back(path, folder)
     for path in new:
         if not _in_use(path):

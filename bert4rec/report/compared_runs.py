@@ -127,8 +127,8 @@ def columns(runs: Sequence[Run]) -> list[Column]:
 def differing_settings(compared: Sequence[Column]) -> dict[str, list[str]]:
     """Return setting → its value in each column, or all values of its runs, for settings that differ."""
     values = [[_comparable(run, with_seed=True) for run in column.runs] for column in compared]
-    names = dict.fromkeys(name for of_column in values for of_run in of_column for name in of_run)
-    found = {name: [_distinct(of_run.get(name) for of_run in of_column) for of_column in values] for name in names}
+    names = dict.fromkeys(name for column in values for run in column for name in run)
+    found = {name: [_distinct(run.get(name) for run in column) for column in values] for name in names}
     return {name: shown for name, shown in found.items() if len({*shown}) > 1 or SEPARATOR in shown[0]}
 
 
@@ -205,12 +205,12 @@ def _differences(
         [gains(ranks[ranks != LEFT_OUT], ks) for ranks in (ranked.ranks[protocol] for ranked in column)]
         for column in (ours, theirs)
     )
-    for of_before, of_after in zip(zip(*before, strict=True), zip(*after, strict=True), strict=True):
+    for gains_before, gains_after in zip(zip(*before, strict=True), zip(*after, strict=True), strict=True):
         mean_before, mean_after = (
-            np.mean([values for _, values in column], axis=0) for column in (of_before, of_after)
+            np.mean([values for _, values in column], axis=0) for column in (gains_before, gains_after)
         )
         if len(mean_before):
-            yield of_before[0][0], paired_difference(mean_after - mean_before)
+            yield gains_before[0][0], paired_difference(mean_after - mean_before)
 
 
 def ranked_users(folder: Path, report: Mapping[str, Any], split: str) -> RankedUsers:

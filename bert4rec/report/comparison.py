@@ -68,12 +68,12 @@ def compare(runs: Sequence[Run], *, split: str = TEST) -> Comparison:
     """Return the comparison of `runs` on a `split`. Raises `DataError` for files that cannot be read."""
     compared = columns(runs)
     found = {other.letter: pairs(compared[0], other, _cut_offs(compared, split), split=split) for other in compared[1:]}
-    differences = {letter: of_column.differences for letter, of_column in found.items() if not of_column.problem}
-    sentences = [_finding(compared[0].letter, letter, of_column) for letter, of_column in differences.items()]
+    differences = {letter: pair.differences for letter, pair in found.items() if not pair.problem}
+    sentences = [_finding(compared[0].letter, letter, pair) for letter, pair in differences.items()]
     sentences += [
-        f"no paired comparison of {compared[0].letter} and {letter}: {of_column.problem}."
-        for letter, of_column in found.items()
-        if of_column.problem
+        f"no paired comparison of {compared[0].letter} and {letter}: {pair.problem}."
+        for letter, pair in found.items()
+        if pair.problem
     ]
     sentences += [f"{column.letter}: {text}" for column in compared if (text := unknown_items(column.first.report))]
     tables = [_runs(compared), _settings(compared), *_metrics(compared, differences, split), _cost(compared)]
@@ -84,14 +84,14 @@ def compare(runs: Sequence[Run], *, split: str = TEST) -> Comparison:
 
 
 def _notes(compared: Sequence[Column], differences: Mapping[str, Differences]) -> list[str]:
-    of_protocols = dict.fromkeys(rules(column.first.report) for column in compared)
+    protocol_rules = dict.fromkeys(rules(column.first.report) for column in compared)
     has_seeds, is_paired = any(len(column.runs) > 1 for column in compared), any(differences.values())
     notes = [
         sentence("note_on_intervals", level=LEVEL, n_draws=RESAMPLES),
         sentence("note_on_seeds") if has_seeds else "",
         sentence("note_on_differences", n_choices=PERMUTATIONS) if is_paired else "",
     ]
-    return [*filter(None, [*of_protocols, *notes])]
+    return [*filter(None, [*protocol_rules, *notes])]
 
 
 def _overview(compared: Sequence[Column], split: str) -> Table:
@@ -147,8 +147,8 @@ def _metrics(compared: Sequence[Column], differences: Mapping[str, Differences],
 
 def _figure(column: Column, split: str, protocol: str, name: str) -> str:
     """Return a metric with its interval, or the mean of several runs with the standard deviation."""
-    of_runs = [run.report.get(split, {}).get(protocol, {}) for run in column.runs]
-    values = [of_run[name] for of_run in of_runs if name in of_run]
+    run_metrics = [run.report.get(split, {}).get(protocol, {}) for run in column.runs]
+    values = [metrics[name] for metrics in run_metrics if name in metrics]
     if not values:
         return EMPTY_CELL
     if name == "users":
@@ -176,8 +176,8 @@ def _cost(compared: Sequence[Column]) -> Table:
     """Return the costs of the trainings, as means over the runs of a column."""
     rows = []
     for name, cost in COST.items():
-        of_columns = [[cost(training) for training in column.trainings] for column in compared]
-        rows.append([name, *(rounded(float(np.mean(costs))) if costs else EMPTY_CELL for costs in of_columns)])
+        column_costs = [[cost(training) for training in column.trainings] for column in compared]
+        rows.append([name, *(rounded(float(np.mean(costs))) if costs else EMPTY_CELL for costs in column_costs)])
     rows.append(["processes", *(str(column.first.report["world_size"]) for column in compared)])
     has_any = any(column.trainings for column in compared)
     return Table("Cost", ["", *(column.title for column in compared)], rows if has_any else [])
@@ -187,21 +187,21 @@ def _cut_offs(compared: Sequence[Column], split: str) -> dict[str, list[int]]:
     """Return protocol → the cut-offs that are common to all runs measured in it on the `split`."""
     cut_offs = {}
     for protocol in SHORT_TITLES:
-        of_runs = [
+        run_cut_offs = [
             {int(name[3:]) for name in run.report[split][protocol] if name.startswith("HR@")}
             for column in compared
             for run in column.runs
             if protocol in run.report.get(split, {})
         ]
-        if of_runs:
-            cut_offs[protocol] = sorted(set.intersection(*of_runs))
+        if run_cut_offs:
+            cut_offs[protocol] = sorted(set.intersection(*run_cut_offs))
     return cut_offs
 
 
 def short_text(comparison: Comparison) -> str:
     """Return the sentences and the overview as Markdown."""
     overview = comparison.overview
-    table = markdown_table(overview.header, overview.rows, of_numbers=False)
+    table = markdown_table(overview.header, overview.rows, is_numeric=False)
     return f"{_list(comparison.sentences)}\n\n## {overview.title}\n\n{table}\n".lstrip()
 
 
@@ -209,7 +209,7 @@ def text_page(comparison: Comparison, *, picture: str = "") -> str:
     """Return Markdown whose tables are aligned for a terminal; `picture`: the file of the curves."""
     sections = [_list(comparison.sentences)]
     for table in comparison.tables:
-        sections.append(f"## {table.title}\n\n{markdown_table(table.header, table.rows, of_numbers=False)}")
+        sections.append(f"## {table.title}\n\n{markdown_table(table.header, table.rows, is_numeric=False)}")
     if picture:
         sections.append(f"## Learning curves\n\n![Validation {FINDING} by epoch]({picture})")
     sections.append(f"## How to read this\n\n{_list(comparison.notes)}")

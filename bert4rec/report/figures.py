@@ -197,7 +197,7 @@ def common_figures(report: Report, other: Report) -> dict[str, tuple[float, floa
     """Return every figure that both reports have, by its owner, protocol and metric, with both values."""
     ours, theirs = (
         flat_numbers(
-            {of: each.get(of, {}) for of in SPLITS}
+            {split: each.get(split, {}) for split in SPLITS}
             | each.get("baselines", {})
             | {"ratings": {"held-out": each.get("ratings", {})}}
         )

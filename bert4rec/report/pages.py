@@ -82,8 +82,8 @@ def _features_table(report: Report) -> str:
     return markdown_table(["without", "NDCG@10 lost", "95 % interval"], rows) if rows else ""
 
 
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, of_numbers: bool = True) -> str:
-    """Return an aligned table: the first column to the left, the others to the right if they are `of_numbers`.
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, is_numeric: bool = True) -> str:
+    """Return an aligned table: the first column to the left, the others to the right if they are `is_numeric`.
 
     >>> print(markdown_table(["", "HR@10"], [["popularity", ".5"]]))
     |            | HR@10 |
@@ -92,7 +92,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, of_n
     """
     cells = [[cell.replace("|", r"\|") for cell in row] for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    pad, mark = (str.rjust, ":") if of_numbers else (str.ljust, "-")
+    pad, mark = (str.rjust, ":") if is_numeric else (str.ljust, "-")
     padded = [[row[0].ljust(widths[0]), *map(pad, row[1:], widths[1:])] for row in cells]
     head, *body = ("| " + " | ".join(row) + " |" for row in padded)
     rule = "|" + "-" * (widths[0] + 2) + "".join("|" + "-" * (width + 1) + mark for width in widths[1:]) + "|"

@@ -68,20 +68,20 @@ def metric_tables(report: Report, split: str = "test") -> list[MetricTable]:
             continue
         measured = [one for one in found if protocol in one.metrics]
         title, names = heading(report, split, protocol), [*found[0].metrics[protocol]]
-        of_ranks = [name for name in names if name not in NOT_SHOWN and not is_of_lists(name)]
-        of_ranks.sort(key=lambda name: not name.endswith(f"@{LISTED_AT}"))  # those come first: a phone shows two
-        tables.append(MetricTable(title, protocol, of_ranks, measured, is_of_lists=False))
-        of_lists = [name for name in names if is_of_lists(name) and name.endswith(f"@{LISTED_AT}")]
-        if with_lists := [one for one in measured if of_lists and of_lists[0] in one.metrics[protocol]]:
-            tables.append(MetricTable(title, protocol, of_lists, with_lists, is_of_lists=True))
+        rank_names = [name for name in names if name not in NOT_SHOWN and not is_of_lists(name)]
+        rank_names.sort(key=lambda name: not name.endswith(f"@{LISTED_AT}"))  # those come first: a phone shows two
+        tables.append(MetricTable(title, protocol, rank_names, measured, is_of_lists=False))
+        list_names = [name for name in names if is_of_lists(name) and name.endswith(f"@{LISTED_AT}")]
+        if with_lists := [one for one in measured if list_names and list_names[0] in one.metrics[protocol]]:
+            tables.append(MetricTable(title, protocol, list_names, with_lists, is_of_lists=True))
     return tables
 
 
 def feature_rows(report: Report) -> list[tuple[str, str, str]]:
     """Return for each item feature its name, how much NDCG@10 the test loses without it, and the interval."""
     return [
-        (name, f"{of['difference']:+.4f}", "{:+.4f} – {:+.4f}".format(*of["interval"]))
-        for name, of in report.get("features", {}).items()
+        (name, f"{loss['difference']:+.4f}", "{:+.4f} – {:+.4f}".format(*loss["interval"]))
+        for name, loss in report.get("features", {}).items()
     ]
 
 

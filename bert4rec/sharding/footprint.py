@@ -270,9 +270,9 @@ def sync_bytes(job: Job, shards: Sequence[Shard]) -> int:
     if job.n_groups == 1 or not job.trains:
         return 0
     all_reduced = 2 * (job.n_groups - 1) / job.n_groups  # of each byte, in a ring
-    of_every_row = sum(part.weight_bytes for part in shards if job.updates[part.table] == "dense_shards")
+    dense_bytes = sum(part.weight_bytes for part in shards if job.updates[part.table] == "dense_shards")
     gathered = _gradients_of_groups(job, shards) * (job.n_groups - 1) / job.n_groups
-    return math.ceil(all_reduced * of_every_row + gathered)
+    return math.ceil(all_reduced * dense_bytes + gathered)
 
 
 def hidden_bytes(job: Job) -> int:
@@ -374,8 +374,8 @@ def _score_bytes(job: Job, shards: Sequence[Shard]) -> int:
     tile = FLOAT * share * min(gathered, rows_of_tile(share, job.device_type))
     vectors += _feature_bytes(job, share)
     # Vectors of tables and their gradients are counted elsewhere, those of a layer of scores are not.
-    of_layer = 0 if job.has_tied_scores else VECTOR_COPIES * vectors
-    return HIDDEN_COPIES * FLOAT * gathered * job.built.item_table.width + tile + vectors + of_layer
+    layer_bytes = 0 if job.has_tied_scores else VECTOR_COPIES * vectors
+    return HIDDEN_COPIES * FLOAT * gathered * job.built.item_table.width + tile + vectors + layer_bytes
 
 
 def _feature_bytes(job: Job, n_items: int) -> int:

@@ -61,13 +61,13 @@ def make_groups(size: int, timeout: timedelta) -> Groups:
         world = Partition(rank, n_processes)
         return Groups(world, Partition(), world)
     ranks = torch.arange(n_processes).view(-1, size)
-    of_shards, _ = dist.new_subgroups_by_enumeration(ranks.tolist(), timeout=timeout)
-    of_copies, _ = dist.new_subgroups_by_enumeration(ranks.T.tolist(), timeout=timeout)
+    shard_group, _ = dist.new_subgroups_by_enumeration(ranks.tolist(), timeout=timeout)
+    replica_group, _ = dist.new_subgroups_by_enumeration(ranks.T.tolist(), timeout=timeout)
     number, member = divmod(rank, size)
     place = member * len(ranks) + number
     return Groups(
-        Partition(member, size, of_shards),
-        Partition(number, len(ranks), of_copies),
+        Partition(member, size, shard_group),
+        Partition(number, len(ranks), replica_group),
         Partition(rank, n_processes, place=place),
     )
 

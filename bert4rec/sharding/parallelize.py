@@ -163,7 +163,7 @@ class _Sharder(EmbeddingCollectionSharder):  # type: ignore[misc]
 
     def __init__(self, job: Job, learning_rate: float) -> None:
         super().__init__()
-        self._of_table = {
+        self._sharders = {
             name: sharder(job, job.sparse_optimizer if updates == "fused" else "sgd", learning_rate)
             for name, updates in job.updates.items()
         }
@@ -171,7 +171,7 @@ class _Sharder(EmbeddingCollectionSharder):  # type: ignore[misc]
     def shard(self, module: Any, *args: Any, **keywords: Any) -> ShardedEmbeddingCollection:
         """Return the sharded `module`, a collection of one table; called by TorchRec."""
         (table,) = module.embedding_configs()
-        return self._of_table[table.name].shard(module, *args, **keywords)
+        return self._sharders[table.name].shard(module, *args, **keywords)
 
 
 def _dense_shard(table: Table, device: torch.device, job: Job) -> DenseShard:

@@ -84,7 +84,7 @@ class Plan:
     def resident_bytes(self, rank: int) -> dict[str, int]:
         """Return the bytes of weights and of optimizer state on `rank`, counted like `parallelize.held_bytes`."""
         weights, state = dense_bytes(self.job)
-        shards = self.of_rank(rank)
+        shards = self.shards_of(rank)
         for table in self.job.tables.keys() - {part.table for part in shards}:
             if self.job.updates[table] == "dense_shards":  # a shard without rows has a step count too
                 state += step_count_bytes(self.job, table)
@@ -93,7 +93,7 @@ class Plan:
             "optimizer_state": state + sum(part.state_bytes for part in shards),
         }
 
-    def of_rank(self, rank: int) -> list[Shard]:
+    def shards_of(self, rank: int) -> list[Shard]:
         """Return the shards of `rank`."""
         return [part for part in self.shards if part.rank == rank]
 
@@ -113,7 +113,7 @@ class Plan:
         job, bandwidths = self.job, topology(self.job)
         received = {
             "hidden states to be scored": (hidden_bytes(job), job.group_size),
-            "between the groups": (max(sync_bytes(job, self.of_rank(rank)) for rank in range(job.group_size)),
+            "between the groups": (max(sync_bytes(job, self.shards_of(rank)) for rank in range(job.group_size)),
                                    job.world_size),
         }  # fmt: skip
         return {
@@ -260,11 +260,11 @@ def _sharded(job: Job, memory: Memory, limits: Memory) -> Plan:
 
 def _needs(job: Job, shards: list[Shard]) -> list[tuple[Bytes, Bytes]]:
     """Return the peak bytes of each process, computed once for equal sets of shard sizes."""
-    of_rank: list[list[Shard]] = [[] for _ in range(job.world_size)]
+    rank_shards: list[list[Shard]] = [[] for _ in range(job.world_size)]
     for part in shards:
-        of_rank[part.rank].append(part)
-    sizes = [tuple((part.table, part.n_rows, part.n_columns) for part in parts) for parts in of_rank]
-    known = {key: peak_bytes(job, parts) for key, parts in dict(zip(sizes, of_rank, strict=True)).items()}
+        rank_shards[part.rank].append(part)
+    sizes = [tuple((part.table, part.n_rows, part.n_columns) for part in parts) for parts in rank_shards]
+    known = {key: peak_bytes(job, parts) for key, parts in dict(zip(sizes, rank_shards, strict=True)).items()}
     return [known[key] for key in sizes]
 
 
@@ -322,9 +322,9 @@ def topology(job: Job, *, hbm: int = 0, ddr: int = 0) -> Topology:
     The planner needs hosts with equally many processes: if a group does not end at the end of a host, hosts are
     smaller.
     """
-    of_host = math.gcd(job.group_size, job.local_world_size)
+    host_size = math.gcd(job.group_size, job.local_world_size)
     return make_topology(
-        world_size=job.group_size, local_world_size=of_host, device_type=job.device_type, hbm=hbm, ddr=ddr
+        world_size=job.group_size, local_world_size=host_size, device_type=job.device_type, hbm=hbm, ddr=ddr
     )
 
 

@@ -169,7 +169,7 @@ def copy_of(value: Any) -> Any:
     return sharded_like(value, local, value.metadata().shards_metadata)
 
 
-def of_one_shard(values: Tensor) -> ShardedTensor:
+def one_shard_tensor(values: Tensor) -> ShardedTensor:
     """Return a ShardedTensor with one shard, which is `values` itself, on this process."""
     shard = Shard(values, ShardMetadata([0] * values.dim(), list(values.shape), "rank:0/cpu"))
     metadata = ShardedTensorMetadata([shard.metadata], values.size(), TensorProperties(dtype=values.dtype))

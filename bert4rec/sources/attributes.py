@@ -180,44 +180,44 @@ def judge(rows: pl.DataFrame, columns: Mapping[str, str]) -> FirstRows:
 
 def may_depend_on_item(first: FirstRows, key: str) -> bool:
     """Return whether the first rows leave it open that a column depends on the item alone."""
-    of_items = first.items.evidence(key)
-    return not of_items.varies and not (of_items.n_varied and first.users.evidence(key).depends)
+    item_evidence = first.items.evidence(key)
+    return not item_evidence.varies and not (item_evidence.n_varied and first.users.evidence(key).depends)
 
 
-def why_unused(first: FirstRows, key: str, of_items: Evidence, times: str) -> str:
+def why_unused(first: FirstRows, key: str, item_evidence: Evidence, times: str) -> str:
     """Return why a column that does not depend on the item is not used.
 
-    `of_items`: of the first rows or of all. `times`: the column that orders the rows; "" if the file does.
+    `item_evidence`: of the first rows or of all. `times`: the column that orders the rows; "" if the file does.
     """
     name = first.columns[key]
     values = first.rows[key].drop_nulls() if key in first.rows.columns else pl.Series([], dtype=pl.String)
-    reason = _reason(first, key, values, of_items, times)
+    reason = _reason(first, key, values, item_evidence, times)
     if name_words(name) & TIME_WORDS and len(values) and not looks_like_time(values.rename(name)):
         return f"{reason} (named like a time, but no time: {shown(values[0])})"
     return reason
 
 
-def _reason(first: FirstRows, key: str, values: pl.Series, of_items: Evidence, times: str) -> str:
+def _reason(first: FirstRows, key: str, values: pl.Series, item_evidence: Evidence, times: str) -> str:
     name, n_rows = first.columns[key], len(first.rows)
-    if not of_items.n_values:
+    if not item_evidence.n_values:
         return "empty"
-    if of_items.n_values == 1:
+    if item_evidence.n_values == 1:
         return f"the same in all rows{f': {shown(values[0])}' if len(values) else ''}"
     if len(values) and looks_like_time(values.rename("")):
         if name_words(name) & CHANGE_WORDS:
             return "looks like a time, but by its name not that of an event"
         return f"looks like a time; the rows are in the order of {times or 'the file'}; --time={name} takes it"
-    is_new_for_items = of_items.varies or not of_items.n_groups
+    is_new_for_items = item_evidence.varies or not item_evidence.n_groups
     if is_new_for_items and n_rows >= SEVERAL_FROM and values.n_unique() >= ROW_ID_SHARE * n_rows:
         return "a different value in nearly every row"
     if first.users.evidence(key).depends:
         return "depends on the user"
     if first.visits and first.visits.evidence(key).nearly_depends:
         return "one value for each user and time, as the number of a basket"
-    if not of_items.n_varied:
+    if not item_evidence.n_varied:
         return "too few items have several rows to tell whether it depends on the item"
     is_title = values.dtype == pl.String and name_words(name) & TITLE_COLUMNS
-    return of_items.differences() + (f"; --title={name} takes the first of each item" if is_title else "")
+    return item_evidence.differences() + (f"; --title={name} takes the first of each item" if is_title else "")
 
 
 def reason_lines(lines: Mapping[str, str]) -> Iterator[str]:

@@ -317,14 +317,14 @@ def _titles(first: pl.DataFrame, free: Sequence[str], item: str) -> Iterator[str
     The likeliest name comes first. If no name tells, a text of several words must have another value for every item.
     """
     words = {name: name_words(name) for name in free}
-    of_item = ITEM_WORDS | OTHER_ITEM_WORDS
-    own = name_words(item) & of_item
+    allowed = ITEM_WORDS | OTHER_ITEM_WORDS
+    own = name_words(item) & allowed
     free = [name for name in free if not _is_coarser(first, item, name)]
     levels = (
         [name for name in free if words[name] & NAME_WORDS and words[name] & own],
         [name for name in free if words[name] <= {"title"}],
-        [name for name in free if words[name] & NAME_WORDS and words[name] & of_item and _are_apart(first, item, name)],
-        [name for name in free if words[name] <= of_item],
+        [name for name in free if words[name] & NAME_WORDS and words[name] & allowed and _are_apart(first, item, name)],
+        [name for name in free if words[name] <= allowed],
         [name for name in free if words[name] <= NAME_WORDS],
     )
     named = [name for level in levels for name in level if _is_title(first, item, name)]

@@ -116,8 +116,8 @@ class Interactions:
         before = 0
         for path in self.files:
             file = self.open(path)
-            of_file = {key: matched(column, file.columns) or "" for key, column in self.others.columns.items()}
-            others = {key: self.others.columns[key] for key, name in of_file.items() if file.columns.get(name)}
+            file_columns = {key: matched(column, file.columns) or "" for key, column in self.others.columns.items()}
+            others = {key: self.others.columns[key] for key, name in file_columns.items() if file.columns.get(name)}
             for raw, done in self.raw(path, {**self.columns, **others}):
                 yield fields.cast(raw, path, self.bad, unit=file.unit), before + done
             before += path.stat().st_size
@@ -160,12 +160,8 @@ class Interactions:
 
     def again(self, **changes: Any) -> "Interactions":
         """Return a copy with `changes`, to be read separately: what reading fills is its own."""
-        own = {
-            "bad": BadRows(),
-            "words": SequenceLines(),
-            "titles": FirstItemRows(title=pl.String),
-            "others": ItemValues(),
-        }
+        titles = FirstItemRows(title=pl.String)
+        own = {"bad": BadRows(), "words": SequenceLines(), "titles": titles, "others": ItemValues()}
         return replace(self, **{**own, "kinds": [*self.kinds], "n_unordered": Counter(), **changes})
 
     def check(self, n_users: int) -> None:
@@ -271,8 +267,8 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
     unnamed = {field for field, column in named.items() if column == "auto"}
     named = {field: USUAL_COLUMNS[field] if field in unnamed else column for field, column in named.items()}
     backwards = preprocessing.reverse_file_order
-    of_data = (named, data.separator, data.has_header, own.newest_first if backwards == "auto" else backwards)
-    for columns, separator, has_header, newest_first in (of_data, *(() if is_named else (USUAL_HISTORY_FILE,))):
+    data_form = (named, data.separator, data.has_header, own.newest_first if backwards == "auto" else backwards)
+    for columns, separator, has_header, newest_first in (data_form, *(() if is_named else (USUAL_HISTORY_FILE,))):
         present = TableFile(file, format_of(file), separator, has_header).columns
         needs_time = is_named and "time" not in unnamed and columns["time"]
         needed = [columns["user"], columns["item"], *([columns["time"]] if needs_time else [])]
@@ -292,7 +288,7 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
         advice = re.sub(r"--(\w+)=", r"--data.\1_column=", column_advice(named, [*present]))
         raise DataError(f"{path}: no column {missing}; it has: {', '.join(present)}{advice}")
     source = replace(SOURCES["table"], separator=data.separator, has_header=data.has_header)
-    rows = Interactions(source, (file,), {}, Times(), HISTORY_BYTES, of_data[-1])
+    rows = Interactions(source, (file,), {}, Times(), HISTORY_BYTES, data_form[-1])
     try:
         unused = dict.fromkeys(("rating_column", "title_column", "event_column"), "")
         columns, _ = _columns_of_table(rows, data.model_copy(update=unused))

@@ -62,12 +62,12 @@ class ItemFile:
     unused: Mapping[str, str] = field(default_factory=dict)
     fitted: Mapping[str, Fitted] = field(default_factory=dict)
 
-    def titles(self, of_log: str = "") -> pl.DataFrame | None:
-        """Return `item` and `title` of the items with a title, by the column `title` or that of the titles `of_log`.
+    def titles(self, log_title: str = "") -> pl.DataFrame | None:
+        """Return `item` and `title` of the items with a title, by the column `title` or that of the log, `log_title`.
 
         None if the file has neither.
         """
-        column = next((name for name in ("title", of_log) if name in self.rows.columns), "")
+        column = next((name for name in ("title", log_title) if name in self.rows.columns), "")
         if not column or self.rows[column].dtype.is_nested():
             return None
         return self.rows.select(item="original", title=pl.col(column).cast(pl.String)).drop_nulls()
@@ -113,7 +113,7 @@ def read_item_file(
     the file does not have may be in columns of the `log`. Raises `DataError`, in one line, for a file that cannot be
     used.
     """
-    kinds = {name: of["kind"] for name, of in fitted.items()} or kinds
+    kinds = {name: feature["kind"] for name, feature in fitted.items()} or kinds
     table = read_table(Path(path), setting="data.items_path", item_column=item_column, item_type=item_type, texts=texts)
     table = table.with_columns(pl.col(pl.String).replace(dict.fromkeys(MISSING_TEXTS)))
     column = id_column(path, table, item_column)
@@ -316,7 +316,7 @@ def read_fitted(folder: Path) -> dict[str, Fitted]:
     except (OSError, ValueError, pl.exceptions.PolarsError) as error:
         raise DataError(f"{folder}: its features cannot be read: {error}; correct data.extends") from None
     names = {name: part["name"].to_list() for (name,), part in named.group_by("feature", maintain_order=True)}
-    return {name: {**of, "names": of.get("words", names.get(name, []))} for name, of in about.items()}
+    return {name: {**feature, "names": feature.get("words", names.get(name, []))} for name, feature in about.items()}
 
 
 class Encoded(NamedTuple):

@@ -176,8 +176,8 @@ class SequenceLines:
             self._n_baskets += len(words)
             numbers = pl.int_range(self._n_baskets - len(words) + 1, self._n_baskets + 1).cast(pl.String)
             is_empty = pl.col("words").list.len() == 0
-            of_user = pl.when(is_empty).then("words").otherwise(pl.concat_list(numbers, "words"))
-            words = words.with_columns(words=of_user)
+            user_words = pl.when(is_empty).then("words").otherwise(pl.concat_list(numbers, "words"))
+            words = words.with_columns(words=user_words)
         count = pl.col("words").list.len()
         for line, n in words.filter(count < 2).select(LINE, count).iter_rows():
             problem = ("item is missing", "item is missing") if n else ("empty line", "is empty")

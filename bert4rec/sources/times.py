@@ -98,11 +98,11 @@ class Times:
             return wish if fits(self.seconds(first).count(), len(first)) else wish + _offered(first)
         if wish := self._wish_of_unit(value):
             return wish
-        of_first = f"must be a time in the form of the first rows, {self.time_format}" if self.note else WISH
+        expected = f"must be a time in the form of the first rows, {self.time_format}" if self.note else WISH
         form = form_of(pl.Series([value])) if isinstance(value, str) else ""
         if self.note and isinstance(value, str) and Times().seconds(pl.Series([value])).count():
             form = "of ISO 8601 or of numbers"
-        return f"{of_first}; it has the form {form}: {ONE_FORM}" if form else of_first
+        return f"{expected}; it has the form {form}: {ONE_FORM}" if form else expected
 
     def seconds(self, column: pl.Series) -> pl.Series:
         """Return whole seconds, rounded down; null for no time, a time before 1970, or a number in an unusual unit.

@@ -231,7 +231,7 @@ def make_evaluator(
         left_out=left_out,
         features=names,
         features_not_tested=not_tested,
-        pairs=parts_of_pairs(TrainingPairs(dataset.histories), **_of_examples(config)) if is_rated else {},
+        pairs=parts_of_pairs(TrainingPairs(dataset.histories), **_example_settings(config)) if is_rated else {},
     )
 
 
@@ -272,7 +272,7 @@ def choose_features(config: Config, dataset: Dataset, features: FeatureReader | 
 def training_examples(config: Config, windows: TrainingWindows, *, n_items: int) -> Examples:
     """Return the training examples of the model."""
     weights = event_weights(config, windows.histories)
-    settings = _of_examples(config) | {"event_weights": weights}
+    settings = _example_settings(config) | {"event_weights": weights}
     return model_class(config.model.kind).examples(windows, n_items=n_items, **settings)
 
 
@@ -302,7 +302,7 @@ def event_weights(config: Config, histories: Histories) -> list[float]:
     return weights if set(weights) != {1.0} else []
 
 
-def _of_examples(config: Config) -> dict[str, Any]:
+def _example_settings(config: Config) -> dict[str, Any]:
     return {"times": config.model.times} | {name: getattr(config.training, name) for name in OF_EXAMPLES}
 
 

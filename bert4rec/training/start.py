@@ -164,7 +164,7 @@ def write_run_header(context: Context, evaluator: Evaluator) -> None:
         what = "validation" if len(context.dataset.splits[TEST]) else "validation or test"
         logger.info(f"this dataset holds nothing out for {what}: the run keeps its last weights")
     if features := context.dataset.features:
-        names = ", ".join(f"{name} ({of['kind']})" for name, of in features.about.items())
+        names = ", ".join(f"{name} ({feature['kind']})" for name, feature in features.about.items())
         is_used = config.model.item_features
         logger.info(f"item features: {names if is_used else 'not used (model.item_features = false)'}")
     if evaluator.left_out:

@@ -99,7 +99,7 @@ def test_who_has_seen_nearly_all_has_a_short_list_or_none(log_dataset: Dataset, 
         kept = lists_of(scorer, log_dataset, "test", ks, batch_size, leaves_out_seen=False)
         expected = by_sorting(score, rows, leaves_out_seen=False)
         assert kept.metrics() == pytest.approx(written_out(expected, popularity, ks), rel=1e-12)
-        for name, values in found.of_users().items():
+        for name, values in found.user_values().items():
             assert [at for at, value in enumerate(values) if np.isnan(value)] == [5], name
 
 

@@ -503,7 +503,7 @@ def best_of_processes(scores: list[list[float]]) -> tuple[list[list[float]], lis
     best = TopK.nothing(len(scores), 3, dtype=torch.float32, device=CPU)
     own = partition.of(6)
     best.update(slice(None), torch.tensor(scores)[:, own.start : own.stop], own.start)
-    found = best.of_all(partition)
+    found = best.merge_all(partition)
     return found.scores.tolist(), found.indices.tolist()
 
 

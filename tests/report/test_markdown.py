@@ -14,7 +14,7 @@ def rows(table: str) -> list[list[str]]:
 
 
 def test_words_are_aligned_to_the_left() -> None:
-    assert markdown_table(["setting", "run A"], [["x", "a|b"]], of_numbers=False).splitlines()[1:] == [
+    assert markdown_table(["setting", "run A"], [["x", "a|b"]], is_numeric=False).splitlines()[1:] == [
         "|---------|-------|",
         r"| x       | a\|b  |",
     ]

@@ -81,7 +81,7 @@ def test_a_thousand_processes_and_a_billion_items() -> None:
     assert len(summary(plan).splitlines()) == 4
     assert to_text(plan).count("\n") > 2 * 1024
     rows = -(-(10**9) // 1024)
-    assert sum(part.weight_bytes for part in plan.of_rank(0)) == rows * (128 + 4) * 4
+    assert sum(part.weight_bytes for part in plan.shards_of(0)) == rows * (128 + 4) * 4
 
 
 def test_the_page_names_every_shard_and_every_process() -> None:

@@ -9,7 +9,7 @@ from bert4rec.sharding.torchrec_internals import (
     copy_of,
     local_bytes,
     local_parts,
-    of_one_shard,
+    one_shard_tensor,
     placed_parts,
     sharded_like,
 )
@@ -62,7 +62,7 @@ def test_what_is_made_like_a_table_may_have_its_first_dimension_only(table: Shar
 
 @pytest.mark.parametrize("values", [torch.arange(6.0).view(3, 2), torch.arange(3.0)])
 def test_one_shard_is_the_tensor_itself(group_of_one: None, values: torch.Tensor) -> None:
-    tensor = of_one_shard(values)
+    tensor = one_shard_tensor(values)
     (part,) = local_parts(tensor)
     assert part is values
     assert (tensor.size(), tensor.dtype) == (values.size(), values.dtype)

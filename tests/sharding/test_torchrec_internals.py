@@ -23,7 +23,7 @@ from bert4rec.sharding.torchrec_internals import (
     kernels,
     lookup_of_whole_table,
     n_features,
-    of_one_shard,
+    one_shard_tensor,
     sharded_tensor,
     with_input_lengths,
 )
@@ -67,7 +67,7 @@ def test_torch_has_what_is_used(group_of_one: None) -> None:
     require("torch", ShardedTensor, "_init_from_local_shards_and_global_metadata")
     made_from = inspect.signature(ShardedTensor._init_from_local_shards_and_global_metadata).parameters
     assert "process_group" in made_from
-    tensor = of_one_shard(torch.ones(2, 3))
+    tensor = one_shard_tensor(torch.ones(2, 3))
     require("torch", torch, "_foreach_lerp_")
     require("torch", tensor, "_process_group", "local_shards", "metadata")
     copy = sharded_tensor(tensor.local_shards(), tensor.metadata(), like=tensor)
