@@ -17,12 +17,16 @@ dated placed turn merge showing spread own_group frozen while_asking since_previ
 Counting Findings agreed agreement facts_of Consensus Between averaged take_best start_from bring Transfer lasting
 keep_as_best has_waited preserved Taken REACH headline listed skew abilities keeps_its_arithmetic everyone
 group_beside on_all is_first tell wording counted clock seal put_in_place write_whole locked say_that_it_stopped Spool
-Cutter Survey Verb Tally able guesses Recognized Unread blame dealt is_ahead standings Contestant
+Cutter Survey Verb Tally able guesses Recognized Unread blame dealt is_ahead standings Contestant known_part _obey _tell
+_try _Shown Distinct of_share of_all of_users of_rank of_row of_vectors of_one_shard _of_log _of_head _of_data
 """
+SAVED_NAMES = ("of_user", "of_item")  # modules of a model, whose weights are saved by these names
 
 PHRASES = (  # riddles that a plain sentence has no need of
     "whoever", "nobody", "in the place of", "in place of", "beside other work", "where there is none", "told of",
-    "a word too many", "in vain", "aloud", "for want of",
+    "a word too many", "in vain", "aloud", "for want of", "as they are understood", "leaks nothing", "fulfils it",
+    "has words after", "is there already", "is not paired", "tells nothing", "is no history", "is no kind of event",
+    "are invented", "leave it out", "cannot be told", "left of the disk", "shared out among the cores", "the whole way",
 )  # fmt: skip
 
 
@@ -41,8 +45,21 @@ def problems(path: Path) -> Iterator[str]:
         first = (ast.get_docstring(node) or " ").split(maxsplit=1)[:1]
         if first and first[0].strip("*`.,:") in STARTS:
             yield f'{path}:{line}: the docstring of {name} begins with "{first[0]}"; begin with a verb'
+        if first == ["Hold"] and isinstance(node, ast.ClassDef | ast.Module):
+            yield f'{path}:{line}: the docstring of {name} begins with "Hold"; say what it is'
         if not isinstance(node, ast.Module) and name in REPLACED.split():
             yield f"{path}:{line}: {name} was replaced by a plain name; see its history"
+
+
+def variables(path: Path) -> Iterator[str]:
+    """Yield a line for each variable and parameter of the module at `path` with the name `of` or `of_…`."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            name = node.id if isinstance(node, ast.Name) else node.attr
+        else:
+            name = node.arg if isinstance(node, ast.arg) else ""
+        if name.lstrip("_").partition("_")[0] == "of" and name not in SAVED_NAMES:
+            yield f"{path}:{node.lineno}: {name}; name the variable for what it holds"
 
 
 def constants(path: Path) -> Iterator[tuple[str, int, bool]]:
@@ -82,7 +99,7 @@ def misplaced_constants(paths: Iterable[Path]) -> Iterator[str]:
 
 if __name__ == "__main__":
     modules = sorted(PACKAGE.rglob("*.py"))
-    found = [line for path in modules for line in problems(path)]
+    found = [line for path in modules for line in (*problems(path), *variables(path))]
     found += misplaced_constants(modules)
     texts = [*PAGES, *(path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".j2"))]
     found += [line for path in sorted(texts) for line in unplain(path)]

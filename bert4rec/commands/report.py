@@ -100,7 +100,7 @@ def _next_steps(folder: Path, report: Mapping[str, Any]) -> str:
     command = on_processes(report["world_size"], f"--resume={folder}", *options_to_train_longer(folder))
     longer = f"To train it longer:\n  {command}\n" if advice(report) == "longer" else ""
     again = shlex.join(["bert4rec", "prepare", f"--config={folder / CONFIG}", f"--data.extends={dataset}"])
-    return f"""{recommend}{longer}To show that its dataset leaks nothing:
+    return f"""{recommend}{longer}To check its dataset:
   {shlex.join(["bert4rec", "check", str(dataset)])}
 With newer interactions, in a FILE that has the old ones too; ids stay, FOLDER is new:
   {again} \\

@@ -114,8 +114,8 @@ def _candidates(groups: pl.DataFrame, others: pl.DataFrame, tied: pl.Series) -> 
             differ=(value.n_unique() > 1) if is_clock else (value.n_unique() == pl.len()),
             ascend=(value.diff().drop_nulls() > 0).all(),
         )
-        of_items = table.group_by("item").agg(same=value.n_unique() == 1, n=pl.len()).filter(pl.col("n") > 1)
-        is_of_item = len(of_items) and of_items["same"].mean() >= READ_SHARE  # type: ignore[operator]
+        item_groups = table.group_by("item").agg(same=value.n_unique() == 1, n=pl.len()).filter(pl.col("n") > 1)
+        is_of_item = len(item_groups) and item_groups["same"].mean() >= READ_SHARE  # type: ignore[operator]
         is_likely = is_clock or name_words(column.name) & SEQUENCES or by_group["ascend"].mean() >= READ_SHARE  # type: ignore[operator]
         if is_likely and not is_of_item and by_group["differ"].mean() >= least:  # type: ignore[operator]
             yield column.name

@@ -97,7 +97,7 @@ def sizes_of(config: Config, dataset: Dataset) -> Sizes:
 
 
 def feature_reader(config: Config, dataset: Dataset) -> FeatureReader | None:
-    """Return the reader of the item features of `dataset`; None if it has none, or if the settings leave them out."""
+    """Return the reader of the item features of `dataset`; None if it has none, or if the settings exclude them."""
     return feature_reader_of(dataset, config.model.feature_tables_from) if config.model.item_features else None
 
 
