@@ -39,8 +39,8 @@ def main() -> None:
     for way in ways:
         cells = []
         for busy in (False, True):
-            times, of_first = found[way, busy], found[ways[0], busy]
-            ratio = statistics.median(mine / first for mine, first in zip(times, of_first, strict=True))
+            times, first_times = found[way, busy], found[ways[0], busy]
+            ratio = statistics.median(mine / first for mine, first in zip(times, first_times, strict=True))
             cells.append(f"{statistics.median(times):7.1f} ({min(times):7.1f}) {ratio:6.3f}")
         print(f"{way:>10} | {' | '.join(cells)}")
 

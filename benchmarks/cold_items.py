@@ -55,8 +55,8 @@ def line(name: str, ranks: pl.DataFrame, popularity: np.ndarray) -> str:
     hit = (rank > 0) & (rank <= 10)
     gain = np.where(hit, 1 / np.log2(np.maximum(rank, 1) + 1), 0.0)
     cells = [
-        f"{values[of].mean():.4f} ± {values[of].std() / math.sqrt(max(1, of.sum())):.4f}"
-        for of in (is_cold, ~is_cold, np.ones(len(rank), bool))
+        f"{values[group].mean():.4f} ± {values[group].std() / math.sqrt(max(1, group.sum())):.4f}"
+        for group in (is_cold, ~is_cold, np.ones(len(rank), bool))
         for values in (hit.astype(float), gain)
     ]
     return f"| {name} ({is_cold.sum():,} of {len(rank):,} cold) | {' | '.join(cells)} |"

@@ -90,7 +90,7 @@ def measure(dataset: Dataset, max_len: int, n_rounds: int) -> None:
     scorer = Remembered(random_model(dataset.n_items, max_len), device=CPU, max_len=max_len)
     popularity = PopularityScorer(dataset.popularity, Partition())
     scorer.remember(split, batch_size)
-    of_batches = list(batches(split, batch_size))
+    all_batches = list(batches(split, batch_size))
 
     def whole() -> None:
         scorer._turn = None
@@ -101,24 +101,24 @@ def measure(dataset: Dataset, max_len: int, n_rounds: int) -> None:
         rank(scorer, dataset, split, batch_size)
 
     parts: dict[str, Callable[[], object]] = {
-        "forward pass": lambda: [scorer.forward(rows) for rows in of_batches],
+        "forward pass": lambda: [scorer.forward(rows) for rows in all_batches],
         "whole ranking": whole,
         "ranking beyond the forward pass": remembered,
         "ranking by popularity": lambda: rank(popularity, dataset, split, batch_size),
     }
     seconds: dict[str, list[float]] = {name: [] for name in parts}
-    of_processor: dict[str, list[float]] = {name: [] for name in parts}
+    processor_seconds: dict[str, list[float]] = {name: [] for name in parts}
     for _ in range(n_rounds):
         for name, part in parts.items():
             began, began_processor = time.perf_counter(), time.process_time()
             part()
             seconds[name].append(time.perf_counter() - began)
-            of_processor[name].append(time.process_time() - began_processor)
+            processor_seconds[name].append(time.process_time() - began_processor)
     print(f"{len(split):,} users, {dataset.n_items:,} items, max_len {max_len}, {torch.get_num_threads()} threads")
-    for name, of_part in seconds.items():
-        median = statistics.median(of_part)
-        spread = f"{min(of_part):.2f} to {max(of_part):.2f}"
-        work = statistics.median(of_processor[name])
+    for name, part_seconds in seconds.items():
+        median = statistics.median(part_seconds)
+        spread = f"{min(part_seconds):.2f} to {max(part_seconds):.2f}"
+        work = statistics.median(processor_seconds[name])
         print(f"{name:32} {median:6.2f} s ({spread}; {work:.2f} of the processor)  {len(split) / median:8,.0f} users/s")
 
 

@@ -70,7 +70,7 @@ def prepare(folder: Path, name: str, settings: Sequence[str]) -> None:
     if (folder / "data" / name).exists():
         return
     extends = [f"--data.extends={folder / 'data' / 'old'}"] if name == "new" else []
-    _run("preprocessing.py", *_of(folder, name), *extends, *settings)
+    _run("preprocessing.py", *_folders(folder, name), *extends, *settings)
 
 
 def train(folder: Path, run: str, dataset: str, epochs: int, settings: Sequence[str]) -> None:
@@ -78,7 +78,7 @@ def train(folder: Path, run: str, dataset: str, epochs: int, settings: Sequence[
     path = folder / "runs" / run
     if (path / "report.json").exists():
         return
-    place = [f"--run.dir={folder / 'runs'}", f"--run.name={run}", *_of(folder, dataset), *settings]
+    place = [f"--run.dir={folder / 'runs'}", f"--run.name={run}", *_folders(folder, dataset), *settings]
     if any(path.glob("checkpoints/step-*")):
         place = [f"--resume={path}"]
     _run("train.py", *place, f"--training.n_epochs={epochs}")
@@ -146,7 +146,7 @@ def measure(folder: Path, run: str) -> dict[str, float]:
     }  # fmt: skip
 
 
-def _of(folder: Path, dataset: str) -> list[str]:
+def _folders(folder: Path, dataset: str) -> list[str]:
     path, place = folder / f"{dataset}.txt", folder / "data" / dataset
     return ["--config=/dev/null", "--data.source=sequences", f"--data.path={path}", f"--data.dataset_dir={place}"]
 

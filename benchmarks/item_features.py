@@ -60,14 +60,14 @@ def main() -> None:
 
 def _cells(rounds: list[Figures]) -> list[str]:
     scales = {"step_seconds": 1e3, "peak_memory": 1e-6, "planned_memory": 1e-6}
-    return [f"{statistics.median(of[key] for of in rounds) * scale:,.1f}" for key, scale in scales.items()]
+    return [f"{statistics.median(times[key] for times in rounds) * scale:,.1f}" for key, scale in scales.items()]
 
 
 def _prepare(place: Path, n_items: int, sizes: list[int]) -> Path:
     """Make random data with features of these numbers of values; return the dataset folder."""
     draw = np.random.default_rng(5)
     values = {f"feature{n}": np.minimum(n, n ** draw.random(n_items)).astype(np.int64) for n in sizes}
-    columns = {name: pl.Series(of).cast(pl.String) for name, of in values.items()}
+    columns = {name: pl.Series(column).cast(pl.String) for name, column in values.items()}
     pl.DataFrame({"item": np.arange(n_items), **columns}).write_parquet(place / "items.parquet")
     rows = {"user": np.arange(USERS * LENGTH) // LENGTH, "item": draw.integers(0, n_items, USERS * LENGTH)}
     pl.DataFrame(rows).write_parquet(place / "log.parquet")

@@ -237,11 +237,11 @@ def table(measured: dict[Contestant, list[Figures]]) -> str:
 
 def _ratios(contestant: Contestant, measured: dict[Contestant, list[Figures]]) -> list[float]:
     """How many times as fast as ddp it was in each round; empty for ddp itself, and where either was not measured."""
-    rounds, of_ddp = measured[contestant], measured.get(contestant._replace(mode="ddp"), [])
-    if contestant.mode == "ddp" or any("needs" in figures for figures in [*rounds, *of_ddp]):
+    rounds, ddp_rounds = measured[contestant], measured.get(contestant._replace(mode="ddp"), [])
+    if contestant.mode == "ddp" or any("needs" in figures for figures in [*rounds, *ddp_rounds]):
         return []
     speed = "sequences_per_second"
-    return [mine[speed] / theirs[speed] for mine, theirs in zip(rounds, of_ddp, strict=False)]
+    return [mine[speed] / theirs[speed] for mine, theirs in zip(rounds, ddp_rounds, strict=False)]
 
 
 def _row(contestant: Contestant, rounds: list[Figures], ratios: list[float]) -> list[str]:

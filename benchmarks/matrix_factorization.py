@@ -70,14 +70,14 @@ def made_up(n_rows: int, n_users: int, n_items: int) -> Iterator[pa.RecordBatch]
     """Ratings by users of unlike zeal of items of unlike fame; every user and every item has at least one."""
     draw = np.random.default_rng(1)
     user_ends, item_ends = (np.cumsum(draw.pareto(1.5, n) + 0.1) for n in (n_users, n_items))
-    of_user, of_item = draw.normal(0, 0.4, n_users), draw.normal(0, 0.5, n_items)
+    user_means, item_means = draw.normal(0, 0.4, n_users), draw.normal(0, 0.5, n_items)
     for first in range(0, n_rows, ROWS_AT_ONCE):
         rows = np.arange(first, min(first + ROWS_AT_ONCE, n_rows))
         users = np.searchsorted(user_ends, draw.random(len(rows)) * user_ends[-1])
         items = np.searchsorted(item_ends, draw.random(len(rows)) * item_ends[-1])
         users = np.where(rows < n_users, rows, users)
         items = np.where(rows < n_items, rows, items)
-        taste = 3.5 + of_user[users] + of_item[items] + draw.normal(0, 0.8, len(rows))
+        taste = 3.5 + user_means[users] + item_means[items] + draw.normal(0, 0.8, len(rows))
         stars = (2 * taste.clip(0.5, 5)).round() / 2
         columns = {"user": users, "item": items, "rating": stars.astype(np.float32), "time": 10**9 + rows}
         yield pa.RecordBatch.from_pydict(columns)
@@ -154,9 +154,9 @@ def table(looks: list[Look], seconds: float) -> str:
     lines = ["| time | training: PSS | private | loader: PSS | private |", "|---:|---:|---:|---:|---:|"]
     for tenth in range(10):
         part = [each for each in looks if tenth <= 10 * each.seconds / seconds < tenth + 1]
-        of_kind = [[each for each in part if each.is_loader is is_loader] for is_loader in (False, True)]
+        by_kind = [[each for each in part if each.is_loader is is_loader] for is_loader in (False, True)]
         largest = [
-            max((getattr(each, what) for each in some), default=0) for some in of_kind for what in ("pss", "private")
+            max((getattr(each, what) for each in some), default=0) for some in by_kind for what in ("pss", "private")
         ]
         cells = " | ".join(f"{size / MIB:,.0f}" for size in largest)
         lines.append(f"| {(tenth + 1) * seconds / 10:,.0f} s | {cells} |")

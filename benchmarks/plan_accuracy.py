@@ -118,8 +118,8 @@ def _peak(world_size: int) -> int:
     """The largest resident set so far; pages of files, which the processes share, count once among them."""
     status = Path("/proc/self/status").read_text()
     found = dict(re.findall(r"^(VmHWM|VmRSS|RssFile|RssShmem):\s+(\d+) kB", status, re.MULTILINE))
-    of_files = int(found["RssFile"]) + int(found["RssShmem"])
-    return (int(found["VmHWM"]) - of_files + of_files // world_size) * 1024
+    file_bytes = int(found["RssFile"]) + int(found["RssShmem"])
+    return (int(found["VmHWM"]) - file_bytes + file_bytes // world_size) * 1024
 
 
 if __name__ == "__main__":

@@ -132,9 +132,9 @@ def earlier_run(config: Config, n_processes: int) -> Path | None:
         checkpoints = found(folder / CHECKPOINTS)
         try:
             if (folder / REPORT).is_file():
-                of_dataset = json.loads((folder / REPORT).read_text())["dataset"]["fingerprint"]
+                used_fingerprint = json.loads((folder / REPORT).read_text())["dataset"]["fingerprint"]
             else:
-                of_dataset = json.loads((checkpoints[-1] / FACTS_FILE).read_text())["fingerprint"]
+                used_fingerprint = json.loads((checkpoints[-1] / FACTS_FILE).read_text())["fingerprint"]
             world_size = json.loads((folder / ENVIRONMENT).read_text())["world_size"]
             saved = load_config(folder / CONFIG).model_dump(mode="json")
         except (UserError, OSError, ValueError, LookupError):
@@ -143,7 +143,7 @@ def earlier_run(config: Config, n_processes: int) -> Path | None:
         has_settings = all(
             value in ("auto", saved[table][key]) for table, values in wanted.items() for key, value in values.items()
         )
-        if has_settings and (of_dataset, world_size) == (fingerprint, n_processes):
+        if has_settings and (used_fingerprint, world_size) == (fingerprint, n_processes):
             return folder
     return None
 
@@ -158,27 +158,27 @@ def tables(finished: Mapping[str, Sequence[Run]]) -> str:
             continue
         names = [name for name in METRICS if name in first[TEST][protocol]]
         rows = []
-        for model, of_seeds in finished.items():
-            minutes = statistics.mean(run.report["training"]["seconds"] / 60 for run in of_seeds)
-            rows.append([model, *cells(of_seeds, protocol, names), f"{minutes:.1f}"])
+        for model, seed_runs in finished.items():
+            minutes = statistics.mean(run.report["training"]["seconds"] / 60 for run in seed_runs)
+            rows.append([model, *cells(seed_runs, protocol, names), f"{minutes:.1f}"])
         for row in published(known[0], protocol, n_negatives=first["dataset"]["n_eval_negatives"]) if known else ():
             figures = {"HR@10": f"{row.hit_rate:.4f}", "NDCG@10": f"{row.ndcg:.4f}"}
             label = f"published: {row.model}" + (f" ({row.note})" if row.note else "")
             rows.append([label, *(figures.get(name, "") for name in names), ""])
         parts.append(f"{heading(first, TEST, protocol)}\n\n{markdown_table(['', *names, 'minutes'], rows)}")
-    folders = " ".join(str(run.folder) for of_seeds in finished.values() for run in of_seeds)
+    folders = " ".join(str(run.folder) for seed_runs in finished.values() for run in seed_runs)
     return "\n\n".join([*parts, f"{NOTE}\nPaired differences with tests: bert4rec compare {folders}"])
 
 
-def cells(of_seeds: Sequence[Run], protocol: str, names: Sequence[str]) -> Iterator[str]:
+def cells(seed_runs: Sequence[Run], protocol: str, names: Sequence[str]) -> Iterator[str]:
     """Yield each metric as mean ± spread over the seeds, with the interval of the users' mean over the seeds."""
-    ranks = [ranked_users(run.folder, run.report, TEST).ranks[protocol] for run in of_seeds]
+    ranks = [ranked_users(run.folder, run.report, TEST).ranks[protocol] for run in seed_runs]
     ks = sorted({int(name.partition("@")[2]) for name in names if "@" in name})
-    by_user = [dict(gains(of_run[of_run != LEFT_OUT], ks)) for of_run in ranks]
+    by_user = [dict(gains(run_values[run_values != LEFT_OUT], ks)) for run_values in ranks]
     for name in names:
-        values = [run.report[TEST][protocol][name] for run in of_seeds]
+        values = [run.report[TEST][protocol][name] for run in seed_runs]
         spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
-        low, high = mean_interval(np.mean([of_run[name] for of_run in by_user], axis=0))
+        low, high = mean_interval(np.mean([run_values[name] for run_values in by_user], axis=0))
         yield f"{statistics.mean(values):.4f}{spread} ({low:.4f} – {high:.4f})"
 
 

@@ -63,8 +63,8 @@ def random_network(n_items: int) -> Network:
     """Of the shape of config.toml, with random weights."""
     torch.manual_seed(1)
     shape = resolve_model(load_config("config.toml"), Facts(n_items)).model
-    of_encoder = {"embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout"}
-    encoder = Encoder(EncoderSettings(**shape.model_dump(include=of_encoder)), device="cpu")
+    encoder_keys = {"embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout"}
+    encoder = Encoder(EncoderSettings(**shape.model_dump(include=encoder_keys)), device="cpu")
     rows = torch.randn(n_items + 2, shape.embed_dim + BIAS_COLUMNS)
     rows[:, shape.embed_dim + 1 :] = 0
     return Network(encoder.requires_grad_(False), rows, mask=torch.randn(shape.embed_dim)).eval()

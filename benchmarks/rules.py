@@ -50,9 +50,9 @@ def main() -> None:
             model.recommend(histories, 10, rules=model.rules(**rules) if rules else NO_RULES)
             seconds[name].append(time.perf_counter() - began)
     print("| rules | seconds | of none |\n|---|---:|---:|")
-    for name, of in seconds.items():
-        ratios = [one / none for one, none in zip(of, seconds["none"], strict=True)]
-        print(f"| {name} | {statistics.median(of):.2f} | {statistics.median(ratios):.2f} |")
+    for name, times in seconds.items():
+        ratios = [one / none for one, none in zip(times, seconds["none"], strict=True)]
+        print(f"| {name} | {statistics.median(times):.2f} | {statistics.median(ratios):.2f} |")
 
 
 if __name__ == "__main__":

@@ -107,10 +107,10 @@ def _by_evaluation(source: Source, indices: Sequence[np.ndarray]) -> Found:
 def _by_command(run: Path, place: str, ids: Any, n_users: int) -> Found:
     output = Path(place, "all.parquet")
     assert bert4rec(["recommend", str(run), "--all", f"--top={K}", f"--output={output}"]) == 0
-    return _of_file(output, ids, n_users)
+    return _read_file(output, ids, n_users)
 
 
-def _of_file(output: Path, ids: Any, n_users: int) -> Found:
+def _read_file(output: Path, ids: Any, n_users: int) -> Found:
     table = pq.read_table(output).slice(0, K * n_users)
     assert table["rank"].to_pylist() == [*range(1, K + 1)] * n_users
     return ids.indices(table["item"].to_pylist()).reshape(-1, K), table["score"].to_numpy().reshape(-1, K)
@@ -147,7 +147,7 @@ def _compare_hits(run: Path, source: Source, ids: Any, place: str) -> bool:
         for items in np.split(rows.items, rows.lengths.cumsum()[:-1]):
             file.write(json.dumps(ids.of(items.tolist())) + "\n")
     assert bert4rec(["recommend", str(run), f"--histories={path}", f"--output={output}"]) == 0
-    found, _ = _of_file(output, ids, len(split))
+    found, _ = _read_file(output, ids, len(split))
     hits = float((found == rows.targets[:, None]).any(1).mean())
     reported = json.loads((run / "report.json").read_text())["test"]["full"]["HR@10"]
     print(f"  HR@10 from the file {hits!r}, in report.json {reported!r}")

@@ -19,10 +19,10 @@ class InMemory:
     def read(self, items: npt.NDArray[np.int64]) -> FeatureRows:
         values = [self._values[item] for item in items]
         first = self.bags[0].n_values if self.bags else 0
-        weights = [sum((value < first) == (other < first) for other in of) ** -0.5 for of in values for value in of]
+        weights = [sum((value < first) == (other < first) for other in row) ** -0.5 for row in values for value in row]
         return FeatureRows(
-            values=np.array([value for of in values for value in of], np.int64),
-            lengths=np.array([len(of) for of in values], np.int64),
+            values=np.array([value for row in values for value in row], np.int64),
+            lengths=np.array([len(row) for row in values], np.int64),
             weights=np.array(weights, np.float32),
             vectors=self._vectors[items],
         )

@@ -21,7 +21,7 @@ def histories_of(
 ) -> Histories:  # fmt: skip
     """The histories of users 0, 1, …, whose `items` count from 0, in a folder at `place`; all of them for training."""
     columns: dict[str, Any] = {"user": range(len(items))}
-    columns["items"] = [list(of_user) for of_user in items]
+    columns["items"] = [list(user_items) for user_items in items]
     columns |= {name: lists for name, lists in (("times", times), ("events", events)) if lists is not None}
     nowhere = [-1] * len(items)
     columns |= {"n_train": [*map(len, items)], "validation": nowhere, "test": nowhere} | offsets

@@ -192,11 +192,11 @@ def test_a_notebook_cell_has_one_output_that_changes(monkeypatch: Patch) -> None
         pages.append(page)
         return type("Handle", (), {"update": staticmethod(pages.append)})
 
-    package, of_display = ModuleType("IPython"), ModuleType("IPython.display")
+    package, display_module = ModuleType("IPython"), ModuleType("IPython.display")
     package.get_ipython = type("ZMQInteractiveShell", (), {})  # type: ignore[attr-defined]
-    of_display.HTML, of_display.display = str, display  # type: ignore[attr-defined]
+    display_module.HTML, display_module.display = str, display  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "IPython", package)
-    monkeypatch.setitem(sys.modules, "IPython.display", of_display)
+    monkeypatch.setitem(sys.modules, "IPython.display", display_module)
     view = make_view()
     assert isinstance(view, CellView)
     view.line("epoch 2  <b>")

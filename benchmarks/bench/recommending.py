@@ -51,6 +51,6 @@ def plain_recommend(
         for row, history in enumerate(asked):
             scores[row, history] = -torch.inf
         values, found = scores.topk(K)
-        for of_row, items in zip(values.tolist(), found.tolist(), strict=True):
-            results.append([(names[item], value) for item, value in zip(items, of_row, strict=True)])
+        for row_values, items in zip(values.tolist(), found.tolist(), strict=True):
+            results.append([(names[item], value) for item, value in zip(items, row_values, strict=True)])
     return results

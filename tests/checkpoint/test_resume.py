@@ -169,8 +169,8 @@ def test_a_log_that_was_torn_is_gone_on_with(make: Make, whole: Path) -> None:
 
 
 def test_a_setting_that_the_run_does_not_know_has_not_changed() -> None:
-    of_run = {"model": {"embed_dim": 8}, "training": {"patience": 3}}
-    saved = {"facts_version": METADATA_VERSION, "fingerprint": "x", "config": of_run}
+    run_config = {"model": {"embed_dim": 8}, "training": {"patience": 3}}
+    saved = {"facts_version": METADATA_VERSION, "fingerprint": "x", "config": run_config}
     settings = {"model": {"embed_dim": 8, "n_heads": 2}, "training": {"optimizer": "adamw", "patience": 4}}
     assert changes(saved, settings) == {"training.patience": [3, 4]}
     check_settings(saved, settings, "x")  # it is no part of the model that is trained

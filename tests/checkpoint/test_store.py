@@ -59,8 +59,8 @@ def test_shards_of_which_every_group_has_a_copy_are_written_once(
     assert sum(place.length for place in written.values()) == sum(
         file.stat().st_size for file in checkpoint.glob("*.distcp")
     )
-    of_table = [index.offset for index in written if index.fqn == "model.item_table.embeddings.item.weight"]
-    assert sorted(of_table) == [(0, 0), (65, 0)]
+    offsets = [index.offset for index in written if index.fqn == "model.item_table.embeddings.item.weight"]
+    assert sorted(offsets) == [(0, 0), (65, 0)]
 
 
 def test_files_that_the_first_process_does_not_see_make_no_checkpoint(

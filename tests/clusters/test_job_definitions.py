@@ -93,8 +93,8 @@ def test_aws_batch() -> None:
     host = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
     assert container["command"] == ["bash", "-c", IN_A_SHELL.format(host=host, name=name)]
     assert (container["image"], container["instanceType"]) == ("REGISTRY/bert4rec:TAG", "p4d.24xlarge")
-    of_torchx = {"TORCHX_JOB_ID": f"aws_batch://torchx/{name}", "TORCHX_ROLE_IDX": "0", "TORCHX_ROLE_NAME": "train"}
-    assert variables(container["environment"]) == VARIABLES | of_torchx
+    torchx = {"TORCHX_JOB_ID": f"aws_batch://torchx/{name}", "TORCHX_ROLE_IDX": "0", "TORCHX_ROLE_NAME": "train"}
+    assert variables(container["environment"]) == VARIABLES | torchx
     assert {need["type"]: need["value"] for need in container["resourceRequirements"]} == {
         "VCPU": "96", "MEMORY": "1132416", "GPU": "8",
     }  # fmt: skip
@@ -126,7 +126,7 @@ def test_pytorchjob_starts_the_same_pod_on_both_hosts() -> None:
     (job,) = manifest("pytorchjob.yaml")
     assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
     replicas = job["spec"]["pytorchReplicaSpecs"]
-    assert {kind: (of["replicas"], of["restartPolicy"]) for kind, of in replicas.items()} == {
+    assert {kind: (spec["replicas"], spec["restartPolicy"]) for kind, spec in replicas.items()} == {
         "Master": (1, "OnFailure"), "Worker": (1, "OnFailure"),
     }  # fmt: skip
     assert replicas["Master"]["template"] == replicas["Worker"]["template"]
@@ -180,8 +180,8 @@ def test_pytorchjob_leaves_time_to_save() -> None:
     """Until processes leave without saving, until torchrun kills them, until the pod is killed."""
     (container,) = pod()["containers"]
     _, overrides = parse_command_line(container["command"][10:])
-    of_torchrun = float(variables(container["env"])["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"])
-    assert overrides["checkpoint.seconds_on_signal"] < of_torchrun < pod()["terminationGracePeriodSeconds"]
+    torchrun_limit = float(variables(container["env"])["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"])
+    assert overrides["checkpoint.seconds_on_signal"] < torchrun_limit < pod()["terminationGracePeriodSeconds"]
 
 
 def test_pytorchjob_volumes() -> None:

@@ -12,7 +12,7 @@ from tests.report.runs_by_hand import make_run
 def test_it_prints_and_writes_the_same(tmp_path: Path, capsys: Capture) -> None:
     """Of the test, or of validation, by which is chosen."""
     ranks = {"a": [1, 20], "b": [1, 2]}
-    folders = [str(make_run(tmp_path / name, of_run, validation=[3])) for name, of_run in ranks.items()]
+    folders = [str(make_run(tmp_path / name, run_ranks, validation=[3])) for name, run_ranks in ranks.items()]
     html, markdown = tmp_path / "x.html", tmp_path / "y.md"
     assert main(["compare", *folders, "--all", f"--html={html}", f"--markdown={markdown}"]) == 0
     printed = capsys.readouterr().out

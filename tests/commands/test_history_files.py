@@ -58,16 +58,16 @@ def test_each_user_has_its_items_in_their_order(
     (folder / "untimed.csv").write_text("user,item\n" + "".join(f"{user},{item}\n" for user, item, _ in rows))
     (folder / "timed.csv").write_text("user,item,time\n" + "".join(f"{u},{i},{t}\n" for u, i, t in rows))
     users = dict.fromkeys(user for user, _, _ in rows)
-    of_users = [(user, [(item, time) for of, item, time in rows if of == user]) for user in users]
-    by_time = [(user, sorted(of, key=lambda pair: pair[1])) for user, of in of_users]
+    histories = [(user, [(item, time) for owner, item, time in rows if owner == user]) for user in users]
+    by_time = [(user, sorted(items, key=lambda pair: pair[1])) for user, items in histories]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(interactions, "HISTORY_BYTES", block_bytes)
-        assert read(folder / "untimed.csv") == [(user, [item for item, _ in of]) for user, of in of_users]
+        assert read(folder / "untimed.csv") == [(user, [item for item, _ in items]) for user, items in histories]
         newest_first = read(folder / "untimed.csv", newest_first=True)
-        assert newest_first == [(user, [item for item, _ in reversed(of)]) for user, of in of_users]
-        assert read(folder / "timed.csv") == [(user, [item for item, _ in of]) for user, of in by_time]
+        assert newest_first == [(user, [item for item, _ in reversed(items)]) for user, items in histories]
+        assert read(folder / "timed.csv") == [(user, [item for item, _ in items]) for user, items in by_time]
         assert timed(folder / "timed.csv") == [
-            (user, TimedHistory(*map(list, zip(*of, strict=True)))) for user, of in by_time
+            (user, TimedHistory(*map(list, zip(*items, strict=True)))) for user, items in by_time
         ]
 
 

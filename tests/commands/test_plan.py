@@ -138,14 +138,14 @@ def test_features_with_many_values_have_tables_of_their_own(featured_folder: Pat
     asked = ["--world-size=64", "--device=cuda", "--items=10000000", "--model.feature_tables_from=5000"]
     assert plan(*asked, "--features=100000,50000,1000,5000,20000") == 0
     tables = re.findall(r"^  (\w+): ([\d,]+) x (\d+)", capsys.readouterr().out, re.MULTILINE)
-    of_features = [(f"feature_{i}_{n}", f"{n:,}", "64") for i, n in enumerate([100_000, 50_000, 1000, 5000, 20_000])]
-    assert tables == [("item", "10,000,000", "68"), *(table for table in of_features if table[1] != "1,000")]
+    feature_rows = [(f"feature_{i}_{n}", f"{n:,}", "64") for i, n in enumerate([100_000, 50_000, 1000, 5000, 20_000])]
+    assert tables == [("item", "10,000,000", "68"), *(table for table in feature_rows if table[1] != "1,000")]
 
-    of_dataset = [("feature_1_tags", "6", "64"), ("feature_2_price", "17", "64")]
+    dataset_rows = [("feature_1_tags", "6", "64"), ("feature_2_price", "17", "64")]
     for options, n_items in ([], "28"), (["--items=900"], "900"):  # the dataset gives what is not given here
         assert plan(str(featured_folder), "--model.feature_tables_from=4", "--host-memory-gb=9", *options) == 0
         tables = re.findall(r"^  (\w+): ([\d,]+) x (\d+)", capsys.readouterr().out, re.MULTILINE)
-        assert tables == [("item", n_items, "68"), *of_dataset]
+        assert tables == [("item", n_items, "68"), *dataset_rows]
 
 
 @pytest.mark.parametrize("features", ["", "5,", "5,-1", "many"])

@@ -38,11 +38,11 @@ def test_a_description_begins_with_a_short_clause() -> None:
 
 
 def test_descriptions_have_the_limits_of_the_code() -> None:
-    of = all_settings()
-    assert f"{FULL_SOFTMAX_UP_TO:,} items" in description(of["training.loss"])
+    settings = all_settings()
+    assert f"{FULL_SOFTMAX_UP_TO:,} items" in description(settings["training.loss"])
     limits = f"{ALL_BASELINES_UP_TO:,} training positions and test users × items = {ALL_BASELINES_UP_TO_SCORES:,}"
-    assert limits in description(of["evaluation.baselines"])
-    assert ", ".join(map(str, WINDOW_LENGTHS[:-1])) in description(of["model.max_len"])
+    assert limits in description(settings["evaluation.baselines"])
+    assert ", ".join(map(str, WINDOW_LENGTHS[:-1])) in description(settings["model.max_len"])
 
 
 def test_how_many_bad_rows_may_be_is_not_what_a_dataset_is_made_of() -> None:

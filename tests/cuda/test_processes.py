@@ -48,8 +48,8 @@ def train(gpus: GpuProcesses, small_folder: Path, tmp_path: Path) -> Train:
         usual = SMALL | TEN_STEPS | places | {"training.per_device_train_batch_size": 60 // n}
         settings = usual | OPTIMIZER | {"parallelism.device": device} | changes
         seen = gpus.run(n, processes.train, settings, one_each=one_each)
-        for rank, of_rank in enumerate(seen):
-            assert not of_rank["faults"], f"rank {rank}:\n" + "\n".join(of_rank["faults"])
+        for rank, seen_by_rank in enumerate(seen):
+            assert not seen_by_rank["faults"], f"rank {rank}:\n" + "\n".join(seen_by_rank["faults"])
         return seen[0]["folder"], seen
 
     return made
@@ -79,9 +79,9 @@ def test_processes_with_gpus_train_as_on_the_cpu(train: Train, n: int, one_each:
     for split in ("validation", "test"):
         found, wanted = (report_of(folder)[split]["full"]["NDCG@10"] for folder in (on_gpu, on_cpu))
         assert found == pytest.approx(wanted, abs=0.1 if is_short else 0.02)
-    messages = [[(name, stream) for name, _, stream, _ in of_rank["collectives"]] for of_rank in seen]
-    assert all(len(of_rank) > 10 for of_rank in messages if IS_STAND_IN)
-    assert all(of_rank == messages[0] for of_rank in messages)
+    messages = [[(name, stream) for name, _, stream, _ in seen_by_rank["collectives"]] for seen_by_rank in seen]
+    assert all(len(seen_by_rank) > 10 for seen_by_rank in messages if IS_STAND_IN)
+    assert all(seen_by_rank == messages[0] for seen_by_rank in messages)
 
 
 def test_items_with_features_train_as_on_the_cpu(train: Train, featured_folder: Path) -> None:

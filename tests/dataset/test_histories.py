@@ -79,7 +79,7 @@ def test_many_histories_of_which_many_have_no_entries(tmp_path: Path, per_batch:
         tmp_path, items, n_train=lengths.tolist(), per_batch=per_batch, events=events, target_kinds=target_kinds
     )
     windows, pairs = TrainingWindows(histories, max_len=4, step=3), TrainingPairs(histories)
-    parts = [(user, of_user[:n]) for user, (of_user, n) in enumerate(zip(items, lengths, strict=True))]
+    parts = [(user, user_items[:n]) for user, (user_items, n) in enumerate(zip(items, lengths, strict=True))]
     cut = [
         part[max(0, end - 4) : end]
         for user, part in parts

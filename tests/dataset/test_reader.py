@@ -166,7 +166,7 @@ def change_row(folder: Path, name: str, number: int, change: Callable[[dict[str,
 
 def forget_samples(folder: Path) -> None:
     files = json.loads((folder / "metadata.json").read_text())["files"]
-    edit_metadata(folder, files={name: {key: of[key] for key in ("bytes", "sha256")} for name, of in files.items()})
+    edit_metadata(folder, files={name: {key: file[key] for key in ("bytes", "sha256")} for name, file in files.items()})
 
 
 def test_other_processes_of_the_host_look_at_sizes_only(folder: Path, small_config: Callable[..., Config]) -> None:

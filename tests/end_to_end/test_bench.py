@@ -106,7 +106,7 @@ def test_a_step_is_timed_by_its_parts() -> None:
     ]
     for number in range(0, len(figures), len(parts)):
         *own, whole = (figure.seconds for figure in figures[number : number + len(parts)])
-        assert [sum(of_round) for of_round in zip(*own, strict=True)] == pytest.approx(whole)
+        assert [sum(parts) for parts in zip(*own, strict=True)] == pytest.approx(whole)
 
 
 def test_needed_arithmetic_written_out() -> None:

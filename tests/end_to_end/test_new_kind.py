@@ -63,6 +63,6 @@ def test_it_goes_all_the_way(tree: Path, small_folder: Path) -> None:
     assert (report["kind"], report["model"]) == ("next_item", "Next item")
     measured = json.loads((tree / "evaluation/report.json").read_text())
     assert measured["test"]["full"]["NDCG@10"] == report["test"]["full"]["NDCG@10"]
-    *_, of_run, of_package = json.loads((tree / "outputs.json").read_text())
-    assert len(of_run.splitlines()) == 10
-    assert of_package == of_run
+    *_, run_output, package_output = json.loads((tree / "outputs.json").read_text())
+    assert len(run_output.splitlines()) == 10
+    assert package_output == run_output

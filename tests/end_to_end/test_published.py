@@ -137,12 +137,12 @@ def test_wrong_settings_are_found_before_the_first_training(capsys: Capture, wor
 
 def test_several_seeds_have_a_spread_and_the_interval_of_their_mean(tmp_path: Path) -> None:
     """Over users, of whom each has the mean of its own figures."""
-    of_seeds = [
+    seed_runs = [
         read_run(make_run(tmp_path / str(n), [1] * n + [30] * (10 - n), seed=n, dataset=DATASET)) for n in (2, 4)
     ]
     low, high = mean_interval(np.array([1, 1, 0.5, 0.5, *[0] * 6]))
-    assert f"| sasrec | 0.3000 ± 0.1414 ({low:.4f} – {high:.4f}) |" in tables({"sasrec": of_seeds})
-    assert "±" not in tables({"sasrec": of_seeds[:1]}).splitlines()[4]
+    assert f"| sasrec | 0.3000 ± 0.1414 ({low:.4f} – {high:.4f}) |" in tables({"sasrec": seed_runs})
+    assert "±" not in tables({"sasrec": seed_runs[:1]}).splitlines()[4]
 
 
 def test_published_results_on_the_same_file_stand_below(tmp_path: Path) -> None:

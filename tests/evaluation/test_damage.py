@@ -63,7 +63,7 @@ def test_targets_that_repeat_the_row_before_are_left_out(tmp_path: Path) -> None
     targets = split.targets(np.arange(len(split)))
     is_again = split.are_tied & (targets == split.last_items)
     assert is_again.sum() == N_USERS // 3 == found["left_out"]
-    others = [Ranking({"full": of.ranks["full"][~is_again]}) for of in (model, markov)]
+    others = [Ranking({"full": ranking.ranks["full"][~is_again]}) for ranking in (model, markov)]
     comparison = strongest_baseline(others[0], {"markov": others[1]})
     assert {key: found[key] for key in comparison} == comparison
     untied = without_damage(dataset, model, {"markov": markov}, ~split.are_tied)["duplicates"]

@@ -48,17 +48,17 @@ def test_the_model_on_both_splits_and_its_contestants_on_the_test(small_dataset:
     names = ["validation", "test", "popularity_baseline", "best_possible", "baselines"]
     assert list(metrics) == [*names, "strongest_baseline", "intervals", "slices"]
     lists = {f"{name}@10" for name in LIST_METRICS}
-    of_contestants = {name: (metrics[name], metrics["intervals"][name]) for name in names[:3]}
-    of_contestants["markov"] = metrics["baselines"]["markov"], metrics["intervals"]["baselines"]["markov"]
-    for found, intervals in of_contestants.values():
+    contestants = {name: (metrics[name], metrics["intervals"][name]) for name in names[:3]}
+    contestants["markov"] = metrics["baselines"]["markov"], metrics["intervals"]["baselines"]["markov"]
+    for found, intervals in contestants.values():
         assert found["full"].keys() == {"users", "HR@10", "NDCG@10", "MRR"} | lists
         assert intervals["full"].keys() == found["full"].keys() - {"users", "Coverage@10", "Gini@10"}
-        for protocol, of_protocol in intervals.items():
-            for metric, (low, high) in of_protocol.items():
+        for protocol, protocol_intervals in intervals.items():
+            for metric, (low, high) in protocol_intervals.items():
                 assert low <= found[protocol][metric] <= high
     assert metrics["best_possible"].keys() == metrics["intervals"]["best_possible"].keys() == {"full", "uniform"}
-    of_ranks = {k: v for k, v in metrics["test"]["full"].items() if k not in lists}
-    assert {**metrics["test"], "full": of_ranks} == to_metrics(test, [10])
+    rank_metrics = {k: v for k, v in metrics["test"]["full"].items() if k not in lists}
+    assert {**metrics["test"], "full": rank_metrics} == to_metrics(test, [10])
     (validation,) = evaluator.validation_metrics(model, lambda: None).values()
     assert validation == {k: v for k, v in metrics["validation"]["full"].items() if k not in lists}
     assert metrics["slices"].keys() == {"test"}

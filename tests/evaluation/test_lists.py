@@ -56,7 +56,7 @@ def written_out(lists: list[list[int]], popularity: list[int], ks: Sequence[int]
         means = [sum(popularity[item] for item in items) / len(items) for items in shown]
         metrics[f"AveragePopularity@{k}"] = sum(means) / len(means)
         shares = [[max(popularity[item], 1) / sum(popularity) for item in items] for items in shown]
-        novelties = [sum(-math.log2(share) for share in of_list) / len(of_list) for of_list in shares]
+        novelties = [sum(-math.log2(share) for share in list_shares) / len(list_shares) for list_shares in shares]
         metrics[f"Novelty@{k}"] = sum(novelties) / len(novelties)
     return metrics
 

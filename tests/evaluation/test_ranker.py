@@ -141,7 +141,7 @@ def test_a_log_by_hand(log_dataset: Dataset) -> None:
         "uniform": [3, 4, 6, LEFT_OUT, 5, LEFT_OUT],
     }
     assert {values.dtype.name for values in ranks.values()} == {"int32"}
-    metrics = {name: (of["users"], of["HR@5"], of["MRR"]) for name, of in to_metrics(ranks, [5]).items()}
+    metrics = {name: (row["users"], row["HR@5"], row["MRR"]) for name, row in to_metrics(ranks, [5]).items()}
     sampled = (4, 3 / 4, pytest.approx((1 / 3 + 1 / 4 + 1 / 6 + 1 / 5) / 4))
     assert metrics == {
         "full": (6, 3 / 6, pytest.approx((1 / 4 + 1 + 1 / 5) / 6)), "popular": sampled, "uniform": sampled,
@@ -188,8 +188,8 @@ def test_cold_items_with_the_same_features_tie(small_dataset: Dataset, monkeypat
     scores = scores_by(network, split)
 
     def tied(row: int) -> list[float]:
-        of_items = scores(row)
-        return [of if is_warm[item] else of_items[4 + item % 4] for item, of in enumerate(of_items)]
+        item_scores = scores(row)
+        return [score if is_warm[item] else item_scores[4 + item % 4] for item, score in enumerate(item_scores)]
 
     ranker = by_model(network, 16)
     found = ranker.rank(split, PROTOCOLS)
@@ -222,8 +222,8 @@ def test_only_what_is_asked_for(small_dataset: Dataset) -> None:
 PROCESSES = [(2, "ddp"), (3, "ddp"), (1, "dmp"), (2, "dmp"), (3, "dmp")]
 
 
-def assert_same(of_processes: list[Ranks], alone: Ranks) -> None:
-    for ranks in of_processes:
+def assert_same(process_ranks: list[Ranks], alone: Ranks) -> None:
+    for ranks in process_ranks:
         for protocol in PROTOCOLS:
             np.testing.assert_array_equal(ranks[protocol], alone[protocol])
 
@@ -261,18 +261,18 @@ def test_content_neighbours_and_the_test_without_a_feature_do_not_depend_on_the_
     pools: Any, small_config: Callable[..., Config]
 ) -> None:
     config = small_config(**{"parallelism.mode": "dmp"})
-    (ranks,), ((results, of_features),) = (
+    (ranks,), ((results, differences),) = (
         pools(1).run(job, config) for job in (jobs.rank_by_content, jobs.results_with_features)
     )
     assert len({*ranks["full"].tolist()}) > 10
-    assert list(of_features) == ["genre", "tags", "picture"]
-    for feature in of_features.values():
+    assert list(differences) == ["genre", "tags", "picture"]
+    for feature in differences.values():
         low, high = feature["interval"]
         assert low <= feature["difference"] <= high
     assert "content_neighbours" in results["baselines"]
     for n_processes in (2, 3):
         assert_same(pools(n_processes).run(jobs.rank_by_content, config), ranks)
-        assert pools(n_processes).run(jobs.results_with_features, config) == [(results, of_features)] * n_processes
+        assert pools(n_processes).run(jobs.results_with_features, config) == [(results, differences)] * n_processes
 
 
 @pytest.mark.parametrize("dataset", ["small", "log"])
@@ -289,7 +289,7 @@ def test_metrics_of_lists_intervals_and_slices_do_not_depend_on_the_processes(
 
 @pytest.mark.parametrize(  # the last two of the six users have no negatives; batches of 4 leave a process without
     ("n_processes", "mode", "batch_size"),
-    [*((*of, 2) for of in PROCESSES), (3, "ddp", 1), (3, "dmp", 4), long(2, "dmp", 1), long(2, "ddp", 4)],
+    [*((*job, 2) for job in PROCESSES), (3, "ddp", 1), (3, "dmp", 4), long(2, "dmp", 1), long(2, "ddp", 4)],
 )
 def test_users_without_negatives_are_left_out_whatever_the_processes(
     pools: Any, log_config: Callable[..., Config], n_processes: int, mode: str, batch_size: int

@@ -66,11 +66,11 @@ def test_errors_of_means_written_out(pairs: TrainingPairs, rated_folder: Path, m
     parts = parts_of_pairs(pairs, **MSE)
     trained, tested = values(parts[TRAINING_PAIRS]), values(parts[TEST_PAIRS])
     mean = np.mean([r for *_, r in trained])
-    of_item = {i: sum(r - mean for _, j, r in trained if j == i) for i in {i for _, i, _ in trained}}
-    of_item = {i: total / (25 + sum(j == i for _, j, _ in trained)) for i, total in of_item.items()}
-    of_user = {u: sum(r - mean - of_item[i] for v, i, r in trained if v == u) for u in {u for u, *_ in trained}}
-    of_user = {u: total / (10 + sum(v == u for v, *_ in trained)) for u, total in of_user.items()}
-    left = [r - mean - of_item.get(i, 0.0) - of_user.get(u, 0.0) for u, i, r in tested]
+    item_means = {i: sum(r - mean for _, j, r in trained if j == i) for i in {i for _, i, _ in trained}}
+    item_means = {i: total / (25 + sum(j == i for _, j, _ in trained)) for i, total in item_means.items()}
+    user_means = {u: sum(r - mean - item_means[i] for v, i, r in trained if v == u) for u in {u for u, *_ in trained}}
+    user_means = {u: total / (10 + sum(v == u for v, *_ in trained)) for u, total in user_means.items()}
+    left = [r - mean - item_means.get(i, 0.0) - user_means.get(u, 0.0) for u, i, r in tested]
     found = mean_errors(pairs, parts, open_dataset(rated_folder))
     assert found == pytest.approx(
         {"baseline_RMSE": math.sqrt(np.mean([(r - mean) ** 2 for *_, r in tested])),

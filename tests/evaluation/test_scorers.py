@@ -32,12 +32,12 @@ def test_the_scores_of_the_catalogue_are_those_of_chosen_items() -> None:
     everything = torch.arange(N_ITEMS)
     chosen = torch.tensor([[3, 20, 3], [37, 0, 11]])
     for scorer in scorers():
-        users, of_chosen = scorer.encode(ROWS, chosen)
+        users, chosen_scores = scorer.encode(ROWS, chosen)
         scores = scorer.scores(users, scorer.items(everything))
         assert users.shape == (2, scorer.width)
         assert users.dtype == scores.dtype == scorer.dtype
         assert scores.shape == (2, scorer.n_items) == (2, N_ITEMS)
-        torch.testing.assert_close(scores.gather(1, chosen), of_chosen)
+        torch.testing.assert_close(scores.gather(1, chosen), chosen_scores)
         assert scores[0, 0] != scores[0, 1]
 
 
@@ -80,17 +80,17 @@ def test_scores_are_those_of_the_model_and_nothing_for_unknown_items() -> None:
     scorer = KnownItemsScorer(inner, KnownItems(ids))
     mirrored = Rows((back - ROWS.items).astype(np.int32), ROWS.lengths, targets=ROWS.targets)
     chosen = torch.tensor([[2, 9, N_ITEMS], [N_ITEMS, 4, 4]])
-    users, of_chosen = scorer.encode(mirrored, chosen)
+    users, chosen_scores = scorer.encode(mirrored, chosen)
     everything = torch.arange(scorer.n_items)
     scores = scorer.scores(users, scorer.items(everything))
     assert scores.shape == (2, N_ITEMS + 1)
     assert scores[:, -1].tolist() == [-torch.inf, -torch.inf]
-    of_inner, _ = inner.encode(ROWS, chosen[:, :1].clamp(max=3))
-    expected = inner.scores(of_inner, inner.items(everything[:-1])).flip(1)
+    inner_vectors, _ = inner.encode(ROWS, chosen[:, :1].clamp(max=3))
+    expected = inner.scores(inner_vectors, inner.items(everything[:-1])).flip(1)
     torch.testing.assert_close(scores[:, :-1], expected)
     is_known = chosen < N_ITEMS
-    torch.testing.assert_close(of_chosen[is_known], scores[[0, 0, 1, 1], chosen[is_known]])
-    assert (of_chosen[~is_known] == UNKNOWN_SCORE).all()
+    torch.testing.assert_close(chosen_scores[is_known], scores[[0, 0, 1, 1], chosen[is_known]])
+    assert (chosen_scores[~is_known] == UNKNOWN_SCORE).all()
 
 
 @torch.no_grad()

@@ -109,8 +109,8 @@ def test_the_figures_are_those_of_the_slice_alone() -> None:
 
 
 def test_each_slice_has_the_baseline_that_is_the_strongest_there() -> None:
-    of_cold, of_known = (np.where(FACTS.train_count == 0, *ranks).astype(np.int32) for ranks in ((2, 11), (11, 1)))
-    (known, cold) = slices(FACTS, RANKS, POPULARITY, {"content_neighbours": of_cold, "markov": of_known})["target"]
+    content, markov = (np.where(FACTS.train_count == 0, *ranks).astype(np.int32) for ranks in ((2, 11), (11, 1)))
+    (known, cold) = slices(FACTS, RANKS, POPULARITY, {"content_neighbours": content, "markov": markov})["target"]
     assert known["strongest_baseline"] == {"kind": "markov", "HR@10": 1.0, "NDCG@10": 1.0}
     assert (cold["strongest_baseline"]["kind"], cold["strongest_baseline"]["HR@10"]) == ("content_neighbours", 1.0)
 
@@ -142,7 +142,7 @@ def test_every_user_has_a_row(log_dataset: Dataset, tmp_path: Path, monkeypatch:
         "target": log_dataset.splits["test"].targets(np.arange(6)).tolist(),
         "is_repeated": [items[-1] in items[:-1] for items in histories],
         "history_length": [len(items) - 1 for items in histories],
-        "train_count": [sum(items[:-2].count(of[-1]) for items in histories) for of in histories],
+        "train_count": [sum(items[:-2].count(history[-1]) for items in histories) for history in histories],
         "last_time": [1_600_000_000 + len(items) - 2 for items in histories],
         "full": [1, 2, 3, 4, 5, 6],
         "popular": [1, 2, 3, None, 5, None],

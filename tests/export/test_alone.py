@@ -86,9 +86,10 @@ def package(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_package_needs_torch_numpy_and_safetensors_alone(package: Path, made: Path) -> None:
     enough = needed()
     normal = {
-        name: {re.sub(r"[-_.]+", "-", of).lower() for of in all_of} for name, all_of in packages_distributions().items()
+        name: {re.sub(r"[-_.]+", "-", one).lower() for one in packages}
+        for name, packages in packages_distributions().items()
     }
-    refused = {name for name, of in normal.items() if not of & enough and name != "bert4rec"}
+    refused = {name for name, packages in normal.items() if not packages & enough and name != "bert4rec"}
     assert {"tomli", "tomli_w", "pyarrow", "polars", "torchrec", "pydantic", "datasets"} <= refused
     program = f"REFUSED = {refused!r}\n{REFUSE}\n{SERVE}"
     done = subprocess.run(
@@ -104,8 +105,8 @@ def test_a_package_works_in_an_environment_of_its_own(package: Path, made: Path,
     venv.create(tmp_path / "venv", with_pip=False)
     (site,) = (tmp_path / "venv/lib").glob("python*/site-packages")
     enough = needed()
-    for name, of in packages_distributions().items():
-        if {re.sub(r"[-_.]+", "-", one).lower() for one in of} & enough:
+    for name, packages in packages_distributions().items():
+        if {re.sub(r"[-_.]+", "-", one).lower() for one in packages} & enough:
             for folder in map(Path, sys.path):
                 for path in (folder / name, folder / f"{name}.py", *folder.glob(f"{name}.*.so")):
                     if folder.name == "site-packages" and path.exists() and not (site / path.name).exists():

@@ -169,9 +169,9 @@ def test_files_find_the_same_for_any_histories_and_k(
     def found(histories: Tensor, k: int) -> Tensor:
         items, scores = program(histories, torch.tensor(k))
         assert torch.equal(by_torch(histories, torch.tensor(k))[0], items)
-        of_onnx = by_onnx.run(None, {"items": histories.numpy(), "k": np.array(k)})
-        np.testing.assert_array_equal(of_onnx[0], items.numpy())
-        np.testing.assert_allclose(of_onnx[1], scores.detach().numpy(), atol=1e-5)
+        onnx_output = by_onnx.run(None, {"items": histories.numpy(), "k": np.array(k)})
+        np.testing.assert_array_equal(onnx_output[0], items.numpy())
+        np.testing.assert_allclose(onnx_output[1], scores.detach().numpy(), atol=1e-5)
         return items
 
     all_items = found(matrix(HISTORIES), N_ITEMS)
@@ -199,9 +199,9 @@ def test_the_examples_of_the_card_run_and_an_unknown_user_gets_popular_items(
     recent = {"recent_counts": np.arange(N_ITEMS) // 2 % 5} if network.knows_times else {}
     ids = ItemIds(pa.array(range(100, 100 + N_ITEMS)), train_counts=np.arange(N_ITEMS) % 9, **recent)
     ids.write_lines(tmp_path / "items.jsonl")
-    of_card = SETTINGS | ({"fallback": ids.fallback} if recent else {})
-    of_card |= {"config": {"model": SETTINGS["config"]["model"] | {"times": network.times}}}
-    text = card(of_card, ["pt2", "onnx"], k=4, example=[100, 101], report={})
+    card_settings = SETTINGS | ({"fallback": ids.fallback} if recent else {})
+    card_settings |= {"config": {"model": SETTINGS["config"]["model"] | {"times": network.times}}}
+    text = card(card_settings, ["pt2", "onnx"], k=4, example=[100, 101], report={})
     codes = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.export, "load", cache(torch.export.load))  # slow

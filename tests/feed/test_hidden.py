@@ -120,5 +120,5 @@ def test_a_causal_model_that_is_asked_twice_at_a_position_sees_the_same_past() -
     network = model(SASRec, n_events=3, positions="rotary")
     states = hidden_of(network, batch)[batch.targets != NO_ITEM]
     short = [[*row[:1], (1, 99, BUY)] for row in rows]
-    of_inputs = hidden_of(network, made(short, Shifting(event_weights=WEIGHTS), 1))
-    torch.testing.assert_close(states, of_inputs[[0, 0, 0, 1]])
+    input_states = hidden_of(network, made(short, Shifting(event_weights=WEIGHTS), 1))
+    torch.testing.assert_close(states, input_states[[0, 0, 0, 1]])

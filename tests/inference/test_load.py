@@ -101,8 +101,8 @@ def test_a_run_needs_its_dataset_for_the_histories_of_users_alone(
     monkeypatch.undo()
     assert load(run).recommend(HISTORIES, 5) == before.recommend(HISTORIES, 5)
     export(find_source(run), tmp_path / "of-dataset", ["safetensors", "vectors"], k=10, leaves_out_seen=True)
-    of_links, of_dataset = (files_of(tmp_path / name) for name in ("of-links", "of-dataset"))
-    assert {name: of_links[name][0] for name in of_links} == {name: of_dataset[name][0] for name in of_dataset}
+    links, copies = (files_of(tmp_path / name) for name in ("of-links", "of-dataset"))
+    assert {name: links[name][0] for name in links} == {name: copies[name][0] for name in copies}
 
 
 @pytest.fixture(scope="module")

@@ -241,7 +241,7 @@ def large() -> Recommender:
     return Recommender(Network(encoder, vectors), ItemIds(pa.array(range(MANY)), None, None, others))
 
 
-def of_all(found: list[Recommendation], k: int, *, is_shown: Any, at_most: int = MANY) -> list[Recommendation]:
+def first_allowed(found: list[Recommendation], k: int, *, is_shown: Any, at_most: int = MANY) -> list[Recommendation]:
     """The first `k` of a list of all items that are shown, with at most so many of a kind."""
     taken: dict[int, int] = {}
     kept = []
@@ -256,17 +256,17 @@ def test_what_is_left_out_changes_no_score_and_no_order(large: Recommender) -> N
     (whole,) = large.recommend(history, MANY)
     denied = {one.item for one in whole[:MANY:3]}
     (found,) = large.recommend(history, best, deny=denied)
-    assert found == of_all(whole, best, is_shown=lambda item: item not in denied)
+    assert found == first_allowed(whole, best, is_shown=lambda item: item not in denied)
     rules = large.rules(where="price < 9", at_most=1, per="kind")
     (found,) = large.recommend(history, best, rules=rules, deny=denied)
-    wanted = of_all(whole, best, is_shown=lambda item: item % 20 < 9 and item not in denied, at_most=1)
+    wanted = first_allowed(whole, best, is_shown=lambda item: item % 20 < 9 and item not in denied, at_most=1)
     assert found == wanted
     few = [one.item for one in whole[10 : MANY : MANY // 50]]
     (found,) = large.recommend(history, best, allow=few)
     assert [one.item for one in found] == few
     (nearest,) = large.similar([4], MANY)
     (found,) = large.similar([4], best, rules=large.rules(where="price < 9"))
-    assert found == of_all(nearest, best, is_shown=lambda item: item % 20 < 9)
+    assert found == first_allowed(nearest, best, is_shown=lambda item: item % 20 < 9)
 
 
 def test_similar_items_have_the_scores_of_vectors_of_length_one(large: Recommender) -> None:

@@ -42,9 +42,9 @@ def test_cosines_written_out() -> None:
     )
     mean = (vectors[0] + vectors[2]) / 2
     expected = vectors @ mean / np.linalg.norm(mean)
-    (alone,), (of_two,) = scores_of(features, 5, [0]), scores_of(features, 5, [0, 2])
+    (alone,), (both,) = scores_of(features, 5, [0]), scores_of(features, 5, [0, 2])
     np.testing.assert_allclose(alone, [1, 1 / 2 + half / 2, 0, half, 0], atol=1e-6)
-    np.testing.assert_allclose(of_two, expected, atol=1e-6)
+    np.testing.assert_allclose(both, expected, atol=1e-6)
     assert scores_of(features, 5, [4]) == [[0] * 5]  # nothing is known of the history
 
 
@@ -83,7 +83,7 @@ def test_items_with_the_same_features_tie_and_no_process_or_batch_changes_a_scor
     features = InMemory(values, {"tags": 40}, vectors)
     histories = [draw.integers(0, 300, n).tolist() for n in (1, 2, 30, 200)]
     scores = scores_of(features, 300, *histories)
-    assert [of[:150] for of in scores] == [of[150:] for of in scores]
+    assert [row[:150] for row in scores] == [row[150:] for row in scores]
     assert [scores_of(features, 300, history)[0] for history in histories] == scores
 
 

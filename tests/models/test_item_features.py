@@ -225,7 +225,7 @@ def test_no_loss_pushes_cold_items_down(kind: str, loss: str) -> None:
     network.item_table.features.reader = FeatureReader(features, is_warm, 10**6)
     batch = batch._replace(candidates=Candidates.of(targets, negatives) if loss != "softmax" else None)
     network(batch).backward()
-    of_values = network.item_table.features.values.grad
-    assert of_values is not None
-    assert of_values[2].abs().max() < 1e-9
-    assert of_values[:2].abs().max() > 1e-6
+    value_gradient = network.item_table.features.values.grad
+    assert value_gradient is not None
+    assert value_gradient[2].abs().max() < 1e-9
+    assert value_gradient[:2].abs().max() > 1e-6

@@ -43,18 +43,18 @@ def test_a_kind_names_its_settings(kind: str) -> None:
     """All that the builder gives a model is there for it to take."""
     from inspect import signature
 
-    of_kind, model = KINDS[kind], model_class(kind)
+    traits, model = KINDS[kind], model_class(kind)
     accepted = {*signature(model).parameters}
-    if of_kind.is_transformer:
+    if traits.is_transformer:
         accepted |= {field.name for field in fields(EncoderSettings)}
-    assert {*of_kind.size_arguments, *of_kind.settings} == accepted - {
+    assert {*traits.size_arguments, *traits.settings} == accepted - {
         "encoder",
         "loss",
         "features",
         "n_events",
         "device",
     }
-    assert of_kind.title
+    assert traits.title
 
 
 MASKING = {"seed": 1, "n_items": 50, "mask_prob": 0.5, "last_item_mask_prob": 0.0, "mask_token_share": 1.0,

@@ -24,9 +24,9 @@ FORMS = ("dot", "bias", "neural")
 
 
 def factors(form: str = "bias", **changes: Any) -> MatrixFactorization:
-    of_loss = {name: changes.pop(name) for name in ("loss", "rating_range") if name in changes}
+    loss_settings = {name: changes.pop(name) for name in ("loss", "rating_range") if name in changes}
     shape = {"n_items": N_ITEMS, "n_users": N_USERS, "embed_dim": WIDTH, "dropout": 0.0}
-    network = MatrixFactorization(form=form, loss=LossSettings(**of_loss), device="cpu", **shape | changes)
+    network = MatrixFactorization(form=form, loss=LossSettings(**loss_settings), device="cpu", **shape | changes)
     initialize(network, seed=3)
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():  # zeros would hide a weight that is not used

@@ -23,7 +23,7 @@ from bert4rec.models.transformer import (
 from tests.models.networks import HEADS, POSITIONS, SEQUENCES, WIDTH, batch, hidden_of, model
 
 KINDS = pytest.mark.parametrize("kind", [Bert4Rec, SASRec])
-POSITION_KINDS = pytest.mark.parametrize("of", ["learned", "rotary"])
+POSITION_KINDS = pytest.mark.parametrize("encoding", ["learned", "rotary"])
 EVERYWHERE = [list(range(len(sequence))) for sequence in SEQUENCES]
 
 
@@ -67,9 +67,9 @@ def plainly(network: SequenceModel, sequence: list[int]) -> Tensor:
 @POSITION_KINDS
 @pytest.mark.parametrize("positions", [POSITIONS, EVERYWHERE], ids=["some positions", "all positions"])
 def test_hidden_states_are_those_of_a_plain_transformer(
-    kind: type[SequenceModel], of: str, positions: list[list[int]]
+    kind: type[SequenceModel], encoding: str, positions: list[list[int]]
 ) -> None:
-    network = model(kind, positions=of, input_norm=of == "rotary")
+    network = model(kind, positions=encoding, input_norm=encoding == "rotary")
     expected = torch.cat([plainly(network, s)[p] for s, p in zip(SEQUENCES, positions, strict=True)])
     hidden, behind = hidden_of(network, batch(SEQUENCES, positions)).split([WIDTH, 4], dim=1)
     torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-5)
@@ -80,10 +80,10 @@ def test_hidden_states_are_those_of_a_plain_transformer(
 @POSITION_KINDS
 @pytest.mark.parametrize("at_a_time", [1, 16])
 def test_many_rows_go_through_the_blocks_in_groups(
-    kind: type[SequenceModel], of: str, at_a_time: int, monkeypatch: pytest.MonkeyPatch
+    kind: type[SequenceModel], encoding: str, at_a_time: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transformer, "POSITIONS_AT_A_TIME", at_a_time)
-    network = model(kind, positions=of)
+    network = model(kind, positions=encoding)
     sequences = [SEQUENCES[i % 4] for i in range(12)]
     positions = [POSITIONS[i % 4] if i % 3 else [] for i in range(12)]
     expected = torch.cat([plainly(network, s)[p] for s, p in zip(sequences, positions, strict=True)])
@@ -104,10 +104,10 @@ def test_what_is_turned_keeps_its_precision_and_length() -> None:
 @KINDS
 @POSITION_KINDS
 def test_gradients_are_those_of_a_plain_transformer(
-    kind: type[SequenceModel], of: str, monkeypatch: pytest.MonkeyPatch
+    kind: type[SequenceModel], encoding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transformer, "POSITIONS_AT_A_TIME", 16)
-    network = model(kind, positions=of)
+    network = model(kind, positions=encoding)
     weights = list(network.encoder.parameters())
     found = hidden_of(network, batch(SEQUENCES, POSITIONS))[:, :WIDTH]
     expected = torch.cat([plainly(network, s)[p] for s, p in zip(SEQUENCES, POSITIONS, strict=True)])
@@ -180,14 +180,14 @@ def test_kinds_of_gaps_are_as_long_as_the_root_of_two() -> None:
 
 
 def test_between_two_dates_a_vector_moves_in_a_straight_line_and_beyond_all_of_them_it_stays() -> None:
-    of = Dates(3, "cpu")
-    torch.nn.init.normal_(of.weight)
+    dates = Dates(3, "cpu")
+    torch.nn.init.normal_(dates.weight)
     instants = torch.tensor([0, 7 * BETWEEN_DATES, 7 * BETWEEN_DATES + BETWEEN_DATES // 4])
-    expected = torch.stack([of.weight[0], of.weight[7], 0.75 * of.weight[7] + 0.25 * of.weight[8]])
-    torch.testing.assert_close(of(instants), expected, rtol=0, atol=1e-6)
-    ends = torch.stack([of.weight[0], of.weight[-1]])
-    torch.testing.assert_close(of(torch.tensor([-(2**62), 2**62])), ends, rtol=0, atol=1e-5)
+    expected = torch.stack([dates.weight[0], dates.weight[7], 0.75 * dates.weight[7] + 0.25 * dates.weight[8]])
+    torch.testing.assert_close(dates(instants), expected, rtol=0, atol=1e-6)
+    ends = torch.stack([dates.weight[0], dates.weight[-1]])
+    torch.testing.assert_close(dates(torch.tensor([-(2**62), 2**62])), ends, rtol=0, atol=1e-5)
     assert N_DATES * BETWEEN_DATES > 4e9  # the next century
-    of(torch.tensor([5 * BETWEEN_DATES + 1, 6 * BETWEEN_DATES - 1])).sum().backward()
-    assert of.weight.grad is not None
-    assert of.weight.grad.abs().sum(1).nonzero().flatten().tolist() == [5, 6]
+    dates(torch.tensor([5 * BETWEEN_DATES + 1, 6 * BETWEEN_DATES - 1])).sum().backward()
+    assert dates.weight.grad is not None
+    assert dates.weight.grad.abs().sum(1).nonzero().flatten().tolist() == [5, 6]

@@ -52,7 +52,7 @@ def test_every_position_once(monkeypatch: pytest.MonkeyPatch, positions_at_once:
     monkeypatch.setattr(transitions, "POSITIONS_AT_ONCE", positions_at_once)
     draw = random.Random(7)
     items = [[draw.randrange(9) for _ in range(draw.choice([0, 1, 2, 4, 5, 6, 11, 23]))] for _ in range(30)]
-    times = [[100 * user + place for place in range(len(of_user))] for user, of_user in enumerate(items)]
+    times = [[100 * user + place for place in range(len(user_items))] for user, user_items in enumerate(items)]
     calls: list[None] = []
     found = TrainingHistories(dataset_of(items, n_items=9, times=times), lambda: calls.append(None))
     parts = list(found.parts())
@@ -61,7 +61,7 @@ def test_every_position_once(monkeypatch: pytest.MonkeyPatch, positions_at_once:
         name: np.concatenate([getattr(part, name) for part in parts]).tolist()
         for name in ("users", "items", "lengths", "left", "times")
     }
-    places = [(user, place) for user, of_user in enumerate(items) for place in range(len(of_user))]
+    places = [(user, place) for user, user_items in enumerate(items) for place in range(len(user_items))]
     assert together == {
         "users": [user for user, _ in places],
         "items": [items[user][place] for user, place in places],
@@ -81,7 +81,7 @@ def test_a_dataset_folder(tmp_path: Path) -> None:
     found: dict[str, list[int]] = {}
     for user, item in zip(part.users.tolist(), part.items.tolist(), strict=True):
         found.setdefault(str(users[user]), []).append(int(items[item]))
-    assert found == {user: of_user[:-2] for user, of_user in LOG.items()}
+    assert found == {user: user_items[:-2] for user, user_items in LOG.items()}
     assert part.times is not None
     assert (part.times - 1_600_000_000 == part.lengths - 1 - part.left).all()
     assert np.bincount(part.items, minlength=8).tolist() == dataset.popularity.tolist()
@@ -180,11 +180,11 @@ def test_a_graph_adds_up_several_last_items() -> None:
     """0 → 1 twice, 1 → 0 and 1 → 2 once; 0 → 0 and 1 → 1 two places apart, which counts half."""
     scorer = scorer_of([[0, 1, 0, 1], [1, 2]], 3, n_last_items=2, smoothing=2.0)
     shares = np.array([2, 3, 1]) / 6
-    of_0 = (np.array([0.5, 2, 0]) + 2 * shares) / (2.5 + 2)
-    of_1 = (np.array([1, 0.5, 1]) + 2 * shares) / (2.5 + 2)
-    of_2 = shares  # nothing has followed it
+    row0 = (np.array([0.5, 2, 0]) + 2 * shares) / (2.5 + 2)
+    row1 = (np.array([1, 0.5, 1]) + 2 * shares) / (2.5 + 2)
+    row2 = shares  # nothing has followed it
     found = scores_of(scorer, rows_of([2, 0, 1], [1, 0], [0], [1, 2]))
-    np.testing.assert_allclose(found, [of_1 + 0.5 * of_0, of_0 + 0.5 * of_1, of_0, of_2 + 0.5 * of_1], rtol=1e-15)
+    np.testing.assert_allclose(found, [row1 + 0.5 * row0, row0 + 0.5 * row1, row0, row2 + 0.5 * row1], rtol=1e-15)
 
 
 @pytest.mark.parametrize(("n_last_items", "dense"), [(1, 2), (3, 0), (10, 0), (10, 2)])

@@ -74,8 +74,8 @@ def test_it_is_what_a_preparation_with_these_items_makes(featured_folder: Path, 
         for folder in (added, same)
     )
     assert ours.pop("negative_items") == ours["items"] - N_NEW
-    for name, of in ours["item_features"].items():
-        assert of.pop("coverage") == pytest.approx(theirs["item_features"][name].pop("coverage"))
+    for name, feature in ours["item_features"].items():
+        assert feature.pop("coverage") == pytest.approx(theirs["item_features"][name].pop("coverage"))
     assert ours == theirs
 
 

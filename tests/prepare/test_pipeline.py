@@ -153,12 +153,12 @@ def test_the_splits_are_those_of_the_reference(rows: list[Row], s: dict[str, Any
         if not folder.exists():
             reject()
         found = stored(folder)
-    of_users = histories(rows, s)
-    testable = {user for user, mine in of_users.items() if 0 < places(mine, s)[0] < len(mine)}
+    user_rows = histories(rows, s)
+    testable = {user for user, mine in user_rows.items() if 0 < places(mine, s)[0] < len(mine)}
     tested = {row["user"] for row in found if row["test"] >= 0}
     assert tested <= testable
     assert len(tested) == (len(testable) if s["n_tested"] == "all" else min(s["n_tested"], len(testable)))
-    able = {user for user, mine in of_users.items() if places(mine, s)[1] and (user in tested or s["split"] == "time")}
+    able = {user for user, mine in user_rows.items() if places(mine, s)[1] and (user in tested or s["split"] == "time")}
     validated = {row["user"] for row in found if row["validation"] >= 0}
     assert validated <= able
     assert len(validated) == min(s["n_validated"], len(able))
@@ -223,8 +223,8 @@ def test_sequences_and_the_same_rows_as_a_table_with_times_give_the_same_dataset
     pl.DataFrame(scattered, schema=["user", "item", "at"], orient="row").write_parquet(tmp_path / "log.parquet")
     shared = ["--preprocessing.n_eval_negatives=20", "--preprocessing.validation_users=30"]
     sequences = prepared(tmp_path, ["--data.source=sequences", f"--data.path={tmp_path / 'pairs.txt'}", *shared])
-    of_table = ["--data.source=table", f"--data.path={tmp_path / 'log.parquet'}", "--data.time_column=at"]
-    table = prepared(tmp_path, [*of_table, *shared], folder="table")
+    table_settings = ["--data.source=table", f"--data.path={tmp_path / 'log.parquet'}", "--data.time_column=at"]
+    table = prepared(tmp_path, [*table_settings, *shared], folder="table")
     assert [{key: row[key] for key in row if key != "times"} for row in stored(table)] == stored(sequences)
     for name in ("users.parquet", "items.parquet"):
         assert (sequences / name).read_bytes() == (table / name).read_bytes()

@@ -55,8 +55,8 @@ def test_counts_are_those_by_hand_in_any_parts(users: list[Rows], parts: int) ->
     assert found["tied_targets"] == {"users": sum(a[1] == b[1] for a, b in last_pairs), "of": len(users)}
     assert found["rare_items"] == sum(n < 5 for n in counts.values())
     assert found["items_with_rows"] == len(counts)
-    assert found["gone_items"] == sum(max(of) < recent for of in times.values())
-    assert found["new_items"] == sum(min(of) >= recent for of in times.values())
+    assert found["gone_items"] == sum(max(instants) < recent for instants in times.values())
+    assert found["new_items"] == sum(min(instants) >= recent for instants in times.values())
     assert found["has_dates_only"] == (not any(time for rows in users for _, time in rows))
 
 

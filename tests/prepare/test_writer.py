@@ -33,9 +33,9 @@ def write(folder: Path, *negatives: pl.DataFrame) -> int:
 
 def frame(n_rows: int) -> pl.DataFrame:
     lists = [list(range(2, 2 + row % 7)) for row in range(n_rows)]
-    of_lists = dict.fromkeys(("popular_negatives", "uniform_negatives"), pl.List(pl.Int32))
-    columns = {"user": list(range(n_rows)), **dict.fromkeys(of_lists, lists)}
-    return pl.DataFrame(columns, schema={"user": pl.Int32, **of_lists})
+    list_types = dict.fromkeys(("popular_negatives", "uniform_negatives"), pl.List(pl.Int32))
+    columns = {"user": list(range(n_rows)), **dict.fromkeys(list_types, lists)}
+    return pl.DataFrame(columns, schema={"user": pl.Int32, **list_types})
 
 
 def names(folder: Path) -> list[str]:

@@ -319,10 +319,10 @@ def results_with_features(config: Config) -> tuple[dict[str, Any], dict[str, Any
         held_out, calls = evaluator.held_out(), []
         ranks = evaluator.ranks(model, held_out, lambda: calls.append(None))
         results = evaluator.results(ranks, held_out)
-        of_features = evaluator.feature_differences(model, ranks, lambda: calls.append(None))
+        differences = evaluator.feature_differences(model, ranks, lambda: calls.append(None))
         assert len(calls) == evaluator.n_batches(held_out)
-        assert evaluator.feature_differences(model, ranks, lambda: None) == of_features  # the weights are restored
-        return results, of_features
+        assert evaluator.feature_differences(model, ranks, lambda: None) == differences  # the weights are restored
+        return results, differences
 
 
 def results_with_model(config: Config) -> dict[str, Any]:

@@ -159,9 +159,9 @@ def make_run(
 ) -> Path:  # fmt: skip
     """Write a run for comparisons, whose test users have the `ranks`, and those of validation others."""
     folder.mkdir(parents=True)
-    of_split = {split: of for split, of in (("test", ranks), ("validation", validation)) if len(of)}
-    found = {split: _ranked(folder / f"ranks-{split}.parquet", of, users) for split, of in of_split.items()}
-    counts = {split: {"users": 0, "of": len(of)} for split, of in of_split.items()}
+    split_ranks = {split: each for split, each in (("test", ranks), ("validation", validation)) if len(each)}
+    found = {split: _ranked(folder / f"ranks-{split}.parquet", each, users) for split, each in split_ranks.items()}
+    counts = {split: {"users": 0, "of": len(each)} for split, each in split_ranks.items()}
     content = {
         "format_version": 1,
         "dataset": {"source": "table", "split": "leave_one_out", "fingerprint": fingerprint, "n_eval_negatives": 5,

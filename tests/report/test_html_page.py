@@ -66,8 +66,8 @@ def page(run: Path) -> Reader:
 def test_it_is_one_small_file_that_needs_nothing_else(run: Path, page: Reader) -> None:
     assert (run / "report.html").stat().st_size < 400_000
     assert {"script", "img", "link", "iframe"}.isdisjoint(page.tags)
-    of_others = {link for link in page.links if not link.startswith("#")}
-    assert all(re.match(r"https://(arxiv\.org/abs/\d|github\.com/)", link) for link in of_others)
+    other_links = {link for link in page.links if not link.startswith("#")}
+    assert all(re.match(r"https://(arxiv\.org/abs/\d|github\.com/)", link) for link in other_links)
     assert "url(http" not in (run / "report.html").read_text()
     assert len(page.ids) == len(set(page.ids))
     assert {link[1:] for link in page.links if link.startswith("#")} <= {*page.ids}

@@ -76,8 +76,8 @@ def typed(job: Job, advice: str) -> Job:
         values["world_size"] = int(processes[1])
     if (batch_size := values.pop("per_device_train_batch_size", None)) is not None:
         values["batch_size"] = batch_size
-    of_model = {name: values.pop(name) for name in values.keys() & job.model.keys()}
-    return replace(job, **values, model={**job.model, **of_model})
+    model_settings = {name: values.pop(name) for name in values.keys() & job.model.keys()}
+    return replace(job, **values, model={**job.model, **model_settings})
 
 
 @pytest.mark.parametrize(("job", "memory", "expected"), CASES)

@@ -175,9 +175,9 @@ def test_what_keeps_groups_in_step_worked_out_by_hand() -> None:
     assert [(part.rank, part.n_rows) for part in sampled.shards] == [(rank, 10) for rank in range(8)]
     n_ids = 20 + 20  # lookups of a rank, each row once; each rank of a group holds half of the rows
     assert sync_bytes(sampled.job, sampled.shards_of(3)) == 8 * n_ids // 2 * (68 * 4 + 8) * 3 // 4  # 3 of 4 by others
-    of_shard = 10 * 68 * 4
+    shard_bytes = 10 * 68 * 4
     softmax = make_plan(make_job(20, 8, loss="softmax", **in_step), NO_LIMIT)
-    assert sync_bytes(softmax.job, softmax.shards_of(3)) == 2 * 3 / 4 * of_shard
+    assert sync_bytes(softmax.job, softmax.shards_of(3)) == 2 * 3 / 4 * shard_bytes
     assert sync_bytes(make_job(20, 8), make_plan(make_job(20, 8), NO_LIMIT).shards_of(0)) == 0
 
 

@@ -79,7 +79,7 @@ def copies_after(config: Config, n_steps: int) -> tuple[bool, bool]:
     for step in range(n_steps):
         jobs.make_step(model, optimizers, batches[step])
     found = [jobs.weights(model), jobs.moments_of(optimizers)]
-    tables = [{name: parts for name, parts in of.items() if name.startswith("item_table")} for of in found]
+    tables = [{name: parts for name, parts in rank.items() if name.startswith("item_table")} for rank in found]
     copies = unwrap(model).item_table.replicas
     every = gather_objects(tables, copies.group)
     first, second = (

@@ -113,9 +113,9 @@ def test_a_resumed_training_has_the_state_of_every_table(
     saved, whole = train(writers, "broken", until=3), train(writers, "whole")
     checkpoint = found(tmp_path / "broken")[-1]
     tables = [name for name in saved[0]["weights"] if ".embeddings." in name]
-    of_tables = {name for name in saved[0]["moments"] if name.partition(".")[0].endswith("_table")}
+    saved_tables = {name for name in saved[0]["moments"] if name.partition(".")[0].endswith("_table")}
     assert len(tables) == 3
-    assert {name.rpartition(".")[0] for name in of_tables} == {f"{name.split('.')[-2]}_table" for name in tables}
+    assert {name.rpartition(".")[0] for name in saved_tables} == {f"{name.split('.')[-2]}_table" for name in tables}
     for n in (writers, readers):
         resumed = train(n, f"on {n}", resume_from=checkpoint)
         for kind in ("weights", "moments"):
@@ -123,7 +123,7 @@ def test_a_resumed_training_has_the_state_of_every_table(
             for name in saved[0][kind]:
                 arrived = assemble([rank["restored"][kind][name] for rank in resumed])
                 np.testing.assert_array_equal(arrived, assemble([rank[kind][name] for rank in saved]), name)
-                end, expected = (assemble([rank[kind][name] for rank in of]) for of in (resumed, whole))
+                end, expected = (assemble([rank[kind][name] for rank in ranks]) for ranks in (resumed, whole))
                 np.testing.assert_allclose(end, expected, rtol=1e-3, atol=1e-5, err_msg=name)
         if n == writers:
             assert_equal(resumed, whole)

@@ -261,7 +261,7 @@ def test_an_extension_takes_the_features_from_the_log(prepare: Prepare, capsys: 
     grown = pl.concat([rows, more.with_columns(brand=pl.Series(["Bolt", "Acme", "Core"]))], how="diagonal")
     assert prepare(grown, "--data.extends=old", name="grown.csv") == 0
     old, new = (read_metadata(Path(name))["item_features"] for name in ("old", "out"))
-    assert {key: of["n_values"] for key, of in old.items()} == {key: of["n_values"] for key, of in new.items()}
+    assert {key: each["n_values"] for key, each in old.items()} == {key: each["n_values"] for key, each in new.items()}
     values = [pl.read_parquet(f"{name}/item_features/values.parquet") for name in ("old", "out")]
     assert values[0].equals(values[1])
     assert dict(attributes().select("original", "brand").rows())["Z"] == "Acme"
@@ -333,10 +333,10 @@ def test_values_in_parts_are_those_of_the_whole(pairs: list[tuple[int, str | Non
     assert dict(found.first(["\nx"]).rows()) == expected
     equal = {"1.0": "1", "1.50": "1.5"}
     distinct = [{equal.get(value, value) for value in known} for known in values.values()]
-    of_items = found.evidence("\nx")
-    assert of_items.n_groups == sum(len(known) > 1 for known in values.values())
-    assert of_items.n_varied == sum(len(each) > 1 for each in distinct)
-    assert of_items.n_values == min(2, len({value for each in distinct for value in each}))
+    item_evidence = found.evidence("\nx")
+    assert item_evidence.n_groups == sum(len(known) > 1 for known in values.values())
+    assert item_evidence.n_varied == sum(len(each) > 1 for each in distinct)
+    assert item_evidence.n_values == min(2, len({value for each in distinct for value in each}))
 
 
 @pytest.mark.parametrize("name", ["log.parquet", "log.feather"])

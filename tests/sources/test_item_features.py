@@ -58,15 +58,15 @@ def features(dataset: Dataset) -> dict[Any, dict[str, list[Any]]]:
     for item, original in enumerate(dataset.originals(dataset.n_items)):
         rows = dataset.features.read(np.array([item]))
         found[original], at = {}, 0
-        for name, of in about.items():
-            if of["kind"] == "vector":
-                found[original][name] = pytest.approx(rows.vectors[0, at : at + of["width"]].tolist())
-                at += of["width"]
+        for name, feature in about.items():
+            if feature["kind"] == "vector":
+                found[original][name] = pytest.approx(rows.vectors[0, at : at + feature["width"]].tolist())
+                at += feature["width"]
                 continue
-            is_own = (rows.values >= of["first"]) & (rows.values < of["first"] + of["n_values"])
+            is_own = (rows.values >= feature["first"]) & (rows.values < feature["first"] + feature["n_values"])
             assert np.square(rows.weights[is_own]).sum() == pytest.approx(1)
             numbers = rows.values[is_own].tolist()
-            found[original][name] = [names[each] if names[each] else each - of["first"] for each in numbers]
+            found[original][name] = [names[each] if names[each] else each - feature["first"] for each in numbers]
     return found
 
 
@@ -114,10 +114,10 @@ def test_each_kind_becomes_the_numbers_of_its_values(prepare: Prepare, capsys: C
     dataset = open_dataset(Path("out"))
     found = features(dataset)
     # 5 is a test target alone and 9 not in the log: what only they have is unseen, which is value 0.
-    assert {item: of["genre"] for item, of in found.items()} == {
+    assert {item: row["genre"] for item, row in found.items()} == {
         1: ["Action", "Comedy"], 2: ["Comedy"], 3: ["Action", "Drama"], 4: [0], 5: [0], 9: ["Action"],
     }  # fmt: skip
-    assert {item: of["brand"] for item, of in found.items()} == {
+    assert {item: row["brand"] for item, row in found.items()} == {
         1: ["x"], 2: ["y"], 3: ["x"], 4: ["y"], 5: [0], 9: [0],
     }  # fmt: skip
     edges = dataset.metadata["item_features"]["price"]["edges"]
@@ -130,8 +130,8 @@ def test_each_kind_becomes_the_numbers_of_its_values(prepare: Prepare, capsys: C
     assert dict(items.select("original", "stock").rows()) == {1: True, 2: False, 3: True, 4: True, 5: False, 9: True}
     numbers = {original: item for item, original in enumerate(dataset.originals(6))}
     assert dataset.features
-    of_targets = dataset.features.categories_of(np.array([numbers[3], numbers[4], numbers[5], numbers[3]]))
-    assert of_targets == {"brand": ["x", "y", "", "x"], "stock": ["true", "true", "false", "true"]}
+    categories = dataset.features.categories_of(np.array([numbers[3], numbers[4], numbers[5], numbers[3]]))
+    assert categories == {"brand": ["x", "y", "", "x"], "stock": ["true", "true", "false", "true"]}
     assert dataset.metadata["item_features"]["genre"]["coverage"] == pytest.approx(5 / 6)
     out = capsys.readouterr().out
     for column in ("genre", "brand", "price", "stock"):
@@ -175,7 +175,7 @@ def test_words_of_two_items_and_vectors_of_length_one(prepare: Prepare) -> None:
     assert bucket["red"][0] in bucket["fox, red, the"]
     assert set(found[3]["title"]) == set(found[1]["title"]) - set(found[2]["title"])
     assert found[5]["title"] == [0]
-    assert {item: of["image"] for item, of in found.items()} == {
+    assert {item: row["image"] for item, row in found.items()} == {
         1: [0.6, 0.8], 2: [0, 1], 3: [0, 0], 4: [1, 0], 5: [0, 0],
     }  # fmt: skip
 
@@ -183,7 +183,7 @@ def test_words_of_two_items_and_vectors_of_length_one(prepare: Prepare) -> None:
 def test_one_json_object_and_lines_of_json_are_read(prepare: Prepare) -> None:
     assert prepare(json.dumps({"1": [7, 8], "2": [7], "3": []}), name="items.json") == 0
     found = features(open_dataset(Path("out")))
-    assert {item: of["attributes"] for item, of in found.items()} == {1: ["7", "8"], 2: ["7"], 3: [0], 4: [0], 5: [0]}
+    assert {item: row["attributes"] for item, row in found.items()} == {1: ["7", "8"], 2: ["7"], 3: [0], 4: [0], 5: [0]}
     lines = "".join(json.dumps({"item": item, "kind": "ab"[item % 2]}) + "\n" for item in range(1, 6))
     assert prepare(lines, name="items.jsonl") == 0
     assert features(open_dataset(Path("out")))[1] == {"kind": ["b"]}
@@ -210,7 +210,7 @@ def test_a_dataset_that_extends_another_keeps_its_numbers(prepare: Prepare, caps
     assert {item: after[item] for item in before} == before
     assert after[7] == {**before[2], "stock": before[1]["stock"]}  # a musical is a value that the model does not know
     old, new = (open_dataset(Path(name)).metadata["item_features"] for name in ("old", "out"))
-    assert {name: of["n_values"] for name, of in old.items()} == {name: of["n_values"] for name, of in new.items()}
+    assert {name: one["n_values"] for name, one in old.items()} == {name: one["n_values"] for name, one in new.items()}
     for content, words in ((more, ["--data.item_features.genre=category"]), ("item,genre\n1,Comedy\n", [])):
         assert prepare(content, "--data.extends=old", "--data.replace=true", *words) == 2
         assert "item_features" in capsys.readouterr().err
@@ -270,7 +270,7 @@ def test_a_date_is_the_same_number_in_an_extension_that_has_another_unit(
         found.append(features(open_dataset(Path("out"))))
         Path("out").rename("old" if not words else "new")
     assert found[0] == found[1]
-    assert len({str(of["at"]) for of in found[0].values()}) == 4
+    assert len({str(row["at"]) for row in found[0].values()}) == 4
 
 
 def test_ids_are_those_of_the_log_and_text_may_be_packed(prepare: Prepare, tmp_path: Path) -> None:
@@ -489,7 +489,7 @@ def test_each_column_is_a_feature_or_is_named_with_the_reason(
     assert {**used, **dict.fromkeys(file.unused, "ignore")}.items() >= kinds.items()
     assert len(file.lines()) == len(names)
     about = write_features(place, file, pl.Series("item", range(n)), np.ones(n, np.int64))
-    assert {name: of["kind"] for name, of in about.items()} == used
+    assert {name: feature["kind"] for name, feature in about.items()} == used
 
 
 @settings(deadline=None, max_examples=40)

@@ -103,7 +103,7 @@ def test_first_rows_are_read_once_by_the_look_and_the_options_after_it(tmp_path:
     found = opened("table", path=write(tmp_path / "t.csv", f"user,item,day,line\n{rows}"))
     reads = []
     read = Interactions.raw
-    monkeypatch.setattr(Interactions, "raw", lambda *of: reads.append(of) or read(*of))
+    monkeypatch.setattr(Interactions, "raw", lambda *arguments: reads.append(arguments) or read(*arguments))
     first_look(found)
     n_reads, options = len(reads), order_options(found)
     assert (len(reads), options) == (n_reads, order_options(found.again()))

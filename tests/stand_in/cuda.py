@@ -80,13 +80,13 @@ class Event(torch.Event):
         return super().__new__(cls, "cuda", enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
 
 
-def _index(of: Any = None) -> int:
+def _index(gpu: Any = None) -> int:
     """Return the number of a GPU that is given as torch.cuda's functions take it."""
-    if of is None:
+    if gpu is None:
         return int(device.get_device())
-    if isinstance(of, int):
-        return of if of >= 0 else int(device.get_device())
-    index = torch.device(of).index
+    if isinstance(gpu, int):
+        return gpu if gpu >= 0 else int(device.get_device())
+    index = torch.device(gpu).index
     return int(device.get_device()) if index is None else index
 
 
@@ -101,9 +101,9 @@ def _maybe_exchange_device(index: int) -> int:
     return _exchange_device(index)  # another function, since torch.compile has a handler for each
 
 
-def _properties(of: Any = None) -> SimpleNamespace:
+def _properties(gpu: Any = None) -> SimpleNamespace:
     """Return what torch says of a GPU, as of an H100."""
-    uuid = f"{os.environ.get(UUID, 'GPU')}-{_index(of)}"
+    uuid = f"{os.environ.get(UUID, 'GPU')}-{_index(gpu)}"
     return SimpleNamespace(
         name="a GPU of host memory", total_memory=BYTES_OF_GPU, major=9, minor=0, multi_processor_count=132, uuid=uuid,
         gcnArchName="", warp_size=32,
@@ -112,7 +112,7 @@ def _properties(of: Any = None) -> SimpleNamespace:
 
 def _install_functions() -> None:
     """Give torch.cuda what its CPU build lacks; its Python is otherwise left as it is."""
-    of_c: dict[str, Any] = {
+    c_functions: dict[str, Any] = {
         "_has_cuda": True,
         "_cuda_init": lambda: None,
         "_cuda_getDeviceCount": device.device_count,
@@ -132,10 +132,10 @@ def _install_functions() -> None:
         "_cuda_get_sync_debug_mode": device.get_sync_mode,
         "_cuda_resetPeakMemoryStats": lambda index: None,
     }
-    for name, function in of_c.items():
+    for name, function in c_functions.items():
         setattr(torch._C, name, function)
     cuda = torch.cuda
-    of_cuda: dict[str, Any] = {
+    cuda_functions: dict[str, Any] = {
         "_initialized": True,
         "_lazy_init": lambda: None,
         "_exchange_device": _exchange_device,
@@ -145,20 +145,20 @@ def _install_functions() -> None:
         "device_count": device.device_count,
         "default_generators": (torch.default_generator,) * 16,
         "get_device_properties": _properties,
-        "get_device_capability": lambda of=None: (9, 0),
-        "get_device_name": lambda of=None: _properties().name,
-        "mem_get_info": lambda of=None: (BYTES_OF_GPU, BYTES_OF_GPU),
-        "memory_stats": lambda of=None: {},
-        "max_memory_allocated": lambda of=None: 0,
-        "memory_allocated": lambda of=None: 0,
-        "memory_reserved": lambda of=None: 0,
-        "reset_peak_memory_stats": lambda of=None: None,
+        "get_device_capability": lambda gpu=None: (9, 0),
+        "get_device_name": lambda gpu=None: _properties().name,
+        "mem_get_info": lambda gpu=None: (BYTES_OF_GPU, BYTES_OF_GPU),
+        "memory_stats": lambda gpu=None: {},
+        "max_memory_allocated": lambda gpu=None: 0,
+        "memory_allocated": lambda gpu=None: 0,
+        "memory_reserved": lambda gpu=None: 0,
+        "reset_peak_memory_stats": lambda gpu=None: None,
         "is_bf16_supported": lambda including_emulation=True: True,
         "is_current_stream_capturing": lambda: False,
         "Stream": Stream,
         "Event": Event,
     }
-    for name, function in of_cuda.items():
+    for name, function in cuda_functions.items():
         setattr(cuda, name, function)
     cuda.streams.Stream, cuda.streams.Event = Stream, Event  # type: ignore[misc]
 
@@ -205,10 +205,10 @@ class _Lookup(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, ...]:
         weights = ctx.kernel.split_embedding_weights()
         states = ctx.kernel.split_optimizer_states() or [[] for _ in weights]
-        device.use("the update", [gradient], [*weights, *(state for of_table in states for state in of_table)])
+        device.use("the update", [gradient], [*weights, *(state for table_states in states for state in table_states)])
         parts = device.host(gradient).float().split([len(ids) for _, ids in ctx.parts])
         for table, weight in enumerate(weights):
-            own = [(ids, part) for (of, ids), part in zip(ctx.parts, parts, strict=True) if of == table]
+            own = [(ids, part) for (number, ids), part in zip(ctx.parts, parts, strict=True) if number == table]
             if not own:
                 continue
             ids, places = torch.cat([ids for ids, _ in own]).unique(return_inverse=True)

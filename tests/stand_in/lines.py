@@ -29,14 +29,14 @@ def statements_of_gpus(source: str) -> Statements:
         for name in ("body", "orelse", "finalbody"):
             block = getattr(node, name, None)
             if isinstance(block, list):
-                for statement in _of_block(block):
+                for statement in _gpu_statements(block):
                     is_simple = not hasattr(statement, "body")
                     end = (statement.end_lineno if is_simple else None) or statement.lineno
                     found |= dict.fromkeys(range(statement.lineno, end + 1), statement.lineno)
     return found
 
 
-def _of_block(block: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+def _gpu_statements(block: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     for number, statement in enumerate(block):
         if isinstance(statement, ast.If):
             if _asks(statement.test, is_for=True):
@@ -97,13 +97,13 @@ def trace() -> None:
                 print(f"{path}:{line}", file=file)
         return local
 
-    def of_call(frame: FrameType, *_: Any) -> Any:
+    def trace_call(frame: FrameType, *_: Any) -> Any:
         code = frame.f_code
         lines = wanted.get(code.co_filename)
         return local if lines and any(line in lines for _, _, line in code.co_lines()) else None
 
-    threading.settrace(of_call)
-    sys.settrace(of_call)
+    threading.settrace(trace_call)
+    sys.settrace(trace_call)
 
 
 def summary(folder: Path) -> Iterator[str]:
@@ -111,7 +111,7 @@ def summary(folder: Path) -> Iterator[str]:
     lines = {line for file in folder.iterdir() for line in file.read_text().split()}
     every = all_statements()
     firsts = {f"{path}:{first}" for path, statements in every.items() for first in statements.values()}
-    ran = {f"{path}:{first}" for path, of in every.items() for line, first in of.items() if f"{path}:{line}" in lines}
+    ran = {f"{path}:{first}" for path, own in every.items() for line, first in own.items() if f"{path}:{line}" in lines}
     yield f"{len(ran)} of {len(firsts)} statements that are entered on a GPU alone have run"
     for place in sorted(firsts - ran):
         yield f"  not {Path(place).relative_to(ROOT)}"

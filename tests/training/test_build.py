@@ -67,10 +67,10 @@ def test_consecutive_processes_share_a_draw(
         assert drawing is not None
         return [tuple(drawing.draw(step).ids.tolist()) for step in range(3)]
 
-    of_rank = [draws(rank, shared_by) for rank in range(4)]
-    assert [of_rank.index(drawn) for drawn in of_rank] == [groups.index(group) for group in groups]
-    assert of_rank[0] == draws(0, "all")
-    assert len({drawn for steps in of_rank for drawn in steps}) == 3 * len(set(groups))
+    rank_draws = [draws(rank, shared_by) for rank in range(4)]
+    assert [rank_draws.index(drawn) for drawn in rank_draws] == [groups.index(group) for group in groups]
+    assert rank_draws[0] == draws(0, "all")
+    assert len({drawn for steps in rank_draws for drawn in steps}) == 3 * len(set(groups))
 
 
 def test_all_baselines_unless_they_were_chosen_or_would_take_long(

@@ -92,8 +92,8 @@ def test_the_figures_of_a_sharded_bert4rec(made: Path, tmp_path: Path, caplog: p
              for out in ("out", "out-2")]  # fmt: skip
     assert files[0] == files[1]
     assert_ranks_give(tmp_path / "out", report)
-    of_training = ("training", "sharding", "plan", "hits_by_rank", "warnings", "fallback")
-    same = {key: value for key, value in report.items() if key not in of_training}
+    training_keys = ("training", "sharding", "plan", "hits_by_rank", "warnings", "fallback")
+    same = {key: value for key, value in report.items() if key not in training_keys}
     assert {key: report_of(tmp_path / "out")[key] for key in same} == same
 
 

@@ -142,10 +142,10 @@ def test_unknown_items_are_in_no_list(old: Path, other_folder: Path, tmp_path: P
 
 
 def test_baselines_are_those_of_the_dataset(old: Path, other_folder: Path, tmp_path: Path) -> None:
-    of_old = evaluated(old, other_folder, tmp_path / "a").report
-    of_own = report_of(trained_on(other_folder, tmp_path / "runs"))
+    old_metrics = evaluated(old, other_folder, tmp_path / "a").report
+    own_metrics = report_of(trained_on(other_folder, tmp_path / "runs"))
     for name in ("popularity_baseline", "baselines"):
-        assert of_old[name] == of_own[name]
+        assert old_metrics[name] == own_metrics[name]
 
 
 @pytest.mark.parametrize("times", ["history", long("target")])
@@ -171,8 +171,8 @@ def test_two_processes_give_the_same_ranks(
 
 def test_a_model_package_brings_its_own_ids(old: Path, other_folder: Path, tmp_path: Path) -> None:
     export(find_source(old), tmp_path / "package", ["safetensors"], k=10, leaves_out_seen=True)
-    of_run = evaluated(old, other_folder, tmp_path / "a")
-    assert rows_of(evaluated(tmp_path / "package", other_folder, tmp_path / "b").folder) == rows_of(of_run.folder)
+    run_result = evaluated(old, other_folder, tmp_path / "a")
+    assert rows_of(evaluated(tmp_path / "package", other_folder, tmp_path / "b").folder) == rows_of(run_result.folder)
 
 
 def test_an_old_run_whose_dataset_is_gone(

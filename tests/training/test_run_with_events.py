@@ -27,8 +27,8 @@ KINDS = pytest.mark.parametrize("kind", ["bert4rec", "sasrec"])
 
 def made(small_config: Settings, folder: Path, **changes: Any) -> Config:
     recipe = open_dataset(folder).metadata["preprocessing"]
-    of_data = {f"preprocessing.{key}": value for key, value in recipe.items()}
-    return small_config(**SHORT | of_data | {"data.dataset_dir": str(folder)} | changes)
+    data_settings = {f"preprocessing.{key}": value for key, value in recipe.items()}
+    return small_config(**SHORT | data_settings | {"data.dataset_dir": str(folder)} | changes)
 
 
 @KINDS
@@ -50,10 +50,10 @@ def test_from_the_dataset_to_recommendations(
     for n, end in zip(rows.lengths.tolist(), rows.lengths.cumsum().tolist(), strict=True):
         items, events = rows.items[end - n : end].tolist(), rows.events[end - n : end].tolist()
         asked.append(TimedHistory(model.ids.of(items), events=[kinds[event] for event in events]))
-    best = [[one.item for one in of_user] for of_user in model.recommend(asked, dataset.n_items)]
+    best = [[one.item for one in user_items] for user_items in model.recommend(asked, dataset.n_items)]
     targets = model.ids.of(rows.targets.tolist())
     written = pl.read_parquet(folder / "ranks-test.parquet")["full"].to_list()
-    assert [1 + of_user.index(target) for of_user, target in zip(best, targets, strict=True)] == written
+    assert [1 + user_items.index(target) for user_items, target in zip(best, targets, strict=True)] == written
 
     different = model.encode([TimedHistory([1, 2]), TimedHistory([1, 2], events=["view", "purchase"])])
     assert not torch.allclose(*different)

@@ -98,10 +98,10 @@ def test_hidden_events_leave_honest_figures_which_recommendations_equal(
         part = slice(end - n, end)
         events = [histories.kinds[event] for event in whole.events[part]]
         asked.append(TimedHistory(model.ids.of(whole.items[part].tolist()), whole.times[part].tolist(), at, events))
-    best = [[one.item for one in of_user] for of_user in model.recommend(asked, dataset.n_items)]
+    best = [[one.item for one in top] for top in model.recommend(asked, dataset.n_items)]
     targets = model.ids.of(split.targets(np.arange(len(split))).tolist())
     ranks = pl.read_parquet(folder / "ranks-test.parquet")["full"].to_list()
-    found = [of_user.index(of) + 1 if of in of_user else MISSED for of_user, of in zip(best, targets, strict=True)]
+    found = [top.index(target) + 1 if target in top else MISSED for top, target in zip(best, targets, strict=True)]
     assert found == ranks
 
     later = [one._replace(at=one.times[-1] + 10**6) for one in asked[:5]]

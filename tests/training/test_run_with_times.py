@@ -44,8 +44,8 @@ def test_from_the_dataset_to_recommendations(
     assert status == (0 if times == "target" else 2)
     assert main(["export", str(folder), f"--output={tmp_path / 'package'}", f"--format={formats}"]) == 0
     history = TimedHistory([1, 2, 3], [10, 20, 30], at=95 if times == "target" else None)
-    (of_package,), (of_run,) = (load(path).recommend([history], 3) for path in (tmp_path / "package", folder))
-    assert [one.item for one in of_package] == [one.item for one in of_run]
+    (package_list,), (run_list,) = (load(path).recommend([history], 3) for path in (tmp_path / "package", folder))
+    assert [one.item for one in package_list] == [one.item for one in run_list]
     assert "TimedHistory(" in (tmp_path / "package" / "README.md").read_text()
 
 

@@ -45,26 +45,26 @@ def iso(nanoseconds: int) -> str:
 
 STEPS = [number * 200_000_000 for number in range(8)]  # nanoseconds
 FORMS = {
-    "ms": lambda of: START * 1000 + of // 10**6,
-    "us": lambda of: START * 10**6 + of // 1000,
-    "ns": lambda of: START * 10**9 + of,
-    "float": lambda of: START + of / 1e9,
+    "ms": lambda time: START * 1000 + time // 10**6,
+    "us": lambda time: START * 10**6 + time // 1000,
+    "ns": lambda time: START * 10**9 + time,
+    "float": lambda time: START + time / 1e9,
     "ISO": iso,
-    "ISO, offset": lambda of: iso(of) + "+00:00",
-    "milliseconds as text": lambda of: f"{START * 1000 + of // 10**6}.0",
-    "format": lambda of: datetime.fromtimestamp(START + of / 1e9, UTC).strftime("%d/%m/%Y %H:%M:%S.%f"),
+    "ISO, offset": lambda time: iso(time) + "+00:00",
+    "milliseconds as text": lambda time: f"{START * 1000 + time // 10**6}.0",
+    "format": lambda time: datetime.fromtimestamp(START + time / 1e9, UTC).strftime("%d/%m/%Y %H:%M:%S.%f"),
 }
 OPTIONS = {"format": ["--data.time_format=%d/%m/%Y %H:%M:%S.%f"]}
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_rows_of_one_second_are_sorted_by_its_fraction(prepare: Prepare, tmp_path: Path, form: str) -> None:
-    rows = [(user, f"i{number}", FORMS[form](of)) for user in "abc" for number, of in enumerate(STEPS)]
+    rows = [(user, f"i{number}", FORMS[form](time)) for user in "abc" for number, time in enumerate(STEPS)]
     table = pl.DataFrame(rows, schema=["user", "item", "time"], orient="row", strict=False)
     table.reverse().write_csv(tmp_path / "log.csv")
     folder = prepare(f"--data.path={tmp_path / 'log.csv'}", *TABLE, *OPTIONS.get(form, []))
     assert histories_of(folder) == {user: [f"i{number}" for number in range(8)] for user in "abc"}
-    assert [row["times"] for row in stored(folder)] == [[START + of // 10**9 for of in STEPS]] * 3
+    assert [row["times"] for row in stored(folder)] == [[START + time // 10**9 for time in STEPS]] * 3
     assert log_of(folder)["tied"] == 0
     check_dataset(folder)
 
@@ -102,12 +102,12 @@ def test_events_of_one_second_are_no_duplicates(prepare: Prepare, tmp_path: Path
 
 
 def test_a_file_of_histories_is_sorted_as_a_preparation(tmp_path: Path) -> None:
-    rows = [("a", f"i{of}", 5 + of // 4 / 10, 9 - of) for of in range(12)]
+    rows = [("a", f"i{number}", 5 + number // 4 / 10, 9 - number) for number in range(12)]
     random.Random(1).shuffle(rows)
     table = pl.DataFrame(rows, schema=["user", "item", "time", "line"], orient="row")
     table.write_csv(tmp_path / "log.csv")
     data = Data(source="table", user_column="user", item_column="item", time_column="time", order_column="line")
-    expected = [f"i{of}" for first in (0, 4, 8) for of in reversed(range(first, first + 4))]
+    expected = [f"i{number}" for first in (0, 4, 8) for number in reversed(range(first, first + 4))]
     path = str(tmp_path / "log.csv")
     pytest.importorskip("torch")
     from bert4rec.commands.history_files import read_histories
@@ -207,7 +207,8 @@ def test_shuffled_ties_depend_on_the_seed_and_neither_on_the_file_nor_on_parts(
     with tempfile.TemporaryDirectory() as place:
         again = shuffler.sample(rows, len(rows))
         one, other = (
-            prepared(Path(place), *of, *options, n_runs=n) for of, n in (((rows, "one"), 24), ((again, "other"), 10**9))
+            prepared(Path(place), *arguments, *options, n_runs=n)
+            for arguments, n in (((rows, "one"), 24), ((again, "other"), 10**9))
         )
         if one is None or other is None:
             assert len({row.item for row in rows}) == 1
@@ -238,8 +239,8 @@ def test_the_last_basket_is_held_out_whole(
         f"--preprocessing.validation_users={validated}",
         "--preprocessing.reverse_file_order=false",  # a few rows may happen to be newest first
     ]  # fmt: skip
-    of_users = baskets(rows)
-    testable = {user for user, of in of_users.items() if sum(map(len, of[:-1])) >= 2}
+    user_baskets = baskets(rows)
+    testable = {user for user, mine in user_baskets.items() if sum(map(len, mine[:-1])) >= 2}
     with tempfile.TemporaryDirectory() as place:
         folder = prepared(Path(place), rows, "log", *options, n_runs=n_runs)
         if folder is None:
@@ -250,7 +251,7 @@ def test_the_last_basket_is_held_out_whole(
         n_tested = sum(row["test"] >= 0 for row in found.values())
         assert n_tested == (len(testable) if tested == "all" else min(int(tested), len(testable)))
         for user, row in found.items():
-            by_time, items, test = of_users[user], [*map(int, row["items"])], row["test"]
+            by_time, items, test = user_baskets[user], [*map(int, row["items"])], row["test"]
             assert sorted(items) == sorted(item for basket in by_time for item in basket)
             assert row.get("test_tied", 0) == 0
             if test < 0:
@@ -267,7 +268,7 @@ def test_the_last_basket_is_held_out_whole(
             assert items[row["validation"]] in by_time[-2]
             assert items[: row["n_train"]] == [item for basket in by_time[:-2] for item in basket]
         if validated == "all":
-            able = {user for user, row in found.items() if row["test"] >= 0 and len(of_users[user]) > 2}
+            able = {user for user, row in found.items() if row["test"] >= 0 and len(user_baskets[user]) > 2}
             assert {user for user, row in found.items() if row["validation"] >= 0} == able
 
 

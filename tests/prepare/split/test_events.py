@@ -109,8 +109,8 @@ def test_targets_are_of_the_wanted_kinds(rows: list[Row], kinds: set[str], split
         options["data.time_format"] = "s"
         options["preprocessing.validation_users"] = '"all"'
         options["preprocessing.reverse_file_order"] = "false"  # a few rows may happen to be newest first
-        of_user = {user: [row for row in rows if row.user == user] for user in sorted({row.user for row in rows})}
-        mine = {user: sorted(some, key=lambda row: row.time) for user, some in of_user.items()}
+        user_rows = {user: [row for row in rows if row.user == user] for user in sorted({row.user for row in rows})}
+        mine = {user: sorted(some, key=lambda row: row.time) for user, some in user_rows.items()}
         found = {user: expected(some, wanted, split, instant) for user, some in mine.items()}
         is_tested = any(test >= 0 for *_, test in found.values())
         try:
