@@ -130,8 +130,8 @@ def with_dataset(folder: str, overrides: Overrides) -> Overrides:
     for name in overrides:
         if name.partition(".")[0] in ("data", "preprocessing"):
             raise SettingsError(
-                f"{overrides.typed.get(name, name)}: cannot change for {folder}, which is already prepared; leave it "
-                "out, or prepare another dataset with it"
+                f"{overrides.typed.get(name, name)}: cannot change for {folder}, which is already prepared; remove "
+                "it, or prepare another dataset with it"
             )
     metadata = read_metadata(Path(folder))
     fields = ("user", "item", "time", "order", "rating", "event", "title") if "columns" in metadata else ()

@@ -135,8 +135,8 @@ def test_parquet_lists_without_users_or_items(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "with_times", "problem"),
     [
-        ("x.jsonl", '{"items": ["a"]}\n{"items": 7}\n', False, "x.jsonl: .*line 2 "),
-        ("x.jsonl", "a b c\n", False, "x.jsonl: .*line 1 "),
+        ("x.jsonl", '{"items": ["a"]}\n{"items": 7}\n', False, "x.jsonl: .*line 2: not a history"),
+        ("x.jsonl", "a b c\n", False, "x.jsonl: .*line 1: not a history"),
         ("x.jsonl", '{"items": ["a"]}\n', True, "x.jsonl: .*line 1 .*times"),
         ("x.parquet", "no parquet", False, "x.parquet: "),
         ("x.jsonl", None, False, "x.jsonl: .*no such file"),
