@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 
 import bert4rec
+from scripts import architecture
 
 PACKAGE = Path(bert4rec.__path__[0])
 TESTS = Path(__file__).parent
@@ -29,3 +30,8 @@ def test_every_file_that_is_no_module_is_installed_too() -> None:
 def test_the_newest_version_in_the_changelog_is_that_of_the_package() -> None:
     versions = re.findall(r"^## (\S+)", (TESTS.parent / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert versions[0] == bert4rec.__version__
+
+
+def test_the_picture_of_the_rooms_is_that_of_the_imports() -> None:
+    """`python -m scripts.architecture` draws it anew."""
+    assert architecture.PICTURE.read_text(encoding="utf-8") == architecture.picture()
