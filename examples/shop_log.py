@@ -9,7 +9,10 @@ import random
 from datetime import datetime, timedelta
 from pathlib import Path
 
-COURSES = "Archery Baking Brewing Carving Climbing Drawing Gardening Juggling Knitting Pottery Sailing Sewing".split()
+COURSES = (
+    "Archery", "Baking", "Brewing", "Carving", "Climbing", "Drawing",
+    "Gardening", "Juggling", "Knitting", "Pottery", "Sailing", "Sewing",
+)  # fmt: skip
 N_CUSTOMERS, N_LESSONS = 1_000, 20
 FIRST, MINUTES = datetime(2026, 1, 1), 180 * 24 * 60
 

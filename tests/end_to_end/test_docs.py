@@ -19,6 +19,7 @@ import tomli
 
 from bert4rec.__main__ import COMMANDS, main
 from bert4rec.config.help import all_keys
+from examples import shop_log
 from scripts import settings
 from tests.fixture_types import Capture, Patch
 
@@ -166,6 +167,13 @@ def test_links_lead_somewhere(page: Path) -> None:
         if anchor:
             headings = re.findall(r"^#+ (.*)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
             assert anchor in [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+
+
+def test_the_log_of_the_tutorial_has_the_rows_that_it_shows(tmp_path: Path) -> None:
+    shop_log.write(tmp_path / "log.csv")
+    lines = (tmp_path / "log.csv").read_text(encoding="utf-8").splitlines()
+    shown = next(block for block in blocks(ROOT / "docs/tutorial.md", "text") if block.startswith(lines[0]))
+    assert shown.splitlines() == lines[: shown.count("\n")]
 
 
 def test_the_page_of_settings_is_that_of_the_tables() -> None:
