@@ -31,9 +31,21 @@ def histories_of(
     (place / HISTORIES).mkdir(parents=True)
     with pa.OSFile(str(place / HISTORIES / "data.arrow"), "wb") as file, pa.ipc.new_stream(file, schema) as stream:
         stream.write_table(table, max_chunksize=per_batch)
-    (place / HISTORIES / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
+    write_state(place / HISTORIES)
     kinds = ["", "view", "buy"] if events is not None else []
     return Histories(place, n_items, with_times=times is not None, kinds=kinds, target_kinds=target_kinds)
+
+
+def write_state(folder: Path) -> None:
+    """Let `state.json` list the Arrow files of `histories` or `negatives`, with the batches that they hold."""
+    path, files = folder / "state.json", []
+    for file in sorted(folder.glob("*.arrow")):
+        batches = [*pa.ipc.open_stream(file.read_bytes())]
+        firsts = [batch["user"][0].as_py() if len(batch) and "user" in batch.schema.names else 0 for batch in batches]
+        sizes = [[first, len(batch)] for first, batch in zip(firsts, batches, strict=True)]
+        files.append({"filename": file.name, "batches": sizes})
+    state = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(state | {"_data_files": files}))
 
 
 def rewrite(folder: Path, name: str, change: Callable[[datasets.Dataset], datasets.Dataset]) -> None:
@@ -41,6 +53,7 @@ def rewrite(folder: Path, name: str, change: Callable[[datasets.Dataset], datase
     rows = change(datasets.load_from_disk(str(folder / name), keep_in_memory=True))
     shutil.rmtree(folder / name)
     rows.save_to_disk(str(folder / name))
+    write_state(folder / name)
     path = folder / "metadata.json"
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "metadata.json"]
     files = {

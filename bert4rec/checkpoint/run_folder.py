@@ -18,6 +18,7 @@ from bert4rec.config.kinds import KINDS, Kind
 from bert4rec.config.load import flat
 from bert4rec.config.recognition import what_is
 from bert4rec.config.tables import Data
+from bert4rec.dataset.format import fingerprint_of
 from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.runtime.files import sha256, shortened, try_lock
@@ -232,7 +233,7 @@ class Trained:
     @property
     def catalogue(self) -> Path:
         """Return the folder with the table of the model's items: the run's own links, or else the dataset."""
-        from bert4rec.dataset.runs import CATALOGUE, fingerprint_of  # imports Arrow
+        from bert4rec.dataset.runs import CATALOGUE  # imports Arrow
 
         links = self.run / CATALOGUE if self.run else None
         return links if links and fingerprint_of(links) == self.metadata["fingerprint"] else self.dataset
@@ -240,15 +241,11 @@ class Trained:
     @property
     def has_items(self) -> bool:
         """Return whether `catalogue` has the model's items; without them the ids of a few items are known."""
-        from bert4rec.dataset.runs import fingerprint_of  # imports Arrow
-
         return fingerprint_of(self.catalogue) == self.metadata["fingerprint"]
 
     @property
     def has_dataset(self) -> bool:
         """Return whether the dataset that the model was trained on is where its run names it."""
-        from bert4rec.dataset.runs import fingerprint_of  # imports Arrow
-
         return not self.is_package and fingerprint_of(self.dataset) == self.metadata["fingerprint"]
 
     @property

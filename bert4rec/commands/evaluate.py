@@ -10,6 +10,7 @@ from bert4rec.checkpoint.run_folder import CONFIG, Trained, find_trained
 from bert4rec.commands import launched
 from bert4rec.config.load import Overrides, flat, load_config, parse_command_line, take_positional
 from bert4rec.config.tables import Config
+from bert4rec.dataset.format import fingerprint_of
 from bert4rec.report.figures import TRAINED_TARGETS
 from bert4rec.report.pages import metrics_table
 from bert4rec.report.summary import ratings_line, rules, trained_targets, unknown_items
@@ -115,8 +116,6 @@ def settings_of(trained: Trained, argv: Sequence[str]) -> Config:
 
 def _refuse_another_dataset(trained: Trained) -> None:
     """Raise `DataError` if the dataset at the place that the run names is not the one that it was trained on."""
-    from bert4rec.dataset.runs import fingerprint_of  # imports Arrow
-
     folder, run = trained.dataset, trained.run or trained.folder
     if fingerprint_of(folder) not in ("", trained.metadata["fingerprint"]):
         command = shlex.join(["bert4rec", "evaluate", str(run), str(folder)])

@@ -432,7 +432,8 @@ def _batches(place: Path, types: Types) -> Iterator[pa.RecordBatch]:
     Raises `DataError` for a column of another type, except for other integer types in a table, and for a null.
     """
     n_read, is_table = 0, place.suffix == ".parquet"
-    for path in [place] if is_table else _arrow_files(place):
+    for path, listed in [(place, [])] if is_table else _arrow_files(place):
+        found: list[list[int]] = []
         try:  # not memory-mapped: mapped pages would count as memory of the process
             with pa.OSFile(str(path)) as raw, pq.ParquetFile(raw) if is_table else pa.ipc.open_stream(raw) as file:
                 _check_columns(path, file.schema_arrow if is_table else file.schema, types, is_table=is_table)
@@ -445,9 +446,12 @@ def _batches(place: Path, types: Types) -> Iterator[pa.RecordBatch]:
                             row = next(row for row, value in enumerate(values, n_read) if None in value)
                             raise DataError(f"{place}: row {row}: {name} is null; {REMAKE}")
                     n_read += len(batch)
+                    found += [] if is_table else [[*batch["user"][:1].to_pylist(), len(batch)]]
                     yield pa.RecordBatch.from_pydict(columns)
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path}: cannot be read ({in_one_line(error)}); {REMAKE}") from None
+        if found != listed and not is_table:
+            raise DataError(f"{place / format.STATE}: lists other batches of {path.name} than the file has; {REMAKE}")
 
 
 def _check_columns(path: Path, schema: pa.Schema, types: Types, *, is_table: bool) -> None:
@@ -461,15 +465,17 @@ def _check_columns(path: Path, schema: pa.Schema, types: Types, *, is_table: boo
         raise DataError(f"{path}: has the columns {columns}; must be {expected}; {REMAKE}")
 
 
-def _arrow_files(folder: Path) -> list[Path]:
+def _arrow_files(folder: Path) -> list[tuple[Path, list[list[int]]]]:
+    """Return the files of a folder, and first user, if any, and number of rows of each of their record batches."""
     state = folder / format.STATE
     try:
-        names = [str(entry["filename"]) for entry in json.loads(state.read_text(encoding="utf-8"))["_data_files"]]
+        entries = json.loads(state.read_text(encoding="utf-8"))["_data_files"]
+        batches = {str(of["filename"]): [[user, n] if n else [n] for user, n in of["batches"]] for of in entries}
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise DataError(f"{state}: does not list the files of the folder ({error!r}); {REMAKE}") from None
-    if sorted(names) != (present := sorted(file.name for file in folder.glob("*.arrow"))):
-        raise DataError(f"{state}: lists the files {names}, the folder holds {present}; {REMAKE}")
-    return [folder / name for name in names]
+    if sorted(batches) != (present := sorted(file.name for file in folder.glob("*.arrow"))):
+        raise DataError(f"{state}: lists the files {[*batches]}, the folder holds {present}; {REMAKE}")
+    return [(folder / name, listed) for name, listed in batches.items()]
 
 
 def _check_originals(path: Path, n_rows: int) -> None:

@@ -1,16 +1,16 @@
 """Columns of numbers and of lists of numbers in memory-mapped Arrow files."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from bert4rec.dataset.format import STATE
-from bert4rec.runtime.arrays import Array, Int32s, Int64s
+from bert4rec.dataset.format import STATE, require_version
+from bert4rec.runtime.arrays import Array, Bools, Int32s, Int64s
 from bert4rec.runtime.errors import DataError
 
 REMAKE_SAME = "make it again with `bert4rec prepare` and the same settings"
@@ -25,16 +25,18 @@ class SmallPickle:
 
 
 class Columns(SmallPickle):
-    """The columns of numbers, and of lists of numbers, in the Arrow files of `folder`; opened when first used.
+    """The columns of numbers, and of lists of numbers, in the Arrow files of `folder`, each opened when first used.
 
-    The files are memory-mapped: all processes share their pages, and Linux reclaims them when memory is short. Arrow
-    maps them directly: `datasets` would do the same, but takes a second to import in every process.
+    A file holds the rows of a range of users, who ascend, in record batches. The files are memory-mapped: all processes
+    share their pages, and Linux reclaims them when memory is short. Arrow maps them directly: `datasets` would do the
+    same, but takes a second to import in every process.
 
-    Raises `DataError` for files that are missing or damaged.
+    Raises `DataError` for files that are missing or damaged, and, unless `fingerprint` is "", if the dataset around the
+    folder has another one by now: rows of two datasets are never mixed.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, fingerprint: str = "") -> None:
+        self._folder, self._fingerprint = folder, fingerprint
 
     def __len__(self) -> int:
         return int(self._first_rows[-1])
@@ -42,19 +44,27 @@ class Columns(SmallPickle):
     @property
     def names(self) -> list[str]:
         """Return the names of the columns."""
-        return list(self._batches[0].schema.names)
+        return list(self._batch(0).schema.names)
 
     def numbers(self, name: str) -> Array:
         """Return a plain column as one array [N], a copy."""
-        return np.concatenate(self._numbers(name))
+        return np.concatenate([*self.number_parts(name)])
 
     def number_parts(self, name: str) -> Iterator[Array]:
         """Yield the numbers of a plain column, by record batch."""
-        return iter(self._numbers(name))
+        return (self._numbers(name, chunk) for chunk in range(len(self._places)))
 
     def numbers_at(self, name: str, rows: Int64s) -> Array:
         """Return the numbers [B] of a plain column at `rows` [B]."""
-        return _gather(self._numbers(name), *self._find(rows))
+        return _gather(partial(self._numbers, name), *self._find(rows))
+
+    def rows_of(self, users: Int64s) -> tuple[Int64s, Bools]:
+        """Return for each of `users` [B] the row, and whether there is one; else the row is another user's."""
+        chunks, rows = np.maximum(np.searchsorted(self._first_users, users, side="right") - 1, 0), np.zeros_like(users)
+        for chunk, of in _by_chunk(chunks):
+            rows[of] = self._first_rows[chunk] + np.searchsorted(self._numbers("user", chunk), users[of])
+        rows = np.minimum(rows, len(self) - 1)
+        return rows, self.numbers_at("user", rows) == users
 
     def lengths(self, name: str) -> Int64s:
         """Return the lengths [N] of all lists of a column."""
@@ -62,56 +72,67 @@ class Columns(SmallPickle):
 
     def length_parts(self, name: str) -> Iterator[Int64s]:
         """Yield the lengths of all lists of a column, by record batch."""
-        return (np.diff(offsets).astype(np.int64) for offsets in self._lists(name)[0])
+        return (np.diff(offsets).astype(np.int64) for offsets, _ in self._lists(name))
 
     def values(self, name: str) -> Iterator[Array]:
         """Yield the elements of all lists of a column, by record batch."""
-        return iter(self._lists(name)[1])
+        return (values for _, values in self._lists(name))
 
     def counts(self, name: str, wanted: Sequence[int], stop_parts: Iterable[Int64s]) -> Iterator[Int64s]:
         """Yield how many elements of each list of a column, up to its stop, are `wanted`, by record batch."""
-        for offsets, values, stops in zip(*self._lists(name), stop_parts, strict=True):
+        for (offsets, values), stops in zip(self._lists(name), stop_parts, strict=True):
             n_before = np.append(0, np.isin(values, wanted).cumsum())
             yield n_before[offsets[:-1] + stops] - n_before[offsets[:-1]]
 
     def lengths_at(self, name: str, rows: Int64s) -> Int64s:
         """Return the lengths [B] of the lists at `rows` [B]."""
-        (offsets, _), (chunks, places) = self._lists(name), self._find(rows)
+        offsets, (chunks, places) = partial(self._offsets, name), self._find(rows)
         return (_gather(offsets, chunks, places + 1) - _gather(offsets, chunks, places)).astype(np.int64)
 
     def slices(self, name: str, rows: Int64s, starts: Int64s, stops: Int64s) -> Array:
         """Return the elements `starts` to `stops` [B] of the lists at `rows` [B], one after another [total]."""
-        (offsets, values), (chunks, places) = self._lists(name), self._find(rows)
-        first = _gather(offsets, chunks, places).astype(np.int64)
+        chunks, places = self._find(rows)
+        first = _gather(partial(self._offsets, name), chunks, places).astype(np.int64)
+        values = {chunk: self._elements(name, chunk) for chunk in np.unique(chunks).tolist() or [0]}
         bounds = zip(chunks.tolist(), (first + starts).tolist(), (first + stops).tolist(), strict=True)
-        return np.concatenate([values[0][:0], *(values[chunk][start:stop] for chunk, start, stop in bounds)])
+        nothing = next(iter(values.values()))[:0]
+        return np.concatenate([nothing, *(values[chunk][start:stop] for chunk, start, stop in bounds)])
 
     def elements(self, name: str, rows: Int64s, places: Int64s) -> Array:
         """Return the elements at `places` [B] of the lists at `rows` [B]."""
-        (offsets, values), (chunks, in_chunk) = self._lists(name), self._find(rows)
-        return _gather(values, chunks, _gather(offsets, chunks, in_chunk) + places)
+        chunks, in_chunk = self._find(rows)
+        first = _gather(partial(self._offsets, name), chunks, in_chunk)
+        return _gather(partial(self._elements, name), chunks, first + places)
 
     def _find(self, rows: Int64s) -> tuple[Int64s, Int64s]:
         """Return the number of the record batch of each of `rows` [B], and the row's index in it."""
         chunks = np.searchsorted(self._first_rows, rows, side="right") - 1
         return chunks, rows - self._first_rows[chunks]
 
-    def _numbers(self, name: str) -> list[Array]:
-        """Return the values of a plain column, by record batch."""
-        if name not in self._opened:
-            self._opened[name] = [self._values(batch[name]) for batch in self._batches]
-        arrays: list[Array] = self._opened[name]
-        return arrays
+    def _numbers(self, name: str, chunk: int) -> Array:
+        """Return the values of a plain column in a record batch."""
+        if (name, chunk) not in self._opened:
+            self._opened[name, chunk] = self._values(self._batch(chunk)[name])
+        numbers: Array = self._opened[name, chunk]
+        return numbers
 
-    def _lists(self, name: str) -> tuple[list[Int32s], list[Array]]:
-        """Return the offsets and the values of a column of lists, by record batch."""
-        if name not in self._opened:
-            lists = [self._list(name, batch[name]) for batch in self._batches]
-            self._opened[name] = [offsets for offsets, _ in lists], [values for _, values in lists]
-        offsets, values = self._opened[name]
-        return offsets, values
+    def _lists(self, name: str) -> Iterator[tuple[Int32s, Array]]:
+        return (self._list(name, chunk) for chunk in range(len(self._places)))
 
-    def _list(self, name: str, column: Any) -> tuple[Int32s, Array]:
+    def _offsets(self, name: str, chunk: int) -> Int32s:
+        return self._list(name, chunk)[0]
+
+    def _elements(self, name: str, chunk: int) -> Array:
+        return self._list(name, chunk)[1]
+
+    def _list(self, name: str, chunk: int) -> tuple[Int32s, Array]:
+        """Return the offsets and the values of a column of lists in a record batch."""
+        if (name, chunk) not in self._opened:
+            self._opened[name, chunk] = self._read_list(name, self._batch(chunk)[name])
+        lists: tuple[Int32s, Array] = self._opened[name, chunk]
+        return lists
+
+    def _read_list(self, name: str, column: Any) -> tuple[Int32s, Array]:
         if not pa.types.is_list(column.type) or column.null_count:
             raise DataError(
                 f"{self._folder}: column {name} has the type {column.type}, or a list is missing; {REMAKE_SAME}"
@@ -128,41 +149,66 @@ class Columns(SmallPickle):
         return np.from_dlpack(column)  # to_numpy would import pandas
 
     @cached_property
-    def _opened(self) -> dict[str, Any]:
+    def _opened(self) -> dict[tuple[str, int], Any]:
+        return {}
+
+    @cached_property
+    def _mapped(self) -> dict[Path, list[pa.RecordBatch]]:
         return {}
 
     @cached_property
     def _first_rows(self) -> Int64s:
-        return np.cumsum([0, *map(len, self._batches)], dtype=np.int64)
+        return np.cumsum([0, *(n_rows for *_, n_rows in self._places)], dtype=np.int64)
 
     @cached_property
-    def _batches(self) -> list[pa.RecordBatch]:
+    def _first_users(self) -> Int64s:
+        return np.array([user for *_, user, _ in self._places], np.int64)
+
+    def _batch(self, chunk: int) -> pa.RecordBatch:
+        """Return a record batch, from its file."""
+        path, number, _, n_rows = self._places[chunk]
+        if path not in self._mapped:
+            try:
+                with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
+                    self._mapped[path] = [*stream]
+            except (OSError, pa.ArrowException) as error:
+                require_version(self._folder.parent, self._fingerprint)
+                raise DataError(f"{path}: cannot be read ({error}); {REMAKE_SAME}") from None
+            require_version(self._folder.parent, self._fingerprint)
+        if len(batches := self._mapped[path]) <= number or len(batches[number]) != n_rows:
+            raise DataError(f"{path}: has other rows than {STATE} says; {REMAKE_SAME}")
+        return batches[number]
+
+    @cached_property
+    def _places(self) -> list[tuple[Path, int, int, int]]:
+        """Return of each record batch: its file and number there, its first user and its number of rows."""
         state = self._folder / STATE
         try:
-            files = [self._folder / file["filename"] for file in json.loads(state.read_text())["_data_files"]]
+            places = [
+                (self._folder / file["filename"], number, int(user), int(n_rows))
+                for file in json.loads(state.read_text())["_data_files"]
+                for number, (user, n_rows) in enumerate(file["batches"])
+            ]
         except (OSError, ValueError, KeyError, TypeError) as error:
+            require_version(self._folder.parent, self._fingerprint)
             raise DataError(f"{state}: cannot be read ({error}); {REMAKE_SAME}") from None
-        return [batch for path in files for batch in _mapped(path)]
+        require_version(self._folder.parent, self._fingerprint)
+        return places
 
 
-def _gather(chunks: Sequence[Array], numbers: Int64s, places: Int64s) -> Array:
-    """Return the values [B] at `places` [B] of the `chunks` with the `numbers` [B]."""
-    values, order = np.empty(len(numbers), chunks[0].dtype), np.argsort(numbers, kind="stable")
-    ascending = numbers[order]
-    firsts = np.flatnonzero(np.diff(ascending, prepend=-1))
-    lasts = [*firsts[1:].tolist(), len(order)]
-    for chunk, first, last in zip(ascending[firsts].tolist(), firsts.tolist(), lasts, strict=False):
-        part = order[first:last]
-        values[part] = chunks[chunk][places[part]]
+def _gather(read: Callable[[int], Array], chunks: Int64s, places: Int64s) -> Array:
+    """Return the values [B] at `places` [B] of `chunks` [B], each of which `read` returns by its number."""
+    values = np.empty(len(chunks), read(int(chunks[0]) if len(chunks) else 0).dtype)
+    for chunk, of in _by_chunk(chunks):
+        values[of] = read(chunk)[places[of]]
     return values
 
 
-def _mapped(path: Path) -> Iterator[pa.RecordBatch]:
-    try:
-        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
-            empty = pa.RecordBatch.from_arrays(
-                [pa.nulls(0, field.type) for field in stream.schema], schema=stream.schema
-            )
-            yield from [*stream] or [empty]
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read ({error}); {REMAKE_SAME}") from None
+def _by_chunk(chunks: Int64s) -> Iterator[tuple[int, Int64s]]:
+    """Yield each number that is among `chunks` [B], with the indices where it is."""
+    order = np.argsort(chunks, kind="stable")
+    ascending = chunks[order]
+    firsts = np.flatnonzero(np.diff(ascending, prepend=-1))
+    lasts = [*firsts[1:].tolist(), len(order)]
+    for chunk, first, last in zip(ascending[firsts].tolist(), firsts.tolist(), lasts, strict=False):
+        yield chunk, order[first:last]

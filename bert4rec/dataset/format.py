@@ -4,6 +4,7 @@ Item ids count from 0; padding and the mask token have no item id. The writer, t
 definitions; the docs and the dataset card describe them.
 """
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,19 +19,21 @@ from bert4rec.runtime.errors import DataError
 if TYPE_CHECKING:
     import pyarrow as pa  # a model package is used without it
 
-DATASET_FORMAT = 2  # version of the dataset folder
+DATASET_FORMAT = 3  # version of the dataset folder
 
 NO_ITEM = -1  # instead of an item: the mask token, padding, an unknown item, a missing target or negative
 MOST_IDS = 2**31 - 1  # users or items: ids are 32-bit
 
 VALIDATION, TEST = EVALUATED = ("validation", "test")  # splits with a target for each of their users
 HISTORIES, NEGATIVE_ITEMS = FOLDERS = ("histories", "negatives")  # in the format of the library `datasets`
-STATE = "state.json"  # in each folder: the names of its files
+STATE = "state.json"  # in each folder: its files, and `batches`, first user and rows of each of their record batches
 USERS, ITEMS, ORACLE = "users.parquet", "items.parquet", "oracle.parquet"
 TRAIN_COUNTS = "train_counts.npy"  # `train_count` of `items.parquet`, to be memory-mapped
 METADATA = "metadata.json"
 DATASET_CARD = "README.md"
 NEEDED = {USERS, ITEMS, TRAIN_COUNTS, *(f"{name}/{STATE}" for name in FOLDERS)}  # files of every dataset
+
+USERS_PER_PART, ROWS_PER_PART = 1 << 20, 1 << 22  # at most: the ids and the interactions of the users of a part
 
 MIN_EVALUATED = 3  # interactions of a user for leave-one-out: one each for training, validation and test
 
@@ -84,6 +87,27 @@ def negative_columns() -> "dict[str, pa.DataType]":
     return {"user": pa.int32(), **dict.fromkeys(NEGATIVES, pa.list_(pa.int32()))}
 
 
+def part_starts(lengths: Int64s, *, most_rows: int = ROWS_PER_PART) -> list[int]:
+    """Return the first user of each part of the dataset folders; `lengths` [users] are the numbers of interactions.
+
+    A part is a range of `USERS_PER_PART` user ids, halved until it has at most `most_rows` interactions, or one user.
+    So it depends on the histories of these users alone: what other users do, or new ones, leaves it as it is.
+
+    >>> part_starts(np.array([3, 1, 1, 0, 9, 2]), most_rows=4)
+    [0, 2, 4, 5]
+    """
+    ends = np.append(0, np.cumsum(lengths))
+
+    def halves(first: int, size: int) -> Iterator[int]:
+        if size > 1 and ends[min(first + size, len(lengths))] - ends[min(first, len(lengths))] > most_rows:
+            yield from halves(first, size // 2)
+            yield from halves(first + size // 2, size // 2)
+        elif first < len(lengths):
+            yield first
+
+    return [start for first in range(0, len(lengths), USERS_PER_PART) for start in halves(first, USERS_PER_PART)]
+
+
 def one_array(column: "pa.ChunkedArray") -> "pa.Array":
     """Return a column as one array; text gets 64-bit offsets, since 32-bit offsets end at 2 GiB.
 
@@ -115,6 +139,20 @@ def kinds_of(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     (('', 'view', 'buy'), ())
     """
     return tuple(metadata.get(EVENTS, ()))
+
+
+def fingerprint_of(folder: Path) -> str:
+    """Return the fingerprint of a dataset folder, or of a run's links to one; "" if there is none."""
+    try:
+        return str(json.loads((folder / METADATA).read_text(encoding="utf-8"))["fingerprint"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def require_version(folder: Path, fingerprint: str) -> None:
+    """Raise `DataError` if `folder` holds another dataset by now than that with the `fingerprint`; "" is any."""
+    if fingerprint and fingerprint_of(folder) != fingerprint:
+        raise DataError(f"{folder}: was replaced by another dataset while it was read; start again")
 
 
 def fingerprints_of(metadata: Mapping[str, Any]) -> list[str]:

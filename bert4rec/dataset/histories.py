@@ -67,16 +67,18 @@ class Histories(SmallPickle):
 
     Item ids are checked to be below `n_items` when they are read. `read` includes the times only `with_times`. `kinds`
     of events are by number, () if there are none; those with the numbers `target_kinds` are predicted, () = all.
-    `hidden` are the events before a target that are no input for its prediction.
+    `hidden` are the events before a target that are no input for its prediction. `fingerprint`: that of the dataset, ""
+    if it is not compared.
     """
 
     def __init__(
         self, folder: Path, n_items: int, *, with_times: bool = False, kinds: Sequence[str] = (),
-        target_kinds: Sequence[int] = (), hidden: HiddenEvents | None = None,
+        target_kinds: Sequence[int] = (), hidden: HiddenEvents | None = None, fingerprint: str = "",
     ) -> None:  # fmt: skip
         self._folder, self._n_items, self.with_times = folder / HISTORIES, n_items, with_times
         self.kinds, self.target_kinds, self.hidden = kinds, target_kinds, hidden
-        self._columns = Columns(self._folder)
+        self.fingerprint = fingerprint
+        self._columns = Columns(self._folder, fingerprint)
 
     def __len__(self) -> int:
         return len(self._columns)
@@ -99,6 +101,13 @@ class Histories(SmallPickle):
     def users(self) -> Int32s:
         """Return the user of each row [N]."""
         return self._columns.numbers("user")
+
+    def rows_of(self, users: Int64s) -> tuple[Int64s, Bools]:
+        """Return for each of `users` [B] the row of the history, and whether there is one; else it is another user's.
+
+        Only the files with these users are opened.
+        """
+        return self._columns.rows_of(users)
 
     @property
     def lengths(self) -> Int64s:
@@ -341,7 +350,7 @@ class EvaluationSplit:
     def __init__(self, name: str, histories: Histories, folder: Path) -> None:
         self.name, self._histories = name, histories
         self._folder = folder / NEGATIVE_ITEMS
-        self._negatives = Columns(self._folder)
+        self._negatives = Columns(self._folder, histories.fingerprint)
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -27,7 +27,9 @@ from bert4rec.dataset.format import (
     TEST,
     TRAIN_COUNTS,
     VALIDATION,
+    fingerprint_of,
     kinds_of,
+    require_version,
     target_kinds,
 )
 from bert4rec.dataset.hidden import HiddenEvents
@@ -79,7 +81,9 @@ class Catalogue:
     @cached_property
     def popularity(self) -> Int32s:
         """Return the number of training positions of each item [n_items] int32, mapped: once for a host's processes."""
-        return np.load(self.folder / TRAIN_COUNTS, mmap_mode="r").view(np.ndarray)
+        counts = np.load(self.folder / TRAIN_COUNTS, mmap_mode="r").view(np.ndarray)
+        require_version(self.folder, self.metadata["fingerprint"])
+        return counts
 
 
 @dataclass(frozen=True, repr=False)
@@ -140,6 +144,7 @@ class Dataset(Catalogue):
         """Return the original ids of the first `n` items."""
         with pq.ParquetFile(self.folder / ITEMS) as items:
             first = next(items.iter_batches(batch_size=n, columns=["original"]))
+        require_version(self.folder, self.metadata["fingerprint"])
         return list(first["original"].to_pylist())
 
     def item_rows(self, items: Int64s, columns: Sequence[str]) -> pa.Table:
@@ -157,6 +162,7 @@ class Dataset(Catalogue):
                     part = table.read_row_group(group, columns=schema.names).select(schema.names)
                     rows.append(part.take(pa.array(items[start:end] - first)))
                 first = stop
+        require_version(self.folder, self.metadata["fingerprint"])
         return pa.concat_tables(rows)
 
     def oracle_ranks(self) -> dict[str, Int32s]:
@@ -168,6 +174,7 @@ class Dataset(Catalogue):
         if not path.exists():
             return {}
         table = pq.read_table(path)
+        require_version(self.folder, self.metadata["fingerprint"])
         return {name: table[name].fill_null(LEFT_OUT).to_numpy() for name in table.column_names if name != "user"}
 
 
@@ -188,18 +195,32 @@ def open_dataset(
     Also raises `DataError` for a folder that is missing, incomplete, changed since it was written, or of another
     format. The source of the data is not compared: the folder may be a copy from another machine.
     """
-    metadata = read_metadata(folder)
+    metadata = _read_checked(folder, verify=verify)
     _check_settings(folder, metadata, preprocessing or {})
-    _check_files(folder, metadata["files"], NEEDED, verify=verify)
     if with_times:
         require_times(folder, metadata)
     kinds = kinds_of(metadata)
     targets = target_kinds(folder, metadata)
     hidden = HiddenEvents.of(metadata["preprocessing"], kinds)
     histories = Histories(
-        folder, metadata["items"], with_times=with_times, kinds=kinds, target_kinds=targets, hidden=hidden
-    )
+        folder, metadata["items"], with_times=with_times, kinds=kinds, target_kinds=targets, hidden=hidden,
+        fingerprint=metadata["fingerprint"],
+    )  # fmt: skip
     return Dataset(folder, metadata, histories, {name: EvaluationSplit(name, histories, folder) for name in EVALUATED})
+
+
+def _read_checked(folder: Path, *, verify: bool) -> dict[str, Any]:
+    """Return `metadata.json` after looking at the files: again, if the dataset is replaced by another one meanwhile."""
+    while True:
+        metadata, problem = read_metadata(folder), None  # type: dict[str, Any], Exception | None
+        try:
+            _check_files(folder, metadata["files"], NEEDED, verify=verify)
+        except (DataError, OSError) as error:
+            problem = error
+        if fingerprint_of(folder) == str(metadata["fingerprint"]):
+            if problem:
+                raise problem
+            return metadata
 
 
 def open_catalogue(folder: Path) -> Catalogue:

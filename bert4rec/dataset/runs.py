@@ -1,25 +1,16 @@
 """Which runs were trained on a dataset, and their own links to its items, which outlive the dataset."""
 
 import contextlib
-import json
 import os
 import shutil
 from pathlib import Path
 
-from bert4rec.dataset.format import METADATA
+from bert4rec.dataset.format import METADATA, fingerprint_of
 from bert4rec.dataset.reader import files_of_items, read_metadata
 from bert4rec.runtime.files import link_or_copy, shortened
 
 CATALOGUE = "items"  # folder in a run: links to the items of its dataset, and to `metadata.json`
 MOST_NAMED = 3  # runs that a message names
-
-
-def fingerprint_of(folder: Path) -> str:
-    """Return the fingerprint of a dataset folder, or of a run's links to one; "" if there is none."""
-    try:
-        return str(json.loads((folder / METADATA).read_text(encoding="utf-8"))["fingerprint"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
 
 
 def link_catalogue(dataset: Path, run: Path) -> None:

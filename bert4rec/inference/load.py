@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from bert4rec.checkpoint.package import is_package
 from bert4rec.checkpoint.run_folder import RECENT_COUNTS, Trained, find_trained
 from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX, StoredTensors
+from bert4rec.dataset.format import fingerprint_of
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.reader import open_catalogue, read_metadata
-from bert4rec.dataset.runs import fingerprint_of
 from bert4rec.feed.batch import Lookup
 from bert4rec.feed.features import FeatureReader, feature_reader_of
 from bert4rec.inference.histories import ItemIds

@@ -112,8 +112,8 @@ class UserHistories:
         if not len(users):
             return []
         histories = self._histories
-        rows = np.minimum(np.searchsorted(histories.users, users), len(histories) - 1)
-        lengths = np.where(histories.users[rows] == users, histories.lengths_at(rows), 0)  # a user may have none
+        rows, are_there = histories.rows_of(users)
+        lengths = np.where(are_there, histories.lengths_at(rows), 0)  # a user may have none
         interactions = histories.read(rows, np.zeros_like(lengths), lengths)
         items = self._ids.of(interactions.items.tolist())
         bounds = list(itertools.pairwise(itertools.accumulate(lengths.tolist(), initial=0)))

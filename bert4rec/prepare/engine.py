@@ -28,12 +28,13 @@ from bert4rec.dataset.format import (
     USERS,
     dataset_card,
     describe,
+    fingerprint_of,
     lengths_of,
     numbers_of_kinds,
 )
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.reader import read_metadata
-from bert4rec.dataset.runs import fingerprint_of, named, runs_of
+from bert4rec.dataset.runs import named, runs_of
 from bert4rec.prepare.about_items import look_at_other_columns, read_about_items
 from bert4rec.prepare.histories import (
     HistoryStats,

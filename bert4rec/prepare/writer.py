@@ -1,7 +1,7 @@
 """Write the dataset folder, the only interface between preparation and training.
 
-The same rows and settings give the same bytes, however the rows are cut into frames: lists are written in record
-batches of a fixed size. Only `created_at` and `created_from` in `metadata.json` depend on the time and the input file.
+The same rows and settings give the same bytes, however the rows are cut into frames: lists are written in files of
+fixed ranges of users, and there in record batches of a fixed size. Only `created_at` and `created_from` in `metadata.json` depend on the time and the input file.
 """
 
 import hashlib
@@ -31,6 +31,7 @@ from bert4rec.config.recognition import is_url, without_secrets
 from bert4rec.dataset.format import (
     DATASET_FORMAT,
     EVALUATED,
+    FOLDERS,
     HISTORIES,
     ITEMS,
     METADATA,
@@ -40,10 +41,12 @@ from bert4rec.dataset.format import (
     TEST,
     TEST_TIED,
     TRAIN_COUNTS,
+    fingerprint_of,
     history_columns,
     negative_columns,
+    part_starts,
 )
-from bert4rec.dataset.runs import fingerprint_of, named
+from bert4rec.dataset.runs import named
 from bert4rec.prepare.histories import HistoryStats, NumberedHistories, SplitRule, mark, with_offsets
 from bert4rec.prepare.negatives import (
     SAMPLED_BLOCK_USERS,
@@ -61,7 +64,6 @@ from bert4rec.sources.progress import Progress
 
 ROWS_PER_BATCH = 1 << 14  # more batches would cost memory and time in every process that opens the split
 FILE_GROUP_ROWS = 1 << 16
-BYTES_PER_FILE = 500_000_000
 DATASET_LOCK = ".lock"
 T = TypeVar("T")
 R = TypeVar("R")
@@ -73,7 +75,7 @@ N_THREADS = 2  # blocks of users that are split at the same time
 def new_dataset(folder: Path, *, target: Callable[[Path], Path] | None = None) -> Iterator[Path]:
     """Yield a temporary folder that replaces `folder` if the block succeeds, and is removed if it fails.
 
-    A dataset at `folder` is replaced, unless `target`, called with the finished temporary folder, returns another place
+    A dataset at `folder` is replaced in one step (`replace_directory`), unless `target`, called with the finished temporary folder, returns another place
     for it; a dataset at that place is left as it is. Raises `DataError` if `folder` holds anything else, or if writing
     fails.
     """
@@ -168,17 +170,17 @@ def _input_name(origin: Mapping[str, str]) -> str:
 
 
 class FolderWriter:
-    """Write rows as `datasets` saves them, in record batches and files of fixed sizes, from frames of any size.
+    """Write rows as `datasets` saves them, users ascending, from frames of any size.
 
-    `columns` maps names to types.
+    The rows of the users from each of `starts` on are a file, which depends on these rows alone. `columns` maps names
+    to types.
     """
 
-    def __init__(self, folder: Path, columns: Mapping[str, pa.DataType]) -> None:
+    def __init__(self, folder: Path, columns: Mapping[str, pa.DataType], starts: Sequence[int]) -> None:
         folder.mkdir()
         self._folder, self._schema = folder, pa.schema(list(columns.items()))
-        self._rows = Chunks(ROWS_PER_BATCH)
-        self._files: list[Path] = []
-        self._sink: Any = None
+        self._rows, self._starts = Chunks(ROWS_PER_BATCH), deque(starts)
+        self._files: list[dict[str, Any]] = []
         self._writer: Any = None
         self.n_rows = 0
         self._open()
@@ -190,37 +192,46 @@ class FolderWriter:
 
     def add(self, frame: pl.DataFrame) -> None:
         """Append the rows of `frame`."""
-        for rows in self._rows.add(frame.select(self._schema.names)):
-            self._write(rows)
+        frame = frame.select(self._schema.names)
+        while self._starts and len(frame) and frame["user"][-1] >= self._starts[0]:
+            n = frame["user"].search_sorted(self._starts[0])
+            self._write(self._rows.add(frame[:n]))
+            frame = frame[n:]
+            self._end()
+            self._open()
+        self._write(self._rows.add(frame))
 
     def close(self) -> None:
         """Write the remaining rows, and the files with which `datasets` opens the folder."""
-        for rows in self._rows.rest():
-            self._write(rows)
         self._end()
-        names = [f"data-{i:05d}-of-{len(self._files):05d}.arrow" for i in range(len(self._files))]
-        for file, name in zip(self._files, names, strict=True):
-            file.rename(self._folder / name)
-        digest = hashlib.sha256("".join(sha256(self._folder / name) for name in names).encode()).hexdigest()
+        while self._starts:
+            self._open()
+            self._end()
+        digests = (sha256(self._folder / file["filename"]) for file in self._files)
+        digest = hashlib.sha256("".join(digests).encode()).hexdigest()
         empty = datasets.Dataset(
             datasets.table.InMemoryTable(self._schema.empty_table()),
             fingerprint=digest[:16],  # of the content, instead of a random one
         )
-        _describe(self._folder, empty, names)
+        _describe(self._folder, empty, self._files)
 
-    def _write(self, frame: pl.DataFrame) -> None:
-        if self._sink.tell() >= BYTES_PER_FILE:
-            self._end()
-            self._open()
-        self._writer.write_batch(_batch(frame, self._schema))
-        self.n_rows += len(frame)
+    def _write(self, frames: Iterable[pl.DataFrame]) -> None:
+        for frame in frames:
+            self._writer.write_batch(_batch(frame, self._schema))
+            self._files[-1]["batches"].append([frame["user"][0], len(frame)])
+            self.n_rows += len(frame)
 
     def _open(self) -> None:
-        self._files.append(self._folder / f"data-{len(self._files):05d}.arrow")
-        self._sink = pa.OSFile(str(self._files[-1]), "wb")
+        self._first = self._starts.popleft()
+        self._files.append({"filename": f"part-{self._first:010d}.arrow", "batches": []})
+        self._sink = pa.OSFile(str(self._folder / self._files[-1]["filename"]), "wb")
         self._writer = pa.ipc.new_stream(self._sink, self._schema)
 
     def _end(self) -> None:
+        self._write(self._rows.rest())
+        if not self._files[-1]["batches"]:
+            self._writer.write_batch(pa.RecordBatch.from_pylist([], self._schema))
+            self._files[-1]["batches"].append([self._first, 0])
         self._writer.close()
         self._sink.close()
 
@@ -244,14 +255,13 @@ def write_items(folder: Path, items: pl.DataFrame) -> None:
     np.save(folder / TRAIN_COUNTS, items["train_count"].to_numpy().astype(np.int32))
 
 
-def _describe(folder: Path, empty: datasets.Dataset, files: Sequence[str]) -> None:
+def _describe(folder: Path, empty: datasets.Dataset, files: Sequence[Mapping[str, Any]]) -> None:
     """Write `dataset_info.json` and `state.json` as `datasets` writes them."""
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         empty.save_to_disk(temporary, num_shards=1)
         state = json.loads((Path(temporary) / STATE).read_text(encoding="utf-8"))
         shutil.copyfile(Path(temporary) / "dataset_info.json", folder / "dataset_info.json")
-    state["_data_files"] = [{"filename": name} for name in files]
-    (folder / STATE).write_text(json.dumps(state, indent=2, sort_keys=True), encoding="utf-8")
+    (folder / STATE).write_text(json.dumps(state | {"_data_files": files}, sort_keys=True), encoding="utf-8")
 
 
 def _batch(frame: pl.DataFrame, schema: pa.Schema) -> pa.RecordBatch:
@@ -365,7 +375,8 @@ def write_histories(
     names = histories.columns
     has = {f"has_{name}s": name in names for name in ("time", "rating", "event")}
     columns = history_columns(**has, has_ties=has_ties(names))
-    writers = [FolderWriter(folder / HISTORIES, columns), FolderWriter(folder / NEGATIVE_ITEMS, negative_columns())]
+    starts, of_folder = part_starts(survey.lengths), {HISTORIES: columns, NEGATIVE_ITEMS: negative_columns()}
+    writers = [FolderWriter(folder / name, of_folder[name], starts) for name in FOLDERS]
     held_out: HeldOutCounts = Counter()
     split = partial(split_block, rule=rule, survey=survey, n_negatives=n_negatives, seed=seed, draw=draw)
     with progress.stage("write", histories.n_rows) as stage:

@@ -1,5 +1,6 @@
 """Files and folders: atomic writes, locks, checksums and manifests."""
 
+import ctypes
 import fcntl
 import hashlib
 import json
@@ -12,6 +13,7 @@ from typing import IO, TypeAlias
 MIB, GB = 2**20, 1e9  # bytes
 N_SAMPLES, SAMPLE_BYTES = 64, 65_536  # of the sample; smaller files are read completely
 MANIFEST = "manifest.json"
+AT_CURRENT, EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of renameat2(2)
 Files: TypeAlias = dict[str, dict[str, int | str]]
 
 
@@ -26,12 +28,24 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 
 
 def replace_directory(new: Path, folder: Path, *, replaced: Path) -> None:
-    """Rename the folder `new` to `folder`; an older one is kept as `replaced` until then, so that one always exists."""
-    if folder.exists():
-        folder.rename(replaced)
-    new.rename(folder)
+    """Put the folder `new` in the place of `folder`, and remove an older one.
+
+    Linux exchanges the names in one step, so that there is a folder at any time. A file system that cannot, such as
+    NFS, takes two: the older one is kept as `replaced` until the new one is there.
+    """
+    if not folder.exists() or not exchange(new, folder):
+        if folder.exists():
+            folder.rename(replaced)
+        new.rename(folder)
     sync(folder.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+    for older in (new, replaced):
+        shutil.rmtree(older, ignore_errors=True)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Let two folders change their names in one step, and return whether the system can do that."""
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    return bool(rename) and rename(AT_CURRENT, os.fsencode(one), AT_CURRENT, os.fsencode(other), EXCHANGE) == 0
 
 
 def link_or_copy(file: Path, new: Path) -> None:

@@ -91,7 +91,7 @@ def flip_byte(path: Path) -> None:
 
 def test_rows_come_from_mapped_memory(small_dataset: Dataset) -> None:
     small_dataset.splits["test"].read(np.array([0]))
-    assert str(small_dataset.folder / "histories" / "data-00000-of-00001.arrow") in Path("/proc/self/maps").read_text()
+    assert str(small_dataset.folder / "histories" / "part-0000000000.arrow") in Path("/proc/self/maps").read_text()
 
 
 def test_some_items_are_read_from_the_parts_of_the_table_that_have_them(
@@ -137,7 +137,7 @@ def test_oracle_ranks_stand_in_the_order_of_the_test_split(small_dataset: Datase
         (lambda f: edit_metadata(f, format_version=1), "format_version 1"),
         (lambda f: (f / "items.parquet").unlink(), r"items\.parquet"),
         (lambda f: (f / "README.md").write_text("x"), r"README\.md.* 1 "),
-        (lambda f: flip_byte(f / "histories" / "data-00000-of-00001.arrow"), r"histories/data-0"),
+        (lambda f: flip_byte(f / "histories" / "part-0000000000.arrow"), r"histories/part-0"),
         (lambda f: flip_byte(f / "items.parquet"), r"items\.parquet"),
         (lambda f: forget_samples(f), r"README\.md|parquet|arrow|state"),
     ],
@@ -170,12 +170,12 @@ def forget_samples(folder: Path) -> None:
 
 
 def test_other_processes_of_the_host_look_at_sizes_only(folder: Path, small_config: Callable[..., Config]) -> None:
-    settings, file = small_config(), folder / "histories" / "data-00000-of-00001.arrow"
+    settings, file = small_config(), folder / "histories" / "part-0000000000.arrow"
     flip_byte(file)
     how: dict[str, Any] = {"preprocessing": settings.preprocessing.recipe, "verify": False}
     open_dataset(folder, **how)
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(DataError, match=r"data-0.*arrow"):
+    with pytest.raises(DataError, match=r"part-0.*arrow"):
         open_dataset(folder, **how)
 
 

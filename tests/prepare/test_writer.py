@@ -3,7 +3,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import preprocessing
 from bert4rec.dataset.format import negative_columns
 from bert4rec.prepare import engine, writer
 from bert4rec.prepare.writer import FolderWriter, created_from, new_dataset, write_metadata
+from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError
 from tests.checks import one_line
 from tests.folders import contents
@@ -22,9 +23,9 @@ Prepare = Callable[..., Path]
 ROOT = Path(preprocessing.__file__).parent
 
 
-def write(folder: Path, *negatives: pl.DataFrame) -> int:
+def write(folder: Path, *negatives: pl.DataFrame, starts: Sequence[int] = (0,)) -> int:
     with new_dataset(folder) as new:
-        writer = FolderWriter(new / "negatives", negative_columns())
+        writer = FolderWriter(new / "negatives", negative_columns(), starts)
         for rows in negatives:
             writer.add(rows)
         writer.close()
@@ -59,14 +60,17 @@ def test_the_frames_in_which_rows_come_do_not_change_the_bytes(tmp_path: Path) -
     assert contents(tmp_path / "a") == contents(tmp_path / "b") == contents(tmp_path / "c")
 
 
-def test_large_folders_are_cut_into_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "BYTES_PER_FILE", 20_000)
-    monkeypatch.setattr(writer, "ROWS_PER_BATCH", 1000)
-    write(tmp_path / "a", frame(2500))
-    names = [f"data-{i:05d}-of-00003.arrow" for i in range(3)]
-    assert sorted(path.name for path in (tmp_path / "a" / "negatives").glob("*.arrow")) == names
+def test_a_part_depends_on_the_rows_of_its_users_alone(tmp_path: Path) -> None:
+    rows, starts = frame(50_000), [0, 17_000, 17_001, 40_000, 60_000]
+    more = pl.concat([rows[:17_001], rows[17_001:17_002], rows[17_003:], frame(70_000)[60_000:]])
+    write(tmp_path / "a", rows[:10], rows[10:30_000], rows[30_000:], starts=starts)
+    write(tmp_path / "b", more, starts=starts)
     opened = writer.datasets.load_from_disk(str(tmp_path / "a" / "negatives"))
-    assert opened["uniform_negatives"][2499] == frame(2500)["uniform_negatives"][2499].to_list()
+    assert opened["user"][:] == [*range(50_000)]
+    assert opened["uniform_negatives"][49_999] == rows["uniform_negatives"][49_999].to_list()
+    files = [sorted((tmp_path / name / "negatives").glob("*.arrow")) for name in "ab"]
+    assert [path.name for path in files[0]] == [f"part-{start:010}.arrow" for start in starts]
+    assert [one.read_bytes() == other.read_bytes() for one, other in zip(*files, strict=True)] == [1, 1, 0, 1, 0]
 
 
 def test_titles_and_the_card(prepare: Prepare, tmp_path: Path) -> None:
@@ -244,6 +248,7 @@ import os, signal, sys
 from pathlib import Path
 from bert4rec.dataset.format import negative_columns
 from bert4rec.prepare import writer
+from bert4rec.runtime import files
 
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -252,30 +257,35 @@ def at_the_end():
     writer.write_metadata = die
 
 def between_the_renames():  # the older dataset is away, the new one not yet in place
-    rename = Path.rename
+    rename, files.exchange = Path.rename, lambda *_: False
     Path.rename = lambda path, to: die() if ".new-" in path.name else rename(path, to)
 
-for folder, patch in zip(sys.argv[1:], (at_the_end, between_the_renames), strict=True):
+def after_the_exchange():  # the older dataset has the name of the temporary folder
+    exchange = files.exchange
+    files.exchange = lambda *folders: exchange(*folders) and die()
+
+for folder, patch in zip(sys.argv[1:], (at_the_end, between_the_renames, after_the_exchange), strict=True):
     if not os.fork():
         patch()
         with writer.new_dataset(Path(folder)) as new:
-            writer.FolderWriter(new / "negatives", negative_columns()).close()
+            writer.FolderWriter(new / "negatives", negative_columns(), [0]).close()
             writer.write_metadata(new, {})
     assert os.wait()[1] == signal.SIGKILL
 """
 
 
 def test_a_killed_run_leaves_no_half_dataset_and_the_next_one_cleans_up(tmp_path: Path) -> None:
-    folders = [tmp_path / name / "d" for name in ("at_the_end", "between_the_renames")]
+    folders = [tmp_path / name / "d" for name in ("at_the_end", "between_the_renames", "after_the_exchange")]
     for folder in folders:
         write(folder, frame(3))
+    write(tmp_path / "new")
     before = contents(folders[0])
     subprocess.run([sys.executable, "-c", KILLED, *map(str, folders)], cwd=ROOT, check=True)
-    for folder in folders:
+    for folder, expected in zip(folders, (before, before, contents(tmp_path / "new")), strict=True):
         assert len(names(folder.parent)) == 2
         writer.clear_target(folder)
         assert names(folder.parent) == ["d"]
-        assert contents(folder) == before
+        assert contents(folder) == expected
 
 
 def test_the_folder_of_a_run_that_lives_is_left_alone(tmp_path: Path) -> None:
@@ -286,11 +296,15 @@ def test_the_folder_of_a_run_that_lives_is_left_alone(tmp_path: Path) -> None:
         assert not (tmp_path / ".d.new-dead").exists()
 
 
-@pytest.mark.parametrize("at", [".d.old-", ".d.new-", "removed"])
-def test_another_preparation_that_starts_between_the_renames_takes_nothing_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+@pytest.mark.parametrize(
+    ("at", "can_exchange"), [(".d.old-", False), (".d.new-", False), ("removed", False), ("removed", True)]
+)
+def test_another_preparation_that_starts_while_one_replaces_takes_nothing_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, *, can_exchange: bool
 ) -> None:
     """It starts before the older dataset is renamed, before the new one is, and while the older one is removed."""
+    if not can_exchange:
+        monkeypatch.setattr(files, "exchange", lambda *_: False)
     folder, started = tmp_path / "d", list[str]()
     write(folder, frame(3))
     rename, rmtree = Path.rename, writer.shutil.rmtree
@@ -305,7 +319,7 @@ def test_another_preparation_that_starts_between_the_renames_takes_nothing_away(
         return rename(path, to)
 
     def removing(path: Path, *arguments: Any, **options: Any) -> None:
-        start_another("removed" if ".d.old-" in str(path) else "")
+        start_another("removed" if Path(path).name.startswith((".d.old-", ".d.new-")) else "")
         rmtree(path, *arguments, **options)
 
     monkeypatch.setattr(Path, "rename", renaming)

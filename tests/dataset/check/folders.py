@@ -19,6 +19,7 @@ import pytest
 
 from bert4rec.__main__ import main
 from bert4rec.dataset import check as module
+from tests.folders import write_state
 
 Row = dict[str, Any]
 
@@ -83,7 +84,7 @@ class Folder:
                 for first in range(0, len(part), rows_per_batch):
                     batch = part[first : first + rows_per_batch]
                     stream.write_batch(pa.RecordBatch.from_pylist(batch, schema=schema))
-        (path / "state.json").write_text(json.dumps({"_data_files": [{"filename": file} for file in files]}))
+        write_state(path)
 
 
 def seal(path: Path, metadata: Mapping[str, Any] | None = None) -> None:
@@ -194,7 +195,7 @@ def make(
     counts = Counter(event.item for events in histories for event in events)
     n_users = {"validation": len(validated), "test": len(tested)}
     metadata = {
-        "format_version": 2,
+        "format_version": 3,
         "source": "table",
         "preprocessing": {"split": split, "validation_users": wanted, "n_eval_negatives": n_negatives},
         "users": len(histories),
