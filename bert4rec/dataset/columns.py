@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bert4rec.dataset.format import STATE, require_version
+from bert4rec.dataset.format import STATE, of_version
 from bert4rec.runtime.arrays import Array, Bools, Int32s, Int64s
 from bert4rec.runtime.errors import DataError
 
@@ -168,13 +168,7 @@ class Columns(SmallPickle):
         """Return a record batch, from its file."""
         path, number, _, n_rows = self._places[chunk]
         if path not in self._mapped:
-            try:
-                with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
-                    self._mapped[path] = [*stream]
-            except (OSError, pa.ArrowException) as error:
-                require_version(self._folder.parent, self._fingerprint)
-                raise DataError(f"{path}: cannot be read ({error}); {REMAKE_SAME}") from None
-            require_version(self._folder.parent, self._fingerprint)
+            self._mapped[path] = of_version(self._folder.parent, self._fingerprint, partial(_map, path))
         if len(batches := self._mapped[path]) <= number or len(batches[number]) != n_rows:
             raise DataError(f"{path}: has other rows than {STATE} says; {REMAKE_SAME}")
         return batches[number]
@@ -182,18 +176,27 @@ class Columns(SmallPickle):
     @cached_property
     def _places(self) -> list[tuple[Path, int, int, int]]:
         """Return of each record batch: its file and number there, its first user and its number of rows."""
-        state = self._folder / STATE
-        try:
-            places = [
-                (self._folder / file["filename"], number, int(user), int(n_rows))
-                for file in json.loads(state.read_text())["_data_files"]
-                for number, (user, n_rows) in enumerate(file["batches"])
-            ]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            require_version(self._folder.parent, self._fingerprint)
-            raise DataError(f"{state}: cannot be read ({error}); {REMAKE_SAME}") from None
-        require_version(self._folder.parent, self._fingerprint)
-        return places
+        return of_version(self._folder.parent, self._fingerprint, partial(_list_batches, self._folder))
+
+
+def _list_batches(folder: Path) -> list[tuple[Path, int, int, int]]:
+    state = folder / STATE
+    try:
+        return [
+            (folder / file["filename"], number, int(user), int(n_rows))
+            for file in json.loads(state.read_text())["_data_files"]
+            for number, (user, n_rows) in enumerate(file["batches"])
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{state}: cannot be read ({error}); {REMAKE_SAME}") from None
+
+
+def _map(path: Path) -> list[pa.RecordBatch]:
+    try:
+        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
+            return [*stream]
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path}: cannot be read ({error}); {REMAKE_SAME}") from None
 
 
 def _gather(read: Callable[[int], Array], chunks: Int64s, places: Int64s) -> Array:

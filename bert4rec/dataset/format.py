@@ -5,10 +5,10 @@ definitions; the docs and the dataset card describe them.
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -62,6 +62,8 @@ column, else 0. A dataset has it only if `times`, in whole seconds, do not tell.
 
 LEFT_OUT = -1  # instead of a rank: the user has no negatives and is excluded from this protocol
 LONGEST_BAR = 40  # characters of the longest bar
+
+T = TypeVar("T")
 
 
 def history_columns(
@@ -149,10 +151,38 @@ def fingerprint_of(folder: Path) -> str:
         return ""
 
 
-def require_version(folder: Path, fingerprint: str) -> None:
-    """Raise `DataError` if `folder` holds another dataset by now than that with the `fingerprint`; "" is any."""
-    if fingerprint and fingerprint_of(folder) != fingerprint:
-        raise DataError(f"{folder}: was replaced by another dataset while it was read; start again")
+class ReplacedError(DataError):
+    """A dataset folder that holds another dataset than when it was opened."""
+
+
+def of_version(folder: Path, fingerprint: str, read: Callable[[], T]) -> T:
+    """Return what `read` returns of the files of the dataset `folder` with the `fingerprint`, "" being any.
+
+    The files of two datasets are never mixed: it reads again if the same dataset took the place of the folder
+    meanwhile, and raises `ReplacedError` if another one did.
+    """
+    while fingerprint:
+        before = _stamp(folder)
+        if fingerprint_of(folder) != fingerprint:
+            raise ReplacedError(f"{folder}: was replaced by another dataset while it was read; start again")
+        try:
+            found = read()
+        except (OSError, ValueError, DataError):
+            if _stamp(folder) == before:
+                raise
+        else:
+            if _stamp(folder) == before:
+                return found
+    return read()
+
+
+def _stamp(folder: Path) -> tuple[int, ...]:
+    """Return what only this copy of a dataset has: the number and the time of making of its `metadata.json`."""
+    try:
+        stat = (folder / METADATA).stat()
+    except OSError:
+        return ()
+    return stat.st_dev, stat.st_ino, stat.st_ctime_ns
 
 
 def fingerprints_of(metadata: Mapping[str, Any]) -> list[str]:

@@ -4,13 +4,14 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
 
+from bert4rec.dataset.format import of_version
 from bert4rec.runtime.arrays import Array, Float32s, Int64s
 from bert4rec.runtime.errors import DataError
 
@@ -106,10 +107,13 @@ def write_bags(folder: Path, bags: Bags, vectors: Sequence[Float32s]) -> None:
 
 
 class ItemFeatures:
-    """The features of the items of a dataset, `about` by name as in `metadata.json`; read when they are needed."""
+    """The features of the items of a dataset, `about` by name as in `metadata.json`; read when they are needed.
 
-    def __init__(self, folder: Path, about: Mapping[str, Mapping[str, Any]]) -> None:
-        self.about = about
+    Raises `DataError` if the dataset in the folder has another `fingerprint` by then.
+    """
+
+    def __init__(self, folder: Path, about: Mapping[str, Mapping[str, Any]], fingerprint: str) -> None:
+        self.about, self._fingerprint = about, fingerprint
         self._folder = folder / FEATURES_FOLDER
         self._arrays: dict[str, Array] = {}
 
@@ -167,7 +171,8 @@ class ItemFeatures:
         if name not in self._arrays:
             path = self._folder / f"{name}.npy"
             try:
-                self._arrays[name] = np.load(path, mmap_mode="r")
+                load = partial(np.load, path, mmap_mode="r")
+                self._arrays[name] = of_version(self._folder.parent, self._fingerprint, load)
             except (OSError, ValueError) as error:
                 raise DataError(f"{path}: cannot be read ({error}); make the dataset again") from None
         return self._arrays[name]

@@ -2,9 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,9 +28,10 @@ from bert4rec.dataset.format import (
     TEST,
     TRAIN_COUNTS,
     VALIDATION,
-    fingerprint_of,
+    ReplacedError,
+    T,
     kinds_of,
-    require_version,
+    of_version,
     target_kinds,
 )
 from bert4rec.dataset.hidden import HiddenEvents
@@ -76,14 +78,16 @@ class Catalogue:
     def features(self) -> ItemFeatures | None:
         """Return the features of the items, if there are any."""
         about = self.metadata.get("item_features")
-        return ItemFeatures(self.folder, about) if about else None
+        return ItemFeatures(self.folder, about, self.metadata["fingerprint"]) if about else None
 
     @cached_property
     def popularity(self) -> Int32s:
         """Return the number of training positions of each item [n_items] int32, mapped: once for a host's processes."""
-        counts = np.load(self.folder / TRAIN_COUNTS, mmap_mode="r").view(np.ndarray)
-        require_version(self.folder, self.metadata["fingerprint"])
-        return counts
+        return self._read(lambda: np.load(self.folder / TRAIN_COUNTS, mmap_mode="r").view(np.ndarray))
+
+    def _read(self, read: Callable[[], T]) -> T:
+        """Return what `read` returns. Raises `DataError` if another dataset has the place of the folder by now."""
+        return of_version(self.folder, self.metadata["fingerprint"], read)
 
 
 @dataclass(frozen=True, repr=False)
@@ -142,28 +146,19 @@ class Dataset(Catalogue):
 
     def originals(self, n: int) -> list[Any]:
         """Return the original ids of the first `n` items."""
-        with pq.ParquetFile(self.folder / ITEMS) as items:
-            first = next(items.iter_batches(batch_size=n, columns=["original"]))
-        require_version(self.folder, self.metadata["fingerprint"])
-        return list(first["original"].to_pylist())
+
+        def read() -> pa.RecordBatch:
+            with pq.ParquetFile(self.folder / ITEMS) as items:
+                return next(items.iter_batches(batch_size=n, columns=["original"]))
+
+        return list(self._read(read)["original"].to_pylist())
 
     def item_rows(self, items: Int64s, columns: Sequence[str]) -> pa.Table:
         """Return those of the `columns` that are known of the `items` [n], which are ascending.
 
         Only the parts of the table with these items are read, one at a time: all ids may need gigabytes.
         """
-        with pq.ParquetFile(self.folder / ITEMS) as table:
-            schema = pa.schema([table.schema_arrow.field(name) for name in columns if name in table.schema_arrow.names])
-            rows, first = [schema.empty_table()], 0
-            for group in range(table.num_row_groups):
-                stop = first + table.metadata.row_group(group).num_rows
-                start, end = np.searchsorted(items, [first, stop])
-                if start < end:
-                    part = table.read_row_group(group, columns=schema.names).select(schema.names)
-                    rows.append(part.take(pa.array(items[start:end] - first)))
-                first = stop
-        require_version(self.folder, self.metadata["fingerprint"])
-        return pa.concat_tables(rows)
+        return self._read(partial(_rows_at, self.folder / ITEMS, items, columns))
 
     def oracle_ranks(self) -> dict[str, Int32s]:
         """Return protocol → rank of the target [test users] by the generator of synthetic data; {} for real data.
@@ -173,9 +168,23 @@ class Dataset(Catalogue):
         path = self.folder / ORACLE
         if not path.exists():
             return {}
-        table = pq.read_table(path)
-        require_version(self.folder, self.metadata["fingerprint"])
+        table = self._read(partial(pq.read_table, path))
         return {name: table[name].fill_null(LEFT_OUT).to_numpy() for name in table.column_names if name != "user"}
+
+
+def _rows_at(path: Path, places: Int64s, columns: Sequence[str]) -> pa.Table:
+    """Return the rows at `places` [n], ascending, of those of the `columns` that the table at `path` has."""
+    with pq.ParquetFile(path) as table:
+        schema = pa.schema([table.schema_arrow.field(name) for name in columns if name in table.schema_arrow.names])
+        rows, first = [schema.empty_table()], 0
+        for group in range(table.num_row_groups):
+            stop = first + table.metadata.row_group(group).num_rows
+            start, end = np.searchsorted(places, [first, stop])
+            if start < end:
+                part = table.read_row_group(group, columns=schema.names).select(schema.names)
+                rows.append(part.take(pa.array(places[start:end] - first)))
+            first = stop
+    return pa.concat_tables(rows)
 
 
 def checksum(originals: list[Any]) -> str:
@@ -212,14 +221,10 @@ def open_dataset(
 def _read_checked(folder: Path, *, verify: bool) -> dict[str, Any]:
     """Return `metadata.json` after looking at the files: again, if the dataset is replaced by another one meanwhile."""
     while True:
-        metadata, problem = read_metadata(folder), None  # type: dict[str, Any], Exception | None
-        try:
-            _check_files(folder, metadata["files"], NEEDED, verify=verify)
-        except (DataError, OSError) as error:
-            problem = error
-        if fingerprint_of(folder) == str(metadata["fingerprint"]):
-            if problem:
-                raise problem
+        metadata = read_metadata(folder)
+        check = partial(_check_files, folder, metadata["files"], NEEDED, verify=verify)
+        with suppress(ReplacedError):
+            of_version(folder, str(metadata["fingerprint"]), check)
             return metadata
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bert4rec.dataset.format import USERS, kinds_of, one_array
+from bert4rec.dataset.format import USERS, kinds_of, of_version, one_array
 from bert4rec.dataset.histories import Histories as DatasetHistories
 from bert4rec.dataset.ids import canonical_value
 from bert4rec.dataset.reader import read_metadata, require_times
@@ -46,8 +46,12 @@ class UserHistories:
             require_times(folder, metadata)
         self._with_times, self._at = with_times, at
         kinds = kinds_of(metadata) if with_events else ()
-        self._histories = DatasetHistories(folder, metadata["items"], with_times=with_times, kinds=kinds)
-        users = pq.read_table(folder / USERS, columns=["user", "original"])
+        self._histories = DatasetHistories(
+            folder, metadata["items"], with_times=with_times, kinds=kinds, fingerprint=metadata["fingerprint"]
+        )
+        users = of_version(
+            folder, metadata["fingerprint"], lambda: pq.read_table(folder / USERS, columns=["user", "original"])
+        )
         order = pc.sort_indices(users["user"])
         self._users = one_array(users["original"]).take(order)
         self._ids = ids

@@ -1,7 +1,8 @@
 """Write the dataset folder, the only interface between preparation and training.
 
-The same rows and settings give the same bytes, however the rows are cut into frames: lists are written in files of
-fixed ranges of users, and there in record batches of a fixed size. Only `created_at` and `created_from` in `metadata.json` depend on the time and the input file.
+The same rows and settings give the same bytes, however the rows are cut into frames: ranges of users are files, in
+record batches of a fixed size. Only `created_at` and `created_from` in `metadata.json` depend on the time and the input
+file.
 """
 
 import hashlib
@@ -75,9 +76,9 @@ N_THREADS = 2  # blocks of users that are split at the same time
 def new_dataset(folder: Path, *, target: Callable[[Path], Path] | None = None) -> Iterator[Path]:
     """Yield a temporary folder that replaces `folder` if the block succeeds, and is removed if it fails.
 
-    A dataset at `folder` is replaced in one step (`replace_directory`), unless `target`, called with the finished temporary folder, returns another place
-    for it; a dataset at that place is left as it is. Raises `DataError` if `folder` holds anything else, or if writing
-    fails.
+    A dataset at `folder` is replaced, in one step where the system can (`replace_directory`), unless `target`, called
+    with the finished temporary folder, returns another place for it; a dataset at that place is left as it is. Raises
+    `DataError` if `folder` holds anything else, or if writing fails.
     """
     clear_target(folder)
     place = folder.resolve()  # a symbolic link is kept, and its target replaced

@@ -44,8 +44,8 @@ def replace_directory(new: Path, folder: Path, *, replaced: Path) -> None:
 
 def exchange(one: Path, other: Path) -> bool:
     """Let two folders change their names in one step, and return whether the system can do that."""
-    rename = getattr(ctypes.CDLL(None), "renameat2", None)
-    return bool(rename) and rename(AT_CURRENT, os.fsencode(one), AT_CURRENT, os.fsencode(other), EXCHANGE) == 0
+    rename = getattr(ctypes.CDLL(None), "renameat2", lambda *_: -1)
+    return bool(rename(AT_CURRENT, os.fsencode(one), AT_CURRENT, os.fsencode(other), EXCHANGE) == 0)
 
 
 def link_or_copy(file: Path, new: Path) -> None:
