@@ -83,9 +83,9 @@ class Catalogue:
     @cached_property
     def popularity(self) -> Int32s:
         """Return the number of training positions of each item [n_items] int32, mapped: once for a host's processes."""
-        return self._read(lambda: np.load(self.folder / TRAIN_COUNTS, mmap_mode="r").view(np.ndarray))
+        return self.of_version(lambda: np.load(self.folder / TRAIN_COUNTS, mmap_mode="r").view(np.ndarray))
 
-    def _read(self, read: Callable[[], T]) -> T:
+    def of_version(self, read: Callable[[], T]) -> T:
         """Return what `read` returns. Raises `DataError` if another dataset has the place of the folder by now."""
         return of_version(self.folder, self.metadata["fingerprint"], read)
 
@@ -146,19 +146,14 @@ class Dataset(Catalogue):
 
     def originals(self, n: int) -> list[Any]:
         """Return the original ids of the first `n` items."""
-
-        def read() -> pa.RecordBatch:
-            with pq.ParquetFile(self.folder / ITEMS) as items:
-                return next(items.iter_batches(batch_size=n, columns=["original"]))
-
-        return list(self._read(read)["original"].to_pylist())
+        return list(self.item_rows(np.arange(min(n, self.n_items)), ["original"])["original"].to_pylist())
 
     def item_rows(self, items: Int64s, columns: Sequence[str]) -> pa.Table:
         """Return those of the `columns` that are known of the `items` [n], which are ascending.
 
         Only the parts of the table with these items are read, one at a time: all ids may need gigabytes.
         """
-        return self._read(partial(_rows_at, self.folder / ITEMS, items, columns))
+        return self.of_version(partial(_rows_at, self.folder / ITEMS, items, columns))
 
     def oracle_ranks(self) -> dict[str, Int32s]:
         """Return protocol → rank of the target [test users] by the generator of synthetic data; {} for real data.
@@ -168,7 +163,7 @@ class Dataset(Catalogue):
         path = self.folder / ORACLE
         if not path.exists():
             return {}
-        table = self._read(partial(pq.read_table, path))
+        table = self.of_version(partial(pq.read_table, path))
         return {name: table[name].fill_null(LEFT_OUT).to_numpy() for name in table.column_names if name != "user"}
 
 

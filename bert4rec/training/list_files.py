@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ def write_lists(folder: Path, form: str, dataset: Dataset, ranking: Ranking) -> 
 def _parts(dataset: Dataset, ranking: Ranking) -> Iterator[pa.Table]:
     lists, split, ids = ranking.lists, dataset.splits[TEST], ItemIds.read(dataset.folder)
     assert lists is not None, "the full catalogue was ranked"
-    users = pq.read_table(dataset.folder / USERS, columns=["user", "original"]).sort_by("user")
+    read_users = partial(pq.read_table, dataset.folder / USERS, columns=["user", "original"])
+    users = dataset.of_version(read_users).sort_by("user")
     names, ranks = one_array(users["original"]), ranking.ranks["full"]
     for rows in chunks(len(split), LISTS_AT_ONCE):
         targets = split.targets(np.arange(rows.start, rows.stop)).tolist()

@@ -173,7 +173,8 @@ def described(dataset: Dataset, examples: Sequence[Example]) -> dict[str, Any]:
 
 def _names(dataset: Dataset, users: Sequence[int]) -> dict[int, Any]:
     """Return the original ids of `users`, by index."""
-    table = pq.read_table(dataset.folder / USERS, columns=["user", "original"], filters=[("user", "in", list(users))])
+    names, chosen = ["user", "original"], [("user", "in", list(users))]
+    table = dataset.of_version(lambda: pq.read_table(dataset.folder / USERS, columns=names, filters=chosen))
     return dict(zip(table["user"].to_pylist(), table["original"].to_pylist(), strict=True))
 
 

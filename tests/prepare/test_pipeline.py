@@ -7,6 +7,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,8 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 import preprocessing
-from bert4rec.prepare import engine
+from bert4rec.dataset.format import part_starts
+from bert4rec.prepare import engine, writer
 from bert4rec.sources import interactions
 from tests.folders import contents
 
@@ -186,9 +188,18 @@ FILTERED = [
     "--preprocessing.min_user_interactions=5", "--preprocessing.min_item_interactions=40",
     "--preprocessing.repeats=last", "--preprocessing.n_eval_negatives=5",
 ]  # fmt: skip
+
+
+def small_parts() -> Any:
+    """Parts of at most 300 interactions, so that there are several."""
+    return patch.object(writer, "part_starts", partial(part_starts, most_rows=300))
+
+
 ALONE = """
 import sys
 import preprocessing
+from tests.prepare.test_pipeline import small_parts
+small_parts().start()
 for line in sys.stdin:
     assert preprocessing.main(["--config=/dev/null", *line.split()]) == 0
 """
@@ -209,10 +220,11 @@ def test_one_and_several_threads_write_the_same_bytes_also_where_the_file_is_lar
     )  # fmt: skip
     for kind, arguments in kinds.items():
         expected = contents(tmp_path / f"alone-{kind}")
-        assert len(expected) == 11 + (kind == "synthetic")  # three of each folder, tables, counts, card, metadata
-        assert contents(prepared(tmp_path, arguments, folder=f"whole-{kind}")) == expected
-        with patch.object(engine, "RUNS", 50_000), patch.object(interactions, "BLOCKS_IN_BUDGET", 2_000_000):
-            assert contents(prepared(tmp_path, arguments, folder=f"parts-{kind}")) == expected
+        assert sum(name.startswith("histories/part-") for name in expected) > 2
+        with small_parts():
+            assert contents(prepared(tmp_path, arguments, folder=f"whole-{kind}")) == expected
+            with patch.object(engine, "RUNS", 50_000), patch.object(interactions, "BLOCKS_IN_BUDGET", 2_000_000):
+                assert contents(prepared(tmp_path, arguments, folder=f"parts-{kind}")) == expected
 
 
 def test_sequences_and_the_same_rows_as_a_table_with_times_give_the_same_dataset(tmp_path: Path) -> None:

@@ -374,6 +374,14 @@ SEALED: FileCases = {  # with the checksums of the damaged files
         lambda p: edit(p / "histories" / "state.json", lambda state: state["_data_files"].reverse()),
         "histories: row 0 (user 12):",
     ),
+    "batches of other sizes": (
+        lambda p: edit(p / "histories" / "state.json", lambda state: state["_data_files"][0]["batches"].pop()),
+        "histories/state.json: lists other batches",
+    ),
+    "another first user": (
+        lambda p: edit(p / "negatives" / "state.json", lambda state: state["_data_files"][1]["batches"][0].sort()),
+        "negatives/state.json: lists other batches",
+    ),
     "truncated": (lambda p: truncate(p / FIRST), FIRST),
     "list outside the file": (
         lambda p: point_outside(p / "negatives" / "data-00000-of-00002.arrow"),
