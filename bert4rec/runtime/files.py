@@ -28,7 +28,7 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 
 
 def replace_directory(new: Path, folder: Path, *, replaced: Path) -> None:
-    """Put the folder `new` in the place of `folder`, and remove an older one.
+    """Rename the folder `new` to `folder`, and remove an older folder of that name.
 
     Linux exchanges the names in one step, so that there is a folder at any time. A file system that cannot, such as
     NFS, takes two: the older one is kept as `replaced` until the new one is there.
