@@ -470,7 +470,7 @@ def _arrow_files(folder: Path) -> list[tuple[Path, list[list[int]]]]:
     state = folder / format.STATE
     try:
         entries = json.loads(state.read_text(encoding="utf-8"))["_data_files"]
-        batches = {str(of["filename"]): [[user, n] if n else [n] for user, n in of["batches"]] for of in entries}
+        batches = {str(file["filename"]): [[user, n] if n else [n] for user, n in file["batches"]] for file in entries}
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise DataError(f"{state}: does not list the files of the folder ({error!r}); {REMAKE}") from None
     if sorted(batches) != (present := sorted(file.name for file in folder.glob("*.arrow"))):

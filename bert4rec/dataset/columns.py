@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bert4rec.dataset.format import STATE, of_version
+from bert4rec.dataset.format import STATE, read_version
 from bert4rec.runtime.arrays import Array, Bools, Int32s, Int64s
 from bert4rec.runtime.errors import DataError
 
@@ -58,11 +58,11 @@ class Columns(SmallPickle):
         """Return the numbers [B] of a plain column at `rows` [B]."""
         return _gather(partial(self._numbers, name), *self._find(rows))
 
-    def rows_of(self, users: Int64s) -> tuple[Int64s, Bools]:
+    def user_rows(self, users: Int64s) -> tuple[Int64s, Bools]:
         """Return for each of `users` [B] the row, and whether there is one; else the row is another user's."""
         chunks, rows = np.maximum(np.searchsorted(self._first_users, users, side="right") - 1, 0), np.zeros_like(users)
-        for chunk, of in _by_chunk(chunks):
-            rows[of] = self._first_rows[chunk] + np.searchsorted(self._numbers("user", chunk), users[of])
+        for chunk, indices in _by_chunk(chunks):
+            rows[indices] = self._first_rows[chunk] + np.searchsorted(self._numbers("user", chunk), users[indices])
         rows = np.minimum(rows, len(self) - 1)
         return rows, self.numbers_at("user", rows) == users
 
@@ -168,7 +168,7 @@ class Columns(SmallPickle):
         """Return a record batch, from its file."""
         path, number, _, n_rows = self._places[chunk]
         if path not in self._mapped:
-            self._mapped[path] = of_version(self._folder.parent, self._fingerprint, partial(_map, path))
+            self._mapped[path] = read_version(self._folder.parent, self._fingerprint, partial(_map, path))
         if len(batches := self._mapped[path]) <= number or len(batches[number]) != n_rows:
             raise DataError(f"{path}: has other rows than {STATE} says; {REMAKE_SAME}")
         return batches[number]
@@ -176,7 +176,7 @@ class Columns(SmallPickle):
     @cached_property
     def _places(self) -> list[tuple[Path, int, int, int]]:
         """Return of each record batch: its file and number there, its first user and its number of rows."""
-        return of_version(self._folder.parent, self._fingerprint, partial(_list_batches, self._folder))
+        return read_version(self._folder.parent, self._fingerprint, partial(_list_batches, self._folder))
 
 
 def _list_batches(folder: Path) -> list[tuple[Path, int, int, int]]:
@@ -202,8 +202,8 @@ def _map(path: Path) -> list[pa.RecordBatch]:
 def _gather(read: Callable[[int], Array], chunks: Int64s, places: Int64s) -> Array:
     """Return the values [B] at `places` [B] of `chunks` [B], each of which `read` returns by its number."""
     values = np.empty(len(chunks), read(int(chunks[0]) if len(chunks) else 0).dtype)
-    for chunk, of in _by_chunk(chunks):
-        values[of] = read(chunk)[places[of]]
+    for chunk, indices in _by_chunk(chunks):
+        values[indices] = read(chunk)[places[indices]]
     return values
 
 

@@ -155,7 +155,7 @@ class ReplacedError(DataError):
     """A dataset folder that holds another dataset than when it was opened."""
 
 
-def of_version(folder: Path, fingerprint: str, read: Callable[[], T]) -> T:
+def read_version(folder: Path, fingerprint: str, read: Callable[[], T]) -> T:
     """Return what `read` returns of the files of the dataset `folder` with the `fingerprint`, "" being any.
 
     The files of two datasets are never mixed: it reads again if the same dataset took the place of the folder

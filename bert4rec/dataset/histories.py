@@ -102,12 +102,12 @@ class Histories(SmallPickle):
         """Return the user of each row [N]."""
         return self._columns.numbers("user")
 
-    def rows_of(self, users: Int64s) -> tuple[Int64s, Bools]:
+    def user_rows(self, users: Int64s) -> tuple[Int64s, Bools]:
         """Return for each of `users` [B] the row of the history, and whether there is one; else it is another user's.
 
         Only the files with these users are opened.
         """
-        return self._columns.rows_of(users)
+        return self._columns.user_rows(users)
 
     @property
     def lengths(self) -> Int64s:

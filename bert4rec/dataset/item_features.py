@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.parquet as pq
 
-from bert4rec.dataset.format import of_version
+from bert4rec.dataset.format import read_version
 from bert4rec.runtime.arrays import Array, Float32s, Int64s
 from bert4rec.runtime.errors import DataError
 
@@ -172,7 +172,7 @@ class ItemFeatures:
             path = self._folder / f"{name}.npy"
             try:
                 load = partial(np.load, path, mmap_mode="r")
-                self._arrays[name] = of_version(self._folder.parent, self._fingerprint, load)
+                self._arrays[name] = read_version(self._folder.parent, self._fingerprint, load)
             except (OSError, ValueError) as error:
                 raise DataError(f"{path}: cannot be read ({error}); make the dataset again") from None
         return self._arrays[name]

@@ -31,7 +31,7 @@ from bert4rec.dataset.format import (
     ReplacedError,
     T,
     kinds_of,
-    of_version,
+    read_version,
     target_kinds,
 )
 from bert4rec.dataset.hidden import HiddenEvents
@@ -83,11 +83,11 @@ class Catalogue:
     @cached_property
     def popularity(self) -> Int32s:
         """Return the number of training positions of each item [n_items] int32, mapped: once for a host's processes."""
-        return self.of_version(lambda: np.load(self.folder / TRAIN_COUNTS, mmap_mode="r").view(np.ndarray))
+        return self.read_version(lambda: np.load(self.folder / TRAIN_COUNTS, mmap_mode="r").view(np.ndarray))
 
-    def of_version(self, read: Callable[[], T]) -> T:
+    def read_version(self, read: Callable[[], T]) -> T:
         """Return what `read` returns. Raises `DataError` if another dataset has the place of the folder by now."""
-        return of_version(self.folder, self.metadata["fingerprint"], read)
+        return read_version(self.folder, self.metadata["fingerprint"], read)
 
 
 @dataclass(frozen=True, repr=False)
@@ -153,7 +153,7 @@ class Dataset(Catalogue):
 
         Only the parts of the table with these items are read, one at a time: all ids may need gigabytes.
         """
-        return self.of_version(partial(_rows_at, self.folder / ITEMS, items, columns))
+        return self.read_version(partial(_rows_at, self.folder / ITEMS, items, columns))
 
     def oracle_ranks(self) -> dict[str, Int32s]:
         """Return protocol → rank of the target [test users] by the generator of synthetic data; {} for real data.
@@ -163,7 +163,7 @@ class Dataset(Catalogue):
         path = self.folder / ORACLE
         if not path.exists():
             return {}
-        table = self.of_version(partial(pq.read_table, path))
+        table = self.read_version(partial(pq.read_table, path))
         return {name: table[name].fill_null(LEFT_OUT).to_numpy() for name in table.column_names if name != "user"}
 
 
@@ -219,7 +219,7 @@ def _read_checked(folder: Path, *, verify: bool) -> dict[str, Any]:
         metadata = read_metadata(folder)
         check = partial(_check_files, folder, metadata["files"], NEEDED, verify=verify)
         with suppress(ReplacedError):
-            of_version(folder, str(metadata["fingerprint"]), check)
+            read_version(folder, str(metadata["fingerprint"]), check)
             return metadata
 
 

@@ -48,7 +48,7 @@ def _users_there(folder: Path, trained: Path) -> Int64s:
 def _are_trained(split: EvaluationSplit, numbers: Int64s, histories: Histories, users: Int64s, items: Int32s) -> Bools:
     """Return whether the target of each row of `split` with these `numbers` [B] was trained on."""
     before, targets = split.before(numbers), split.targets(numbers)
-    rows, is_there = histories.rows_of(users[split.users[numbers]])
+    rows, is_there = histories.user_rows(users[split.users[numbers]])
     stops = np.where(is_there, histories.n_train_at(rows), 0)
     trained = histories.read(rows, np.zeros_like(stops), stops)
     return _n_of(trained, items[targets]) > _n_of(before, targets)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bert4rec.dataset.format import USERS, kinds_of, of_version, one_array
+from bert4rec.dataset.format import USERS, kinds_of, one_array, read_version
 from bert4rec.dataset.histories import Histories as DatasetHistories
 from bert4rec.dataset.ids import canonical_value
 from bert4rec.dataset.reader import read_metadata, require_times
@@ -49,7 +49,7 @@ class UserHistories:
         self._histories = DatasetHistories(
             folder, metadata["items"], with_times=with_times, kinds=kinds, fingerprint=metadata["fingerprint"]
         )
-        users = of_version(
+        users = read_version(
             folder, metadata["fingerprint"], lambda: pq.read_table(folder / USERS, columns=["user", "original"])
         )
         order = pc.sort_indices(users["user"])
@@ -116,7 +116,7 @@ class UserHistories:
         if not len(users):
             return []
         histories = self._histories
-        rows, are_there = histories.rows_of(users)
+        rows, are_there = histories.user_rows(users)
         lengths = np.where(are_there, histories.lengths_at(rows), 0)  # a user may have none
         interactions = histories.read(rows, np.zeros_like(lengths), lengths)
         items = self._ids.of(interactions.items.tolist())

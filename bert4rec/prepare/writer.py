@@ -376,8 +376,8 @@ def write_histories(
     names = histories.columns
     has = {f"has_{name}s": name in names for name in ("time", "rating", "event")}
     columns = history_columns(**has, has_ties=has_ties(names))
-    starts, of_folder = part_starts(survey.lengths), {HISTORIES: columns, NEGATIVE_ITEMS: negative_columns()}
-    writers = [FolderWriter(folder / name, of_folder[name], starts) for name in FOLDERS]
+    starts, types = part_starts(survey.lengths), {HISTORIES: columns, NEGATIVE_ITEMS: negative_columns()}
+    writers = [FolderWriter(folder / name, types[name], starts) for name in FOLDERS]
     held_out: HeldOutCounts = Counter()
     split = partial(split_block, rule=rule, survey=survey, n_negatives=n_negatives, seed=seed, draw=draw)
     with progress.stage("write", histories.n_rows) as stage:

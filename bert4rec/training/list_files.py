@@ -53,7 +53,7 @@ def _parts(dataset: Dataset, ranking: Ranking) -> Iterator[pa.Table]:
     lists, split, ids = ranking.lists, dataset.splits[TEST], ItemIds.read(dataset.folder)
     assert lists is not None, "the full catalogue was ranked"
     read_users = partial(pq.read_table, dataset.folder / USERS, columns=["user", "original"])
-    users = dataset.of_version(read_users).sort_by("user")
+    users = dataset.read_version(read_users).sort_by("user")
     names, ranks = one_array(users["original"]), ranking.ranks["full"]
     for rows in chunks(len(split), LISTS_AT_ONCE):
         targets = split.targets(np.arange(rows.start, rows.stop)).tolist()

@@ -174,7 +174,7 @@ def described(dataset: Dataset, examples: Sequence[Example]) -> dict[str, Any]:
 def _names(dataset: Dataset, users: Sequence[int]) -> dict[int, Any]:
     """Return the original ids of `users`, by index."""
     names, chosen = ["user", "original"], [("user", "in", list(users))]
-    table = dataset.of_version(lambda: pq.read_table(dataset.folder / USERS, columns=names, filters=chosen))
+    table = dataset.read_version(lambda: pq.read_table(dataset.folder / USERS, columns=names, filters=chosen))
     return dict(zip(table["user"].to_pylist(), table["original"].to_pylist(), strict=True))
 
 

@@ -86,14 +86,14 @@ def test_only_the_part_of_the_users_who_are_asked_for_is_opened(folders: list[Pa
     histories, names = open_dataset(folder).histories, parts_of(folder)
     assert len(names) > 3
     expected = rows(1).filter(pl.col("user") == 17).height
-    found, are_there = histories.rows_of(np.array([17]))
+    found, are_there = histories.user_rows(np.array([17]))
     assert (found.tolist(), are_there.tolist(), histories.lengths_at(found).tolist()) == ([17], [True], [expected])
     assert len(histories.read(found, np.array([0]), np.array([expected])).items) == expected
     assert len(mapped(folder)) == 1
     assert len(TrainingWindows(histories, max_len=5, step=5))
     assert mapped(folder) == {*names}
     asked = np.array([39, 0, 99, 17, -1])
-    found, are_there = histories.rows_of(asked)
+    found, are_there = histories.user_rows(asked)
     assert are_there.tolist() == [True, True, False, True, False]
     assert found[are_there].tolist() == [39, 0, 17]
 
