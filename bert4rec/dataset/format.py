@@ -158,7 +158,7 @@ class ReplacedError(DataError):
 def read_version(folder: Path, fingerprint: str, read: Callable[[], T]) -> T:
     """Return what `read` returns of the files of the dataset `folder` with the `fingerprint`, "" being any.
 
-    The files of two datasets are never mixed: it reads again if the same dataset took the place of the folder
+    The files of two datasets are never mixed: it reads again if the folder was replaced by the same dataset
     meanwhile, and raises `ReplacedError` if another one did.
     """
     while fingerprint:

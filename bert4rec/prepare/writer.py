@@ -11,7 +11,6 @@ import json
 import os
 import shlex
 import shutil
-import tempfile
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -214,7 +213,11 @@ class FolderWriter:
             datasets.table.InMemoryTable(self._schema.empty_table()),
             fingerprint=digest[:16],  # of the content, instead of a random one
         )
-        _describe(self._folder, empty, self._files)
+        empty.save_to_disk(str(self._folder), num_shards=1)
+        path = self._folder / STATE
+        state = json.loads(path.read_text(encoding="utf-8"))
+        (self._folder / state["_data_files"][0]["filename"]).unlink()
+        path.write_text(json.dumps(state | {"_data_files": self._files}, sort_keys=True), encoding="utf-8")
 
     def _write(self, frames: Iterable[pl.DataFrame]) -> None:
         for frame in frames:
@@ -254,15 +257,6 @@ def write_items(folder: Path, items: pl.DataFrame) -> None:
     """Write the table of the `items`, by dense id, and their training positions as an array that can be mapped."""
     write_table(folder / ITEMS, [items])
     np.save(folder / TRAIN_COUNTS, items["train_count"].to_numpy().astype(np.int32))
-
-
-def _describe(folder: Path, empty: datasets.Dataset, files: Sequence[Mapping[str, Any]]) -> None:
-    """Write `dataset_info.json` and `state.json` as `datasets` writes them."""
-    with tempfile.TemporaryDirectory(dir=folder) as temporary:
-        empty.save_to_disk(temporary, num_shards=1)
-        state = json.loads((Path(temporary) / STATE).read_text(encoding="utf-8"))
-        shutil.copyfile(Path(temporary) / "dataset_info.json", folder / "dataset_info.json")
-    (folder / STATE).write_text(json.dumps(state | {"_data_files": files}, sort_keys=True), encoding="utf-8")
 
 
 def _batch(frame: pl.DataFrame, schema: pa.Schema) -> pa.RecordBatch:

@@ -134,7 +134,7 @@ def test_oracle_ranks_stand_in_the_order_of_the_test_split(small_dataset: Datase
         (lambda f: shutil.rmtree(f), "dataset: expected a dataset"),
         (lambda f: (f / "metadata.json").write_text("{"), r"metadata\.json"),
         (lambda f: (f / "metadata.json").write_text("[]"), r"metadata\.json"),
-        (lambda f: edit_metadata(f, format_version=1), "format_version 1"),
+        (lambda f: edit_metadata(f, format_version=2), "format_version 2"),
         (lambda f: (f / "items.parquet").unlink(), r"items\.parquet"),
         (lambda f: (f / "README.md").write_text("x"), r"README\.md.* 1 "),
         (lambda f: flip_byte(f / "histories" / "part-0000000000.arrow"), r"histories/part-0"),
