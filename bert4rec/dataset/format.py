@@ -158,8 +158,8 @@ class ReplacedError(DataError):
 def read_version(folder: Path, fingerprint: str, read: Callable[[], T]) -> T:
     """Return what `read` returns of the files of the dataset `folder` with the `fingerprint`, "" being any.
 
-    The files of two datasets are never mixed: it reads again if the folder was replaced by the same dataset
-    meanwhile, and raises `ReplacedError` if another one did.
+    The files of two datasets are never mixed: if the folder is replaced meanwhile by the same dataset, it reads again,
+    and if it is replaced by another one, it raises `ReplacedError`.
     """
     while fingerprint:
         before = _stamp(folder)

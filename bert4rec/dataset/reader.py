@@ -86,7 +86,7 @@ class Catalogue:
         return self.read_version(lambda: np.load(self.folder / TRAIN_COUNTS, mmap_mode="r").view(np.ndarray))
 
     def read_version(self, read: Callable[[], T]) -> T:
-        """Return what `read` returns. Raises `DataError` if another dataset has the place of the folder by now."""
+        """Return what `read` returns. Raises `DataError` if the folder holds another dataset by now."""
         return read_version(self.folder, self.metadata["fingerprint"], read)
 
 
