@@ -164,7 +164,7 @@ def read_version(folder: Path, fingerprint: str, read: Callable[[], T]) -> T:
     while fingerprint:
         before = _stamp(folder)
         if fingerprint_of(folder) != fingerprint:
-            raise ReplacedError(f"{folder}: was replaced by another dataset while it was read; start again")
+            raise ReplacedError(f"{folder}: no longer holds the dataset that was opened; start again")
         try:
             found = read()
         except (OSError, ValueError, DataError):

@@ -140,7 +140,7 @@ def test_rows_of_two_datasets_are_never_mixed(folders: list[Path], tmp_path: Pat
     }  # fmt: skip
     replace(folder, folders[1])
     for read in reads.values():
-        with one_line(f"{folder}: was replaced"):
+        with one_line(f"{folder}: no longer holds"):
             read()
     assert dataset.histories.read(first, first, first + 3).items.tolist() == whole
     replace(folder, folders[0])
@@ -181,7 +181,7 @@ def test_a_reader_always_finds_one_whole_dataset_while_another_process_replaces_
             try:
                 found = (dataset.originals(60), dataset.histories.n_train.tolist())
             except DataError as error:
-                assert "was replaced" in str(error)  # noqa: PT017
+                assert "no longer holds" in str(error)  # noqa: PT017
                 n_replaced += 1
             else:
                 assert found == expected[dataset.metadata["fingerprint"]]
