@@ -19,6 +19,7 @@ from bert4rec.sharding.memory_check import (
     refuse_unless_it_fits,
 )
 from bert4rec.sharding.plan import make_plan
+from tests.conftest import long
 from tests.sharding.make_job import make_job
 
 HOST = Memory(host=12 * 10**9)
@@ -68,6 +69,9 @@ CASES: list[tuple[Job, Memory, list[str]]] = [
 ]  # fmt: skip
 
 
+SLOW = (5, 7, 8, 9)  # with many processes
+
+
 def typed(job: Job, advice: str) -> Job:
     """Return the job whose settings are typed as the advice says."""
     options = dict(re.findall(r"--(\S+)=(\S+)", advice))
@@ -80,7 +84,10 @@ def typed(job: Job, advice: str) -> Job:
     return replace(job, **values, model={**job.model, **model_settings})
 
 
-@pytest.mark.parametrize(("job", "memory", "expected"), CASES)
+@pytest.mark.parametrize(
+    ("job", "memory", "expected"),
+    [long(*case) if number in (5, 7, 8, 9) else case for number, case in enumerate(CASES)],
+)
 def test_each_advice_fits(job: Job, memory: Memory, expected: list[str]) -> None:
     plan = make_plan(job, memory)
     assert not plan.fits
