@@ -62,8 +62,8 @@ def counted_by_the_kernel(config: Config) -> list[int]:
 @pytest.mark.parametrize(
     ("n_processes", "variant"),
     [
-        (2, "dmp, sampled"), (1, "dmp, two tables"), (3, "ddp"),
-        long(1, "dmp, sampled"), long(2, "dmp"), long(3, "dmp, Adam"), long(3, "dmp, two tables"), long(2, "ddp"),
+        (2, "dmp, sampled"), long(1, "dmp, two tables"), long(3, "ddp"), long(1, "dmp, sampled"), long(2, "dmp"),
+        long(3, "dmp, Adam"), long(3, "dmp, two tables"), long(2, "ddp"),
     ],
 )  # fmt: skip
 def test_an_interruption_in_an_epoch_changes_no_bit(
@@ -99,7 +99,7 @@ def undisturbed() -> list[Any]:
     ("where", "call", "rank", "asynchronous"),
     [
         ("bert4rec.models.sequence_model.Bert4Rec.forward", 6, 1, False),
-        ("bert4rec.evaluation.ranker.Ranker._encode_batch", 1, 1, True),
+        long("bert4rec.evaluation.ranker.Ranker._encode_batch", 1, 1, True),
         long("bert4rec.checkpoint.store._write_shards", 2, 0, True),
         long("bert4rec.checkpoint.store._write_shards", 3, 1, False),
         ("bert4rec.checkpoint.store._finish", 2, 0, True),
@@ -160,7 +160,7 @@ def assemble(parts: list[list[tuple[int, int, np.ndarray]]]) -> np.ndarray:
     [
         (2, dmp(optimizer="rowwise_adagrad", **SAMPLED), 3, ddp("rowwise_adagrad", **SAMPLED)),
         long(3, dmp("column_wise", **SAMPLED), 2, dmp("row_wise", **SAMPLED)),
-        (3, ddp("adam"), 2, dmp(optimizer="adam")),
+        long(3, ddp("adam"), 2, dmp(optimizer="adam")),
         long(3, ddp("adam"), 4, dmp(optimizer="adam", **IN_TWO)),
         long(4, dmp(optimizer="adam", **IN_TWO), 2, dmp(optimizer="adam")),
         long(4, dmp(**SAMPLED, **IN_TWO), 4, dmp("column_wise", **SAMPLED, **{GROUP_SIZE: 1})),
