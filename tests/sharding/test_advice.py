@@ -69,9 +69,6 @@ CASES: list[tuple[Job, Memory, list[str]]] = [
 ]  # fmt: skip
 
 
-SLOW = (5, 7, 8, 9)  # with many processes
-
-
 def typed(job: Job, advice: str) -> Job:
     """Return the job whose settings are typed as the advice says."""
     options = dict(re.findall(r"--(\S+)=(\S+)", advice))
@@ -86,7 +83,7 @@ def typed(job: Job, advice: str) -> Job:
 
 @pytest.mark.parametrize(
     ("job", "memory", "expected"),
-    [long(*case) if number in (5, 7, 8, 9) else case for number, case in enumerate(CASES)],
+    [long(*case) if number in (5, 7, 8, 9) else case for number, case in enumerate(CASES)],  # with many processes
 )
 def test_each_advice_fits(job: Job, memory: Memory, expected: list[str]) -> None:
     plan = make_plan(job, memory)

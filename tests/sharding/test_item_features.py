@@ -44,10 +44,11 @@ def make(event_folder: Path, small_config: Make) -> Make:
 EXACT = {"training.loss": "softmax", "parallelism.sparse_optimizer": "adam"}
 SAMPLED = {"training.loss": "sampled_softmax", "parallelism.sparse_optimizer": "adagrad"}
 TABLES = {"model.feature_tables_from": 4}  # those of brand and of tags
-ADAGRAD = {"parallelism.sparse_optimizer": "adagrad"}
+ADAGRAD, ROWWISE = ({"parallelism.sparse_optimizer": name} for name in ("adagrad", "rowwise_adagrad"))
 WEIGHTS = {"training.event_weights": {"purchase": 1.0, "cart": 0.3}}
 BEFORE, AT = {"model.times": "history"}, {"model.times": "target"}
-IN_GROUPS = {"parallelism.sharding_group_size": 1}
+GROUP_SIZE = "parallelism.sharding_group_size"
+IN_GROUPS, IN_TWO = {GROUP_SIZE: 1}, {GROUP_SIZE: 2}
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,14 @@ IN_GROUPS = {"parallelism.sharding_group_size": 1}
         ("bert4rec", SAMPLED | WEIGHTS | BEFORE | {"model.feature_tables_from": 1}, (3, "dmp", "row_wise")),
         ("sasrec", EXACT | TABLES | IN_GROUPS, (2, "dmp", "row_wise")),
         ("matrix_factorization", SAMPLED | TABLES | IN_GROUPS, (2, "dmp", "row_wise")),
+        (
+            "sasrec",
+            SAMPLED | TABLES | IN_TWO | {"parallelism.sparse_optimizer": "rowwise_adagrad"},
+            (4, "dmp", "row_wise"),
+        ),
+        ("sasrec", EXACT | IN_TWO, (4, "dmp", "row_wise")),
+        long("bert4rec", SAMPLED | TABLES | IN_GROUPS, (4, "dmp", "column_wise")),
+        long("bert4rec", SAMPLED | IN_TWO, (4, "dmp", "table_wise")),
         ("bert4rec", SAMPLED, (3, "dmp", "column_wise")),
         ("matrix_factorization", EXACT, (3, "ddp", "row_wise")),
         long("sasrec", EXACT | TABLES | ADAGRAD, (2, "dmp", "auto")),
@@ -89,10 +98,12 @@ def test_every_way_trains_the_model_of_one_process(
     n_tables = {None: 0, 4: 2, 1: 3}[changes.get("model.feature_tables_from")]  # type: ignore[index]
     assert len(names) == 3 + n_tables + (kind != "matrix_factorization")
     for name in names:
-        is_sharded = mode == "dmp" and ".embeddings." in name
-        found = assemble([rank["final"][name] for rank in (together if is_sharded else together[:1])])
+        size = (changes.get(GROUP_SIZE) or n_processes) if mode == "dmp" and ".embeddings." in name else 1
+        groups = [together[first : first + size] for first in range(0, n_processes, size)]
+        first, *copies = (assemble([rank["final"][name] for rank in group]) for group in groups)
+        assert all(np.array_equal(first, copy) for copy in copies)
         expected = assemble([alone[0]["final"][name]])
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+        np.testing.assert_allclose(first, expected, rtol=0, atol=1e-4)
         initial = assemble([alone[0]["initial"][name]])
         assert not expected.size or np.abs(expected - initial).max() > (0.001 if name == EVENTS else 0.01)
 

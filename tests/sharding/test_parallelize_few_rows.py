@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import preprocessing
-from bert4rec.config.tables import Config
-from tests.conftest import long
+from tests.conftest import long, prepare_log
 from tests.fixture_types import Settings
 from tests.sharding.jobs import planned_and_held, train_few_items
 
@@ -24,6 +22,7 @@ SHARDINGS: dict[str, dict[str, Any]] = {
 }
 # 1 to 4 processes have equally many rows, one fewer, one row, or none; 21 items are the fewest that leave 20 negatives.
 EACH_SIZE = (1, 2, 3, 4, 5, 6, 7, 9, 21, 40)
+NEGATIVES = {"preprocessing.n_eval_negatives": 1}
 
 
 def cases(sizes: tuple[int, ...], settings: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
@@ -64,32 +63,9 @@ def test_few_items_are_trained_as_on_one_process(pools: Any, sizes: tuple[int, .
 @pytest.fixture(scope="module")
 def nine_items(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a real dataset of 9 items; 4 processes hold 3, 3, 3, 0 of them."""
-    parent, draw = tmp_path_factory.mktemp("nine"), np.random.default_rng(1)
-    histories = [draw.permutation(9)[: draw.integers(3, 6)] for _ in range(40)]
-    rows = [f"{user},{item}\n" for user, items in enumerate(histories) for item in items]
-    (parent / "log.csv").write_text("".join(["user,item\n", *rows]))
-    folder = parent / "dataset"
-    arguments = {
-        "data.source": "table", "data.path": parent / "log.csv", "data.dataset_dir": folder, "model.max_len": 12,
-        "preprocessing.n_eval_negatives": 1, "preprocessing.validation_users": 20,
-    }  # fmt: skip
-    assert preprocessing.main([f"--{key}={value}" for key, value in arguments.items()]) == 0
-    return folder
-
-
-@pytest.fixture
-def make(nine_items: Path, small_config: Settings) -> Settings:
-    """Settings for that dataset: `make(4, "row_wise", "adagrad", loss="softmax")`."""
-
-    def settings(n_processes: int, sharding: str, optimizer: str, loss: str) -> Config:
-        wanted = {
-            "data.dataset_dir": str(nine_items), "preprocessing.n_eval_negatives": 1, "model.dropout": 0.0,
-            "training.loss": loss, "training.n_train_negatives": 4, "training.n_epochs": 4, "training.patience": 0,
-            "training.per_device_train_batch_size": 12 // n_processes, "parallelism.sparse_optimizer": optimizer,
-        }  # fmt: skip
-        return small_config(**wanted | ({"parallelism.mode": "ddp"} if sharding == "ddp" else SHARDINGS[sharding]))
-
-    return settings
+    draw = np.random.default_rng(1)
+    log = {f"u{user}": draw.permutation(9)[: draw.integers(3, 6)].tolist() for user in range(40)}
+    return prepare_log(tmp_path_factory.mktemp("nine"), log, **NEGATIVES)
 
 
 @pytest.mark.parametrize(
@@ -101,8 +77,12 @@ def make(nine_items: Path, small_config: Settings) -> Settings:
         long("sgd", "sampled_softmax"),
     ],
 )
-def test_a_process_without_rows_holds_what_was_planned(pools: Any, make: Settings, optimizer: str, loss: str) -> None:
-    answers = pools(4).run(planned_and_held, make(4, "row_wise", optimizer, loss))
+def test_a_process_without_rows_holds_what_was_planned(
+    pools: Any, log_config: Settings, nine_items: Path, optimizer: str, loss: str
+) -> None:
+    settings = {"training.loss": loss, "training.n_train_negatives": 4, "parallelism.sparse_optimizer": optimizer}
+    config = log_config(**settings, **NEGATIVES, **{"data.dataset_dir": str(nine_items)})
+    answers = pools(4).run(planned_and_held, config)
     assert [planned for planned, _ in answers] == [held for _, held in answers]
     weights = [held["weights"] for _, held in answers]
     assert weights[0] == weights[1] == weights[2] == weights[3] + 3 * (16 + 4) * 4  # rows × (width + bias) × bytes
