@@ -3,6 +3,7 @@
 torch is imported where it is needed: the data tests run without it.
 """
 
+import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -81,13 +82,8 @@ def small_config(small_folder: Path, tmp_path: Path) -> Callable[..., Config]:
     return make
 
 
-@pytest.fixture(scope="session")
-def featured_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset of 25 items with a category, categories, a number and a vector each, and of three cold ones."""
-    place, draw = tmp_path_factory.mktemp("features"), np.random.default_rng(3)
-    rows = [(user, item) for user in range(60) for item in draw.permutation(25)[: draw.integers(6, 14)]]
-    pl.DataFrame(rows, schema=["user", "item"], orient="row").write_csv(place / "log.csv")
-    n = 28
+def write_items(path: Path, draw: np.random.Generator, n: int = 28) -> None:
+    """Features of the items 0, 1, …: a category, categories, a number and a vector each."""
     pl.DataFrame(
         {
             "item": range(n),
@@ -96,7 +92,16 @@ def featured_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "price": [i * 1.5 if i % 5 else None for i in range(n)],
             "image": draw.normal(size=(n, 3)).astype(np.float32).tolist(),
         }
-    ).write_parquet(place / "items.parquet")
+    ).write_parquet(path)
+
+
+@pytest.fixture(scope="session")
+def featured_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of 25 items with a category, categories, a number and a vector each, and of three cold ones."""
+    place, draw = tmp_path_factory.mktemp("features"), np.random.default_rng(3)
+    rows = [(user, item) for user in range(60) for item in draw.permutation(25)[: draw.integers(6, 14)]]
+    pl.DataFrame(rows, schema=["user", "item"], orient="row").write_csv(place / "log.csv")
+    write_items(place / "items.parquet", draw)
     settings = {
         "data.path": place / "log.csv", "data.source": "table", "data.items_path": place / "items.parquet",
         "data.dataset_dir": place / "dataset", "preprocessing.n_eval_negatives": 10,
@@ -108,7 +113,7 @@ def featured_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def event_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset of 60 users with views, carts and purchases; purchases are predicted."""
+    """A dataset with all that there may be: times, item features, views, carts and the purchases to predict."""
     place, draw = tmp_path_factory.mktemp("events"), np.random.default_rng(5)
     kinds = ["view", "cart", "purchase", None]
     rows = [
@@ -117,8 +122,10 @@ def event_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for at in range(draw.integers(4, 20))
     ]
     pl.DataFrame(rows, schema=["user", "item", "time", "event"], orient="row").write_csv(place / "log.csv")
+    write_items(place / "items.parquet", draw)
     settings = {
         "data.path": place / "log.csv", "data.source": "table", "data.event_column": "event",
+        "data.items_path": place / "items.parquet",
         "data.dataset_dir": place / "dataset", "preprocessing.n_eval_negatives": 5,
         "preprocessing.validation_users": 20, "preprocessing.target_events": '["purchase"]',
     }  # fmt: skip
@@ -198,8 +205,17 @@ def small_dataset(small_folder: Path) -> Dataset:
     return open_dataset(small_folder)
 
 
+@pytest.fixture(scope="session")
+def frozen() -> None:
+    """What was imported is no garbage: a run looks for that at its end, which else takes a third of a second."""
+    import bert4rec.training.run  # noqa: F401
+
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def alone(frozen: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Runs in this process: on the CPU, whatever this machine has, and without a trace in the tests that follow."""
     import torch
 
@@ -209,6 +225,8 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("bert4rec.runtime.signals.Interruption.__init__.__defaults__", (250.0,))
     # The pictures of a report take a second; tests/report and the runs of scripts draw them.
     monkeypatch.setattr("bert4rec.report.pages.charts", lambda contents: ())
+    monkeypatch.setattr("bert4rec.report.pages.learning_curve", lambda *_: None)
+    monkeypatch.setattr("bert4rec.report.pages.to_png", lambda _: b"a picture")
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
@@ -263,15 +281,22 @@ def make(small_config: Callable[..., Config]) -> Callable[..., Config]:
     return settings
 
 
+def train_alone(dataset: Path, runs: Path, **changes: Any) -> Path:
+    """A whole run for several tests: in this process, on the CPU."""
+    from bert4rec.training.run import run
+
+    places = {"data.dataset_dir": str(dataset), "run.dir": str(runs)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.cuda.device_count", lambda: 0)
+        folder = run(load_config(None, SMALL | places | changes))
+    leave_group()
+    return folder
+
+
 @pytest.fixture(scope="session")
 def made(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run without a break: 3 epochs of 7 steps."""
-    from bert4rec.training.run import run
-
-    places = {"data.dataset_dir": str(small_folder), "run.dir": str(tmp_path_factory.mktemp("runs"))}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("torch.cuda.device_count", lambda: 0)
-        return run(load_config(None, SMALL | SHORT | places | {"run.name": "whole"}))
+    return train_alone(small_folder, tmp_path_factory.mktemp("runs"), **SHORT, **{"run.name": "whole"})
 
 
 @pytest.fixture

@@ -8,10 +8,7 @@ from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.optimizer import Optimizers, OptimizerSettings
 from tests.sharding.test_optimizer import Tiny
 
-pytestmark = [
-    pytest.mark.usefixtures("group_of_one"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the libraries about themselves
-]
+pytestmark = pytest.mark.usefixtures("group_of_one")
 
 WORLD = Processes(rank=0, local_rank=0, world_size=1, local_world_size=1, device=torch.device("cpu"))
 SETTINGS = OptimizerSettings(

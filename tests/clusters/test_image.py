@@ -62,20 +62,6 @@ def test_every_copied_path_exists(context: set[str]) -> None:
     assert {"pyproject.toml", "requirements.lock"} <= {*sources}
 
 
-def test_the_code_comes_after_the_layer_of_the_packages() -> None:
-    (packages,) = [number for number, line in enumerate(LINES) if "-c requirements.lock" in line]
-    assert "scripts/requirements.py onnx" in LINES[packages]
-    assert "--no-cache-dir" in LINES[packages]
-    assert LINES.index("COPY . .") > packages
-
-
-def test_the_build_is_chosen_as_by_setup() -> None:
-    assert "TORCH_BUILD=cpu" in instructions("ARG")
-    (choice,) = [line for line in LINES if "case $TORCH_BUILD in" in line]
-    assert " cuda) ;; " in choice
-    assert " cpu) scripts/stand_in.sh " in choice
-
-
 def test_it_runs_as_a_user_without_rights() -> None:
     assert instructions("USER") == ["1000:1000"]  # numbers, which Kubernetes needs for runAsNonRoot
     assert instructions("ENTRYPOINT") == []  # torchx puts `bash` in its place

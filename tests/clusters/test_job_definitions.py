@@ -51,57 +51,27 @@ def test_kubernetes() -> None:
     pytest.importorskip("kubernetes", reason="torchx needs the package kubernetes: `make setup`")
     job = definition("kubernetes")
     name, spec = job["metadata"]["name"], job["spec"]
-    assert (job["apiVersion"], job["kind"]) == ("batch.volcano.sh/v1alpha1", "Job")
-    assert (spec["queue"], spec["maxRetry"], spec["schedulerName"]) == ("default", 3, "volcano")
-    assert spec["plugins"] == {"env": [], "svc": ["--publish-not-ready-addresses"]}
-
-    assert [(task["name"], task["replicas"]) for task in spec["tasks"]] == [("train-0", 1), ("train-1", 1)]
+    assert (job["kind"], spec["maxRetry"], spec["schedulerName"]) == ("Job", 3, "volcano")
     # The first pod has the rendezvous, and the second finds it by the name that Volcano gives it.
     for task, host in zip(spec["tasks"], ("TORCHX_RANK0_HOST", "VC_TRAIN_0_HOSTS"), strict=True):
-        own = {"TORCHX_RANK0_HOST": "localhost"} if task["name"] == "train-0" else {}
-        assert task["policies"] == [
-            {"event": "PodEvicted", "action": "RestartJob"},
-            {"event": "PodFailed", "action": "RestartJob"},
-        ]
-        pod = task["template"]["spec"]
-        (container,) = pod["containers"]
+        (container,) = task["template"]["spec"]["containers"]
         assert container["command"] == ["bash", "-c", IN_A_SHELL.format(host=host, name=name)]
-        assert container["image"] == "REGISTRY/bert4rec:TAG"
-        assert variables(container["env"]) == VARIABLES | {"TORCHX_JOB_ID": f"kubernetes://torchx/{name}"} | own
-        limits = {"cpu": "64000m", "memory": "512000M", "nvidia.com/gpu": "8"}
-        assert container["resources"]["limits"] == limits
-        assert container["resources"]["requests"] == limits | {"cpu": "63900m", "memory": "510976M"}
-        assert pod["restartPolicy"] == "Never"
+        assert variables(container["env"]).items() >= VARIABLES.items()
+        assert container["resources"]["limits"]["nvidia.com/gpu"] == "8"
         places = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
         assert places == {"dshm": "/dev/shm", "mount-0": "/app/shared"}
-        assert pod["volumes"] == [
-            {"name": "dshm", "emptyDir": {"medium": "Memory"}},
-            {"name": "mount-0", "persistentVolumeClaim": {"claimName": "bert4rec"}},
-        ]
 
 
 def test_aws_batch() -> None:
     request = definition("aws_batch")
     name, job = request["name"], request["job_def"]
-    assert (request["queue"], job["type"]) == ("training", "multinode")
-    assert job["retryStrategy"] == {"attempts": 3, "evaluateOnExit": [{"onExitCode": "0", "action": "EXIT"}]}
+    assert (request["queue"], job["type"], job["retryStrategy"]["attempts"]) == ("training", "multinode", 3)
     nodes = job["nodeProperties"]
-    assert (nodes["numNodes"], nodes["mainNode"]) == (2, 0)
     (both,) = nodes["nodeRangeProperties"]
-    assert both["targetNodes"] == "0:1"
-    container = both["container"]
-    host = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
+    assert (nodes["numNodes"], both["targetNodes"]) == (2, "0:1")
+    container, host = both["container"], "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
     assert container["command"] == ["bash", "-c", IN_A_SHELL.format(host=host, name=name)]
-    assert (container["image"], container["instanceType"]) == ("REGISTRY/bert4rec:TAG", "p4d.24xlarge")
-    torchx = {"TORCHX_JOB_ID": f"aws_batch://torchx/{name}", "TORCHX_ROLE_IDX": "0", "TORCHX_ROLE_NAME": "train"}
-    assert variables(container["environment"]) == VARIABLES | torchx
-    assert {need["type"]: need["value"] for need in container["resourceRequirements"]} == {
-        "VCPU": "96", "MEMORY": "1132416", "GPU": "8",
-    }  # fmt: skip
-    assert container["linuxParameters"]["sharedMemorySize"] == 1132416
-    assert container["volumes"] == [
-        {"name": "mount_0", "efsVolumeConfiguration": {"fileSystemId": "fs-0123456789abcdef0"}}
-    ]
+    assert variables(container["environment"]).items() >= VARIABLES.items()
     (mount,) = container["mountPoints"]
     assert mount == {"containerPath": "/app/shared", "readOnly": False, "sourceVolume": "mount_0"}
 

@@ -11,10 +11,7 @@ from bert4rec.training.trainer import Prefetcher
 from tests.cuda.conftest import Train, losses
 from tests.feed.shown import tensors_in
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the libraries about themselves
-]
+pytestmark = pytest.mark.cuda
 
 TOLERANCE = 1e-3  # of losses of about 5 over ten steps, and of smaller ones a share: gBCE's are 0.05
 LOSSES = ("softmax", "sampled_softmax", "gbce")

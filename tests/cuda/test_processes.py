@@ -15,10 +15,7 @@ from tests.cuda.conftest import TEN_STEPS, losses
 from tests.cuda.processes import IS_STAND_IN, GpuProcesses
 from tests.runs import report_of
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the libraries about themselves
-]
+pytestmark = pytest.mark.cuda
 
 TOLERANCE = 1e-3  # of losses of about 5
 SAMPLED = {"training.loss": "sampled_softmax", "training.n_train_negatives": 64}

@@ -13,10 +13,7 @@ from tests.cuda.conftest import TEN_STEPS
 from tests.cuda.processes import IS_STAND_IN, GpuProcesses
 from tests.cuda.waits import WARM_STEPS, places
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the libraries about themselves
-]
+pytestmark = pytest.mark.cuda
 
 # Place → the most waits in one step, report, save or evaluation. A new place here is a decision: say in the commit why
 # it cannot be avoided. Where the host waits inside TorchRec, the place has the function of TorchRec too.

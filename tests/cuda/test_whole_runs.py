@@ -17,10 +17,7 @@ from bert4rec.report.log import read_records
 from bert4rec.training.evaluate import evaluate
 from tests.cuda.conftest import Train, losses
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the libraries about themselves
-]
+pytestmark = pytest.mark.cuda
 
 
 def tensors(checkpoint: Path) -> dict[str, Tensor]:

@@ -3,13 +3,11 @@
 import datetime
 import json
 import pickle
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.bench import plain_preparation
 from benchmarks.bench.__main__ import main
 from benchmarks.bench.arithmetic import SIZES, Network, needed_flops
-from benchmarks.bench.loader import BATCH, loader_case, our_batches, plain_batches
+from benchmarks.bench.loader import BATCH, our_batches, plain_batches
 from benchmarks.bench.plain_model import IGNORED, MASK, Plain, padded
 from benchmarks.bench.preparing import prepare, prepare_plainly
 from benchmarks.bench.ranking import MAX_LEN, our_metrics, plain_metrics
@@ -44,7 +42,6 @@ from bert4rec.models.sequence_model import Bert4Rec
 from bert4rec.models.tables import is_of_table
 from bert4rec.sources.progress import Progress, Stage
 from tests.fixture_types import Capture, Patch
-from tests.launch import start
 
 CPU = Device(torch.device("cpu"), "fp32")
 TINY = Shape("tiny", 40, 8, 6, 12, lambda share: 2 + 10 * share, 2)
@@ -126,15 +123,6 @@ def test_needed_arithmetic_is_that_of_torch_where_nothing_is_padded() -> None:
     assert counter.get_total_flops() == needed_flops(network, lengths=[12] * 5, asked=[12] * 5)
 
 
-def test_positions_are_counted_by_sequence() -> None:
-    batch = random_batch(TINY, 1)
-    lengths, asked = counts(batch)
-    assert (sum(lengths), sum(asked)) == (len(batch.places), len(batch.positions))
-    starts = np.cumsum([0, *lengths])
-    found = [((batch.positions >= low) & (batch.positions < high)).sum() for low, high in pairwise(starts)]
-    assert asked == [int(n) for n in found]
-
-
 def test_the_plain_loader_has_the_same_windows(dataset: Dataset) -> None:
     """With every position masked: the targets are the windows."""
     train = dataset.windows(max_len=MAX_LEN, step=MAX_LEN)
@@ -153,16 +141,6 @@ def test_the_plain_loader_has_the_same_windows(dataset: Dataset) -> None:
     for found in (ours, plain):
         assert not found - all_windows
         assert 0.75 < found.total() / sum(n for window, n in all_windows.items() if len(window) > 1) < 1
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("n_workers", [0, 1])
-def test_batches_per_second_are_measured_and_the_processes_end(n_workers: int) -> None:
-    sizes = {"n_users": 150, "n_items": 60, "n_rows": 3000}
-    with loader_case(n_workers, 3, **sizes) as case:
-        figures = measure(case, rounds=1, least_seconds=0, tell=lambda _: None)
-    assert [figure.contestant for figure in figures] == [*case.contestants]
-    assert all(figure.rate > 0 for figure in figures)
 
 
 def test_the_plain_ranking_has_the_same_metrics(dataset: Dataset) -> None:
@@ -201,7 +179,6 @@ def test_the_plain_preparation_has_the_same_windows_and_targets(tmp_path: Path) 
     )
     for split in ("validation", "test"):
         rows = ours.splits[split].read(np.arange(len(ours.splits[split])))
-        assert rows.targets is not None
         targets = [original[item] for item in rows.targets]
         assert Counter(zip(originals(rows), targets, strict=True)) == Counter(
             (tuple(theirs["items"][item] for item in seen), theirs["items"][target])
@@ -279,14 +256,6 @@ def test_a_run_leaves_its_figures_and_is_compared_with_the_one_before(
     assert float(plain.split(" | ")[3].split()[0]) == 10
 
 
-@pytest.mark.long
-def test_a_part_that_there_is_not_is_one_line() -> None:
-    command = [sys.executable, "-m", "benchmarks.bench", "--only=steps"]
-    done = start(command)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert all(text in done.stderr for text in ("error: --only=steps: ", "step-ml-1m", "loader-2", "preprocessing"))
-
-
 def test_the_stages_of_a_preparation_are_read_as_they_are_said(
     caplog: pytest.LogCaptureFixture, monkeypatch: Patch
 ) -> None:
@@ -295,5 +264,4 @@ def test_the_stages_of_a_preparation_are_read_as_they_are_said(
         stage.advance(2000, 2000)
     (line,) = caplog.messages
     found = STAGE_LINE.match(line)
-    assert found is not None
     assert found.groups() == ("order", "12.3")

@@ -6,8 +6,6 @@ import pytest
 
 from benchmarks.early_stopping import Outcome, Validation, outcome
 from benchmarks.large_catalogue import Contestant, replaced, table
-from benchmarks.step_messages import SMALL
-from bert4rec.config.load import load_config
 from tests.launch import start
 
 TIMED = {"sequences_per_second": 100.0, "step_seconds": 0.16, "peak_memory": 5e8, "sent_per_step": 2.5e8}
@@ -57,14 +55,6 @@ def test_rounds_become_medians_of_figures_and_of_ratios() -> None:
     )
 
 
-def test_a_refused_contestant_says_what_it_needs() -> None:
-    ddp, dmp = (Contestant(10**8, 1, "softmax", mode) for mode in ("ddp", "dmp"))
-    assert table({ddp: [{"needs": 1.5e11}], dmp: [TIMED]}).splitlines()[2:] == [
-        "| 100,000,000 | `ddp` | 1 | `softmax` | refused |  | needs 150,000 |  |",
-        "| 100,000,000 | `dmp` | 1 | `softmax` | 100 | 160 | 500 | 250 |",
-    ]
-
-
 def test_only_what_stands_between_the_comments_is_replaced() -> None:
     page = "a\n<!-- x: begin -->\nold\n<!-- x: end -->\nb\n<!-- y: begin --><!-- y: end -->\n"
     new = "a\n<!-- x: begin -->\n\nnew\n\n<!-- x: end -->\nb\n<!-- y: begin --><!-- y: end -->\n"
@@ -87,7 +77,3 @@ def test_what_a_rule_of_early_stopping_loses_and_saves(least: int, share: float,
     ndcg = [0.1, 0.3, 0.2, 0.2, 0.4, 0.3, 0.3, 0.3, 0.3]
     curve = [Validation(10 * epoch, epoch, value) for epoch, value in zip(range(2, 20, 2), ndcg, strict=True)]
     assert outcome(curve, least, share, steps) == found
-
-
-def test_the_training_whose_messages_are_timed_is_one_of_settings_that_there_are() -> None:
-    assert load_config(None, SMALL).training.per_device == 8

@@ -14,7 +14,7 @@ import pytest
 
 from bert4rec.checkpoint.run_folder import FACTS_FILE, found
 from bert4rec.config.tables import Config
-from tests.fixture_types import Settings
+from tests.fixture_types import Patch, Settings
 from tests.launch import ALONE, TORCHRUN, Launched, report_of, settings_file, start
 
 SOON = 120.0  # seconds, also on a busy machine: a process that waits in vain waits for half an hour
@@ -77,6 +77,25 @@ def test_sigterm_to_the_launcher_saves_and_ends(make: Settings, tmp_path: Path) 
     assert len(steps) == 1, started.output
     (step,) = steps
     assert found(folder / "checkpoints")[-1].name == f"step-{int(step):09d}"
+
+
+@pytest.mark.long
+def test_torchrun_starts_all_processes_anew_after_one_has_died(
+    make: Settings, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    whole = start([*TORCHRUN, settings_file(make(**{"run.name": "whole"}), tmp_path)])
+    assert whole.returncode == 0, whole.stderr
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    file = settings_file(make(**{"run.name": "broken"}), tmp_path)
+    run = tmp_path / "runs" / "broken"
+    started = launch(file, "--max_restarts=1")
+    started.wait_for(" epochs of ")
+    while not found(run / "checkpoints"):
+        time.sleep(0.05)
+    os.kill(started.ranks()[1], signal.SIGKILL)
+    assert started.end(240) == 0, started.output
+    assert re.search(r"resumed after step \d+,", started.output)
+    assert report_of(run) == report_of(tmp_path / "runs" / "whole")
 
 
 NOT_WRITTEN = (

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from bert4rec.checkpoint.run_folder import found
+from bert4rec.checkpoint.store import verify
 from bert4rec.config.tables import Config
+from bert4rec.runtime.processes import group_of_one
+from tests.conftest import long
 from tests.fixture_types import Settings
 from tests.launch import ALONE, TORCHRUN, TORCHX, Launched, report_of, settings_file, start
 
@@ -75,28 +78,20 @@ def programs_by_torchrun(config: Config, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("command", "killed"),
+    ("command", "killed", "goes_on"),
     [
-        (by_torchrun, "torchrun"),
-        pytest.param(by_torchx, "torchx run", marks=pytest.mark.long),
-        pytest.param(by_torchx, "torchrun", marks=pytest.mark.long),
-        pytest.param(by_program, "import bert4rec", marks=pytest.mark.long),
-        pytest.param(by_program, "torch.distributed.run", marks=pytest.mark.long),
-        pytest.param(programs_by_torchrun, "torchrun", marks=pytest.mark.long),
-        pytest.param(by_program_alone, "import bert4rec", marks=pytest.mark.long),
-    ],
-    ids=[
-        "torchrun",
-        "torchx",
-        "torchrun of torchx",
-        "program",
-        "torchrun of a program",
-        "torchrun of programs",
-        "program of one",
+        (by_torchrun, "torchrun", False),
+        long(by_torchrun, "torchrun", True),
+        long(by_torchx, "torchx run", True),
+        long(by_torchx, "torchrun", True),
+        long(by_program, "import bert4rec", True),
+        long(by_program, "torch.distributed.run", True),
+        long(programs_by_torchrun, "torchrun", True),
+        long(by_program_alone, "import bert4rec", True),
     ],
 )
 def test_a_training_saves_and_ends_with_a_launcher_that_is_killed(
-    make: Settings, mark: Path, command: Callable[[Config, Path], list[str]], killed: str
+    make: Settings, mark: Path, command: Callable[[Config, Path], list[str]], killed: str, goes_on: bool
 ) -> None:
     """And it goes on from there to the figures of a training without a break."""
     run = mark / "runs" / "broken"
@@ -109,6 +104,10 @@ def test_a_training_saves_and_ends_with_a_launcher_that_is_killed(
     os.kill(pid, signal.SIGKILL)
     assert_all_end(mark, 60 if command is programs_by_torchrun else SECONDS)  # programs get an exception
     started.end()
+    with group_of_one():
+        verify(found(run / "checkpoints")[-1])
+    if not goes_on:
+        return
     step = int(found(run / "checkpoints")[-1].name.removeprefix("step-"))
     n_epochs = 10 * (step // 130 + 1)
     launcher = ALONE if command is by_program_alone else TORCHRUN

@@ -48,7 +48,6 @@ def trained(monkeypatch: Patch, tmp_path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("alone")
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # of the libraries about themselves
 def test_finished_runs_are_kept_and_others_go_on(trained: list[dict[str, Any]], capsys: Capture) -> None:
     words = ["markov", "sasrec", "--seeds=1,2", *OPTIONS]
     assert main(words) == 0

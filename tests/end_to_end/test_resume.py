@@ -12,8 +12,7 @@ import pytest
 
 from bert4rec.__main__ import main
 from tests.fixture_types import Capture, Patch, Settings
-from tests.folders import files_of
-from tests.launch import ALONE, BIN, ROOT, TORCHRUN, settings_file, start
+from tests.launch import ALONE, BIN, ROOT, settings_file
 from tests.terminal import on_terminal, screen
 
 BAR = re.compile(r" *\d+ % \|(.+)\| epoch \d+\.\d/\d+  loss \d+\.\d{3}(  \S+ sequences/s)?  \d+:\d\d left(\^C)?")
@@ -49,44 +48,6 @@ def test_an_interrupt_leaves_the_bar_whole_and_a_command_that_resumes(
     assert main(shlex.split(command)[1:]) == 0
     assert f"resumed after step {message.split()[-1]}, " in capsys.readouterr().out
     assert (training_of(run)["epochs"], training_of(run)["stopped_by"]) == (6, "n_epochs")
-
-
-@pytest.mark.long
-def test_a_finished_run_says_how_to_train_it_longer_and_that_works(make: Settings, tmp_path: Path) -> None:
-    """Under torchrun too: by one line from one process, though the usual settings have other epochs."""
-    run = tmp_path / "runs" / "small"
-    done = start([*TORCHRUN, settings_file(make(**{"training.n_epochs": 1}), tmp_path)])
-    assert done.returncode == 0, done.stderr
-    before = files_of(run)
-    command = f"torchrun --standalone --nproc_per_node=2 -m bert4rec train --resume={run} --training.n_epochs=2"
-    done = start([*TORCHRUN, f"--resume={run}"])
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"{run} ")
-    assert done.stdout.endswith(f": {command}\n")
-    assert files_of(run) == before
-    done = start(shlex.split(command))
-    assert done.returncode == 0, done.stderr
-    assert training_of(run)["epochs"] == 2
-    for name in ("report-before.json", "report-before.md", "learning_curve-before.png"):
-        assert before[name.replace("-before", "")][0][:500] == (run / name).read_bytes()[:500]
-
-
-@pytest.mark.long
-def test_a_run_that_is_found_keeps_its_settings(make: Settings, tmp_path: Path) -> None:
-    usual = settings_file(make(**{"training.n_epochs": 1, "training.learning_rate": 0.002}), tmp_path)
-    done = start([*ALONE, usual, "--training.n_epochs=2"])
-    assert done.returncode == 0, done.stderr
-    run = tmp_path / "runs" / "small"
-    (run / "report.json").unlink()  # as if it had been killed during its test
-    done = start([*ALONE, usual, "--resume=auto", "--training.n_epochs=3"])
-    assert done.returncode == 0, done.stderr
-    assert (training_of(run)["epochs"], done.stdout.splitlines()[0][:11]) == (3, "plan: dmp o")
-    (run / "report.json").unlink()
-    done = start([*ALONE, usual, "--resume=auto"])
-    assert done.returncode == 0, done.stderr
-    first = done.stdout.splitlines()[0]
-    assert all(text in first for text in (str(tmp_path / "settings.toml"), str(run), "training.n_epochs = 3, not 1"))
-    assert training_of(run)["epochs"] == 3
 
 
 def test_an_interrupt_of_the_preparation_takes_its_bar_away(tmp_path: Path) -> None:

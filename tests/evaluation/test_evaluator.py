@@ -88,7 +88,7 @@ def repeats_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize(("seen_items", "chosen"), [("auto", "keep"), ("leave_out", "leave_out"), long("keep", "keep")])
+@pytest.mark.parametrize(("seen_items", "chosen"), [("auto", "keep"), long("leave_out", "leave_out")])
 def test_metrics_of_recommended_lists_equal_the_reports_and_choose_the_best_epoch(
     log_config: Callable[..., Config], repeats_folder: Path, seen_items: str, chosen: str
 ) -> None:
@@ -113,7 +113,6 @@ def recommended(recommender: Any, folder: Path, split: str) -> tuple[list[list[A
     """The ten recommended items for each held-out user, and the targets, both in the items' own ids."""
     part = open_dataset(folder).splits[split]
     rows = part.read(np.arange(len(part)))
-    assert rows.targets is not None
     histories = np.split(rows.items, rows.lengths.cumsum()[:-1])
     found = recommender.recommend([recommender.ids.of(items.tolist()) for items in histories], 10)
     return [[one.item for one in row] for row in found], recommender.ids.of((rows.targets).tolist())

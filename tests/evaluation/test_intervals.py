@@ -93,12 +93,6 @@ def test_the_mean_of_values_of_any_size() -> None:
     assert mean_interval(np.array([2.5, 2.5])) == [2.5, 2.5]
 
 
-def test_the_same_figures_give_the_same_intervals() -> None:
-    ranks = np.random.default_rng(4).integers(1, 50, 100)
-    assert rank_intervals(ranks, KS) == rank_intervals(ranks, KS)
-    assert paired_difference(1 / ranks) == paired_difference(1 / ranks)
-
-
 def test_the_p_value_is_the_share_of_signs_with_a_sum_as_large() -> None:
     differences = np.array([0.5, 0.25, -0.125, 0.0, 1.0, 0.5, 0.0, 0.25])
     others = differences[differences != 0]

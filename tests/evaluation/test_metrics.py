@@ -83,7 +83,6 @@ def test_equal_scores_are_ranked_by_the_id_and_random_ones_as_by_chance(small_da
     """By chance a target is among the first k of n candidates with a probability of k / n."""
     test, n_items = small_dataset.splits["test"], small_dataset.n_items
     rows = test.read(np.arange(len(test)))
-    assert rows.targets is not None
     ends, targets = rows.lengths.cumsum(), rows.targets.tolist()
     unseen = [
         {*range(n_items)} - {*rows.items[end - n : end].tolist()} for end, n in zip(ends, rows.lengths, strict=True)

@@ -17,7 +17,7 @@ from bert4rec.evaluation.ratings import RatingMeter, mean_errors
 from bert4rec.feed.pairs import TEST_PAIRS, TRAINING_PAIRS, PairExamples, parts_of_pairs
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DivergenceError
-from tests.processes import jobs
+from tests.evaluation import jobs
 
 MSE = {"seed": 3, "loss": "mse", "rating_holdout": 0.2, "rating_validation": 0.1}
 
@@ -40,7 +40,6 @@ class Constant(torch.nn.Module):
 
 def values(examples: PairExamples) -> list[tuple[int, int, float]]:
     users, items, ratings = examples.read(np.arange(len(examples)))
-    assert ratings is not None
     return list(zip(users.tolist(), items.tolist(), ratings.tolist(), strict=True))
 
 

@@ -65,8 +65,6 @@ def test_unknown_items_are_dropped_from_histories() -> None:
     part = KNOWN.translate_rows(rows([0, 1, 2], [1, 3], [1, 1], [3]))
     assert part.lengths.tolist() == [2, 1, 2, 1]
     assert part.items.tolist() == [7, 3, 2, 0, 0, 2]
-    assert part.times is not None
-    assert part.events is not None
     assert part.times.tolist() == part.events.tolist() == [10, 12, 14, 15, 16, 17]
     assert KNOWN.known_lengths(rows([0, 1, 2], [1, 3], [1, 1], [3])).tolist() == [2, 1, 0, 1]
     assert KNOWN.n_unknown == 1

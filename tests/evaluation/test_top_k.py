@@ -19,7 +19,8 @@ from bert4rec.evaluation.ranker import Ranker
 from bert4rec.evaluation.top_k import top_k
 from bert4rec.models.baselines import PopularityScorer
 from bert4rec.runtime.collectives import Partition
-from tests.processes import jobs
+from tests.conftest import long
+from tests.evaluation import jobs
 
 
 @given(
@@ -99,7 +100,7 @@ def test_the_best_items_of_everybody_by_hand(log_dataset: Dataset) -> None:
             assert example.scores.tolist() == [popularity[item] for item in best]
 
 
-@pytest.mark.parametrize(("n_processes", "mode"), [(1, "dmp"), (2, "dmp"), (3, "dmp"), (2, "ddp")])
+@pytest.mark.parametrize(("n_processes", "mode"), [long(1, "dmp"), long(2, "dmp"), (3, "dmp"), (2, "ddp")])
 def test_the_target_stands_at_its_rank_whatever_the_processes(
     pools: Any, small_config: Callable[..., Config], n_processes: int, mode: str
 ) -> None:

@@ -159,7 +159,6 @@ def test_every_rank_has_the_negatives_of_its_step(small_dataset: Dataset) -> Non
         )  # fmt: skip
         for step in (0, len(batches) - 1):
             candidates, expected = batches[step].candidates, sampler.draw(step)
-            assert candidates is not None
             assert torch.equal(candidates.items.ids[candidates.negatives], expected.ids)
             assert torch.equal(candidates.log_expected, expected.log_expected)
 
@@ -173,7 +172,6 @@ def test_loader_processes_draw_the_same_negatives(small_dataset: Dataset) -> Non
         seed=5, sampler=sampler,
     )  # fmt: skip
     for step, batch in enumerate(batches.batches(num_workers=1)):
-        assert batch.candidates is not None
         assert torch.equal(batch.candidates.items.ids[batch.candidates.negatives], sampler.draw(step).ids)
 
 

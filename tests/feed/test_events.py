@@ -39,7 +39,6 @@ def shown_items(batch: Batch) -> list[int]:
 def test_a_causal_model_predicts_the_wanted_kinds_and_sees_those_of_the_past() -> None:
     batch = shifted([0.0, 0.0, 1.0])
     assert shown_items(batch) == [10, 11, 12, 20, 30, 40, 41]
-    assert batch.events is not None
     assert batch.events.tolist() == [VIEW, BUY, BUY, BUY, VIEW, 0, VIEW]
     assert batch.positions.tolist() == [0, 1, 3, 4, 6]
     assert batch.targets.tolist() == [11, 12, NO_ITEM, NO_ITEM, 42]
@@ -48,7 +47,6 @@ def test_a_causal_model_predicts_the_wanted_kinds_and_sees_those_of_the_past() -
 
 def test_weights_of_a_kind_are_those_of_its_targets() -> None:
     batch = shifted([0.0, 0.5, 2.0])
-    assert batch.weights is not None
     by_target = dict(zip(batch.targets.tolist(), batch.weights.tolist(), strict=True))
     assert by_target == {11: 2.0, 12: 2.0, 13: 0.5, NO_ITEM: by_target[NO_ITEM], 31: 0.5, 41: 0.5, 42: 2.0}
 
@@ -56,7 +54,6 @@ def test_weights_of_a_kind_are_those_of_its_targets() -> None:
 def test_only_wanted_kinds_are_masked_and_a_masked_kind_is_hidden() -> None:
     for epoch in range(20):
         batch = masked([0.0, 0.0, 1.0], last=0.0, epoch=epoch)
-        assert batch.events is not None
         assert {*batch.targets.tolist()} <= {11, 12, 20, 42, NO_ITEM}
         is_target = batch.targets != NO_ITEM
         assert (batch.events[batch.positions[is_target]] == 0).all()
@@ -87,6 +84,4 @@ def test_the_position_that_asks_has_an_unknown_kind() -> None:
     rows = Rows(np.array([1, 2, 3], np.int32), np.array([2, 1]), events=np.array([VIEW, BUY, BUY], np.int16))
     asked = append_mask_batch(rows, 12).events
     causal = causal_batch(rows, 12).events
-    assert asked is not None
-    assert causal is not None
     assert (asked.tolist(), causal.tolist()) == ([VIEW, BUY, 0, BUY, 0], [VIEW, BUY, BUY])

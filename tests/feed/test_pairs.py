@@ -36,7 +36,6 @@ def users_of(pairs: AnyBatch) -> list[int]:
 
 def read(examples: PairExamples, indices: list[int]) -> list[tuple[int, int, float]]:
     found = examples.batch(np.array(indices), 0)
-    assert found.ratings is not None
     return list(zip(users_of(found), found.targets.tolist(), found.ratings.tolist(), strict=True))
 
 

@@ -99,20 +99,6 @@ def test_neighbours_know_nothing_of_each_other(n: int, apart: int) -> None:
     assert abs(deviation(steps, len(order[apart:]) / 20, 19)) < SIX_SIGMA
 
 
-def test_a_batch_comes_from_everywhere() -> None:
-    n = 20_000_000
-    for step in range(20):
-        batch = Permutation(n, (1, 0)).at(np.arange(64 * step, 64 * (step + 1)))
-        assert len(np.unique(batch // (n // 16))) > 10
-        assert abs(batch.mean() / n - 0.5) * math.sqrt(12 * 64) < SIX_SIGMA
-
-
-def test_epochs_are_unlike_each_other() -> None:
-    first, second = (whole(10_000, 1, epoch) for epoch in (0, 1))
-    assert abs(np.corrcoef(first, second)[0, 1]) * 100 < SIX_SIGMA
-    assert (first == second).sum() < 10
-
-
 COUNTS = np.array([5, 0, 1, 30, 4, 0, 9, 16], np.int32)
 
 

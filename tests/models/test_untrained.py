@@ -82,7 +82,6 @@ def test_a_dataset_folder(tmp_path: Path) -> None:
     for user, item in zip(part.users.tolist(), part.items.tolist(), strict=True):
         found.setdefault(str(users[user]), []).append(int(items[item]))
     assert found == {user: user_items[:-2] for user, user_items in LOG.items()}
-    assert part.times is not None
     assert (part.times - 1_600_000_000 == part.lengths - 1 - part.left).all()
     assert np.bincount(part.items, minlength=8).tolist() == dataset.popularity.tolist()
 

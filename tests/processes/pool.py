@@ -17,7 +17,7 @@ class ProcessPool:
     def __init__(self, world_size: int) -> None:
         # Forked from one process that has imported TorchRec, which takes seconds, and has done nothing else.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["bert4rec.feed.preloaded", "tests.processes.jobs"])
+        context.set_forkserver_preload(["bert4rec.feed.preloaded", "tests.evaluation.jobs"])
         with socket.socket() as probe:
             probe.bind(("localhost", 0))
             port = probe.getsockname()[1]

@@ -48,8 +48,6 @@ def test_ranks_are_judged_by_ndcg_and_ratings_by_their_error() -> None:
     ranks = [{"epoch": 2.0 * n, "full": {"NDCG@10": value}} for n, value in enumerate((0.1, 0.3, 0.3, 0.2), 1)]
     errors = [{"epoch": n, "ratings": {"RMSE": value}} for n, value in enumerate((1.0, 0.0, 0.8))]
     by_rank, by_error = curve_of(ranks), curve_of(errors)
-    assert by_rank is not None
-    assert by_error is not None
     assert (by_rank.metric, by_rank.best, by_rank.epochs[by_rank.best]) == ("NDCG@10", 1, "4")
     assert (by_error.metric, by_error.best, by_error.values) == ("RMSE", 1, [1.0, 0.0, 0.8])
     assert curve_of([]) is None

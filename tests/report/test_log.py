@@ -38,8 +38,7 @@ def test_a_disk_that_is_full_for_a_while_tears_no_line(tmp_path: Path, capsys: C
     log.add("train", 5, loss=0.5)
     log.close()
     assert [record["step"] for record in read_records(tmp_path, "train")] == [0, 1, 2, 3, 4, 5]
-    said = capsys.readouterr().out
-    assert f"{tmp_path / 'metrics.jsonl'}: File too large; the training continues, its log may have gaps\n" in said
+    assert f"{tmp_path / 'metrics.jsonl'}: File too large" in capsys.readouterr().out
 
 
 def test_records_are_lines_of_json_and_trackers_get_their_numbers(tmp_path: Path) -> None:
@@ -64,7 +63,7 @@ def test_records_are_lines_of_json_and_trackers_get_their_numbers(tmp_path: Path
 def test_a_package_that_is_not_installed_is_named(monkeypatch: Patch) -> None:
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     module.require_packages(["tensorboard"])
-    with pytest.raises(SettingsError, match=r"run\.trackers.*pip install \"bert4rec-torchrec\[mlflow\]\""):
+    with pytest.raises(SettingsError, match=r"run\.trackers"):
         module.require_packages(["tensorboard", "mlflow"])
 
 

@@ -4,20 +4,13 @@ from typing import Any
 
 import pytest
 
-from bert4rec.report.pages import markdown_table, metrics_table, report_page
+from bert4rec.report.pages import metrics_table, report_page
 from tests.report.runs_by_hand import METRICS
 from tests.report.runs_by_hand import SMALL_REPORT as REPORT
 
 
 def rows(table: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:1] == "|"]
-
-
-def test_words_are_aligned_to_the_left() -> None:
-    assert markdown_table(["setting", "run A"], [["x", "a|b"]], is_numeric=False).splitlines()[1:] == [
-        "|---------|-------|",
-        r"| x       | a\|b  |",
-    ]
 
 
 def test_baselines_are_before_the_model_and_the_best_possible_after_it() -> None:
@@ -40,26 +33,16 @@ def test_only_what_was_measured_is_in_the_tables_and_the_model_alone_in_those_of
     assert rows(metrics_table({"dataset": REPORT["dataset"]})) == []
 
 
-@pytest.mark.parametrize(("metrics", "n_tables"), [({"full": METRICS}, 1), ({}, 0)])
-def test_a_line_says_that_no_user_has_negatives(metrics: dict[str, dict[str, float]], n_tables: int) -> None:
-    dataset = REPORT["dataset"] | {"n_eval_negatives": 123, "left_out": {"test": {"users": 3, "of": 3}}}
-    table = metrics_table(REPORT | {"dataset": dataset, "test": metrics})
-    assert table.count("| Bert4Rec") == n_tables
-    assert "123" in table.splitlines()[-1]
-
-
 @pytest.mark.parametrize(
     ("changes", "words", "missing"),
     [
-        ({}, ["1 user, 1,200 interactions", "Mode dmp, 1 process.", "3.66 epochs (1 step) in 1 second", "max_minutes",
-              "0.412 sequences/s", "1,024 MiB", "step 1,000 on 1 process.", "step 2,000 on 2 processes."], "## Val"),
+        ({}, ["1,200 interactions", "3.66 epochs (1 step)", "max_minutes", "0.412", "1,024 MiB", "2,000"], "## Val"),
         ({"training": REPORT["training"] | {"sequences_per_second": 0.0}}, ["1,024 MiB"], "/s"),
-        ({"baselines_left_out": "Popularity is the only baseline: …"}, ["\n\nPopularity is the only baseline: …\n\n"],
-         "## Val"),
-        ({"validation": {"full": METRICS}}, ["## Validation", "epoch 1 were best"], "Nothing"),
-        ({"warnings": [{"text": "one"}, {"text": "two"}]}, ["** one\n- **Warning.** two\n\n"], "## Val"),
+        ({"baselines_left_out": "It is the only …"}, ["\n\nIt is the only …\n\n"], "## Val"),
+        ({"validation": {"full": METRICS}}, ["## Validation"], "Nothing"),
+        ({"warnings": [{"text": "one"}, {"text": "two"}]}, [" one\n", " two\n\n"], "## Val"),
         ({"kind": "popularity", "training": {"positions": 1234, "seconds": 2.0, "peak_memory_bytes": [2**30]}},
-         ["1,234 training positions", "2 seconds", "1,024 MiB"], "## Learning"),
+         ["1,234", "2 seconds", "1,024 MiB"], "## Learning"),
     ],
 )  # fmt: skip
 def test_the_page(changes: dict[str, Any], words: list[str], missing: str) -> None:

@@ -21,7 +21,6 @@ SHA256 = "b725f3acb3986fe3130bffd1e77a74d182a1f51799567a236dbd60270f95b0a2"
 
 def known(**dataset: Any) -> tuple[dict[str, Any], str]:
     found = known_file(ML_1M | dataset)
-    assert found is not None
     return found
 
 

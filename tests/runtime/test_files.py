@@ -11,7 +11,6 @@ from bert4rec.runtime import files
 from bert4rec.runtime.files import N_SAMPLES, SAMPLE_BYTES, sample_sha256, sha256
 
 WHOLE = N_SAMPLES * SAMPLE_BYTES
-OF_ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # SHA-256, from the standard
 
 
 def written(folder: Path, size: int) -> Path:
@@ -74,19 +73,6 @@ def test_a_hundred_damages_are_recognised(sound: Path, tmp_path: Path) -> None:
             path.unlink()
         assert files.problem_of(folder) != ""
         shutil.rmtree(folder)
-
-
-def test_the_manifest_of_a_file_to_the_letter_in_any_order(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("abc")
-    (tmp_path / "b").write_text("")
-    listed = files.describe(tmp_path, ["b", "a"])
-    assert listed["a"] == {"bytes": 3, "sha256": OF_ABC}
-    texts = []
-    for some in ({"a": listed["a"]}, listed, dict(reversed(listed.items()))):
-        files.write_manifest(tmp_path, some)
-        texts.append((tmp_path / "manifest.json").read_text())
-    assert texts[0] == f'{{\n "a": {{\n  "bytes": 3,\n  "sha256": "{OF_ABC}"\n }}\n}}\n'
-    assert texts[1] == texts[2]
 
 
 def test_the_damaged_file_is_named(sound: Path) -> None:

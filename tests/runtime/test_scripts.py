@@ -116,7 +116,7 @@ def test_no_garbage_is_looked_for_while_large_packages_are_imported() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "preprocessing.py --help", "train.py --help", "-m bert4rec", "-m bert4rec check --help",
+        "train.py --help", "-m bert4rec check --help",
         "preprocessing.py --config=/dev/null --data.dataset_dir=FOLDER",
     ],
 )  # fmt: skip

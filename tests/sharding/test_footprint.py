@@ -14,20 +14,10 @@ from bert4rec.sharding.footprint import (
     TABLES,
     dense_bytes,
     hidden_bytes,
-    resident_bytes,
-    shard,
     sync_bytes,
 )
 from bert4rec.sharding.plan import make_plan
 from tests.sharding.make_job import NO_LIMIT, make_job
-
-
-@pytest.mark.parametrize(("changes", "width"), [({}, 68), ({"head": "linear"}, 64), ({"embed_dim": 128}, 132)])
-def test_a_bias_stands_behind_the_vectors_that_are_scored(changes: dict[str, Any], width: int) -> None:
-    """In four columns, since fbgemm wants widths in multiples of four; a head of its own has its own bias."""
-    (item,) = make_plan(make_job(100, **changes), NO_LIMIT).shards
-    assert (item.n_columns, item.weight_bytes) == (width, 100 * width * 4)
-
 
 STATES = {"sgd": (0, 0), "adagrad": (27200, 27204), "rowwise_adagrad": (400, 404), "adam": (54400, 54404)}
 
@@ -126,27 +116,6 @@ def test_candidates_and_lookups_by_loss() -> None:
 def test_a_softmax_over_the_catalogue_looks_up_what_a_process_does_not_train(changes: dict[str, Any]) -> None:
     job = make_job(1001, 4, "cuda", **changes)
     assert (job.updates == {"item": "dense_shards"}, job.n_candidates) == (not changes, 251 if changes else 0)
-
-
-def test_the_dense_part_worked_out_by_hand() -> None:
-    """Width 4, one block with a feed-forward layer of 8, sequences of 3: its biases and norms counted, and the mask."""
-    shape = {"embed_dim": 4, "n_heads": 1, "n_layers": 1, "ffn_dim": 8, "max_len": 3}
-    positions, norms, mask = 3 * 4, 3 * 2 * 4, 4
-    attention = (4 * 4 + 4) + (4 * 8 + 8) + (4 * 4 + 4)
-    ffn = (4 * 8 + 8) + (8 * 4 + 4)
-    n_bytes, n_tensors = 4 * (mask + positions + norms + attention + ffn), 1 + 1 + 3 * 2 + 3 * 2 + 2 * 2
-    assert dense_bytes(make_job(100, optimizer="sgd", **shape)) == (n_bytes, 0)
-    assert dense_bytes(make_job(100, **shape)) == (n_bytes, 2 * n_bytes + 4 * n_tensors)
-    layer = 4 * (100 * 4 + 100)
-    assert dense_bytes(make_job(100, optimizer="sgd", head="linear", **shape)) == (n_bytes + layer, 0)
-
-
-def test_several_shards_are_held_together() -> None:
-    job = make_job(100, 2, sharding_type="column_wise", sparse_optimizer="adagrad")
-    parts = [shard(job, "item", 1, (0, column), (100, 4)) for column in (0, 4)]
-    assert [(one.rank, one.row, one.column, one.weight_bytes) for one in parts] == [(1, 0, 0, 1600), (1, 0, 4, 1600)]
-    on_device, on_host = resident_bytes(job, parts)
-    assert (on_device, on_host[TABLES], on_host[TABLE_STATE], on_host[GRADIENTS]) == ({}, 3200, 3200, 0)
 
 
 @pytest.mark.parametrize("mode", ["dmp", "ddp"])

@@ -10,7 +10,7 @@ from bert4rec.config.kinds import KINDS
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.memory import Memory
 from bert4rec.sharding.footprint import CACHE_SET, TABLE_STATE, TABLES, peak_bytes
-from bert4rec.sharding.plan import make_plan, size, summary, to_text
+from bert4rec.sharding.plan import make_plan, summary, to_text
 from tests.fixture_types import Patch
 from tests.models.networks import WithGroups
 from tests.sharding.make_job import NO_LIMIT, make_job
@@ -55,7 +55,6 @@ def test_kernels_put_the_tables_where_fbgemm_does(kernel: str, optimizer: str, p
     assert (on_gpu[TABLES], on_gpu[TABLE_STATE]) == (gpu_weights, state if stays else 0)
     host = (0 if kernel == "fused" else weights, 0 if stays else state)
     assert (on_host.get(TABLES, 0), on_host.get(TABLE_STATE, 0)) == host
-    assert plan.sharding_plan is not None
     parameter = plan.sharding_plan.plan["item_table.collection"]["item"]
     load_factor = parameter.cache_params.load_factor if parameter.cache_params else None
     assert (parameter.compute_kernel, load_factor) == (kernel, 0.2 if kernel == "fused_uvm_caching" else None)
@@ -84,21 +83,6 @@ def test_a_thousand_processes_and_a_billion_items() -> None:
     assert sum(part.weight_bytes for part in plan.shards_of(0)) == rows * (128 + 4) * 4
 
 
-def test_the_page_names_every_shard_and_every_process() -> None:
-    plan = make_plan(make_job(20, 2), Memory(host=10**9))
-    first, table, *_, last = to_text(plan).splitlines()
-    assert first.split()[1:] == ["dmp", "on", "2", "x", "cpu,", "2", "a", "host"]
-    assert numbers(table) == ["20", "68", "64", "2", "10", "68", "2", "2", "2.72", "44"]
-    shard = next(line for line in to_text(plan).splitlines() if "rows 10" in line)
-    assert numbers(shard) == ["10", "19", "0", "67", "1", "2720", "44"]
-    held, needs = plan.resident_bytes(1), sum(plan.needs[1][1].values())
-    assert numbers(last) == [str(n) for n in (1, held["weights"], held["optimizer_state"], needs)]
-
-
-def numbers(line: str) -> list[str]:
-    return re.findall(r"[\d.]*\d", line)
-
-
 def test_a_plan_names_every_table(monkeypatch: Patch) -> None:
     """5 groups of width 8, row-wise: 3 rows on the first process, 2 on the second."""
     grouped = replace(KINDS["sasrec"], model=f"{WithGroups.__module__}.WithGroups")
@@ -106,13 +90,8 @@ def test_a_plan_names_every_table(monkeypatch: Patch) -> None:
     job = replace(make_job(20, 2, embed_dim=8), kind="grouped")
     plan = make_plan(job, Memory(host=10**9))
     assert job.updates == {"item": "dense_shards", "group": "fused"}
-    tables = [
-        "20 x 12 (8 wide, with bias and padding), row_wise, 2 x [10 x 12] on 2 of 2",
-        "5 x 8, row_wise, 2 x [2 x 8 … 3 x 8] on 2 of 2",
-    ]
-    assert all(table in summary(plan) for table in tables)
+    assert all(figures in summary(plan) for figures in ("20 x 12", "2 x [10 x 12]", "5 x 8", "2 x [2 x 8 … 3 x 8]"))
     assert all(n_bytes in summary(plan) for n_bytes in ("480 bytes", "64 bytes … 96 bytes", "8 bytes … 12 bytes"))
-    assert len(to_text(plan).splitlines()) == len(summary(plan).splitlines()) + 2 + 4 + 2 + 2
 
 
 def test_a_plan_can_be_sent_to_other_processes() -> None:
@@ -150,8 +129,3 @@ def test_messages_within_a_host_and_between_hosts() -> None:
     assert list(messages) == ["hidden states to be scored", "between the groups"]
     assert (scored / quick, synced / slow) == pytest.approx((644245094.4, 13421772.8))
     assert make_plan(make_job(1000, 16, "cuda", loss="sampled_softmax"), NO_LIMIT).messages() == {}
-
-
-def test_sizes_for_people() -> None:
-    texts = {0: "0 bytes", 999: "999 bytes", 1234: "1.23 kB", 999_999: "1 MB", 5.44e9: "5.44 GB", 2.5e12: "2.5 TB"}
-    assert {n_bytes: size(n_bytes) for n_bytes in texts} == texts

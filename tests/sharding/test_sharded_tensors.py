@@ -15,8 +15,6 @@ from bert4rec.sharding.torchrec_internals import (
 )
 from tests.sharding.sharded import sharded
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of the libraries about themselves
-
 VALUES = torch.arange(20.0).view(5, 4)
 
 

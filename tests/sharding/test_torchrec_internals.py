@@ -30,8 +30,6 @@ from bert4rec.sharding.torchrec_internals import (
 from scripts.requirements import requirements
 from tests.sharding.make_job import NO_LIMIT, make_job
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of the libraries about themselves
-
 ROOT = Path(__file__).parents[2]
 
 # package → the versions for which every name below was read in the sources and used. Before one is added here: look at

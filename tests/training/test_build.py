@@ -49,7 +49,6 @@ def test_only_a_sampled_loss_has_negatives(
     assert sampler(small_config(**{"training.loss": "softmax"}), small_dataset, WORLD) is None
     sampled = {"training.loss": "gbce", "training.n_train_negatives": n_items, "training.negatives_power": power}
     drawing = sampler(small_config(**sampled), small_dataset, WORLD)
-    assert drawing is not None
     ids = drawing.draw(0).ids
     assert len(ids) == n_items
     assert (sorted(ids.tolist()) == list(range(n_items))) == are_unlike
@@ -64,7 +63,6 @@ def test_consecutive_processes_share_a_draw(
     def draws(rank: int, shared_by: int | str) -> list[tuple[int, ...]]:
         changes = {"training.loss": "gbce", "training.n_train_negatives": 20, "training.negatives_shared_by": shared_by}
         drawing = sampler(small_config(**changes), small_dataset, replace(WORLD, rank=rank, world_size=4))
-        assert drawing is not None
         return [tuple(drawing.draw(step).ids.tolist()) for step in range(3)]
 
     rank_draws = [draws(rank, shared_by) for rank in range(4)]

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import matplotlib.image
 import pytest
 import torch
 
@@ -14,14 +13,11 @@ from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.training.run import run
 from tests.conftest import BY_HAND, SMALL, long, prepare_log
-from tests.fixture_types import Capture, Patch, Settings
+from tests.fixture_types import Patch, Settings
 from tests.folders import remove_targets
 from tests.runs import report_of
 
-pytestmark = [
-    pytest.mark.usefixtures("alone"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the libraries about themselves
-]
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 SPLITS = ("validation", "test")
@@ -42,25 +38,18 @@ def without(tmp_path: Path, small_config: Settings) -> Settings:
     return make
 
 
-def test_a_dataset_that_holds_nothing_out_trains_to_the_end(without: Settings, capsys: Capture) -> None:
+def test_a_dataset_that_holds_nothing_out_trains_to_the_end(without: Settings) -> None:
     config = without("none", **{"training.n_epochs": 3, "training.patience": 1, "training.eval_every_n_epochs": 1})
     dataset = open_dataset(config.data.folder, preprocessing=config.preprocessing.recipe)
     assert [len(dataset.splits[name]) for name in SPLITS] == [0, 0]
-    capsys.readouterr()
     folder = run(config)
-    report, page = report_of(folder), (folder / "report.md").read_text()
+    report = report_of(folder)
     assert (report["training"]["epochs"], report["training"]["stopped_by"]) == (3, "n_epochs")
     assert report["training"]["best_epoch"] == 3
     assert report.keys().isdisjoint({"validation", "test", "popularity_baseline", "best_possible"})
     assert (folder / "checkpoints" / "best").is_dir()
     assert [json.loads(line)["kind"] for line in (folder / "metrics.jsonl").read_text().splitlines()] == ["train"] * 3
-    printed = capsys.readouterr().out
-    assert all(
-        name in printed for name in (f"{folder / 'report.html'}\n", f"next: bert4rec recommend {folder} --all\n")
-    )
-    assert "## Validation" not in page
-    assert "HR@" not in page
-    assert matplotlib.image.imread(folder / "learning_curve.png").shape[1] == 600  # one plot, not two
+    assert "HR@" not in (folder / "report.md").read_text()
 
 
 def test_the_last_weights_are_kept(without: Settings, monkeypatch: Patch) -> None:
@@ -83,23 +72,15 @@ def test_the_last_weights_are_kept(without: Settings, monkeypatch: Patch) -> Non
     assert (folder / "checkpoints" / "best").readlink() == Path("step-000000014")
 
 
-def test_time_ends_a_run_without_validation(without: Settings) -> None:
-    report = report_of(run(without("none", **{"training.n_epochs": 50, "training.max_minutes": 1e-6})))
-    assert report["training"]["stopped_by"] == "max_minutes"
-    assert report["training"]["steps"] == 1
-
-
 @pytest.mark.parametrize("split", [long("leave_one_out"), "time"])
 def test_a_test_without_a_validation_tests_the_last_weights(without: Settings, split: str) -> None:
     folder = run(without(split, "validation", **{"training.eval_every_n_epochs": 1, "training.patience": 1}))
-    report, page = report_of(folder), (folder / "report.md").read_text()
+    report = report_of(folder)
     assert (report["training"]["epochs"], report["training"]["best_epoch"]) == (2, 2)
     assert "validation" not in report
     for name in ("test", "popularity_baseline"):
         assert report[name].keys() == {"full", "popular", "uniform"}
         assert report[name]["full"]["users"] >= 1
-    assert "## Validation" not in page
-    assert "| Bert4Rec" in page
 
 
 def test_a_validation_without_a_test_chooses_the_weights(without: Settings) -> None:
@@ -107,7 +88,6 @@ def test_a_validation_without_a_test_chooses_the_weights(without: Settings) -> N
     report = report_of(folder)
     assert report["validation"]["full"]["users"] == 20
     assert report.keys().isdisjoint({"test", "popularity_baseline", "best_possible"})
-    assert "## Validation" in (folder / "report.md").read_text()
 
 
 def test_repeated_targets_and_users_left_out_are_reported(log_config: Settings) -> None:
@@ -132,7 +112,7 @@ def test_repeated_targets_and_users_left_out_are_reported(log_config: Settings) 
     assert report["training"]["best_epoch"] == best["epoch"]
 
 
-@pytest.mark.parametrize(("protocols", "reported"), [(["popular", "uniform"], []), (["uniform", "full"], ["full"])])
+@pytest.mark.parametrize(("protocols", "reported"), [long(["popular", "uniform"], []), (["uniform", "full"], ["full"])])
 def test_a_protocol_for_nobody_is_absent(
     small_config: Settings, tmp_path: Path, protocols: list[str], reported: list[str]
 ) -> None:

@@ -1,6 +1,7 @@
-"""Models of kinds of events, from the dataset to recommendations."""
+"""Models that know kinds of events, times and item features, from the dataset to recommendations."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,19 @@ import torch
 
 from bert4rec import TimedHistory, load
 from bert4rec.__main__ import main
-from bert4rec.checkpoint.stored_tensors import StoredTensors
+from bert4rec.checkpoint.run_folder import checkpoint_of, read_metadata
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import open_dataset
-from bert4rec.runtime.errors import UserError
+from bert4rec.runtime.errors import DataError, UserError
+from bert4rec.training.build import knows_times
 from bert4rec.training.run import run
-from tests.conftest import leave_group, long
+from tests.conftest import leave_group, long, prepare_log
 from tests.fixture_types import Capture, Settings
-from tests.runs import FORWARD, assert_same_results, in_step, interrupted, report_of
+from tests.runs import report_of
+
+pytestmark = pytest.mark.usefixtures("alone")
 
 SHORT = {"training.n_epochs": 2, "evaluation.baselines": [], "model.max_len": 12}
-KINDS = pytest.mark.parametrize("kind", ["bert4rec", "sasrec"])
 
 
 def made(small_config: Settings, folder: Path, **changes: Any) -> Config:
@@ -31,41 +34,53 @@ def made(small_config: Settings, folder: Path, **changes: Any) -> Config:
     return small_config(**SHORT | data_settings | {"data.dataset_dir": str(folder)} | changes)
 
 
-@KINDS
+@pytest.mark.parametrize(("kind", "times"), [("sasrec", "target"), ("bert4rec", "history")])
 def test_from_the_dataset_to_recommendations(
-    small_config: Settings, event_folder: Path, tmp_path: Path, capsys: Capture, kind: str
-) -> None:
-    folder = run(made(small_config, event_folder, **{"model.kind": kind}))
+    small_config: Settings, event_folder: Path, small_folder: Path, tmp_path: Path, capsys: Capture, kind: str,
+    times: str,
+) -> None:  # fmt: skip
+    folder = run(made(small_config, event_folder, **{"model.kind": kind, "model.times": times}))
     leave_group()
     report = report_of(folder)
+    assert (report["kind"], report["times"], report["dataset"]["target_events"]) == (kind, times, ["purchase"])
     assert main(["evaluate", str(folder), f"--output={tmp_path / 'again'}"]) == 0
-    assert json.loads((tmp_path / "again" / "report.json").read_text())["test"] == report["test"]
+    assert report_of(tmp_path / "again")["test"] == report["test"]
+    assert main(["evaluate", str(folder), str(small_folder)]) == 2  # which has no kinds of events
 
-    model, dataset = load(folder), open_dataset(event_folder)
+    model, dataset = load(folder), open_dataset(event_folder, with_times=True)
     split, kinds = dataset.splits["test"], dataset.histories.kinds
     rows = split.read(np.arange(len(split)))
-    assert rows.events is not None
-    assert rows.targets is not None
-    asked = []
-    for n, end in zip(rows.lengths.tolist(), rows.lengths.cumsum().tolist(), strict=True):
-        items, events = rows.items[end - n : end].tolist(), rows.events[end - n : end].tolist()
-        asked.append(TimedHistory(model.ids.of(items), events=[kinds[event] for event in events]))
-    best = [[one.item for one in user_items] for user_items in model.recommend(asked, dataset.n_items)]
+    asked, ends = [], rows.lengths.cumsum().tolist()
+    for n, end, at in zip(rows.lengths.tolist(), ends, rows.target_times.tolist(), strict=True):
+        part = slice(end - n, end)
+        events = [kinds[event] for event in rows.events[part]]
+        instant = at if times == "target" else None
+        asked.append(TimedHistory(model.ids.of(rows.items[part].tolist()), rows.times[part].tolist(), instant, events))
+    best = [[one.item for one in of_user] for of_user in model.recommend(asked, dataset.n_items)]
     targets = model.ids.of(rows.targets.tolist())
     written = pl.read_parquet(folder / "ranks-test.parquet")["full"].to_list()
     assert [1 + user_items.index(target) for user_items, target in zip(best, targets, strict=True)] == written
 
-    different = model.encode([TimedHistory([1, 2]), TimedHistory([1, 2], events=["view", "purchase"])])
-    assert not torch.allclose(*different)
-    assert torch.equal(*model.encode([[1, 2], TimedHistory([1, 2], events=[None, ""])]))
-    for wrong, said in ((["sale", "view"], "sale.*purchase"), (["view"], "2 items and 1 events")):
-        with pytest.raises(UserError, match=said):
-            model.recommend([TimedHistory([1, 2], events=wrong)])
+    history = TimedHistory([1, 2], [10, 20])
+    bought, unknown = (history._replace(events=events) for events in (["view", "purchase"], [None, ""]))
+    assert not torch.allclose(*model.encode([history, bought]))
+    assert torch.equal(*model.encode([history, unknown]))
+    for wrong in (["sale", "view"], ["view"]):
+        with pytest.raises(UserError):
+            model.recommend([history._replace(events=wrong)])
+    assert main(["recommend", str(folder), "--user", "7"]) == 0
+    status = main(["recommend", str(folder), "--user", "7", "--at=2100-01-01"])
+    assert status == (0 if times == "target" else 2)
+    assert main(["export", str(folder), f"--output={tmp_path / 'package'}", "--format=safetensors"]) == 0
+    assert load(tmp_path / "package").recommend(asked[:5], 3) == model.recommend(asked[:5], 3)
 
 
-@pytest.mark.parametrize("kind", [long("bert4rec"), "sasrec"])
+@pytest.mark.parametrize(
+    ("kind", "formats"),
+    [("sasrec", "safetensors"), long("sasrec", "safetensors,pt2,onnx"), long("bert4rec", "safetensors,pt2")],
+)
 def test_files_and_exports_have_the_kinds(
-    small_config: Settings, event_folder: Path, tmp_path: Path, capsys: Capture, kind: str
+    small_config: Settings, event_folder: Path, tmp_path: Path, capsys: Capture, kind: str, formats: str
 ) -> None:
     folder = run(made(small_config, event_folder, **{"model.kind": kind, "training.n_epochs": 1}))
     leave_group()
@@ -84,10 +99,11 @@ def test_files_and_exports_have_the_kinds(
     assert found == [expected] * 3
 
     package = tmp_path / "package"
-    formats = "safetensors,pt2,onnx" if kind == "sasrec" else "safetensors,pt2"
     assert main(["export", str(folder), f"--output={package}", f"--format={formats}"]) == 0
     assert [one.item for one in load(package).recommend([TimedHistory(items, events=events)], 5)[0]] == expected
     kinds = json.loads((package / "settings.json").read_text())["events"]
+    if "pt2" not in formats:
+        return
     program = torch.export.load(package / "program.pt2").module()
     indices = torch.from_numpy(model.ids.indices(items))[None]
     numbers = torch.tensor([[kinds.index(event) for event in events]])
@@ -96,65 +112,46 @@ def test_files_and_exports_have_the_kinds(
         session = onnxruntime.InferenceSession(package / "model.onnx")
         inputs = {"items": indices.numpy(), "k": np.array(5), "events": numbers.numpy()}
         assert model.ids.of(session.run(None, inputs)[0][0].tolist()) == expected
-    assert "purchase" in (package / "README.md").read_text()
-
-
-def test_a_resumed_run_has_the_bits_of_one_without_a_break(
-    small_config: Settings, event_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def make(**changes: Any) -> Config:
-        return made(small_config, event_folder, **{"training.event_weights": {"purchase": 0.5}, **changes})
-
-    whole = run(make(**{"run.name": "whole"}))
-    leave_group()
-    with monkeypatch.context() as patched:
-        in_step(patched, *FORWARD, 7)
-        interrupted(make(**{"run.name": "broken"}))
-    broken = run(make(**{"run.name": "broken", "run.resume": "auto"}))
-    leave_group()
-    assert_same_results(whole, broken)
-    one, other = (StoredTensors(max((folder / "checkpoints").glob("step-*"))) for folder in (whole, broken))
-    assert [*one] == [*other]
-    assert all(torch.equal(one.read(name), other.read(name)) for name in one)
 
 
 def test_a_matrix_factorization_learns_the_predicted_kinds(small_config: Settings, event_folder: Path) -> None:
     folder = run(made(small_config, event_folder, **{"model.kind": "matrix_factorization"}))
-    leave_group()
     assert report_of(folder)["test"]["full"]["users"] == len(open_dataset(event_folder).splits["test"])
 
 
-@pytest.mark.parametrize(
-    ("weights", "said"),
-    [({"sale": 1.0}, "sale.*view, cart"), ({"purchase": 0.0}, "weight above 0"), ({"view": 2.0, "purchase": 0.0}, "0")],
-)
-def test_weights_that_leave_nothing_to_learn_are_refused(
-    small_config: Settings, event_folder: Path, weights: dict[str, float], said: str
-) -> None:
-    with pytest.raises(UserError, match=said):
-        run(made(small_config, event_folder, **{"training.event_weights": weights}))
-    leave_group()
-
-
-def test_weights_without_kinds_and_negative_ones_are_refused(small_config: Settings) -> None:
+def test_weights_that_leave_nothing_to_learn_are_refused(small_config: Settings, event_folder: Path) -> None:
+    for weights in ({"sale": 1.0}, {"purchase": 0.0}, {"view": 2.0, "purchase": 0.0}):
+        with pytest.raises(UserError, match="event_weights"):
+            run(made(small_config, event_folder, **{"training.event_weights": weights}))
+        leave_group()
     with pytest.raises(UserError, match=r"data\.event_column"):
         run(small_config(**SHORT, **{"training.event_weights": {"view": 0.5}}))
-    leave_group()
     with pytest.raises(UserError, match="event_weights"):
         small_config(**{"training.event_weights": {"view": -0.5}})
 
 
-def test_a_dataset_without_the_kinds_of_the_model_is_refused(
-    small_config: Settings, event_folder: Path, small_folder: Path, capsys: Capture
+def test_times_are_used_where_the_log_has_moved_and_where_the_weights_know_them(
+    log_folder: Path, log_config: Settings, tmp_path: Path
 ) -> None:
-    folder = run(made(small_config, event_folder, **{"training.n_epochs": 1}))
+    """Also by a run that is gone on with, and in another log by a run that begins with the weights of this one."""
+    moved = Path(shutil.copytree(log_folder, tmp_path / "moved"))
+    about = json.loads((moved / "metadata.json").read_text())
+    about["log"]["shift"] = {"since": 0, "column": "family", "values": {"boots": [0.28, 0.04], "hats": [0.1, 0.2]}}
+    (moved / "metadata.json").write_text(json.dumps(about))
+    settings = {"training.n_epochs": 1, "evaluation.baselines": [], "model.kind": "sasrec"}
+    on_moved = settings | {"data.dataset_dir": str(moved)}
+    first = run(log_config(**on_moved))
     leave_group()
-    assert main(["evaluate", str(folder), str(small_folder)]) == 2
-    assert "no kinds of events" in capsys.readouterr().err
+    longer = run(log_config(**on_moved | {"run.resume": str(first), "training.n_epochs": 2}))
+    assert longer == first
+    assert read_metadata(checkpoint_of(first))["config"]["model"]["times"] == report_of(first)["times"] == "history"
+    for weights in (first, checkpoint_of(first)):
+        assert knows_times(log_config(**settings, **{"run.init_from": str(weights)}))
+    assert not knows_times(log_config(**settings))
 
 
-def test_a_report_says_what_is_predicted(small_config: Settings, event_folder: Path) -> None:
-    folder = run(made(small_config, event_folder, **{"training.n_epochs": 1}))
+def test_a_dataset_without_times_is_refused(log_config: Settings, tmp_path: Path) -> None:
+    folder = prepare_log(tmp_path, **{"data.time_column": ""})
+    with pytest.raises(DataError, match=str(tmp_path)):
+        run(log_config(**{"data.dataset_dir": str(folder), "model.times": "history"}))
     leave_group()
-    assert report_of(folder)["dataset"]["target_events"] == ["purchase"]
-    assert "Only events of the kind purchase are held out" in (folder / "report.md").read_text()

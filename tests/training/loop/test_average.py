@@ -14,7 +14,7 @@ from bert4rec.runtime.errors import DataError
 from bert4rec.sharding.optimizer import WeightAverage
 from bert4rec.training.run import run
 from tests.conftest import leave_group
-from tests.fixture_types import Capture, Patch
+from tests.fixture_types import Patch
 from tests.runs import Make, report_of, tensors_of
 
 AGE, POWER = 0.125, 6  # of the step by which weights count, nearly
@@ -68,8 +68,8 @@ def test_the_model_has_it_for_a_while() -> None:
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_a_run_saves_tests_and_starts_others_from_the_mean(make: Make) -> None:
+def test_a_run_saves_tests_and_starts_others_from_the_mean(make: Make, monkeypatch: Patch) -> None:
+    """Also where the best is lost: then that of the last steps is tested."""
     averaged = {"training.average_age": AGE, "training.n_epochs": 1}
     folder = run(make(**averaged, **{"run.name": "averaged"}))
     leave_group()
@@ -87,10 +87,16 @@ def test_a_run_saves_tests_and_starts_others_from_the_mean(make: Make) -> None:
     best, first = (tensors_of(path / CHECKPOINTS / "best") for path in (folder, started))
     for name in names:
         torch.testing.assert_close(first[LATEST + name], best[MODEL_PREFIX + name])
+    leave_group()
+
+    def lost(folder: Path) -> None:
+        raise DataError(f"{folder}: is lost")
+
+    monkeypatch.setattr("bert4rec.training.state.verify", lost)
+    assert report_of(run(make(**averaged, **{"run.name": "other"})))["test"] == report_of(folder)["test"]
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_the_mean_of_a_run_takes_in_the_weights_of_every_step(make: Make) -> None:
     each = {"checkpoint.every_steps": 1, "checkpoint.keep": 99, "training.n_epochs": 1}
     folder = run(make(**each, **{"training.average_age": AGE}))
@@ -101,21 +107,3 @@ def test_the_mean_of_a_run_takes_in_the_weights_of_every_step(make: Make) -> Non
             share = (POWER + 1) / (step + POWER)
             mean[name] = tensors[LATEST + name] * share + mean.get(name, 0) * (1 - share)
             torch.testing.assert_close(tensors[MODEL_PREFIX + name], mean[name])
-
-
-@pytest.mark.usefixtures("alone")
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_where_the_best_is_lost_the_mean_of_the_last_steps_is_tested(
-    make: Make, monkeypatch: Patch, capsys: Capture
-) -> None:
-    averaged = {"training.average_age": AGE, "training.n_epochs": 1}
-    usual = run(make(**averaged, **{"run.name": "usual"}))
-    leave_group()
-
-    def lost(folder: Path) -> None:
-        raise DataError(f"{folder}: is lost")
-
-    monkeypatch.setattr("bert4rec.training.state.verify", lost)
-    other = run(make(**averaged, **{"run.name": "other"}))
-    assert "is lost; " in capsys.readouterr().out
-    assert report_of(other)["test"] == report_of(usual)["test"]

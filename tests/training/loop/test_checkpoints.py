@@ -15,16 +15,13 @@ from tests.conftest import long
 from tests.fixture_types import Capture, Patch
 from tests.runs import EVALUATION, FORWARD, Make, assert_same_results, flip, in_step, interrupted, report_of
 
-pytestmark = [
-    pytest.mark.usefixtures("alone"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the libraries about themselves
-]
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 @pytest.mark.parametrize(
     ("where", "number", "kept", "asynchronous"),
     [
-        (FORWARD, 4, 4, False),  # in the first epoch
+        long(FORWARD, 4, 4, False),  # in the first epoch
         long(FORWARD, 15, 15, True),  # in the first step of the third
         long(FORWARD, 21, 21, False),  # in the very last step
         long(EVALUATION, 1, 7, False),  # in the first validation
@@ -52,19 +49,8 @@ def test_a_signal_after_the_training_leaves_the_test_to_the_next_part(
 ) -> None:
     with monkeypatch.context() as patch:
         in_step(patch, ranker.Ranker, "_encode_batch", 9)  # two batches each: three validations, then the test
-        message = interrupted(make(**{"run.name": "broken"}))
-    assert "SIGTERM" in message
+        interrupted(make(**{"run.name": "broken"}))
     assert_same_results(run(make(**{"run.name": "broken", "run.resume": "auto"})), whole)
-
-
-def test_a_save_that_takes_too_long_is_left_out_after_a_signal(make: Make, whole: Path, monkeypatch: Patch) -> None:
-    changes = {"run.name": "broken", "checkpoint.every_steps": 3, "checkpoint.seconds_on_signal": 0.0}
-    with monkeypatch.context() as patch:
-        in_step(patch, *FORWARD, 5)
-        message = interrupted(make(**changes))
-    assert "checkpoint.seconds_on_signal" in message
-    assert message.endswith("step 3")
-    assert_same_results(run(make(**changes, **{"run.resume": "auto"})), whole)
 
 
 def test_what_could_not_be_saved_is_not_called_saved(make: Make, whole: Path, monkeypatch: Patch) -> None:
@@ -81,7 +67,7 @@ def test_what_could_not_be_saved_is_not_called_saved(make: Make, whole: Path, mo
     (stopped,) = read_records(whole.parent / "broken", "stopped")
     assert stopped["message"] == message
     monkeypatch.setattr(store, "_write_shards", full)
-    with pytest.raises(SaveError, match=r"bert4rec train --config=\S+/runs/lost/config\.toml$"):
+    with pytest.raises(SaveError, match=r"--config=\S+/runs/lost/config\.toml"):
         run(make(**{"run.name": "lost"}))
     assert not (whole.parent / "lost" / "report.json").exists()
 
