@@ -69,7 +69,7 @@ BENCH =
 bench: setup ## the speed of everything beside the plain way of writing it, in minutes; BENCH="--only=step --rounds=3"
 	$(call run,$(strip python -m benchmarks.bench $(BENCH)))
 
-bench-large: setup ## the tables of large catalogues in docs/results.md: half an hour on two quiet cores, 12 GB of memory
+bench-large: setup ## the two tables of large catalogues of the results: half an hour on two quiet cores, 12 GB of memory
 	$(call run,python -m benchmarks.large_catalogue)
 	$(call run,python -m benchmarks.large_catalogue --curve)
 

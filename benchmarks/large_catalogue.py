@@ -20,7 +20,8 @@ steps, reading and masking included, after 10 to warm up. Evaluation, checkpoint
 
 What the plan of a run refuses is not trained: the table says what a process would need. By default each mode takes its
 own optimizer for the item table: ddp Adam; dmp, since fbgemm has no fused Adam on CPU, row-wise Adagrad, which computes
-and keeps less. --sparse-optimizer gives both the same one. With --write the table goes to its place in docs/results.md.
+and keeps less. --sparse-optimizer gives both the same one. With --write the table goes to its place in docs/results.md,
+the curve to docs/results-archive.md.
 """
 
 import argparse
@@ -42,7 +43,7 @@ from bert4rec.config.load import load_config
 from bert4rec.runtime.errors import UserError
 
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "docs" / "results.md"
+RESULTS, ARCHIVE = ROOT / "docs" / "results.md", ROOT / "docs" / "results-archive.md"
 PAGE_WIDTH = 120
 
 MODES = ("ddp", "dmp")
@@ -80,11 +81,11 @@ class Contestant(NamedTuple):
 
 
 def main() -> None:
-    """Measure, print the table, put it into docs/results.md if asked to."""
+    """Measure, print the table, write it to the page of results if asked to."""
     options = _options()
-    name = "catalogue curve" if options.curve else "large catalogue"
+    name, page = ("catalogue curve", ARCHIVE) if options.curve else ("large catalogue", RESULTS)
     if options.write:
-        replaced(RESULTS.read_text(), name, "")  # rather now than after half an hour
+        replaced(page.read_text(), name, "")  # rather now than after half an hour
     try:
         measured = measure(options)
     except UserError as error:
@@ -92,7 +93,7 @@ def main() -> None:
     text = f"{_heading(options, measured)}\n\n{table(measured)}"
     print(f"\n{text}")
     if options.write:
-        RESULTS.write_text(replaced(RESULTS.read_text(), name, text))
+        page.write_text(replaced(page.read_text(), name, text))
 
 
 def _options() -> argparse.Namespace:
@@ -106,7 +107,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--sparse-optimizer", choices=SPARSE_OPTIMIZERS, default="auto")
     parser.add_argument("--rounds", type=_count, default=3)
     parser.add_argument("--seconds", type=float, default=10.0, help="of timed steps, for each contestant and round")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/results.md")
+    parser.add_argument("--write", action="store_true", help="put the table into the page of results")
     options = parser.parse_args()
     for key, value in (CURVE if options.curve else EXAMPLE).items():
         if getattr(options, key) is None:
@@ -265,7 +266,7 @@ def replaced(page: str, name: str, text: str) -> str:
     before, found_begin, rest = page.partition(begin)
     _, found_end, after = rest.partition(end)
     if not (found_begin and found_end):
-        raise SystemExit(f"{RESULTS}: there must be {begin} and, behind it, {end}")
+        raise SystemExit(f"the page of results: there must be {begin} and, behind it, {end}")
     return f"{before}{begin}\n\n{text}\n\n{end}{after}"
 
 

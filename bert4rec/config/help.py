@@ -199,6 +199,8 @@ def keys_of(table: Any) -> dict[str, Any]:
 
 def shown(value: Any) -> str:
     """Return a value as it is written in the settings file."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(" = ".join(map(shown, pair)) for pair in value.items()) + "}"
     return json.dumps(value, ensure_ascii=False, default=str)
 
 

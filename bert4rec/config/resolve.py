@@ -24,7 +24,7 @@ FEW_STEPS = 5  # steps per epoch below which a warning is given
 LARGEST_PER_DEVICE = 64
 FEWEST_NEGATIVES = 256  # of a draw
 # Positions that share a negative: with 4 the validations are worse than with 2, and with 8 a model learns several times
-# more slowly (docs/results.md).
+# more slowly (docs/results-archive.md).
 MOST_SHARING = 4
 MOVED_FROM = 0.15  # change of a share of the rows in the last weeks, above which a model needs to know the time
 MANY_REPEATS = 0.05  # share of held-out targets that their users have seen, above which seen items are recommended

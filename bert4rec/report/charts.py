@@ -153,7 +153,7 @@ def learning_curve(train: Sequence[Report], validations: Sequence[Report], repor
         left.set_title("Training loss")
         for axes in right:
             _draw_validation(axes, validations, report)
-            axes.set_title(_validation_title(validations))
+            axes.set_title(_validation_title(validations), pad=38)  # above the two lines of the legend
     return figure
 
 

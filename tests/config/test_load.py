@@ -137,11 +137,12 @@ def test_the_usual_file_counts_where_it_is_there_and_none_is_named(
 
 
 def test_settings_from_python_are_those_of_the_command_line() -> None:
-    settings = {"data.path": Path("log.csv"), "mode": "ddp", "evaluation.ks": (5,), "training.n_epochs": 3}
+    features = {"data.item_features": {"a.b": "category", 'size = "S"': "number"}}
+    settings = {"data.path": Path("log.csv"), "mode": "ddp", "evaluation.ks": (5,), "training.n_epochs": 3} | features
     overrides = parse_mapping(settings)
     assert overrides == {
         "data.path": "log.csv", "parallelism.mode": "ddp", "evaluation.ks": [5], "training.n_epochs": 3,
-    }  # fmt: skip
+    } | features  # fmt: skip
     assert parse_command_line(overrides.options) == (None, overrides)
 
 

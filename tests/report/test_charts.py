@@ -10,7 +10,7 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 from PIL import Image
 
-from bert4rec.report.charts import MAX_POINTS, MODEL_COLOR, charts, new_figure, to_svg
+from bert4rec.report.charts import MAX_POINTS, MODEL_COLOR, charts, learning_curve, new_figure, to_svg
 from bert4rec.report.figures import read_contents
 from tests.report.runs_by_hand import REPORT, write_records, write_run
 
@@ -100,3 +100,13 @@ def test_a_notebook_shows_a_figure_as_a_picture() -> None:
         axes.plot([1, 2], [3, 4])
     data, _ = DisplayFormatter().format(figure)
     assert Image.open(io.BytesIO(data["image/png"])).size == (4.0 * figure.dpi, 3.0 * figure.dpi)
+
+
+def test_a_title_of_the_learning_curves_is_above_the_legend() -> None:
+    metrics = {"HR@10": 0.2, "NDCG@10": 0.1}
+    validations = [{"epoch": epoch, "step": epoch, "full": metrics} for epoch in (1.0, 2.0)]
+    train = [{"epoch": 1.0, "step": 1, "loss": 2.0}]
+    figure = learning_curve(train, validations, {"popularity_baseline": {"full": metrics}})
+    figure.canvas.draw()
+    axes = figure.axes[1]
+    assert not axes.title.get_window_extent().overlaps(axes.get_legend().get_window_extent())
