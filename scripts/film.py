@@ -1,24 +1,23 @@
 """Film a user's first commands on a terminal: `python -m scripts.film` writes logs/film.cast and docs/film.svg.
 
-The commands really run, in a temporary folder with the log of an invented shop; pauses are shortened. The cast is a
+The commands really run, in a temporary folder with the log of the tutorial; pauses are shortened. The cast is a
 recording of asciinema, version 2. The SVG needs no script and no network. `--from=logs/film.cast` draws a cast again.
 """
 
 import argparse
 import codecs
-import csv
 import fcntl
 import json
 import os
 import pty
-import random
 import re
 import struct
+import subprocess
+import sys
 import tempfile
 import termios
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
 from html import escape
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -33,8 +32,6 @@ COMMANDS = (
     "bert4rec report | head -14",
     "bert4rec recommend runs/log-sasrec --user c-17 --top=5",
 )
-SHELVES = ("tea", "coffee", "bread", "cheese", "fruit", "soap", "paper", "light")
-SHELF, CUSTOMERS = 40, 1500  # items on a shelf
 
 PROMPT = "$ "
 KEY, LONGEST_PAUSE, READING = 0.04, 0.06, 3.0  # seconds: of a key, between two outputs, after a command
@@ -60,24 +57,6 @@ class Event(NamedTuple):
 
     at: float
     text: str
-
-
-def write_shop(path: Path) -> None:
-    """Write the log of customers who walk along a shelf, each in steps of an own length."""
-    draw = random.Random(1)
-    with path.open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["customer", "sku", "at", "title"])
-        for customer in range(CUSTOMERS):
-            at = datetime(2026, 1, 1) + timedelta(hours=draw.randrange(4000))
-            shelf, place, step = draw.choice(SHELVES), draw.randrange(SHELF), draw.choice([1, 2, 3, 5, 7])
-            for _ in range(draw.randrange(8, 30)):
-                shelf = draw.choice(SHELVES) if draw.random() < 0.05 else shelf
-                place = (place + (step if draw.random() < 0.9 else draw.randrange(SHELF))) % SHELF
-                at += timedelta(hours=draw.randrange(1, 72))
-                rows.writerow(
-                    [f"c-{customer}", f"{shelf.upper()}-{place}", at.isoformat(), f"{shelf.title()} no. {place}"]
-                )
 
 
 def outputs(command: str, folder: Path) -> Iterator[tuple[float, str]]:
@@ -201,7 +180,7 @@ def main() -> None:
     cast = parser.parse_args().cast
     if cast is None:
         with tempfile.TemporaryDirectory(prefix="bert4rec-") as folder:
-            write_shop(Path(folder) / "log.csv")
+            subprocess.run([sys.executable, ROOT / "examples" / "shop_log.py"], cwd=folder, check=True)
             write_cast(record(COMMANDS, Path(folder)), cast := CAST)
     FILM.write_text(draw(frames(screens(read_cast(cast)))), encoding="utf-8")
 
