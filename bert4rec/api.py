@@ -16,8 +16,8 @@ if TYPE_CHECKING:  # these import Polars, Arrow, Pydantic and torch, which takes
     from bert4rec.config.load import Overrides
     from bert4rec.config.tables import Config
     from bert4rec.dataset.reader import Dataset
-    from bert4rec.inference.load import Run
-    from bert4rec.inference.recommender import Recommender
+    from bert4rec.serving.load import Run
+    from bert4rec.serving.recommender import Recommender
 
 StrPath = str | os.PathLike[str]
 
@@ -131,7 +131,7 @@ def train(
     if processes is None:
         stop_with_launchers()
     with quiet_libraries("torchrec"):
-        from bert4rec.inference.load import Run
+        from bert4rec.serving.load import Run
 
         if run_settings.finished is not None:
             return Run(run_settings.finished)
@@ -163,9 +163,9 @@ def load(path: StrPath, *, dataset: StrPath | None = None) -> "Recommender":
     with quiet_libraries(*(() if is_package(Path(path)) else ("torchrec",))):  # a package does not need torchrec
         data = None if dataset is None else Path(dataset)
         if is_package(Path(path)):
-            from bert4rec.inference.package import load_package
+            from bert4rec.serving.package import load_package
 
             return load_package(Path(path), data)
-        from bert4rec.inference.load import load as load_run
+        from bert4rec.serving.load import load as load_run
 
         return load_run(Path(path), dataset=data)

@@ -17,9 +17,9 @@ from bert4rec.runtime.errors import ArgumentError, DataError, SettingsError, for
 from bert4rec.runtime.startup import importing, threads_of_process
 
 if TYPE_CHECKING:
-    from bert4rec.inference.histories import Histories, History, ItemIds
-    from bert4rec.inference.recommender import Recommendation, Recommender
-    from bert4rec.inference.rules import Rules
+    from bert4rec.serving.histories import Histories, History, ItemIds
+    from bert4rec.serving.recommender import Recommendation, Recommender
+    from bert4rec.serving.rules import Rules
 
 COLUMN_SETTINGS = ("data.user_column", "data.item_column", "data.time_column")
 FILE_SETTINGS = (
@@ -104,7 +104,7 @@ def load_model(arguments: argparse.Namespace) -> "Recommender":
     with importing():
         import torch
 
-        from bert4rec.inference.load import load
+        from bert4rec.serving.load import load
 
     if n_threads := threads_of_process(1):
         torch.set_num_threads(n_threads)
@@ -250,9 +250,9 @@ def _users_for_item(arguments: argparse.Namespace, model: "Recommender", parts: 
 
 def read_rules(arguments: argparse.Namespace) -> "Rules":
     """Return the rules of the options, checked before the model is loaded."""
-    from bert4rec.inference.histories import ItemIds
-    from bert4rec.inference.package import read_ids
-    from bert4rec.inference.rules import Rules, make_rules
+    from bert4rec.serving.histories import ItemIds
+    from bert4rec.serving.package import read_ids
+    from bert4rec.serving.rules import Rules, make_rules
 
     wanted = {"where": arguments.where, "at_most": arguments.at_most, "per": arguments.per}
     if not any(value is not None for value in wanted.values()):
@@ -353,7 +353,7 @@ def _given(items: list[str], at: str | None, times: str) -> "History":
     """Return the history of --items; for a model with times it is all of the time --at, by default of now."""
     seconds = _instant(at, times, is_used=times != "none")
     if seconds is not None:
-        from bert4rec.inference.histories import TimedHistory
+        from bert4rec.serving.histories import TimedHistory
 
         return TimedHistory(items, [seconds] * len(items), seconds)
     if times != "none":

@@ -23,8 +23,6 @@ from bert4rec.dataset.trained import count_trained
 from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.evaluation.scorers import KnownItems
 from bert4rec.feed.features import FeatureReader, feature_reader_of
-from bert4rec.inference.histories import ItemIds
-from bert4rec.inference.package import read_ids
 from bert4rec.models.names import FEATURE_VALUES
 from bert4rec.report.figures import TRAINED_TARGETS, common_figures, differences, write_json
 from bert4rec.report.results_folder import ResultsFolder
@@ -40,6 +38,8 @@ from bert4rec.runtime.errors import (
 )  # fmt: skip
 from bert4rec.runtime.processes import Processes, process_group, rendezvous, this_process
 from bert4rec.runtime.signals import Interruption
+from bert4rec.serving.histories import ItemIds
+from bert4rec.serving.package import read_ids
 from bert4rec.sharding.plan import summary
 from bert4rec.training.agreement import CommonFacts, environment_facts, preflight
 from bert4rec.training.build import build_model, make_evaluator, plan_of_all, require_features, resolved

@@ -17,10 +17,10 @@ from bert4rec.evaluation import LIST_METRICS
 from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.evaluation.ranker import Ranker, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
-from bert4rec.inference.load import load
 from bert4rec.models.baselines import BaselineFactory
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.processes import Processes
+from bert4rec.serving.load import load
 from bert4rec.training.run import run
 from tests.conftest import long, prepare_log
 from tests.evaluation.test_ranker import model_for

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.inference.histories import ItemIds
-from bert4rec.inference.network import Network
-from bert4rec.inference.recommender import Recommendation, Recommender
 from bert4rec.models.transformer import Encoder
 from bert4rec.runtime.errors import ArgumentError, DataError
-from tests.inference.test_network import network_of
+from bert4rec.serving.histories import ItemIds
+from bert4rec.serving.network import Network
+from bert4rec.serving.recommender import Recommendation, Recommender
 from tests.models.networks import model
+from tests.serving.test_network import network_of
 
 
 class LastItem(nn.Module):
@@ -114,7 +114,7 @@ def test_the_result_does_not_depend_on_who_is_asked_with_whom(monkeypatch: pytes
     trained = Recommender(network_of(model()), ItemIds(pa.array(range(100, 138))), dataset=Path("data"))
     histories = [[100 + (3 * row + place) % 38 for place in range(row % 5 + 1)] for row in range(9)]
     together = trained.recommend(histories, 5)
-    monkeypatch.setattr("bert4rec.inference.recommender.BATCH", 2)
+    monkeypatch.setattr("bert4rec.serving.recommender.BATCH", 2)
     for other in (trained.recommend(histories, 5), [trained.recommend([history], 5)[0] for history in histories]):
         assert items(other) == items(together)
 

@@ -19,9 +19,9 @@ from bert4rec.dataset.histories import Histories as DatasetHistories
 from bert4rec.dataset.ids import canonical_value
 from bert4rec.dataset.reader import read_metadata, require_times
 from bert4rec.dataset.trained import NO_USER
-from bert4rec.inference.histories import AT_ONCE, Histories, History, ItemIds, TimedHistory
 from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.errors import ArgumentError, did_you_mean, join_names, pluralize
+from bert4rec.serving.histories import AT_ONCE, Histories, History, ItemIds, TimedHistory
 
 NEAR = 0.8  # smallest similarity of an id that a message offers, as difflib measures it
 MOST_COMPARED = 100_000  # users among whom the nearest id is looked for, which takes about a second

@@ -8,11 +8,11 @@ from safetensors.torch import load_file
 
 from bert4rec.checkpoint.package import ITEM_LINES, SETTINGS, WEIGHTS, read_settings
 from bert4rec.dataset.hidden import HiddenEvents
-from bert4rec.inference.histories import ItemIds
-from bert4rec.inference.network import Network, make_network
-from bert4rec.inference.recommender import Recommender
 from bert4rec.models.names import TABLE
 from bert4rec.runtime.errors import DataError, in_one_line
+from bert4rec.serving.histories import ItemIds
+from bert4rec.serving.network import Network, make_network
+from bert4rec.serving.recommender import Recommender
 
 LONGEST_ERROR = 200  # characters of an error of torch, which may list all missing weights
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from bert4rec import load
-from bert4rec.export.export import export
-from bert4rec.inference.load import find_source
-from bert4rec.inference.recommender import Recommender
+from bert4rec.serving.export import export
+from bert4rec.serving.load import find_source
+from bert4rec.serving.recommender import Recommender
 
 ENOUGH = ("torch", "numpy", "safetensors")
 ROOT = Path(__file__).parents[2]

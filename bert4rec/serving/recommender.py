@@ -14,7 +14,10 @@ from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.evaluation.batches import chunks
 from bert4rec.evaluation.top_k import excluder, log_shares, top_k
-from bert4rec.inference.arguments import (
+from bert4rec.runtime.arrays import Bools, Int64s
+from bert4rec.runtime.console import warn
+from bert4rec.runtime.errors import ArgumentError, DataError, pluralize
+from bert4rec.serving.arguments import (
     UnknownItems,
     checked_choice,
     checked_histories,
@@ -23,15 +26,12 @@ from bert4rec.inference.arguments import (
     checked_k,
     checked_rules,
 )
-from bert4rec.inference.histories import Histories, History, ItemIds, KnownHistory, items_of
-from bert4rec.inference.network import ItemVectors, Network
-from bert4rec.inference.rules import Rules, is_within, make_rules
-from bert4rec.runtime.arrays import Bools, Int64s
-from bert4rec.runtime.console import warn
-from bert4rec.runtime.errors import ArgumentError, DataError, pluralize
+from bert4rec.serving.histories import Histories, History, ItemIds, KnownHistory, items_of
+from bert4rec.serving.network import ItemVectors, Network
+from bert4rec.serving.rules import Rules, is_within, make_rules
 
 if TYPE_CHECKING:
-    from bert4rec.inference.users import UserHistories
+    from bert4rec.serving.users import UserHistories
 
 BATCH = 256  # histories per forward pass
 COPIED = 8  # the vectors are copied if at most one of so many items may be recommended, else scores are masked
@@ -215,7 +215,7 @@ class Recommender:
 
     def users(self, *, with_times: bool, with_events: bool, at: float | None = None) -> "UserHistories":
         """Return the reader of the histories of the dataset's users. Raises `DataError` if there is no dataset."""
-        from bert4rec.inference.users import UserHistories  # imports Arrow
+        from bert4rec.serving.users import UserHistories  # imports Arrow
 
         if self.dataset is None:
             raise DataError(f"{self._no_users}; {NAME_DATASET}, or give histories")

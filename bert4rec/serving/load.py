@@ -18,10 +18,6 @@ from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.reader import open_catalogue, read_metadata
 from bert4rec.feed.batch import Lookup
 from bert4rec.feed.features import FeatureReader, feature_reader_of
-from bert4rec.inference.histories import ItemIds
-from bert4rec.inference.network import ItemVectors, Network, make_network
-from bert4rec.inference.package import load_package
-from bert4rec.inference.recommender import NAME_DATASET, Recommender
 from bert4rec.models.item_features import CANDIDATE, SAMPLED_ITEMS, FeatureEncoder, FeatureSettings
 from bert4rec.models.names import FEATURE_TABLE, FEATURE_VALUES, FEATURES, TABLE
 from bert4rec.report.charts import learning_curve
@@ -32,6 +28,10 @@ from bert4rec.report.summary import result_line, summary
 from bert4rec.runtime import files
 from bert4rec.runtime.console import quiet_libraries
 from bert4rec.runtime.errors import DataError, in_one_line
+from bert4rec.serving.histories import ItemIds
+from bert4rec.serving.network import ItemVectors, Network, make_network
+from bert4rec.serving.package import load_package
+from bert4rec.serving.recommender import NAME_DATASET, Recommender
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
