@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from bert4rec.export import export as module
 from safetensors import safe_open
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from bert4rec import load
 from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX, StoredTensors
 from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError
+from bert4rec.serving import export as module
 from bert4rec.serving.export import card, export, write_safetensors, write_vectors
 from bert4rec.serving.histories import ItemIds
 from bert4rec.serving.load import find_source

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from bert4rec.inference import users as module
 
 from bert4rec import TimedHistory
 from bert4rec.runtime.errors import DataError
+from bert4rec.serving import users as module
 from bert4rec.serving.histories import ItemIds, KnownHistory
 from bert4rec.serving.users import UserHistories
 from tests.conftest import LOG, prepare_log

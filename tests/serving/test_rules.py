@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from bert4rec.inference import recommender
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.evaluation.top_k import top_k
 from bert4rec.models.transformer import Encoder
 from bert4rec.runtime.errors import ArgumentError
+from bert4rec.serving import recommender
 from bert4rec.serving.histories import ItemIds
 from bert4rec.serving.network import Network
 from bert4rec.serving.recommender import Recommendation, Recommender
