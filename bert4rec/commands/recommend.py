@@ -104,7 +104,7 @@ def load_model(arguments: argparse.Namespace) -> "Recommender":
     with importing():
         import torch
 
-        from bert4rec.serving.load import load
+        from bert4rec.api import load
 
     if n_threads := threads_of_process(1):
         torch.set_num_threads(n_threads)
@@ -123,10 +123,9 @@ def run(arguments: argparse.Namespace) -> int:
     _refuse_own_input(arguments)
     _refuse_with_item(arguments)
     data, preprocessing, is_named = _settings(arguments)
-    rules = read_rules(arguments)
     model = load_model(arguments)
     options: dict[str, Any] = {
-        "rules": rules,
+        "rules": read_rules(arguments, model),
         "leave_out_seen": None if arguments.seen is None else arguments.seen == "leave-out",
         "allow": None if arguments.allow is None else _items("--allow", arguments, model.ids, data),
         "deny": [] if arguments.deny is None else _items("--deny", arguments, model.ids, data),
@@ -248,22 +247,10 @@ def _users_for_item(arguments: argparse.Namespace, model: "Recommender", parts: 
     return 0
 
 
-def read_rules(arguments: argparse.Namespace) -> "Rules":
-    """Return the rules of the options, checked before the model is loaded."""
-    from bert4rec.serving.histories import ItemIds
-    from bert4rec.serving.package import read_ids
-    from bert4rec.serving.rules import Rules, make_rules
-
-    wanted = {"where": arguments.where, "at_most": arguments.at_most, "per": arguments.per}
-    if not any(value is not None for value in wanted.values()):
-        return Rules()
-    trained = find_trained(arguments.run_folder)
-    if trained.is_package:
-        ids = read_ids(trained.folder, dict(trained.metadata))
-    else:
-        ids = ItemIds.read(arguments.dataset or trained.catalogue)
+def read_rules(arguments: argparse.Namespace, model: "Recommender") -> "Rules":
+    """Return the rules of the options. Raises `SettingsError` for a condition or a column that cannot be used."""
     try:
-        return make_rules(ids.columns, **wanted)
+        return model.rules(where=arguments.where, at_most=arguments.at_most, per=arguments.per)
     except ArgumentError as error:
         option, sign, problem = str(error).partition(" = ")
         raise SettingsError(f"--{option.replace('_', '-')}{sign.strip()}{problem}") from None

@@ -1,6 +1,7 @@
 """Recommend items for histories, by original id."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -82,6 +83,7 @@ class Items(NamedTuple):
     vectors: Tensor
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Recommender:
     """Recommend with a trained `network`, which scores the items `ids`; `dataset` is the folder of its users.
 
@@ -89,16 +91,17 @@ class Recommender:
 
     Scores depend only on the histories, so any user can be scored. With `leaves_out_seen`, items of a history are not
     recommended for it, unless a call overrides this. `hidden` events are left out of histories. `ItemVectors` only
-    support similar items; other calls raise `DataError`.
+    support similar items; other calls raise `DataError`. It never changes, so that threads can share it.
     """
 
-    def __init__(
-        self, network: Network | ItemVectors, ids: ItemIds, *, dataset: Path | None = None,
-        leaves_out_seen: bool = True, is_package: bool = False, no_users: str = "the model has no dataset",
-        hidden: HiddenEvents | None = None,
-    ) -> None:  # fmt: skip
-        self.network, self.ids, self.dataset, self.leaves_out_seen = network.eval(), ids, dataset, leaves_out_seen
-        self.is_package, self._no_users, self.hidden = is_package, no_users, hidden
+    network: Network | ItemVectors
+    ids: ItemIds
+    _: KW_ONLY
+    dataset: Path | None = None
+    leaves_out_seen: bool = True
+    is_package: bool = False
+    no_users: str = "the model has no dataset"
+    hidden: HiddenEvents | None = None
 
     def recommend(
         self, histories: Sequence[History], k: int = 10, *, leave_out_seen: bool | None = None,
@@ -136,6 +139,8 @@ class Recommender:
         where="in_stock and price < 20", at_most=2, per="category". Raises `ArgumentError` for a condition or a column
         that cannot be used.
         """
+        if where is None and at_most is None and per is None:
+            return NO_RULES
         return make_rules(self.ids.columns, where=where, at_most=at_most, per=per)
 
     def recommend_in_parts(
@@ -218,7 +223,7 @@ class Recommender:
         from bert4rec.serving.users import UserHistories  # imports Arrow
 
         if self.dataset is None:
-            raise DataError(f"{self._no_users}; {NAME_DATASET}, or give histories")
+            raise DataError(f"{self.no_users}; {NAME_DATASET}, or give histories")
         return UserHistories(self.dataset, self.ids, with_times=with_times, with_events=with_events, at=at)
 
     @property

@@ -150,7 +150,7 @@ def _own_ids(trained: Trained) -> ItemIds | None:
     """Return the original ids of the model's items; None if neither the run nor a dataset has them."""
     if trained.is_package:
         return read_ids(trained.folder, dict(trained.metadata))
-    return ItemIds.read(trained.catalogue) if trained.has_items else None
+    return ItemIds.read(trained.catalogue) if trained.catalogue else None
 
 
 def _complete(
@@ -195,7 +195,7 @@ def _features(trained: Trained, dataset: Dataset) -> FeatureReader | None:
     tables_from = trained.model["feature_tables_from"]
     if dataset.metadata["fingerprint"] == trained.metadata["fingerprint"]:
         return feature_reader_of(dataset, tables_from)
-    if not trained.has_items:
+    if trained.catalogue is None:
         raise DataError(
             f"{trained.dataset}: is not the dataset that the model was trained on, whose item features it needs; move "
             "that dataset back there"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from bert4rec import load
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.evaluation import LIST_METRICS
@@ -20,7 +21,6 @@ from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.models.baselines import BaselineFactory
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.processes import Processes
-from bert4rec.serving.load import load
 from bert4rec.training.run import run
 from tests.conftest import long, prepare_log
 from tests.evaluation.test_ranker import model_for

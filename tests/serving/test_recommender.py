@@ -1,5 +1,6 @@
 """Recommendations by hand: the network gives each item of the catalogue a known score."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -101,9 +102,8 @@ def test_a_history_without_a_known_item_gets_the_most_popular_items(capsys: pyte
 
 
 def test_or_the_recently_most_popular_ones_then_the_others_by_all_training_positions() -> None:
-    recommender = by_hand()
-    ids = ItemIds(recommender.ids.originals, train_counts=np.array([3, 5, 9, 5]), recent_counts=np.array([2, 2, 0, 0]))
-    recommender.ids = ids
+    counts = {"train_counts": np.array([3, 5, 9, 5]), "recent_counts": np.array([2, 2, 0, 0])}
+    recommender = replace(by_hand(), ids=ItemIds(pa.array(["a", "b", "c", "d"]), **counts))
     (found,) = recommender.recommend([["y"]], 4)
     assert (items([found]), found.fallback) == ([["b", "a", "c", "d"]], "recent_popularity")
     assert np.exp([one.score for one in found]) == pytest.approx(np.array([2 + 5 / 22, 2 + 3 / 22, 9 / 22, 5 / 22]) / 5)
