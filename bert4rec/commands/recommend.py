@@ -9,8 +9,7 @@ from itertools import tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert4rec.checkpoint.run_folder import find_trained
-from bert4rec.config.load import load_config, parse_command_line
+from bert4rec.config.load import Overrides, load_config, parse_command_line
 from bert4rec.config.tables import Data, Preprocessing, instant
 from bert4rec.runtime.console import BAR, NO_BAR, ProgressBar, log_to_terminal, visible
 from bert4rec.runtime.errors import ArgumentError, DataError, SettingsError, format_duration, join_names, pluralize
@@ -122,15 +121,16 @@ def run(arguments: argparse.Namespace) -> int:
     check_ending(arguments.output)
     _refuse_own_input(arguments)
     _refuse_with_item(arguments)
-    data, preprocessing, is_named = _settings(arguments)
+    overrides = _overrides(arguments)
     model = load_model(arguments)
+    data = _data(overrides, model)
     options: dict[str, Any] = {
         "rules": read_rules(arguments, model),
         "leave_out_seen": None if arguments.seen is None else arguments.seen == "leave-out",
         "allow": None if arguments.allow is None else _items("--allow", arguments, model.ids, data),
         "deny": [] if arguments.deny is None else _items("--deny", arguments, model.ids, data),
     }
-    total, parts = _histories(arguments, model, data, preprocessing, is_named=is_named)
+    total, parts = _histories(arguments, model, data, is_named=bool(overrides.keys() & {*COLUMN_SETTINGS}))
     if arguments.for_item is not None:
         return _users_for_item(arguments, model, parts)
     if arguments.seen is None:
@@ -272,8 +272,8 @@ def as_table(found: "list[Recommendation]") -> str:
     return "\n".join(lines)
 
 
-def _settings(arguments: argparse.Namespace) -> tuple[Data, Preprocessing, bool]:
-    """Return the run's settings for reading data, with the overrides, and whether an override names a column."""
+def _overrides(arguments: argparse.Namespace) -> Overrides:
+    """Return the typed settings. Raises `SettingsError` for one that does not say how a file of histories is read."""
     overrides = parse_command_line(arguments.settings)[1]
     for name, typed in overrides.typed.items():
         if name not in FILE_SETTINGS:
@@ -282,16 +282,18 @@ def _settings(arguments: argparse.Namespace) -> tuple[Data, Preprocessing, bool]
             )
         if arguments.histories is None:
             raise SettingsError(f"{typed}: says how a file of histories is read; name the file with --histories=FILE")
-    saved = find_trained(arguments.run_folder).metadata["config"]
-    typed_data = load_config(None, overrides).data
-    changes = {name.removeprefix("data."): getattr(typed_data, name.removeprefix("data.")) for name in overrides}
-    data = Data.from_saved(saved.get("data", {})).model_copy(update=changes)  # a package has no [data]
-    backwards = saved.get("preprocessing", {}).get("reverse_file_order", "auto")
-    return data, Preprocessing(reverse_file_order=backwards), bool(overrides.keys() & {*COLUMN_SETTINGS})
+    return overrides
+
+
+def _data(overrides: Overrides, model: "Recommender") -> Data:
+    """Return the settings by which the model's data were read, with the `overrides`."""
+    typed = load_config(None, overrides).data
+    changes = {name.removeprefix("data."): getattr(typed, name.removeprefix("data.")) for name in overrides}
+    return Data.from_saved(model.settings.get("data", {})).model_copy(update=changes)  # a package has no [data]
 
 
 def _histories(
-    arguments: argparse.Namespace, model: "Recommender", data: Data, preprocessing: Preprocessing, *, is_named: bool
+    arguments: argparse.Namespace, model: "Recommender", data: Data, *, is_named: bool
 ) -> "tuple[int | None, Iterable[Histories]]":
     """Return the number of histories, or None if it is unknown, and the histories."""
     from bert4rec.commands.history_files import read_histories
@@ -311,6 +313,8 @@ def _histories(
         whole = "; histories without times are taken whole" if may_lack_times else ""
         logger.info(f"the last events of histories are no input, as in training ({setting}){advice}{whole}")
     if arguments.histories is not None:
+        backwards = model.settings.get("preprocessing", {}).get("reverse_file_order", "auto")
+        preprocessing = Preprocessing(reverse_file_order=backwards)
         open_rows = partial(open_histories, data=data, preprocessing=preprocessing, is_named=is_named)
         return None, read_histories(arguments.histories, open_rows, may_lack_times=not network.knows_times, **timed)
     users = model.users(**timed)

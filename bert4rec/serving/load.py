@@ -159,6 +159,7 @@ def load_run(path: Path, dataset: Path | None = None) -> Recommender:
         network_of(source), source.ids, dataset=source.dataset, leaves_out_seen=source.leaves_out_seen,
         no_users=_not_the_dataset(trained.dataset, path),
         hidden=HiddenEvents.of(trained.metadata["config"]["preprocessing"], trained.kinds),
+        settings=trained.metadata["config"],
     )  # fmt: skip
 
 

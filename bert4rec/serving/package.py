@@ -56,5 +56,5 @@ def load_package(folder: Path, dataset: Path | None = None) -> Recommender:
     return Recommender(
         network, ids, dataset=dataset, leaves_out_seen=settings["leaves_out_seen"], is_package=True,
         no_users="a model package has no users",
-        hidden=HiddenEvents.of(settings["config"]["preprocessing"], network.kinds),
+        hidden=HiddenEvents.of(settings["config"]["preprocessing"], network.kinds), settings=settings["config"],
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """Recommend items for histories, by original id."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -90,8 +90,9 @@ class Recommender:
     Without it, `no_users` says why.
 
     Scores depend only on the histories, so any user can be scored. With `leaves_out_seen`, items of a history are not
-    recommended for it, unless a call overrides this. `hidden` events are left out of histories. `ItemVectors` only
-    support similar items; other calls raise `DataError`. It never changes, so that threads can share it.
+    recommended for it, unless a call overrides this. `hidden` events are left out of histories. `settings` are those of
+    the training, by table. `ItemVectors` only support similar items; other calls raise `DataError`. It never changes,
+    so that threads can share it.
     """
 
     network: Network | ItemVectors
@@ -102,6 +103,7 @@ class Recommender:
     is_package: bool = False
     no_users: str = "the model has no dataset"
     hidden: HiddenEvents | None = None
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def recommend(
         self, histories: Sequence[History], k: int = 10, *, leave_out_seen: bool | None = None,

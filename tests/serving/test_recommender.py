@@ -133,6 +133,17 @@ def test_similar_items_are_those_of_the_largest_cosine() -> None:
         by_hand().similar(["a", "z"])
 
 
+def test_a_recommender_never_changes() -> None:
+    recommender = by_hand()
+    before = {name: id(getattr(recommender, name)) for name in vars(recommender)}
+    recommender.recommend([["a"], []], 2, deny=["b"])
+    recommender.similar(["a"], rules=recommender.rules(where="train_count < 9"))
+    assert {name: id(getattr(recommender, name)) for name in before} == before
+    for name in before:
+        with pytest.raises(AttributeError):
+            setattr(recommender, name, None)
+
+
 def test_a_lone_item_has_no_similar_one() -> None:
     encoder: Encoder = LastItem(2)  # type: ignore[assignment]
     network = Network(encoder, torch.ones(1, 2))
