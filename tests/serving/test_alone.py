@@ -121,7 +121,7 @@ def test_a_package_needs_torch_numpy_and_safetensors_alone(package: Path, made: 
 
 def test_a_run_needs_neither_torchrec_nor_datasets_and_conditions_need_polars(package: Path, made: Path) -> None:
     printed, refused = run_without_others(WITH_RULES, (*ENOUGH, *FOR_A_RUN, *FOR_CONDITIONS), package, made)
-    assert {"torchrec", "fbgemm_gpu", "datasets", "pandas", "matplotlib", "tensorboard", "jinja2"} <= refused
+    assert {"torchrec", "fbgemm_gpu", "datasets", "pandas", "matplotlib", "tensorboard"} <= refused
     model = load(made)
     rules = {"where": "item <> 7", "at_most": 1, "per": "item"}
     (found,) = model.recommend([model.items.ids[:3]], k=5, rules=model.rules(**rules))
