@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec import load
-from bert4rec.inference.users import UserHistories
+from bert4rec.serving.users import UserHistories
 
 K = 10
 FILES = ("old.txt", "new.txt", "new_items.txt")

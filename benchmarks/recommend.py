@@ -23,11 +23,11 @@ import torch
 from bert4rec.commands.history_files import read_histories, writer
 from bert4rec.config.load import load_config
 from bert4rec.config.resolve import Facts, resolve_model
-from bert4rec.inference.histories import ItemIds
-from bert4rec.inference.network import Network
-from bert4rec.inference.recommender import Recommender
 from bert4rec.models.tables import BIAS_COLUMNS
 from bert4rec.models.transformer import Encoder, EncoderSettings
+from bert4rec.serving.histories import ItemIds
+from bert4rec.serving.network import Network
+from bert4rec.serving.recommender import Recommender
 from bert4rec.sources.interactions import Interactions
 
 

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from bert4rec.inference.histories import ItemIds
-from bert4rec.inference.network import Network
-from bert4rec.inference.recommender import NO_RULES, Recommender
 from bert4rec.models.transformer import Encoder, EncoderSettings
+from bert4rec.serving.histories import ItemIds
+from bert4rec.serving.network import Network
+from bert4rec.serving.recommender import NO_RULES, Recommender
 
 ITEMS, HISTORIES, LENGTH = 100_000, 1024, 20
 RULES = {

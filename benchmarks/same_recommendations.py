@@ -29,11 +29,11 @@ from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.evaluation.scorers import ModelScorer
-from bert4rec.export.export import export
-from bert4rec.inference.load import Source, find_source
-from bert4rec.inference.users import UserHistories
 from bert4rec.models.ranking_model import model_class
 from bert4rec.models.tables import saved_name
+from bert4rec.serving.export import export
+from bert4rec.serving.load import Source, find_source
+from bert4rec.serving.users import UserHistories
 
 K = 10
 BATCH = 32  # users whose scores of the whole catalogue are in memory at once

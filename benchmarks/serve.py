@@ -17,7 +17,7 @@ import onnxruntime
 import torch
 
 from benchmarks.recommend import random_network
-from bert4rec.export.program import Program, save_onnx, save_pt2
+from bert4rec.serving.program import Program, save_onnx, save_pt2
 
 K = 10
 WARM_UP = 100  # calls that are not counted

@@ -11,11 +11,10 @@ import bert4rec.prepare  # noqa: F401
 from bert4rec.runtime.startup import set_thread_defaults
 
 if TYPE_CHECKING:
-    from bert4rec.api import load, prepare, train
-    from bert4rec.inference.histories import TimedHistory
-    from bert4rec.inference.load import Run
+    from bert4rec.api import Run, load, prepare, train
     from bert4rec.runtime.console import log_to_terminal
     from bert4rec.runtime.errors import ArgumentError, DataWarning, UserError
+    from bert4rec.serving.histories import TimedHistory
 else:
     del prepare
 
@@ -27,8 +26,8 @@ __all__ = [
 _MODULES = {
     "ArgumentError": "bert4rec.runtime.errors",
     "DataWarning": "bert4rec.runtime.errors",
-    "Run": "bert4rec.inference.load",
-    "TimedHistory": "bert4rec.inference.histories",
+    "Run": "bert4rec.api",
+    "TimedHistory": "bert4rec.serving.histories",
     "UserError": "bert4rec.runtime.errors",
     "load": "bert4rec.api",
     "log_to_terminal": "bert4rec.runtime.console",

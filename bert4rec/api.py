@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,13 @@ from bert4rec.runtime.errors import DataError, Interrupted, SettingsError
 from bert4rec.runtime.signals import stop_with_launchers
 
 if TYPE_CHECKING:  # these import Polars, Arrow, Pydantic and torch, which takes seconds or which a package does without
+    from matplotlib.figure import Figure
+    from polars import DataFrame
+
     from bert4rec.config.load import Overrides
     from bert4rec.config.tables import Config
     from bert4rec.dataset.reader import Dataset
-    from bert4rec.inference.load import Run
-    from bert4rec.inference.recommender import Recommender
+    from bert4rec.serving.recommender import Recommender
 
 StrPath = str | os.PathLike[str]
 
@@ -131,8 +134,6 @@ def train(
     if processes is None:
         stop_with_launchers()
     with quiet_libraries("torchrec"):
-        from bert4rec.inference.load import Run
-
         if run_settings.finished is not None:
             return Run(run_settings.finished)
         if processes is not None:
@@ -160,12 +161,76 @@ def load(path: StrPath, *, dataset: StrPath | None = None) -> "Recommender":
     """
     if not isinstance(path, str | os.PathLike):
         raise SettingsError(f"load: expected the folder of a run or of a model package, not a {type(path).__name__}")
-    with quiet_libraries(*(() if is_package(Path(path)) else ("torchrec",))):  # a package does not need torchrec
-        data = None if dataset is None else Path(dataset)
-        if is_package(Path(path)):
-            from bert4rec.inference.package import load_package
+    folder, data = Path(path), None if dataset is None else Path(dataset)
+    with quiet_libraries():
+        if is_package(folder):
+            from bert4rec.serving.package import load_package
 
-            return load_package(Path(path), data)
-        from bert4rec.inference.load import load as load_run
+            return load_package(folder, data)
+        from bert4rec.serving.load import load_run
 
-        return load_run(Path(path), dataset=data)
+        return load_run(folder, data)
+
+
+class Run:
+    """The folder of a finished run. Raises `DataError` for any other folder."""
+
+    def __init__(self, folder: StrPath) -> None:
+        from bert4rec.report.figures import read_report
+
+        self.folder = Path(folder)
+        self.report = read_report(self.folder)
+
+    def __repr__(self) -> str:
+        from bert4rec.report.summary import result_line
+
+        return f"Run('{self.folder}': {result_line(self.report)})"
+
+    def _repr_markdown_(self) -> str:
+        """Return the Markdown text that a notebook shows."""
+        from bert4rec.report.pages import metrics_table
+        from bert4rec.report.summary import summary
+
+        return f"**{self.folder}**\n\n{summary(self.report)}\n\n{metrics_table(self.report)}"
+
+    @property
+    def metrics(self) -> Mapping[str, Mapping[str, float]]:
+        """Return protocol ("full", "popular", "uniform") → metric → value on the test; {} without a test split."""
+        return dict(self.report.get("test", {}))
+
+    def frame(self) -> "DataFrame":
+        """Return the test metrics as a Polars frame, a row for each "model", "protocol" and "metric".
+
+        Other columns are "value" and its interval "low", "high", null for a figure without one. The model comes first,
+        then its baselines.
+        """
+        from polars import DataFrame, Float64, String
+
+        from bert4rec.report.figures import contestants
+
+        rows = [
+            (one.title, protocol, metric, value, *(one.interval(protocol, metric) or (None, None)))
+            for one in contestants(self.report)
+            for protocol, metrics in one.metrics.items()
+            for metric, value in metrics.items()
+        ]
+        names = dict.fromkeys(("model", "protocol", "metric"), String)
+        return DataFrame(rows, names | dict.fromkeys(("value", "low", "high"), Float64), orient="row")
+
+    def curves(self) -> "Figure":
+        """Return a Matplotlib figure of training loss and validation by epoch, as in the report."""
+        from bert4rec.report.charts import learning_curve
+
+        train, validations = ([r for r in self.history if r["kind"] == kind] for kind in ("train", "validation"))
+        return learning_curve(train, validations, self.report)
+
+    @cached_property
+    def history(self) -> list[dict[str, Any]]:
+        """Return the records of the training and of its validations, in order: "kind", "step", "epoch" and figures."""
+        from bert4rec.report.log import read_records
+
+        return read_records(self.folder, "train", "validation")
+
+    def load(self, *, dataset: StrPath | None = None) -> "Recommender":
+        """Return the model with its best weights; `dataset` is the moved dataset folder. Raises `DataError`."""
+        return load(self.folder, dataset=dataset)

@@ -30,7 +30,7 @@ def on_files(files: Files, config: Any) -> Files:
     from bert4rec import _MODULES
 
     named = {f"bert4rec.{name}": f"{module}.{name}" for name, module in sorted(_MODULES.items())}
-    shown = named | {"The model that load returns": "bert4rec.inference.recommender.Recommender"}
+    shown = named | {"The model that load returns": "bert4rec.serving.recommender.Recommender"}
     blocks = [ENTRY.format(path=path, heading=heading) for heading, path in shown.items()]
     files.append(File.generated(config, "api.md", content=API + "".join(blocks)))
     return files

@@ -9,9 +9,9 @@ import torch
 
 from benchmarks.bench.timing import OURS, Case, timed
 from benchmarks.recommend import random_network
-from bert4rec.inference.histories import ItemIds
-from bert4rec.inference.network import Network
-from bert4rec.inference.recommender import Recommender
+from bert4rec.serving.histories import ItemIds
+from bert4rec.serving.network import Network
+from bert4rec.serving.recommender import Recommender
 
 MEAN_LENGTH, K, BATCH = 20, 10, 256
 TOP_K = "plain, topk of all scores"

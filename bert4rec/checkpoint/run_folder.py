@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -230,23 +231,26 @@ class Trained:
         started = parents[len(runs.parts)] if len(runs.parts) < len(parents) else Path()
         return started / folder if (started / folder / DATASET).is_file() else folder
 
-    @property
-    def catalogue(self) -> Path:
-        """Return the folder with the table of the model's items: the run's own links, or else the dataset."""
+    @cached_property
+    def catalogue(self) -> Path | None:
+        """Return the folder with the table of the model's items: the run's own links, or else the dataset.
+
+        None if neither is there: then the ids of a few items are known.
+        """
         from bert4rec.dataset.runs import CATALOGUE  # imports Arrow
 
-        links = self.run / CATALOGUE if self.run else None
-        return links if links and fingerprint_of(links) == self.metadata["fingerprint"] else self.dataset
+        if self.run and self.is_of(self.run / CATALOGUE):
+            return self.run / CATALOGUE
+        return self.dataset if self.has_dataset else None
 
-    @property
-    def has_items(self) -> bool:
-        """Return whether `catalogue` has the model's items; without them the ids of a few items are known."""
-        return fingerprint_of(self.catalogue) == self.metadata["fingerprint"]
-
-    @property
+    @cached_property
     def has_dataset(self) -> bool:
         """Return whether the dataset that the model was trained on is where its run names it."""
-        return not self.is_package and fingerprint_of(self.dataset) == self.metadata["fingerprint"]
+        return not self.is_package and self.is_of(self.dataset)
+
+    def is_of(self, folder: Path) -> bool:
+        """Return whether `folder` is the dataset that the model was trained on, or has links to it."""
+        return fingerprint_of(folder) == self.metadata["fingerprint"]
 
     @property
     def checksum(self) -> str:

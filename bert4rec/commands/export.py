@@ -34,8 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.top < 1:
         raise SettingsError(f"--top={arguments.top}: must be at least 1")
     with importing():
-        from bert4rec.export.export import export
-        from bert4rec.inference.load import find_source
+        from bert4rec.serving.export import export
+        from bert4rec.serving.load import find_source
 
     log_to_terminal(stream="stderr")
     source = find_source(arguments.run_folder, arguments.dataset)

@@ -211,10 +211,9 @@ def _open(config: Config, trained: Trained, run: Path) -> "Dataset":
     require_kinds(dataset.folder, dataset.metadata, trained.kinds)
     if dataset.metadata["fingerprint"] == saved["fingerprint"]:
         raise DataError(f"{dataset.folder}: nothing to extend: {run} was trained on this dataset")
-    items = trained.catalogue if trained.has_items else None
-    if items is None:
+    if trained.catalogue is None:
         logger.warning(f"the dataset of {run} is not at {previous}: only the first {FIRST_IDS:,} ids are compared")
-    if problem := problem_of(dataset, n_items=saved["n_items"], first_ids=saved["items"], previous=items):
+    if problem := problem_of(dataset, n_items=saved["n_items"], first_ids=saved["items"], previous=trained.catalogue):
         advice = f"make it with --data.extends={previous}"
         raise DataError(f"{dataset.folder}: does not extend the dataset of {run}: {problem}; {advice}")
     if trained.has_dataset:

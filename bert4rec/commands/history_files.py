@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bert4rec.config.recognition import MAGIC, problem_of_path
-from bert4rec.inference.histories import AT_ONCE, Histories, History, TimedHistory
-from bert4rec.inference.recommender import Recommendations, UserScore
 from bert4rec.prepare.ordering import SORTED_BY
 from bert4rec.runtime.errors import DataError, pluralize
+from bert4rec.serving.histories import AT_ONCE, Histories, History, TimedHistory
+from bert4rec.serving.recommender import Recommendations, UserScore
 from bert4rec.sources.text_blocks import blocks, head
 
 if TYPE_CHECKING:

@@ -9,17 +9,16 @@ from itertools import tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert4rec.checkpoint.run_folder import find_trained
-from bert4rec.config.load import load_config, parse_command_line
+from bert4rec.config.load import Overrides, load_config, parse_command_line
 from bert4rec.config.tables import Data, Preprocessing, instant
 from bert4rec.runtime.console import BAR, NO_BAR, ProgressBar, log_to_terminal, visible
 from bert4rec.runtime.errors import ArgumentError, DataError, SettingsError, format_duration, join_names, pluralize
 from bert4rec.runtime.startup import importing, threads_of_process
 
 if TYPE_CHECKING:
-    from bert4rec.inference.histories import Histories, History, ItemIds
-    from bert4rec.inference.recommender import Recommendation, Recommender
-    from bert4rec.inference.rules import Rules
+    from bert4rec.serving.histories import Histories, History, ItemIds
+    from bert4rec.serving.recommender import Recommendation, Recommender
+    from bert4rec.serving.rules import Rules
 
 COLUMN_SETTINGS = ("data.user_column", "data.item_column", "data.time_column")
 FILE_SETTINGS = (
@@ -104,7 +103,7 @@ def load_model(arguments: argparse.Namespace) -> "Recommender":
     with importing():
         import torch
 
-        from bert4rec.inference.load import load
+        from bert4rec.api import load
 
     if n_threads := threads_of_process(1):
         torch.set_num_threads(n_threads)
@@ -122,16 +121,16 @@ def run(arguments: argparse.Namespace) -> int:
     check_ending(arguments.output)
     _refuse_own_input(arguments)
     _refuse_with_item(arguments)
-    data, preprocessing, is_named = _settings(arguments)
-    rules = read_rules(arguments)
+    overrides = _overrides(arguments)
     model = load_model(arguments)
+    data = _data(overrides, model)
     options: dict[str, Any] = {
-        "rules": rules,
+        "rules": read_rules(arguments, model),
         "leave_out_seen": None if arguments.seen is None else arguments.seen == "leave-out",
         "allow": None if arguments.allow is None else _items("--allow", arguments, model.ids, data),
         "deny": [] if arguments.deny is None else _items("--deny", arguments, model.ids, data),
     }
-    total, parts = _histories(arguments, model, data, preprocessing, is_named=is_named)
+    total, parts = _histories(arguments, model, data, is_named=bool(overrides.keys() & {*COLUMN_SETTINGS}))
     if arguments.for_item is not None:
         return _users_for_item(arguments, model, parts)
     if arguments.seen is None:
@@ -248,22 +247,10 @@ def _users_for_item(arguments: argparse.Namespace, model: "Recommender", parts: 
     return 0
 
 
-def read_rules(arguments: argparse.Namespace) -> "Rules":
-    """Return the rules of the options, checked before the model is loaded."""
-    from bert4rec.inference.histories import ItemIds
-    from bert4rec.inference.package import read_ids
-    from bert4rec.inference.rules import Rules, make_rules
-
-    wanted = {"where": arguments.where, "at_most": arguments.at_most, "per": arguments.per}
-    if not any(value is not None for value in wanted.values()):
-        return Rules()
-    trained = find_trained(arguments.run_folder)
-    if trained.is_package:
-        ids = read_ids(trained.folder, dict(trained.metadata))
-    else:
-        ids = ItemIds.read(arguments.dataset or trained.catalogue)
+def read_rules(arguments: argparse.Namespace, model: "Recommender") -> "Rules":
+    """Return the rules of the options. Raises `SettingsError` for a condition or a column that cannot be used."""
     try:
-        return make_rules(ids.columns, **wanted)
+        return model.rules(where=arguments.where, at_most=arguments.at_most, per=arguments.per)
     except ArgumentError as error:
         option, sign, problem = str(error).partition(" = ")
         raise SettingsError(f"--{option.replace('_', '-')}{sign.strip()}{problem}") from None
@@ -285,8 +272,8 @@ def as_table(found: "list[Recommendation]") -> str:
     return "\n".join(lines)
 
 
-def _settings(arguments: argparse.Namespace) -> tuple[Data, Preprocessing, bool]:
-    """Return the run's settings for reading data, with the overrides, and whether an override names a column."""
+def _overrides(arguments: argparse.Namespace) -> Overrides:
+    """Return the typed settings. Raises `SettingsError` for one that does not say how a file of histories is read."""
     overrides = parse_command_line(arguments.settings)[1]
     for name, typed in overrides.typed.items():
         if name not in FILE_SETTINGS:
@@ -295,16 +282,18 @@ def _settings(arguments: argparse.Namespace) -> tuple[Data, Preprocessing, bool]
             )
         if arguments.histories is None:
             raise SettingsError(f"{typed}: says how a file of histories is read; name the file with --histories=FILE")
-    saved = find_trained(arguments.run_folder).metadata["config"]
-    typed_data = load_config(None, overrides).data
-    changes = {name.removeprefix("data."): getattr(typed_data, name.removeprefix("data.")) for name in overrides}
-    data = Data.from_saved(saved.get("data", {})).model_copy(update=changes)  # a package has no [data]
-    backwards = saved.get("preprocessing", {}).get("reverse_file_order", "auto")
-    return data, Preprocessing(reverse_file_order=backwards), bool(overrides.keys() & {*COLUMN_SETTINGS})
+    return overrides
+
+
+def _data(overrides: Overrides, model: "Recommender") -> Data:
+    """Return the settings by which the model's data were read, with the `overrides`."""
+    typed = load_config(None, overrides).data
+    changes = {name.removeprefix("data."): getattr(typed, name.removeprefix("data.")) for name in overrides}
+    return Data.from_saved(model.settings.get("data", {})).model_copy(update=changes)  # a package has no [data]
 
 
 def _histories(
-    arguments: argparse.Namespace, model: "Recommender", data: Data, preprocessing: Preprocessing, *, is_named: bool
+    arguments: argparse.Namespace, model: "Recommender", data: Data, *, is_named: bool
 ) -> "tuple[int | None, Iterable[Histories]]":
     """Return the number of histories, or None if it is unknown, and the histories."""
     from bert4rec.commands.history_files import read_histories
@@ -324,6 +313,8 @@ def _histories(
         whole = "; histories without times are taken whole" if may_lack_times else ""
         logger.info(f"the last events of histories are no input, as in training ({setting}){advice}{whole}")
     if arguments.histories is not None:
+        backwards = model.settings.get("preprocessing", {}).get("reverse_file_order", "auto")
+        preprocessing = Preprocessing(reverse_file_order=backwards)
         open_rows = partial(open_histories, data=data, preprocessing=preprocessing, is_named=is_named)
         return None, read_histories(arguments.histories, open_rows, may_lack_times=not network.knows_times, **timed)
     users = model.users(**timed)
@@ -353,7 +344,7 @@ def _given(items: list[str], at: str | None, times: str) -> "History":
     """Return the history of --items; for a model with times it is all of the time --at, by default of now."""
     seconds = _instant(at, times, is_used=times != "none")
     if seconds is not None:
-        from bert4rec.inference.histories import TimedHistory
+        from bert4rec.serving.histories import TimedHistory
 
         return TimedHistory(items, [seconds] * len(items), seconds)
     if times != "none":

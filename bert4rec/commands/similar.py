@@ -16,9 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a table for each item, and return the exit status 0. Raises `UserError`."""
-    rules = read_rules(arguments)
     model = load_model(arguments)
-    similar = model.similar(arguments.items, arguments.top, rules=rules)
+    similar = model.similar(arguments.items, arguments.top, rules=read_rules(arguments, model))
     for item, nearest in zip(arguments.items, similar, strict=True):
         (index,) = model.ids.indices([item])
         title = model.ids.titles_of([index])[0]

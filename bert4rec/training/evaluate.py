@@ -23,8 +23,6 @@ from bert4rec.dataset.trained import count_trained
 from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.evaluation.scorers import KnownItems
 from bert4rec.feed.features import FeatureReader, feature_reader_of
-from bert4rec.inference.histories import ItemIds
-from bert4rec.inference.package import read_ids
 from bert4rec.models.names import FEATURE_VALUES
 from bert4rec.report.figures import TRAINED_TARGETS, common_figures, differences, write_json
 from bert4rec.report.results_folder import ResultsFolder
@@ -40,6 +38,8 @@ from bert4rec.runtime.errors import (
 )  # fmt: skip
 from bert4rec.runtime.processes import Processes, process_group, rendezvous, this_process
 from bert4rec.runtime.signals import Interruption
+from bert4rec.serving.histories import ItemIds
+from bert4rec.serving.package import read_ids
 from bert4rec.sharding.plan import summary
 from bert4rec.training.agreement import CommonFacts, environment_facts, preflight
 from bert4rec.training.build import build_model, make_evaluator, plan_of_all, require_features, resolved
@@ -150,7 +150,7 @@ def _own_ids(trained: Trained) -> ItemIds | None:
     """Return the original ids of the model's items; None if neither the run nor a dataset has them."""
     if trained.is_package:
         return read_ids(trained.folder, dict(trained.metadata))
-    return ItemIds.read(trained.catalogue) if trained.has_items else None
+    return ItemIds.read(trained.catalogue) if trained.catalogue else None
 
 
 def _complete(
@@ -195,7 +195,7 @@ def _features(trained: Trained, dataset: Dataset) -> FeatureReader | None:
     tables_from = trained.model["feature_tables_from"]
     if dataset.metadata["fingerprint"] == trained.metadata["fingerprint"]:
         return feature_reader_of(dataset, tables_from)
-    if not trained.has_items:
+    if trained.catalogue is None:
         raise DataError(
             f"{trained.dataset}: is not the dataset that the model was trained on, whose item features it needs; move "
             "that dataset back there"

@@ -16,7 +16,7 @@ from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.batches import chunks
 from bert4rec.evaluation.intervals import Ranking
 from bert4rec.evaluation.metrics import MISSED
-from bert4rec.inference.histories import ItemIds
+from bert4rec.serving.histories import ItemIds
 
 LIST_LENGTH = 10  # items of a list
 LISTS_AT_ONCE = 16_384

@@ -20,9 +20,9 @@ from bert4rec.checkpoint.run_settings import load_run_settings
 from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Config
-from bert4rec.inference.load import find_source
 from bert4rec.models.names import TABLE
 from bert4rec.runtime.errors import SettingsError
+from bert4rec.serving.load import find_source
 from bert4rec.training.run import run
 from tests.conftest import BY_HAND, SMALL, leave_group, prepare_log
 from tests.fixture_types import Capture, Patch, Settings

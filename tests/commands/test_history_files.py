@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from bert4rec.commands import history_files as module
 from bert4rec.commands.history_files import read_histories, writer
 from bert4rec.config.tables import Data, Preprocessing
-from bert4rec.inference.histories import TimedHistory
-from bert4rec.inference.recommender import Recommendation, Recommendations
 from bert4rec.runtime.errors import DataError
+from bert4rec.serving.histories import TimedHistory
+from bert4rec.serving.recommender import Recommendation, Recommendations
 from bert4rec.sources import interactions
 from bert4rec.sources.interactions import open_histories
 from tests.fixture_types import Patch

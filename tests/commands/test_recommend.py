@@ -13,7 +13,7 @@ import pytest
 from bert4rec import TimedHistory, load
 from bert4rec.__main__ import main
 from bert4rec.commands.recommend import as_table
-from bert4rec.inference.recommender import Recommendation
+from bert4rec.serving.recommender import Recommendation
 from bert4rec.training.run import run
 from tests.conftest import LOG
 from tests.fixture_types import Capture, Patch, Settings
@@ -138,7 +138,7 @@ def test_a_user_who_is_named_and_unknown_is_an_error(made: Path, capsys: Capture
 
 def test_progress_is_shown_on_the_way(made: Path, tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setattr("bert4rec.runtime.console.SECONDS_BETWEEN_LINES", 0.0)
-    monkeypatch.setattr("bert4rec.inference.users.AT_ONCE", 40)
+    monkeypatch.setattr("bert4rec.serving.users.AT_ONCE", 40)
     assert main(["recommend", str(made), "--all", f"--output={tmp_path / 'all.csv'}"]) == 0
     first, second, _ = capsys.readouterr().err.splitlines()[-3:]
     assert re.fullmatch(r"40 histories  [\d,]+ a second  0:00 left", first)

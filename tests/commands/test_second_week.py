@@ -11,8 +11,8 @@ import torch
 from bert4rec import prepare, train
 from bert4rec.__main__ import main
 from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX
-from bert4rec.inference.load import find_source
 from bert4rec.models.names import TABLE
+from bert4rec.serving.load import find_source
 from tests.fixture_types import Patch
 from tests.runs import report_of
 

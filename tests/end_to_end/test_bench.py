@@ -36,10 +36,10 @@ from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.evaluation.scorers import ModelScorer
-from bert4rec.inference.histories import ItemIds
-from bert4rec.inference.recommender import Recommender
 from bert4rec.models.sequence_model import Bert4Rec
 from bert4rec.models.tables import is_of_table
+from bert4rec.serving.histories import ItemIds
+from bert4rec.serving.recommender import Recommender
 from bert4rec.sources.progress import Progress, Stage
 from tests.fixture_types import Capture, Patch
 

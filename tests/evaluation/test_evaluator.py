@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from bert4rec import load
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.evaluation import LIST_METRICS
 from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.evaluation.ranker import Ranker, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
-from bert4rec.inference.load import load
 from bert4rec.models.baselines import BaselineFactory
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.processes import Processes

@@ -15,9 +15,9 @@ import preprocessing
 from bert4rec.dataset.check import check_dataset
 from bert4rec.dataset.findings import findings
 from bert4rec.dataset.reader import read_metadata
-from bert4rec.inference.histories import ItemIds
-from bert4rec.inference.rules import make_rules
 from bert4rec.prepare.new_items import AddedItems, add_items
+from bert4rec.serving.histories import ItemIds
+from bert4rec.serving.rules import make_rules
 from bert4rec.sources.attributes import ItemValues, reason_lines
 from tests.fixture_types import Capture
 from tests.folders import files_of

@@ -135,7 +135,7 @@ def test_what_is_shown_has_no_control_character(text: str) -> None:
 
 def test_ids_titles_and_names_are_shown_without_control_characters(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from bert4rec.inference.recommender import Recommendation
+    from bert4rec.serving.recommender import Recommendation
 
     found = [Recommendation("a\x1b[2J", "two\r\nlines\u202e", 1.0), Recommendation("b", "", 0.5)]
     assert as_table(found) == "   1  a\\x1b[2J    1.0000  two\\r\\nlines\\u202e\n   2  b           0.5000"

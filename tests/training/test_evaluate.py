@@ -22,10 +22,10 @@ from bert4rec.commands.evaluate import settings_of
 from bert4rec.config.tables import Config
 from bert4rec.evaluation import ranker
 from bert4rec.evaluation.evaluator import Evaluator
-from bert4rec.export.export import export
-from bert4rec.inference.load import find_source
 from bert4rec.report.figures import SPLITS
 from bert4rec.runtime.errors import DataError, Interrupted, SettingsError, UserError
+from bert4rec.serving.export import export
+from bert4rec.serving.load import find_source
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.training import evaluate as evaluation
 from bert4rec.training.evaluate import Evaluation, evaluate

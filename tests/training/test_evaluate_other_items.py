@@ -14,10 +14,10 @@ from bert4rec.checkpoint.run_folder import find_trained
 from bert4rec.commands.evaluate import settings_of
 from bert4rec.dataset.runs import CATALOGUE
 from bert4rec.evaluation.metrics import Lists
-from bert4rec.export.export import export
-from bert4rec.inference.load import find_source
 from bert4rec.report.summary import unknown_items
 from bert4rec.runtime.errors import DataError
+from bert4rec.serving.export import export
+from bert4rec.serving.load import find_source
 from bert4rec.training.evaluate import Evaluation, evaluate
 from tests.checks import one_line
 from tests.conftest import BY_HAND, LOG, leave_group, long, prepare_log, train_alone

@@ -8,11 +8,11 @@ from safetensors.torch import load_file
 
 from bert4rec.checkpoint.package import ITEM_LINES, SETTINGS, WEIGHTS, read_settings
 from bert4rec.dataset.hidden import HiddenEvents
-from bert4rec.inference.histories import ItemIds
-from bert4rec.inference.network import Network, make_network
-from bert4rec.inference.recommender import Recommender
 from bert4rec.models.names import TABLE
 from bert4rec.runtime.errors import DataError, in_one_line
+from bert4rec.serving.histories import ItemIds
+from bert4rec.serving.network import Network, make_network
+from bert4rec.serving.recommender import Recommender
 
 LONGEST_ERROR = 200  # characters of an error of torch, which may list all missing weights
 
@@ -56,5 +56,5 @@ def load_package(folder: Path, dataset: Path | None = None) -> Recommender:
     return Recommender(
         network, ids, dataset=dataset, leaves_out_seen=settings["leaves_out_seen"], is_package=True,
         no_users="a model package has no users",
-        hidden=HiddenEvents.of(settings["config"]["preprocessing"], network.kinds),
+        hidden=HiddenEvents.of(settings["config"]["preprocessing"], network.kinds), settings=settings["config"],
     )  # fmt: skip

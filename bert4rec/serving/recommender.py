@@ -1,6 +1,7 @@
 """Recommend items for histories, by original id."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -14,7 +15,10 @@ from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.evaluation.batches import chunks
 from bert4rec.evaluation.top_k import excluder, log_shares, top_k
-from bert4rec.inference.arguments import (
+from bert4rec.runtime.arrays import Bools, Int64s
+from bert4rec.runtime.console import warn
+from bert4rec.runtime.errors import ArgumentError, DataError, pluralize
+from bert4rec.serving.arguments import (
     UnknownItems,
     checked_choice,
     checked_histories,
@@ -23,15 +27,12 @@ from bert4rec.inference.arguments import (
     checked_k,
     checked_rules,
 )
-from bert4rec.inference.histories import Histories, History, ItemIds, KnownHistory, items_of
-from bert4rec.inference.network import ItemVectors, Network
-from bert4rec.inference.rules import Rules, is_within, make_rules
-from bert4rec.runtime.arrays import Bools, Int64s
-from bert4rec.runtime.console import warn
-from bert4rec.runtime.errors import ArgumentError, DataError, pluralize
+from bert4rec.serving.histories import Histories, History, ItemIds, KnownHistory, items_of
+from bert4rec.serving.network import ItemVectors, Network
+from bert4rec.serving.rules import Rules, is_within, make_rules
 
 if TYPE_CHECKING:
-    from bert4rec.inference.users import UserHistories
+    from bert4rec.serving.users import UserHistories
 
 BATCH = 256  # histories per forward pass
 COPIED = 8  # the vectors are copied if at most one of so many items may be recommended, else scores are masked
@@ -82,23 +83,27 @@ class Items(NamedTuple):
     vectors: Tensor
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Recommender:
     """Recommend with a trained `network`, which scores the items `ids`; `dataset` is the folder of its users.
 
     Without it, `no_users` says why.
 
     Scores depend only on the histories, so any user can be scored. With `leaves_out_seen`, items of a history are not
-    recommended for it, unless a call overrides this. `hidden` events are left out of histories. `ItemVectors` only
-    support similar items; other calls raise `DataError`.
+    recommended for it, unless a call overrides this. `hidden` events are left out of histories. `settings` are those of
+    the training, by table. `ItemVectors` only support similar items; other calls raise `DataError`. It never changes,
+    so that threads can share it.
     """
 
-    def __init__(
-        self, network: Network | ItemVectors, ids: ItemIds, *, dataset: Path | None = None,
-        leaves_out_seen: bool = True, is_package: bool = False, no_users: str = "the model has no dataset",
-        hidden: HiddenEvents | None = None,
-    ) -> None:  # fmt: skip
-        self.network, self.ids, self.dataset, self.leaves_out_seen = network.eval(), ids, dataset, leaves_out_seen
-        self.is_package, self._no_users, self.hidden = is_package, no_users, hidden
+    network: Network | ItemVectors
+    ids: ItemIds
+    _: KW_ONLY
+    dataset: Path | None = None
+    leaves_out_seen: bool = True
+    is_package: bool = False
+    no_users: str = "the model has no dataset"
+    hidden: HiddenEvents | None = None
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def recommend(
         self, histories: Sequence[History], k: int = 10, *, leave_out_seen: bool | None = None,
@@ -136,6 +141,8 @@ class Recommender:
         where="in_stock and price < 20", at_most=2, per="category". Raises `ArgumentError` for a condition or a column
         that cannot be used.
         """
+        if where is None and at_most is None and per is None:
+            return NO_RULES
         return make_rules(self.ids.columns, where=where, at_most=at_most, per=per)
 
     def recommend_in_parts(
@@ -215,10 +222,10 @@ class Recommender:
 
     def users(self, *, with_times: bool, with_events: bool, at: float | None = None) -> "UserHistories":
         """Return the reader of the histories of the dataset's users. Raises `DataError` if there is no dataset."""
-        from bert4rec.inference.users import UserHistories  # imports Arrow
+        from bert4rec.serving.users import UserHistories  # imports Arrow
 
         if self.dataset is None:
-            raise DataError(f"{self._no_users}; {NAME_DATASET}, or give histories")
+            raise DataError(f"{self.no_users}; {NAME_DATASET}, or give histories")
         return UserHistories(self.dataset, self.ids, with_times=with_times, with_events=with_events, at=at)
 
     @property

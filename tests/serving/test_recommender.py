@@ -1,5 +1,6 @@
 """Recommendations by hand: the network gives each item of the catalogue a known score."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.inference.histories import ItemIds
-from bert4rec.inference.network import Network
-from bert4rec.inference.recommender import Recommendation, Recommender
 from bert4rec.models.transformer import Encoder
 from bert4rec.runtime.errors import ArgumentError, DataError
-from tests.inference.test_network import network_of
+from bert4rec.serving.histories import ItemIds
+from bert4rec.serving.network import Network
+from bert4rec.serving.recommender import Recommendation, Recommender
 from tests.models.networks import model
+from tests.serving.test_network import network_of
 
 
 class LastItem(nn.Module):
@@ -101,9 +102,8 @@ def test_a_history_without_a_known_item_gets_the_most_popular_items(capsys: pyte
 
 
 def test_or_the_recently_most_popular_ones_then_the_others_by_all_training_positions() -> None:
-    recommender = by_hand()
-    ids = ItemIds(recommender.ids.originals, train_counts=np.array([3, 5, 9, 5]), recent_counts=np.array([2, 2, 0, 0]))
-    recommender.ids = ids
+    counts = {"train_counts": np.array([3, 5, 9, 5]), "recent_counts": np.array([2, 2, 0, 0])}
+    recommender = replace(by_hand(), ids=ItemIds(pa.array(["a", "b", "c", "d"]), **counts))
     (found,) = recommender.recommend([["y"]], 4)
     assert (items([found]), found.fallback) == ([["b", "a", "c", "d"]], "recent_popularity")
     assert np.exp([one.score for one in found]) == pytest.approx(np.array([2 + 5 / 22, 2 + 3 / 22, 9 / 22, 5 / 22]) / 5)
@@ -114,7 +114,7 @@ def test_the_result_does_not_depend_on_who_is_asked_with_whom(monkeypatch: pytes
     trained = Recommender(network_of(model()), ItemIds(pa.array(range(100, 138))), dataset=Path("data"))
     histories = [[100 + (3 * row + place) % 38 for place in range(row % 5 + 1)] for row in range(9)]
     together = trained.recommend(histories, 5)
-    monkeypatch.setattr("bert4rec.inference.recommender.BATCH", 2)
+    monkeypatch.setattr("bert4rec.serving.recommender.BATCH", 2)
     for other in (trained.recommend(histories, 5), [trained.recommend([history], 5)[0] for history in histories]):
         assert items(other) == items(together)
 
@@ -131,6 +131,17 @@ def test_similar_items_are_those_of_the_largest_cosine() -> None:
     assert first[0].score == pytest.approx(0.9 / (0.81 + 0.01) ** 0.5)
     with pytest.raises(DataError, match=r"^z: "):
         by_hand().similar(["a", "z"])
+
+
+def test_a_recommender_never_changes() -> None:
+    recommender = by_hand()
+    before = {name: id(getattr(recommender, name)) for name in vars(recommender)}
+    recommender.recommend([["a"], []], 2, deny=["b"])
+    recommender.similar(["a"], rules=recommender.rules(where="train_count < 9"))
+    assert {name: id(getattr(recommender, name)) for name in before} == before
+    for name in before:
+        with pytest.raises(AttributeError):
+            setattr(recommender, name, None)
 
 
 def test_a_lone_item_has_no_similar_one() -> None:

@@ -1,4 +1,4 @@
-"""A model package in a Python that has torch, NumPy and safetensors, and none of the other packages of the project."""
+"""Model packages and runs in a Python that has few packages: torch, NumPy, and what each needs besides."""
 
 import json
 import re
@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from bert4rec import load
-from bert4rec.export.export import export
-from bert4rec.inference.load import find_source
-from bert4rec.inference.recommender import Recommender
+from bert4rec.serving.export import export
+from bert4rec.serving.load import find_source
+from bert4rec.serving.recommender import Recommender
 
 ENOUGH = ("torch", "numpy", "safetensors")
+FOR_A_RUN = ("torch", "numpy", "pyarrow", "pydantic", "tomli", "tomli-w")
+FOR_CONDITIONS = ("polars", "pyarrow")
 ROOT = Path(__file__).parents[2]
 
 REFUSE = """
@@ -47,10 +49,22 @@ for arguments in ({"k": "5"}, {"k": 0}, {"k": 2, "deny": "A"}, {"k": 1, "allow":
 print(json.dumps([found, denied, similar, model.encode([history])[0].tolist(), wrong]))
 """
 
+WITH_RULES = """
+import json, sys
+from bert4rec import load
 
-def needed() -> set[str]:
-    """The packages that `ENOUGH` need, their own ones included."""
-    found, left = set[str](), [*ENOUGH]
+for path in sys.argv[1:]:
+    model = load(path)
+    (found,) = model.recommend([model.items.ids[:3]], k=5, rules=model.rules(where="item <> 7", at_most=1, per="item"))
+    (similar,) = model.similar(model.items.ids[:1], k=5, rules=model.rules(where="item <> 7"))
+    print(json.dumps([[one.item for one in found], [one.item for one in similar]]))
+print(json.dumps([one.user for one in model.users_for(model.items.ids[0], 3)]))
+"""
+
+
+def needed(enough: tuple[str, ...]) -> set[str]:
+    """The packages that `enough` need, their own ones included."""
+    found, left = set[str](), [*enough]
     while left:
         if (name := re.sub(r"[-_.]+", "-", left.pop()).lower()) in found:
             continue
@@ -77,6 +91,22 @@ def require_same(printed: str, model: Recommender) -> None:
     assert wrong == [True] * 4
 
 
+def run_without_others(script: str, enough: tuple[str, ...], *arguments: Path) -> tuple[str, set[str]]:
+    """What the script prints in a process that imports only `enough` and what they need, and what it cannot import."""
+    installed = needed(enough)
+    normal = {
+        name: {re.sub(r"[-_.]+", "-", one).lower() for one in packages}
+        for name, packages in packages_distributions().items()
+    }
+    refused = {name for name, packages in normal.items() if not packages & installed and name != "bert4rec"}
+    program = f"REFUSED = {refused!r}\n{REFUSE}\n{script}"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, refused
+
+
 @pytest.fixture(scope="module")
 def package(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("exported") / "model"
@@ -84,19 +114,27 @@ def package(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_package_needs_torch_numpy_and_safetensors_alone(package: Path, made: Path) -> None:
-    enough = needed()
-    normal = {
-        name: {re.sub(r"[-_.]+", "-", one).lower() for one in packages}
-        for name, packages in packages_distributions().items()
-    }
-    refused = {name for name, packages in normal.items() if not packages & enough and name != "bert4rec"}
+    printed, refused = run_without_others(SERVE, ENOUGH, package)
     assert {"tomli", "tomli_w", "pyarrow", "polars", "torchrec", "pydantic", "datasets"} <= refused
-    program = f"REFUSED = {refused!r}\n{REFUSE}\n{SERVE}"
-    done = subprocess.run(
-        [sys.executable, "-c", program, package], capture_output=True, text=True, cwd=ROOT, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    require_same(done.stdout, load(made))
+    require_same(printed, load(made))
+
+
+def test_a_run_needs_neither_torchrec_nor_datasets_and_conditions_need_polars(package: Path, made: Path) -> None:
+    printed, refused = run_without_others(WITH_RULES, (*ENOUGH, *FOR_A_RUN, *FOR_CONDITIONS), package, made)
+    assert {"torchrec", "fbgemm_gpu", "datasets", "pandas", "matplotlib", "tensorboard"} <= refused
+    model = load(made)
+    rules = {"where": "item <> 7", "at_most": 1, "per": "item"}
+    (found,) = model.recommend([model.items.ids[:3]], k=5, rules=model.rules(**rules))
+    (similar,) = model.similar(model.items.ids[:1], k=5, rules=model.rules(where="item <> 7"))
+    lists = [[one.item for one in found], [one.item for one in similar]]
+    users = [one.user for one in model.users_for(model.items.ids[0], 3)]
+    assert [json.loads(line) for line in printed.splitlines()] == [lists, lists, users]
+
+
+def test_a_run_alone_needs_no_polars(made: Path) -> None:
+    printed, refused = run_without_others(SERVE, FOR_A_RUN, made)
+    assert {"polars", "torchrec", "safetensors", "datasets"} <= refused
+    require_same(printed, load(made))
 
 
 @pytest.mark.long
@@ -104,7 +142,7 @@ def test_a_package_works_in_an_environment_of_its_own(package: Path, made: Path,
     """The environment has links to the files of `ENOUGH` and of what they need, and nothing else."""
     venv.create(tmp_path / "venv", with_pip=False)
     (site,) = (tmp_path / "venv/lib").glob("python*/site-packages")
-    enough = needed()
+    enough = needed(ENOUGH)
     for name, packages in packages_distributions().items():
         if {re.sub(r"[-_.]+", "-", one).lower() for one in packages} & enough:
             for folder in map(Path, sys.path):

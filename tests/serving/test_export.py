@@ -14,14 +14,14 @@ from torch import Tensor
 
 from bert4rec import load
 from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX, StoredTensors
-from bert4rec.export import export as module
-from bert4rec.export.export import card, export, write_safetensors, write_vectors
-from bert4rec.inference.histories import ItemIds
-from bert4rec.inference.load import find_source
 from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError
-from tests.export.conftest import SETTINGS
+from bert4rec.serving import export as module
+from bert4rec.serving.export import card, export, write_safetensors, write_vectors
+from bert4rec.serving.histories import ItemIds
+from bert4rec.serving.load import find_source
 from tests.runs import report_of
+from tests.serving.conftest import SETTINGS
 
 FULL = {"users": 3000, "HR@10": 0.38196, "NDCG@10": 0.21637}
 ALWAYS = {"README.md", "items.jsonl", "settings.json", "manifest.json"}

@@ -19,9 +19,9 @@ from bert4rec.dataset.histories import Histories as DatasetHistories
 from bert4rec.dataset.ids import canonical_value
 from bert4rec.dataset.reader import read_metadata, require_times
 from bert4rec.dataset.trained import NO_USER
-from bert4rec.inference.histories import AT_ONCE, Histories, History, ItemIds, TimedHistory
 from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.errors import ArgumentError, did_you_mean, join_names, pluralize
+from bert4rec.serving.histories import AT_ONCE, Histories, History, ItemIds, TimedHistory
 
 NEAR = 0.8  # smallest similarity of an id that a message offers, as difflib measures it
 MOST_COMPARED = 100_000  # users among whom the nearest id is looked for, which takes about a second
@@ -94,22 +94,14 @@ class UserHistories:
 
     def _user(self, value: Any) -> int:
         """Return the dense id of a user; `NO_USER` for a user who is not in the dataset."""
-        for first, end in self._runs:
-            place = bisect_left(self._users, value, first, end, key=lambda user: user.as_py())
-            if place < end and self._users[place].as_py() == value:
-                return place
-        return NO_USER
+        place = bisect_left(self._by_original, value, key=lambda user: self._users[user].as_py())
+        user = int(self._by_original[place]) if place < len(self) else NO_USER
+        return user if user != NO_USER and self._users[user].as_py() == value else NO_USER
 
     @cached_property
-    def _runs(self) -> list[tuple[int, int]]:
-        """Return the bounds of the parts in which the ids ascend.
-
-        They are few, so that no index is needed: the users of a dataset have one part, those that `data.extends` added
-        one more, and numbers as text one for each number of digits.
-        """
-        falls = pc.greater(self._users.slice(0, max(0, len(self) - 1)), self._users.slice(1))
-        bounds = [0, *(np.flatnonzero(falls.to_numpy(zero_copy_only=False)) + 1).tolist(), len(self)]
-        return list(itertools.pairwise(bounds))
+    def _by_original(self) -> Int64s:
+        """Return the dense ids of the users in the order of their original ids."""
+        return pc.sort_indices(self._users).to_numpy().astype(np.int64)
 
     def _items(self, users: Int64s) -> list[History]:
         """Return the histories of `users`, by dense id."""

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bert4rec.export.program import Program, save_onnx, save_pt2
-from bert4rec.inference.network import Network
 from bert4rec.models.sequence_model import SequenceModel
-from tests.inference.test_network import network_of
+from bert4rec.serving.network import Network
+from bert4rec.serving.program import Program, save_onnx, save_pt2
 from tests.models.networks import model
+from tests.serving.test_network import network_of
 
 SETTINGS: dict[str, Any] = {
     "config": {"model": {"kind": "sasrec", "max_len": 50, "embed_dim": 64}}, "n_items": 1234, "item_ids": "text",

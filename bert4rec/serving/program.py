@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.inference.network import Network
 from bert4rec.models.transformer import Block, Rotation, append_ones
 from bert4rec.runtime.console import quiet_libraries
 from bert4rec.runtime.errors import SettingsError
+from bert4rec.serving.network import Network
 
 PT2, ONNX = "program.pt2", "model.onnx"
 INPUTS = ("items", "k", "times", "at")

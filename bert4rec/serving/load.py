@@ -1,16 +1,15 @@
-"""Load the metrics and the model of a finished run, a checkpoint or a model package, without a process group."""
+"""Load the model of a run or of a checkpoint as a recommender, without a process group and without TorchRec."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bert4rec.checkpoint.package import is_package
 from bert4rec.checkpoint.run_folder import RECENT_COUNTS, Trained, find_trained
 from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX, StoredTensors
 from bert4rec.dataset.format import fingerprint_of
@@ -18,24 +17,13 @@ from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.reader import open_catalogue, read_metadata
 from bert4rec.feed.batch import Lookup
 from bert4rec.feed.features import FeatureReader, feature_reader_of
-from bert4rec.inference.histories import ItemIds
-from bert4rec.inference.network import ItemVectors, Network, make_network
-from bert4rec.inference.package import load_package
-from bert4rec.inference.recommender import NAME_DATASET, Recommender
 from bert4rec.models.item_features import CANDIDATE, SAMPLED_ITEMS, FeatureEncoder, FeatureSettings
 from bert4rec.models.names import FEATURE_TABLE, FEATURE_VALUES, FEATURES, TABLE
-from bert4rec.report.charts import learning_curve
-from bert4rec.report.figures import contestants, read_report
-from bert4rec.report.log import read_records
-from bert4rec.report.pages import metrics_table
-from bert4rec.report.summary import result_line, summary
 from bert4rec.runtime import files
-from bert4rec.runtime.console import quiet_libraries
 from bert4rec.runtime.errors import DataError, in_one_line
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from polars import DataFrame
+from bert4rec.serving.histories import ItemIds
+from bert4rec.serving.network import ItemVectors, Network, make_network
+from bert4rec.serving.recommender import NAME_DATASET, Recommender
 
 
 @dataclass(frozen=True)
@@ -145,11 +133,12 @@ def find_source(path: Path, dataset: Path | None = None) -> Source:
         raise DataError(f"{path}: is a model package already; name the run that it was exported from")
     if problem := files.problem_of(trained.folder):
         raise DataError(f"{trained.folder}: this checkpoint is damaged: {problem}")
-    items, users = dataset or trained.catalogue, dataset or trained.dataset
+    users = dataset or trained.dataset
+    items = dataset or trained.catalogue or users
     about_data = read_metadata(items)
     if about_data["fingerprint"] != trained.metadata["fingerprint"]:
         raise DataError(f"{_not_the_dataset(items, path)}; {NAME_DATASET}")
-    return Source(trained, items, users if fingerprint_of(users) == about_data["fingerprint"] else None, about_data)
+    return Source(trained, items, users if trained.is_of(users) else None, about_data)
 
 
 def _not_the_dataset(folder: Path, run: Path) -> str:
@@ -158,21 +147,19 @@ def _not_the_dataset(folder: Path, run: Path) -> str:
     return f"{folder}: is not the dataset that {run} was trained on"
 
 
-def load(path: str | Path, *, dataset: str | Path | None = None) -> Recommender:
-    """Return the model of a run folder (its best weights), of one of its checkpoints, or of a model package.
+def load_run(path: Path, dataset: Path | None = None) -> Recommender:
+    """Return the model of a run folder (its best weights), or of one of its checkpoints.
 
     `dataset` is the folder of the training data, if it was moved; it is needed only for the histories of its users.
     Raises `DataError`, in one line, if something is missing or damaged, or if the dataset is another one.
     """
-    folder, data = Path(path), None if dataset is None else Path(dataset)
-    if is_package(folder):
-        return load_package(folder, data)
-    source = find_source(folder, data)
+    source = find_source(path, dataset)
     trained = source.trained
     return Recommender(
         network_of(source), source.ids, dataset=source.dataset, leaves_out_seen=source.leaves_out_seen,
-        no_users=_not_the_dataset(trained.dataset, folder),
+        no_users=_not_the_dataset(trained.dataset, path),
         hidden=HiddenEvents.of(trained.metadata["config"]["preprocessing"], trained.kinds),
+        settings=trained.metadata["config"],
     )  # fmt: skip
 
 
@@ -191,55 +178,3 @@ def network_of(source: Source) -> Network | ItemVectors:
     except (KeyError, RuntimeError) as error:
         reason = f"is of another version of bert4rec; train it again: {in_one_line(error)}"
         raise DataError(f"{source.trained.folder}: {reason}") from None
-
-
-class Run:
-    """The folder of a finished run. Raises `DataError` for any other folder."""
-
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
-        self.report = read_report(self.folder)
-
-    def __repr__(self) -> str:
-        return f"Run('{self.folder}': {result_line(self.report)})"
-
-    def _repr_markdown_(self) -> str:
-        """Return the Markdown text that a notebook shows."""
-        return f"**{self.folder}**\n\n{summary(self.report)}\n\n{metrics_table(self.report)}"
-
-    @property
-    def metrics(self) -> Mapping[str, Mapping[str, float]]:
-        """Return protocol ("full", "popular", "uniform") → metric → value on the test; {} without a test split."""
-        return dict(self.report.get("test", {}))
-
-    def frame(self) -> "DataFrame":
-        """Return the test metrics as a Polars frame, a row for each "model", "protocol" and "metric".
-
-        Other columns are "value" and its interval "low", "high", null for a figure without one. The model comes first,
-        then its baselines.
-        """
-        from polars import DataFrame, Float64, String
-
-        rows = [
-            (one.title, protocol, metric, value, *(one.interval(protocol, metric) or (None, None)))
-            for one in contestants(self.report)
-            for protocol, metrics in one.metrics.items()
-            for metric, value in metrics.items()
-        ]
-        names = dict.fromkeys(("model", "protocol", "metric"), String)
-        return DataFrame(rows, names | dict.fromkeys(("value", "low", "high"), Float64), orient="row")
-
-    def curves(self) -> "Figure":
-        """Return a Matplotlib figure of training loss and validation by epoch, as in the report."""
-        train, validations = ([r for r in self.history if r["kind"] == kind] for kind in ("train", "validation"))
-        return learning_curve(train, validations, self.report)
-
-    @cached_property
-    def history(self) -> list[dict[str, Any]]:
-        """Return the records of the training and of its validations, in order: "kind", "step", "epoch" and figures."""
-        return read_records(self.folder, "train", "validation")
-
-    def load(self, *, dataset: str | Path | None = None) -> Recommender:
-        """Return the model with its best weights; `dataset` is the moved dataset folder. Raises `DataError`."""
-        with quiet_libraries("torchrec"):
-            return load(self.folder, dataset=dataset)

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from bert4rec import TimedHistory
-from bert4rec.inference import users as module
-from bert4rec.inference.histories import ItemIds, KnownHistory
-from bert4rec.inference.users import UserHistories
 from bert4rec.runtime.errors import DataError
+from bert4rec.serving import users as module
+from bert4rec.serving.histories import ItemIds, KnownHistory
+from bert4rec.serving.users import UserHistories
 from tests.conftest import LOG, prepare_log
 
 IDS = ItemIds(pa.array(["a", "b", "c"]))

@@ -16,15 +16,15 @@ from torch import Tensor
 from bert4rec.checkpoint.package import FORMAT, ITEM_LINES, MODEL_CARD, SETTINGS, VERSION, WEIGHTS
 from bert4rec.checkpoint.run_folder import REPORT
 from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX, StoredTensors
-from bert4rec.export.program import ONNX, PT2, Program, ProgramWithEvents, require_onnx, save_onnx, save_pt2
-from bert4rec.inference.histories import ItemIds
-from bert4rec.inference.load import Source, network_of
-from bert4rec.inference.network import Network
 from bert4rec.models.names import HEAD, HEAD_BIAS, TABLE
 from bert4rec.report.results_folder import ResultsFolder
 from bert4rec.report.templates import render
 from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError
+from bert4rec.serving.histories import ItemIds
+from bert4rec.serving.load import Source, network_of
+from bert4rec.serving.network import Network
+from bert4rec.serving.program import ONNX, PT2, Program, ProgramWithEvents, require_onnx, save_onnx, save_pt2
 
 DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 HEADER_ALIGNMENT = 8  # bytes, for the start of the numbers

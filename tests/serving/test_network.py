@@ -9,9 +9,9 @@ import torch
 
 from bert4rec.dataset.histories import Rows
 from bert4rec.feed.batch import Lookup
-from bert4rec.inference.network import Network, make_network
 from bert4rec.models.sequence_model import Bert4Rec, SASRec, SequenceModel
 from bert4rec.models.tables import saved_name
+from bert4rec.serving.network import Network, make_network
 from tests.conftest import long
 from tests.models.networks import HEADS, MAX_LEN, N_ITEMS, WIDTH, model
 

@@ -9,8 +9,8 @@ import pytest
 
 from bert4rec import load, train
 from bert4rec.__main__ import main
-from bert4rec.export.export import export
-from bert4rec.inference.load import find_source
+from bert4rec.serving.export import export
+from bert4rec.serving.load import find_source
 from tests.conftest import SMALL
 
 

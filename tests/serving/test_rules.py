@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.evaluation.top_k import top_k
-from bert4rec.inference import recommender
-from bert4rec.inference.histories import ItemIds
-from bert4rec.inference.network import Network
-from bert4rec.inference.recommender import Recommendation, Recommender
-from bert4rec.inference.rules import make_rules
 from bert4rec.models.transformer import Encoder
 from bert4rec.runtime.errors import ArgumentError
-from tests.inference.test_recommender import LastItem
+from bert4rec.serving import recommender
+from bert4rec.serving.histories import ItemIds
+from bert4rec.serving.network import Network
+from bert4rec.serving.recommender import Recommendation, Recommender
+from bert4rec.serving.rules import make_rules
+from tests.serving.test_recommender import LastItem
 
 N = 90
 DRAW = np.random.default_rng(4)

@@ -20,17 +20,17 @@ import torch
 from torch import Tensor
 
 from bert4rec.evaluation.top_k import top_k
-from bert4rec.export.export import card
-from bert4rec.export.program import Program, require_onnx
-from bert4rec.inference.histories import ItemIds
-from bert4rec.inference.network import Network
-from bert4rec.inference.recommender import Recommender
 from bert4rec.models.sequence_model import Bert4Rec, SASRec, SequenceModel
 from bert4rec.runtime.errors import SettingsError
+from bert4rec.serving.export import card
+from bert4rec.serving.histories import ItemIds
+from bert4rec.serving.network import Network
+from bert4rec.serving.program import Program, require_onnx
+from bert4rec.serving.recommender import Recommender
 from tests.conftest import long
-from tests.export.conftest import SETTINGS, Written
-from tests.inference.test_network import KINDS, SHAPES, network_of
 from tests.models.networks import MAX_LEN, N_ITEMS, model
+from tests.serving.conftest import SETTINGS, Written
+from tests.serving.test_network import KINDS, SHAPES, network_of
 
 # Longer than a history may be, of one item, of none, and with gaps.
 HISTORIES = [[*range(MAX_LEN + 5)], [37], [], [3, -1, 1, -1, -1, 9], [5, 5, 5, 7]]
@@ -219,6 +219,6 @@ def test_the_examples_of_the_card_run_and_an_unknown_user_gets_popular_items(
 
 def test_without_the_packages_of_onnx_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     require_onnx()
-    monkeypatch.setattr("bert4rec.export.program.find_spec", lambda name: None)
+    monkeypatch.setattr("bert4rec.serving.program.find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"--format=onnx: .*pip install \"bert4rec-torchrec\[onnx\]\""):
         require_onnx()

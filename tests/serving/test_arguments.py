@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from bert4rec import DataWarning, TimedHistory
-from bert4rec.inference.recommender import Recommender
 from bert4rec.runtime.errors import ArgumentError, DataError, UserError
+from bert4rec.serving.recommender import Recommender
 from tests.checks import one_line
-from tests.inference.test_recommender import by_hand, items
+from tests.serving.test_recommender import by_hand, items
 
 Call = Callable[[Recommender], Any]
 FRAME = pl.DataFrame({"user": [1], "item": ["a"]})

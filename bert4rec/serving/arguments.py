@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.inference.histories import History, TimedHistory, items_of
-from bert4rec.inference.rules import Rules
 from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.console import warn
 from bert4rec.runtime.errors import ArgumentError, join_names, pluralize
+from bert4rec.serving.histories import History, TimedHistory, items_of
+from bert4rec.serving.rules import Rules
 
 LONGEST_VALUE = 60  # characters of a value in a message
 FROM_A_FRAME = (

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from bert4rec import load
+from bert4rec import Run, load
 from bert4rec.checkpoint.run_folder import FACTS_FILE
 from bert4rec.dataset.runs import CATALOGUE
-from bert4rec.export.export import export
-from bert4rec.inference.load import Run, find_source, network_of
 from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError
+from bert4rec.serving.export import export
+from bert4rec.serving.load import find_source, network_of
 from tests.checks import one_line
 from tests.folders import files_of
 from tests.runs import flip

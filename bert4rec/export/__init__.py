@@ -1,1 +1,0 @@
-"""A trained model for other programs: weights, vectors, and programs that need torch or onnxruntime alone."""

@@ -1,1 +1,0 @@
-"""A trained model in use: recommendations, similar items and vectors, on one process and in plain torch."""
