@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from bert4rec.config.recognition import without_secrets
+from bert4rec.config.addresses import without_secrets
 from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import did_you_mean
 
@@ -43,6 +43,8 @@ OTHER_KEYS = {
     "data.dataset_dir": "dataset out output output_dir out_dir",
     "data.source": "dataset format type",
     "data.path": "dataset file input csv data data_path",
+    "data.table": "table_name sheet sheet_name",
+    "data.query": "sql select",
     "run.dir": "out output output_dir out_dir",
     "data.replace": "force overwrite",
     "data.user_column": "user user_id user_col",
@@ -88,6 +90,8 @@ SHORT_OPTIONS = {
 DATA_OPTIONS = {
     "source": "data.source",
     "path": "data.path",
+    "table": "data.table",
+    "query": "data.query",
     "out": "data.dataset_dir",
     "user": "data.user_column",
     "item": "data.item_column",

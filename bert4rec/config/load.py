@@ -14,6 +14,7 @@ from typing import Any
 import tomli
 from pydantic import ValidationError
 
+from bert4rec.config.addresses import without_secrets
 from bert4rec.config.conflicts import conflicts
 from bert4rec.config.help import (
     ALL,
@@ -28,7 +29,7 @@ from bert4rec.config.help import (
     one_line,
     shown,
 )
-from bert4rec.config.recognition import DetectedSource, recognize, without_secrets
+from bert4rec.config.recognition import DetectedSource, recognize
 from bert4rec.config.tables import GENERATED, Config, expand_user
 from bert4rec.runtime.errors import SettingsError, did_you_mean
 

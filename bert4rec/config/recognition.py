@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NoReturn, TypeAlias
 
+from bert4rec.config.addresses import ICEBERG, is_database, is_lake_table, is_url, without_secrets
 from bert4rec.config.first_lines import (
     are_rows,
     are_sequences,
@@ -24,8 +25,6 @@ from bert4rec.config.first_lines import (
 )
 from bert4rec.runtime.errors import DataError, did_you_mean, join_names
 
-SCHEMES = ("s3", "gs", "hf", "https", "http")
-LISTED = ("s3", "gs", "hf")  # their files can be listed, so a pattern can name several
 Format: TypeAlias = Literal["text", "json lines", "parquet", "arrow file", "arrow stream"]
 MAGIC: dict[bytes, Format] = {b"PAR1": "parquet", b"ARROW1": "arrow file", b"\xff\xff\xff\xff": "arrow stream"}
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # as pyarrow calls them
@@ -53,20 +52,26 @@ JSON_IN_ONE_PIECE = (
 )
 ZIP = b"PK\x03\x04"
 OFFICE = re.compile(rb"\[Content_Types\]|docProps/|xl/")  # names of the first files in an Excel workbook
+OPEN_DOCUMENT = b"opendocument.spreadsheet"
 BY_PANDAS = "write the table as Parquet or CSV, for instance with pandas"
 REPACK = "unpack it, or pack it with gzip or zstd"
 LOGIN_PAGE = "it may be a page to log in: download the file itself"
-UNREAD: tuple[tuple[str, str, tuple[bytes, ...], tuple[str, ...]], ...] = (  # format, advice, first bytes, suffixes
-    ("a web page (HTML)", LOGIN_PAGE, (b"<!doctype html", b"<html"), (".html", ".htm")),
-    ("an Excel workbook", "save the sheet as CSV", (b"\xd0\xcf\x11\xe0",), (".xlsx", ".xls")),
-    ("a ZIP archive", "unpack it", (ZIP,), (".zip",)),
-    ("a SQLite database", "export the table as CSV", (b"SQLite format 3",), (".db", ".sqlite", ".sqlite3")),
-    ("an HDF5 file", BY_PANDAS, (b"\x89HDF",), (".h5", ".hdf5")),
-    ("a pickle", BY_PANDAS, (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"), (".pickle", ".pkl")),
-    ("a Feather file of version 1", "write the table as Parquet, or as Feather of version 2", (b"FEA1",), ()),
-    ("packed with bzip2", REPACK, (), (".bz2",)),
-    ("packed with xz", REPACK, (b"\xfd7zXZ",), (".xz",)),
-)  # fmt: skip
+FETCHED = {"database": "a database", "lake": "a Delta or Iceberg table", "workbook": "a workbook"}  # → what it is
+BY_HAND = "name it alone in data.path, or save the"
+UNREAD: tuple[tuple[str, str, tuple[bytes, ...], tuple[str, ...], str], ...] = (
+    # format, advice where it is not read, first bytes, suffixes, of which of FETCHED it is
+    ("a web page (HTML)", LOGIN_PAGE, (b"<!doctype html", b"<html"), (".html", ".htm"), ""),
+    ("an Excel workbook", f"{BY_HAND} sheet as CSV", (b"\xd0\xcf\x11\xe0",), (".xlsx", ".xls"), "workbook"),
+    ("an OpenDocument workbook", f"{BY_HAND} sheet as CSV", (), (".ods",), "workbook"),
+    ("a ZIP archive", "unpack it", (ZIP,), (".zip",), ""),
+    ("a SQLite database", f"{BY_HAND} table as CSV", (b"SQLite format 3",), (".db", ".sqlite", ".sqlite3"), "database"),
+    ("an HDF5 file", BY_PANDAS, (b"\x89HDF",), (".h5", ".hdf5"), ""),
+    ("a pickle", BY_PANDAS, (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"), (".pickle", ".pkl"), ""),
+    ("a Feather file of version 1", "write the table as Parquet, or as Feather of version 2", (b"FEA1",), (), ""),
+    ("packed with bzip2", REPACK, (), (".bz2",), ""),
+    ("packed with xz", REPACK, (b"\xfd7zXZ",), (".xz",), ""),
+)
+FETCHED_ENDINGS = tuple(suffix for *_, suffixes, kind in UNREAD if kind for suffix in suffixes)
 GROUPLENS_LINES = {
     "ratings.dat": ("ml-1m", re.compile(r"\d+::\d+::[\d.]+::\d+"), "user::movie::rating::time"),
     "u.data": ("ml-100k", re.compile(r"\d+\t\d+\t\d+\t\d+"), "user, movie, rating and time between tabs"),
@@ -85,41 +90,6 @@ SOURCE_ADVICE = (
 )
 
 
-def is_url(path: str) -> bool:
-    """Return whether `path` is a URL and not a local path.
-
-    >>> is_url("s3://bucket/log.csv"), is_url("logs/log.csv")
-    (True, False)
-    """
-    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", path) is not None
-
-
-def check_url(path: str) -> str:
-    """Return `path`; raise `ValueError` if it is a URL that cannot be read."""
-    scheme, _, rest = path.partition("://")
-    if not is_url(path):
-        return path
-    if scheme not in SCHEMES:
-        known = ", ".join(f"{name}://" for name in SCHEMES[:-1])
-        raise ValueError(f"{scheme}:// cannot be read; expected: {known} or {SCHEMES[-1]}://")
-    if rest.endswith("/") or "/" not in rest:
-        raise ValueError(
-            "names no file; name one, or several of s3://, gs:// and hf:// by a pattern: s3://bucket/*.csv"
-        )
-    if scheme not in LISTED and "*" in rest:
-        raise ValueError(f"{scheme}:// does not list its files, so patterns do not work; name one file")
-    return path
-
-
-def without_secrets(text: str) -> str:
-    """Return `text`, which ends with a URL, without the URL's login and query, which may hold a signature.
-
-    >>> without_secrets("--data.path=https://ann:pw@host/log.csv?X-Amz-Signature=1f"), without_secrets("s3://b/log?.csv")
-    ('--data.path=https://host/log.csv', 's3://b/log?.csv')
-    """
-    return re.sub(r"(https?://[^?#]*)[?#].*", r"\1", re.sub(r"(://)[^/\s]*@", r"\1", text), flags=re.DOTALL)
-
-
 @dataclass(frozen=True)
 class DetectedSource:
     """The recognized `source`, and the reason ("log.csv is a CSV file …")."""
@@ -134,6 +104,8 @@ def recognize(path: str, *, advice: str = "") -> DetectedSource:
     A URL is recognized only by its name, so that a training does not need the network. Raises `DataError` for a file
     that is not recognized, and, with `advice` at the end, for a path that does not exist.
     """
+    if kind := fetched_kind(path):
+        return DetectedSource("table", f"{Path(without_secrets(path)).name} is {FETCHED[kind]}")
     if is_url(path):
         url = without_secrets(path)
         if what := _by_suffix(_unpacked_name(Path(url)))[1]:
@@ -367,18 +339,52 @@ def _refuse(file: Path) -> NoReturn:
 
 def _problem_of_format(name: str, start: bytes) -> str:
     """Return the unsupported format of the file `name`, which begins with `start`, and the advice; "" if supported."""
-    start, suffix = start[:1024], Path(name).suffix.lower()
-    if start.startswith(ZIP) and OFFICE.search(start):
-        suffix = ".xlsx"
-    begins = (start, start.lstrip().lower())
-    by_name = [(what, advice) for what, advice, _, suffixes in UNREAD if suffix in suffixes]
-    matches = [(what, advice) for what, advice, magic, _ in UNREAD if any(text.startswith(magic) for text in begins)]
-    is_text = start.strip() and not problem_of_text(start) and b"\xff" not in start
-    if by_name and not matches and is_text:
+    by_name, matches = _unread(name, start)
+    if by_name and not matches and _is_text(start):
         return f"is text, not {by_name[0][0]} as its name says: rename it to {Path(name).stem}.csv"
     if matches := by_name + matches:
         return f"is {matches[0][0]}, which is not read: {matches[0][1]}"
     return JSON_IN_ONE_PIECE if ARRAY.match(start) else ""
+
+
+def _unread(name: str, start: bytes) -> tuple[list[tuple[str, str, str]], list[tuple[str, str, str]]]:
+    """Return format, advice and kind of the `UNREAD` that the name says, and of those that the first bytes say."""
+    start, suffix = start[:1024], Path(name).suffix.lower()
+    if start.startswith(ZIP) and OFFICE.search(start):
+        suffix = ".xlsx"
+    elif start.startswith(ZIP) and OPEN_DOCUMENT in start:
+        suffix = ".ods"
+    begins = (start, start.lstrip().lower())
+    by_name = [(what, advice, kind) for what, advice, _, suffixes, kind in UNREAD if suffix in suffixes]
+    matches = [
+        (what, advice, kind)
+        for what, advice, magic, _, kind in UNREAD
+        if any(text.startswith(magic) for text in begins)
+    ]
+    return by_name, matches
+
+
+def _is_text(start: bytes) -> bool:
+    return bool(start.strip()) and not problem_of_text(start) and b"\xff" not in start
+
+
+def fetched_kind(path: str) -> str:
+    """Return which of `FETCHED` is at `path`, to be copied into a Parquet file before it is read; "" for another.
+
+    An address is recognized by its name alone.
+    """
+    if is_url(path):
+        return "database" if is_database(path) else "lake" if is_lake_table(path) else ""
+    place = Path(path)
+    if place.is_dir():
+        return "lake" if (place / "_delta_log").is_dir() or any(place.glob(f"metadata/*{ICEBERG}")) else ""
+    if not place.is_file():
+        return ""
+    if place.name.endswith(ICEBERG):
+        return "lake"
+    by_name, matches = _unread(path, start := _first_bytes(place, HEAD_BYTES, unpack=False))
+    found = by_name + matches if matches or not _is_text(start) else []
+    return found[0][2] if found else ""
 
 
 def _is_json_object(line: bytes) -> bool:

@@ -16,8 +16,9 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 import tomli_w
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
+from bert4rec.config.addresses import ICEBERG, check_url, is_url, without_secrets
 from bert4rec.config.kinds import KINDS, KindName, UntrainedName
-from bert4rec.config.recognition import PACKED, SUFFIXES, check_url, is_url, without_secrets
+from bert4rec.config.recognition import FETCHED_ENDINGS, PACKED, SUFFIXES
 
 Source: TypeAlias = Literal[
     "synthetic", "random", "ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "ml-latest-small",
@@ -36,7 +37,7 @@ ALL_BASELINES_UP_TO_SCORES = 1_000_000_000  # of all test users for all items
 WINDOW_LENGTHS = (50, 100, 200)  # items, of which preparation chooses; the papers' models have no longer ones
 FULL_SOFTMAX_UP_TO = 100_000  # items; above, the exact softmax takes most of a step
 
-INPUT_ENDINGS = (*SUFFIXES, *PACKED, ".txt", ".json", ".dat", ".data")  # of names of input files
+INPUT_ENDINGS = (*SUFFIXES, *FETCHED_ENDINGS, *PACKED, ".txt", ".json", ".dat", ".data")  # of names of input files
 Count: TypeAlias = Annotated[int, Field(ge=1)]
 Whole: TypeAlias = Annotated[int, Field(ge=0)]
 Positive: TypeAlias = Annotated[float, Field(gt=0)]
@@ -79,6 +80,7 @@ def expand_user(path: str) -> str:
 def name_of_path(path: str) -> str:
     """Return the name of a file, folder or pattern without endings: "logs" of `logs/*.csv`, "" of nothing."""
     whole = without_secrets(path) if is_url(path) else os.path.abspath(path)
+    whole = re.sub(rf"/metadata/[^/]*{re.escape(ICEBERG)}$", "", whole)
     parts = whole.split(os.sep) if path else []
     return next((name for part in reversed(parts) if (name := _plain_name(part))), "")
 
@@ -144,11 +146,17 @@ class Data(Table):
 
     source: Source = "synthetic"
     """input format: table (CSV, Parquet, JSON lines), sequences, ml-1m, …; detected if only data.path is set; table =
-    CSV, Parquet, JSON lines or Feather; sequences = text lines of one user and one item, or of a user and all its
-    items; baskets = text lines of items alone, each line a user of its own; synthetic and random are generated"""
+    CSV, Parquet, JSON lines, Feather, a database, a Delta or Iceberg table, or a workbook; sequences = text lines of
+    one user and one item, or of a user and all its items; baskets = text lines of items alone, each line a user of its
+    own; synthetic and random are generated"""
     path: DataPath = ""
-    """file, folder, glob pattern or URL of the interactions; s3://, gs://, hf:// or https://; not for synthetic and
-    random"""
+    """file, folder, glob pattern or URL of the interactions; s3://, gs://, hf:// or https://; postgresql://host/shop or
+    another database; not for synthetic and random"""
+    table: str = ""
+    """table of the database, or sheet of the workbook, in data.path; "" = its only table, or all sheets with the header
+    of the first"""
+    query: str = ""
+    """SELECT for the rows of the database in data.path, "" = data.table"""
     dataset_dir: UserPath = ""
     """dataset folder, "" = data/<name>; written by `prepare`, the default of `train`; <name> = name of data.path for
     table, sequences and baskets, else the source"""
@@ -205,7 +213,7 @@ class Data(Table):
     @property
     def folder(self) -> Path:
         """Return the dataset folder: by the settings alone, since training may not have the file."""
-        name = name_of_path(self.path) if self.source in OWN_DATA else ""
+        name = (self.table.rpartition(".")[2] or name_of_path(self.path)) if self.source in OWN_DATA else ""
         return Path(self.dataset_dir or f"data/{name or self.source}")
 
 

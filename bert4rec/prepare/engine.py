@@ -15,7 +15,7 @@ from typing import Any
 import datasets
 import polars as pl
 
-from bert4rec.config.recognition import is_url
+from bert4rec.config.addresses import is_url
 from bert4rec.config.tables import OWN_DATA, Config, Data, Preprocessing
 from bert4rec.dataset.findings import findings
 from bert4rec.dataset.format import (
@@ -91,7 +91,7 @@ def describe_rows(
     bad = source.bad
     kinds = source.kinds if isinstance(source, Interactions) and "event" in source.columns else []
     return {
-        "created_from": created_from(config.data.source, config.data.path) | _checksum(config.data.path),
+        "created_from": _origin(config.data) | _checksum(config.data.path),
         "source": config.data.source,
         "preprocessing": config.preprocessing.recipe,
         "extends": bool(config.data.extends),
@@ -136,6 +136,10 @@ def _log(
     log = survey.log.result(survey.lengths, ordered.counts, survey.known_span(time.time()), columns)
     unordered = {"unordered": dict(source.n_unordered)} if source.n_unordered else {}
     return {"log": log | {"order_options": order_options(source)} | unordered}
+
+
+def _origin(data: Data) -> dict[str, str]:
+    return created_from(data.source, data.path, {"table": data.table, "query": data.query})
 
 
 def _checksum(name: str) -> dict[str, str]:
@@ -243,6 +247,7 @@ def _make_dataset(
     _write_oracle(source, new, items, settings.split, progress)
 
     metadata = describe_rows(config, source, ordered, survey, about_items.survey)
+    metadata["created_from"] |= local.version
     metadata |= {"split_instant": instant} if instant is not None else {}
     if known:
         n_kept = int(survey.validated[: len(known.users)].sum())
@@ -368,8 +373,7 @@ def _refuse_early(config: Config) -> None:
     if data.replace:
         return
     if not (runs := runs_of(data.folder)):
-        origin = created_from(data.source, data.path)
-        refuse_another_input(data.folder, origin, is_own_data=data.source in OWN_DATA)
+        refuse_another_input(data.folder, _origin(data), is_own_data=data.source in OWN_DATA)
     elif data.dataset_dir and read_metadata(data.folder)["preprocessing"] != config.preprocessing.recipe:
         refuse_to_replace(data.folder, runs)
 

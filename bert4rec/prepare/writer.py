@@ -27,7 +27,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bert4rec.config.recognition import is_url, without_secrets
+from bert4rec.config.addresses import is_url, without_secrets
 from bert4rec.dataset.format import (
     DATASET_FORMAT,
     EVALUATED,
@@ -114,14 +114,19 @@ def clear_target(folder: Path) -> None:
         raise DataError(f"{folder}: cannot be used as data.dataset_dir: {error.strerror}") from None
 
 
-def created_from(source: str, path: str) -> dict[str, str]:
-    """Return the entry of `metadata.json` that identifies the input, without revealing its path on this machine."""
+def created_from(source: str, path: str, rows: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """Return the entry of `metadata.json` that identifies the input, without revealing its path on this machine.
+
+    `rows`: the table or query that names them, in a database.
+    """
     if not path:
         return {"source": source}
     place, name = os.path.realpath(path), os.path.basename(os.path.abspath(path))
     if is_url(path):
         place, name = path, without_secrets(path)
-    return {"source": source, "name": name, "path_sha256": hashlib.sha256(place.encode()).hexdigest()[:16]}
+    named = {key: text for key, text in rows.items() if text}
+    digest = hashlib.sha256("\n".join([place, *named.values()]).encode()).hexdigest()
+    return {"source": source, "name": name, "path_sha256": digest[:16], **named}
 
 
 def refuse_another_input(folder: Path, origin: Mapping[str, str], *, is_own_data: bool) -> None:
@@ -166,7 +171,8 @@ def _how_to_keep(folder: Path) -> str:
 
 
 def _input_name(origin: Mapping[str, str]) -> str:
-    return f"{origin['name']} ({origin['source']})" if "name" in origin else origin["source"]
+    rows = origin.get("table") or origin.get("query") or origin["source"]
+    return f"{origin['name']} ({rows})" if "name" in origin else origin["source"]
 
 
 class FolderWriter:

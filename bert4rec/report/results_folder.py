@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 
 from bert4rec.checkpoint.run_folder import numbers
-from bert4rec.config.recognition import without_secrets
+from bert4rec.config.addresses import without_secrets
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.files import sync
 

@@ -1,13 +1,19 @@
-"""Describe each source once: the names, the form and the columns of its files."""
+"""Describe each source once: the names, the form and the columns of its files, or how it is copied into one."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 from bert4rec.config.recognition import SUFFIXES
+from bert4rec.sources.database import fetch_database
+from bert4rec.sources.lake import fetch_lake
+from bert4rec.sources.workbook import fetch_workbook
 
 USUAL_FIELDS = {name: name for name in ("user", "item", "rating", "time")}
 GROUPLENS_COLUMNS = {"user": "userId", "item": "movieId", "rating": "rating", "time": "timestamp"}
+# Copies the place, table and query into the Parquet file; counts rows, warns, and returns what identifies their state.
+Fetch: TypeAlias = Callable[[str, str, str, Path, Callable[[int], None], Callable[[str], None]], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -40,4 +46,9 @@ SOURCES = {
     "sequences": FileSource(("*.txt",), {"user": "user", "item": "item"}, form="sequences", has_header=False),
     "baskets": FileSource(("*.txt", "*.dat"), {"user": "user", "item": "item"}, form="baskets", has_header=False),
     "table": FileSource(tuple(f"*{suffix}" for suffix in SUFFIXES), form="table"),
+}
+FETCHERS: dict[str, tuple[Fetch, str]] = {  # kind, as in `FETCHED` → function, and the extra with its packages
+    "database": (fetch_database, "sql"),
+    "lake": (fetch_lake, "lake"),
+    "workbook": (fetch_workbook, "excel"),
 }

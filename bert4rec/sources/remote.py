@@ -13,28 +13,28 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import polars as pl
 import pooch
 import pyarrow as pa
 import requests
 
+from bert4rec.config.addresses import LISTED, is_url, without_secrets
 from bert4rec.config.recognition import (
-    LISTED,
+    FETCHED,
     SUFFIXES,
     TYPED_NAMES,
     Format,
-    is_url,
+    fetched_kind,
     refuse_unsupported_format,
-    without_secrets,
 )  # fmt: skip
-from bert4rec.config.tables import Data
+from bert4rec.config.tables import Data, name_of_path
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import try_lock
 from bert4rec.sources.interactions import choose_columns, named_columns
 from bert4rec.sources.progress import Progress
-from bert4rec.sources.registry import SOURCES
+from bert4rec.sources.registry import FETCHERS, SOURCES
 from bert4rec.sources.tables import FIRST_ROWS
 
 LOGIN_ADVICE = {
@@ -197,13 +197,17 @@ def _is_pattern(url: str) -> bool:
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """The settings `data` with local paths only; `names` maps the path of each copy to its address."""
+    """The settings `data` with paths of files only; `names` maps the path of each copy to what was copied.
+
+    `version`: what `metadata.json` says of the state of the table in `data.path`.
+    """
 
     data: Data
     names: Mapping[str, str] = field(default_factory=dict)
+    version: Mapping[str, Any] = field(default_factory=dict)
 
     def named(self, text: str) -> str:
-        """Return `text` with the paths of copies replaced by their addresses."""
+        """Return `text` with the paths of copies replaced by what was copied."""
         for path, url in self.names.items():
             text = text.replace(path, url)
         return text
@@ -211,30 +215,65 @@ class LocalFiles:
 
 @contextmanager
 def local_files(data: Data, folder: Path, progress: Progress) -> Iterator[LocalFiles]:
-    """Copy the remote files of `data` into `folder`, and yield the local files; errors in the block name the addresses.
+    """Copy what `data` names and is not read in place into `folder`, and yield the files; errors in the block name it.
 
-    Raises `DataError` for a file that cannot be copied.
+    Raises `DataError` for what cannot be copied, and for `data.table` or `data.query` where they have no meaning.
     """
     names: dict[str, str] = {}
     changes: dict[str, str] = {}
+    version: dict[str, Any] = {}
 
     def choose(first: pl.DataFrame, url: str) -> Collection[str]:
         return choose_columns(data, first, url).values()
 
     if data.source == "table":
         named_columns(data)  # refuses a column with two fields before anything is copied
-    tables = choose if data.source == "table" else None
-    for key in ("path", "titles_path", "items_path"):
-        place, columns = getattr(data, key), tables if key == "path" else None
-        if is_url(place):
+    kinds = {key: fetched_kind(getattr(data, key)) for key in ("path", "titles_path", "items_path")}
+    _refuse_useless_settings(data, kinds["path"])
+    for key, kind in kinds.items():
+        place, is_path = getattr(data, key), key == "path"
+        if kind and not (is_path and data.source != "table"):
+            table, query = (data.table, data.query) if is_path else ("", "")
+            target = folder / key / f"{name_of_path(place)}.parquet"
+            found = _fetched(kind, place, table, query, target, progress)
+            version |= found if is_path else {}
+            changes[key] = str(target)
+            names[str(target)] = without_secrets(place)
+        elif is_url(place):
+            columns = choose if is_path and data.source == "table" else None
             changes[key] = _copied(place, folder / key, columns, names, progress)
-    local = LocalFiles(data.model_copy(update=changes), names)
+    local = LocalFiles(data.model_copy(update=changes), names, version)
     try:
         yield local
     except DataError as error:
         if not names:
             raise
         raise DataError(local.named(str(error))) from None
+
+
+def _refuse_useless_settings(data: Data, kind: str) -> None:
+    valid = {"table": ("database", "workbook"), "query": ("database",)}
+    for name, kinds in valid.items():
+        if (value := getattr(data, name)) and (kind not in kinds or data.source != "table"):
+            wanted = " or ".join(FETCHED[kind] for kind in kinds)
+            raise DataError(f"--{name}={value}: is only for {wanted} in data.path; leave it out")
+
+
+def _fetched(kind: str, place: str, table: str, query: str, target: Path, progress: Progress) -> dict[str, Any]:
+    """Copy what is at `place` into the Parquet file `target`, and return what `metadata.json` says of its state."""
+    target.parent.mkdir(parents=True)
+    fetch, extra = FETCHERS[kind]
+    try:
+        with progress.stage("fetch", 0) as stage:
+            return fetch(place, table, query, target, stage.advance, progress.warn)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0].replace("_", "-")
+        is_other = re.match(r"adbc-driver-(?!postgresql|sqlite|manager)", package)
+        wanted = package if is_other else f'"bert4rec-torchrec[{extra}]"'
+        raise DataError(
+            f"{without_secrets(place)}: is {FETCHED[kind]}, and the package {package} is not installed; type pip "
+            f"install {wanted}"
+        ) from None
 
 
 def _copied(

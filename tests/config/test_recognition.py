@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from bert4rec.config.load import load_and_recognize, parse_command_line
-from bert4rec.config.recognition import check_url, format_of, is_url, recognize, what_is, without_secrets
+from bert4rec.config.recognition import fetched_kind, format_of, recognize, what_is
 from bert4rec.config.tables import GENERATED, Data, Preprocessing
 from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.sources.interactions import open_interactions
@@ -104,15 +104,16 @@ def database(path: Path) -> None:
 
 
 ZIP, WORKBOOK = archive("log.csv"), archive("docProps/app.xml", "xl/workbook.xml", "[Content_Types].xml")
+SHEETS = archive("content.xml").replace(b"content.xml", b"mimetypeapplication/vnd.oasis.opendocument.spreadsheet", 1)
 PAGE = b"\n<!DOCTYPE html>\n<html><head><title>Log in, please</title></head></html>\n"
 ARRAY, OBJECT = b'[\n {"user": 1, "item": 2}\n]', b'{\n"user": [1],\n"item": [2]\n}\n'
 UNREAD = [  # files, content, what the message names; recognized by name or content alone
-    (["log.xlsx", "log.csv", "log.txt", "log"], WORKBOOK, "Excel"),
     (["log.csv", "log.zip", "log"], ZIP, "ZIP"), (["log.csv", "log.tsv", "log.html", "log"], PAGE, "HTML"),
     (["log.csv.gz"], gzip.compress(PAGE, mtime=0), "HTML"), (["a.json", "a.csv", "a", "a.txt"], ARRAY, "JSON lines"),
 ]  # fmt: skip
 UNREAD_TABLES = [  # of files that are said to be tables
-    *UNREAD, (["log.xlsx"], ZIP, "Excel"), (["log.xls"], b"\xd0\xcf\x11\xe0 ", "Excel"),
+    *UNREAD, (["log.xlsx", "log.csv", "log"], WORKBOOK, "Excel"),
+    (["log.xlsx"], ZIP, "Excel"), (["log.xls"], b"\xd0\xcf\x11\xe0 ", "Excel"),
     (["log.db", "log.bin"], database, "SQLite"), (["log.pickle", "log.dat"], pickle.dumps(TABLE), "pickle"),
     (["log.h5"], b"\x89HDF\r\n\x1a\n", "HDF5"), (["log.feather"], b"FEA1 ", "version 1"),
     (["log.csv.bz2"], b"BZh9", "bzip2"), (["log.csv.xz"], b"x", "xz"), (["log.jsonl"], ARRAY, "JSON lines"),
@@ -142,6 +143,28 @@ def test_a_table_in_a_format_that_is_not_read_is_refused(
         file.write_bytes(content) if isinstance(content, bytes) else content(file)
         with one_line(f"{file}: ", words):
             format_of(file)
+
+
+@pytest.mark.parametrize(
+    ("names", "content", "kind"),
+    [
+        (["log.xlsx", "log.csv", "log.txt", "log"], WORKBOOK, "workbook"), (["log.xlsx"], ZIP, "workbook"),
+        (["log.ods", "log"], SHEETS, "workbook"), (["log.xls", "log"], b"\xd0\xcf\x11\xe0 ", "workbook"),
+        (["log.xlsx"], b"", "workbook"), (["log.db", "log.bin"], database, "database"),
+        (["lake/_delta_log/0.json", "ice/metadata/v1.metadata.json"], b"{}", "lake"),
+        (["log.xlsx", "log.db", "log.csv"], TABLE, ""), (["log.csv", "log"], ZIP, ""),
+    ],
+)  # fmt: skip
+def test_what_is_copied_before_it_is_read_is_known_by_its_first_bytes(
+    tmp_path: Path, names: list[str], content: bytes | Callable[[Path], None], kind: str
+) -> None:
+    for file in (tmp_path / name for name in names):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content) if isinstance(content, bytes) else content(file)
+        place = file.parents[1] if kind == "lake" else file
+        assert fetched_kind(str(place)) == kind
+        if kind:
+            assert recognize(str(place)).source == "table"
 
 
 def test_other_files_beside_a_log_do_no_harm(tmp_path: Path) -> None:
@@ -259,42 +282,3 @@ def test_neither_polars_nor_torch_is_imported_to_recognize_a_file(tmp_path: Path
     )
     done = subprocess.run([sys.executable, "-c", code, str(path)], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "table set()\n"
-
-
-@pytest.mark.parametrize(
-    "url", ["s3://b/log.csv", "gs://b/a/*.csv", "hf://datasets/u/r@main/x.parquet", "https://h/a?b"]
-)
-def test_an_address_that_is_read_stays_as_it_is(url: str) -> None:
-    assert (is_url(url), check_url(url)) == (True, url)
-
-
-@pytest.mark.parametrize("path", ["", "log.csv", "/a/b:c", "a//b", "logs/*.csv", "https:/h/a", "://x"])
-def test_a_path_is_no_address(path: str) -> None:
-    assert (is_url(path), check_url(path), without_secrets(path)) == (False, path, path)
-
-
-@pytest.mark.parametrize(
-    ("url", "word"),
-    [
-        ("ftp://h/log.csv", "ftp://"), ("S3://b/log.csv", "S3://"), ("https://h/logs/*.csv", "https://"),
-        ("s3://bucket", "file"), ("s3://bucket/logs/", "file"), ("https://host", "file"),
-    ],
-)  # fmt: skip
-def test_an_address_that_cannot_be_read_is_refused(url: str, word: str) -> None:
-    with pytest.raises(ValueError, match=word):
-        check_url(url)
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("https://h/log.csv?X-Amz-Signature=1f&a=b", "https://h/log.csv"),
-        ("http://h:80/my log.csv#part", "http://h:80/my log.csv"),
-        ("https://ann:p%40ss@h/a@b.csv", "https://h/a@b.csv"),
-        ("s3://key:secret@bucket/log?.csv", "s3://bucket/log?.csv"),
-        ("hf://datasets/u/r@main/x.csv", "hf://datasets/u/r@main/x.csv"),
-        ("--data.path=https://h/a.csv?sig=1", "--data.path=https://h/a.csv"),
-    ],
-)
-def test_neither_a_login_nor_a_signature_is_shown(text: str, shown: str) -> None:
-    assert without_secrets(text) == shown
