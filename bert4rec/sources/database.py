@@ -3,7 +3,7 @@
 import difflib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ def fetch_database(
             cursor.execute(query.rstrip().rstrip(";") if query else f"SELECT * FROM {source}")
             reader = cursor.fetch_record_batch()
             columns += reader.schema.names
-            for n in _copy(reader, target, warn):
+            for n in _copy(reader, target, without_secrets(place), warn):
                 n_rows += n
                 advance(n)
     except (manager.Error, pa.ArrowException, OSError) as error:
@@ -83,14 +83,14 @@ def _driver(place: str) -> tuple[str, Callable[[], Any]]:
 
 
 def _tables(connection: Any) -> list[tuple[str, str]]:
-    """Return schema and name of each table and view."""
-    return [
+    """Return schema and name of each table and view, in their order."""
+    return sorted(
         (schema["db_schema_name"], table["table_name"])
         for catalog in connection.adbc_get_objects(depth="tables").read_all().to_pylist()
         for schema in catalog["catalog_db_schemas"] or ()
         for table in schema["db_schema_tables"] or ()
         if table["table_type"] not in NO_TABLES
-    ]
+    )
 
 
 def _source(place: str, table: str, tables: Sequence[tuple[str, str]], *, is_listed: bool) -> str:
@@ -113,14 +113,16 @@ def _near(table: str, tables: Sequence[tuple[str, str]]) -> str:
     return did_you_mean(difflib.get_close_matches(table, [name for _, name in tables], n=1))
 
 
-def _copy(reader: Any, target: Path, warn: Callable[[str], None]) -> Any:
+def _copy(reader: Any, target: Path, place: str, warn: Callable[[str], None]) -> Iterator[int]:
     """Write the batches of `reader` into the Parquet file `target`, and yield the numbers of rows."""
     kept = [number for number, field in enumerate(reader.schema) if not _unread_type(field.type)]
     fields = [pa.field(reader.schema[number].name, _plain_type(reader.schema[number].type)) for number in kept]
     if lost := [f"{field.name} ({kind})" for field in reader.schema if (kind := _unread_type(field.type))]:
-        warn(f"left out {join_names(lost, MOST_TABLES)}: not read; to read a column, cast it to text in --query")
+        warn(f"{place}: left out {join_names(lost, MOST_TABLES)}: not read; to read a column, cast it in --query")
     if not kept:
-        raise DataError(f"the columns {join_names(lost, MOST_TABLES)} are not read; cast them to text in --query")
+        raise DataError(
+            f"{place}: has no other columns than {join_names(lost, MOST_TABLES)}; cast them to text in --query"
+        )
     with pq.ParquetWriter(target, schema := pa.schema(fields)) as writer:
         for batch in reader:
             writer.write_batch(pa.record_batch([_plain(batch.column(number)) for number in kept], schema=schema))

@@ -36,7 +36,7 @@ def test_a_path_is_no_address(path: str) -> None:
         ("s3://bucket", "file"), ("https://host/logs/", "file"), ("https://host", "file"), ("s3://bucket/", "file"),
         ("mysql://h/shop", "mysql://.*postgresql://.*driver"),
         *[(f"postgresql://{login}", "password") for login in (
-            "ann:pw@h/shop", "ann:p/w@h/shop", "ann:p@w@h", "h/shop?user=a&password=pw", 
+            "ann:pw@h/shop", "ann:p/w@h/shop", "ann:p@w@h", "h/shop?user=a&password=pw",
             "h/shop?sslpassword=pw", ":pw@h", "ann:1234@h/shop", "ann:12:3@h/shop", "ann:$@h/shop")],
     ],
 )  # fmt: skip
