@@ -132,7 +132,9 @@ def test_a_name_on_the_path_that_does_not_run_is_passed_over(clone: Clone):
 def test_the_cpu_build_is_asked_for_with_a_stand_in_for_fbgemm_gpu(installing: Clone):
     assert installing.setup().returncode == 0
     (call,) = installing.pip_calls()
-    assert call.endswith("install -c requirements.lock -e .[dev,onnx] torch==2.13.0+cpu ./.venv/fbgemm-gpu")
+    assert call.endswith(
+        "install -c requirements.lock -e .[dev,onnx,sql,lake,excel] torch==2.13.0+cpu ./.venv/fbgemm-gpu"
+    )
     alias = (installing.folder / ".venv/fbgemm-gpu/pyproject.toml").read_text()
     assert 'name = "fbgemm-gpu"\nversion = "1.8.0+cpu"\ndependencies = ["fbgemm-gpu-cpu==1.8.0"]' in alias
 
@@ -140,7 +142,7 @@ def test_the_cpu_build_is_asked_for_with_a_stand_in_for_fbgemm_gpu(installing: C
 def test_the_cuda_build_is_what_the_package_requires(installing: Clone):
     assert installing.setup(TORCH_BUILD="cuda").returncode == 0
     (call,) = installing.pip_calls()
-    assert call.endswith("install -c requirements.lock -e .[dev,onnx]")
+    assert call.endswith("install -c requirements.lock -e .[dev,onnx,sql,lake,excel]")
 
 
 def test_a_second_call_does_nothing_until_a_pin_or_the_build_or_the_place_changes(installing: Clone):
@@ -209,7 +211,7 @@ def test_without_a_cpu_build_the_cuda_build_is_taken_and_its_size_told(installin
     assert "installing the CUDA build, several GB, which also runs on a CPU" in result.stdout
     first, second = installing.pip_calls()
     assert "torch==2.13.0+cpu" in first
-    assert second.endswith("requirements.lock -e .[dev,onnx] ./.venv/fbgemm-gpu")
+    assert second.endswith("requirements.lock -e .[dev,onnx,sql,lake,excel] ./.venv/fbgemm-gpu")
 
 
 @pytest.mark.parametrize(

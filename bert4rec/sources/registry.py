@@ -14,6 +14,11 @@ USUAL_FIELDS = {name: name for name in ("user", "item", "rating", "time")}
 GROUPLENS_COLUMNS = {"user": "userId", "item": "movieId", "rating": "rating", "time": "timestamp"}
 # Copies the place, table and query into the Parquet file; counts rows, warns, and returns what identifies their state.
 Fetch: TypeAlias = Callable[[str, str, str, Path, Callable[[int], None], Callable[[str], None]], dict[str, Any]]
+FETCHERS: dict[str, tuple[Fetch, str]] = {  # kind, as in `FETCHED` → function, and the extra with its packages
+    "database": (fetch_database, "sql"),
+    "lake": (fetch_lake, "lake"),
+    "workbook": (fetch_workbook, "excel"),
+}
 
 
 @dataclass(frozen=True)
@@ -46,9 +51,4 @@ SOURCES = {
     "sequences": FileSource(("*.txt",), {"user": "user", "item": "item"}, form="sequences", has_header=False),
     "baskets": FileSource(("*.txt", "*.dat"), {"user": "user", "item": "item"}, form="baskets", has_header=False),
     "table": FileSource(tuple(f"*{suffix}" for suffix in SUFFIXES), form="table"),
-}
-FETCHERS: dict[str, tuple[Fetch, str]] = {  # kind, as in `FETCHED` → function, and the extra with its packages
-    "database": (fetch_database, "sql"),
-    "lake": (fetch_lake, "lake"),
-    "workbook": (fetch_workbook, "excel"),
 }

@@ -17,9 +17,7 @@ pytest.importorskip("fastexcel")
 xlsxwriter = pytest.importorskip("xlsxwriter")
 HEADER = ["user", "item", "at"]
 AT = datetime(2024, 1, 1, 10)
-CELLS = (
-    '<table:table-cell office:value-type="{kind}" office:value="{value}"><text:p>{value}</text:p></table:table-cell>'
-)
+CELL = '<table:table-cell office:value-type="{}"{}><text:p>{}</text:p></table:table-cell>'
 
 
 def workbook(path: Path, **sheets: list[list[Any]]) -> str:
