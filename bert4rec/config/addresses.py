@@ -69,7 +69,7 @@ def _check_database(scheme: str, url: str) -> None:
         )
     if PASSWORD.search(url):
         raise ValueError(
-            "has a password, which others could see in the list of processes; leave it out and set PGPASSWORD, or name "
+            "has a password, which others could see in the list of processes; remove it and set PGPASSWORD, or name "
             "a variable with it, in single quotes: 'postgresql://ann:$SHOP_PASSWORD@host/shop'"
         )
 

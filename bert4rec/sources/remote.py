@@ -256,7 +256,7 @@ def _refuse_useless_settings(data: Data, kind: str) -> None:
     for name, kinds in valid.items():
         if (value := getattr(data, name)) and (kind not in kinds or data.source != "table"):
             wanted = " or ".join(FETCHED[kind] for kind in kinds)
-            raise DataError(f"--{name}={value}: is only for {wanted} in data.path; leave it out")
+            raise DataError(f"--{name}={value}: is only for {wanted} in data.path; remove it")
 
 
 def _fetched(kind: str, place: str, table: str, query: str, target: Path, progress: Progress) -> dict[str, Any]:
