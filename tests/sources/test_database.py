@@ -4,7 +4,6 @@ import sqlite3
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,17 +13,13 @@ import pytest
 
 from bert4rec.config.load import load_config
 from bert4rec.config.tables import Data
-from bert4rec.prepare.engine import prepare
 from bert4rec.sources.database import SQLITE_ROWS, fetch_database
 from bert4rec.sources.progress import Progress
 from bert4rec.sources.remote import local_files
 from tests.checks import Capture, Patch, one_line
-from tests.folders import contents
+from tests.sources.same_rows import COLUMNS, ROWS, made
 
 sqlite = pytest.importorskip("adbc_driver_sqlite.dbapi")
-SETTINGS = {"preprocessing.n_eval_negatives": 1, "preprocessing.validation_users": "all", "model.max_len": 6}
-ROWS = [(f"u{n % 7}", n % 11, str(datetime(2024, 1, 1) + timedelta(hours=n)), n / 2) for n in range(90)]
-COLUMNS = ["customer", "sku", "at", "stars"]
 
 
 def database(path: Path, *tables: str, rows: Sequence[Sequence[Any]] = ROWS) -> Path:
@@ -41,12 +36,6 @@ def fetched(place: str, folder: Path, table: str = "", query: str = "") -> tuple
     rows = pl.read_parquet(folder / "copy.parquet", glob=False)
     assert sum(counts) == len(rows)
     return rows, version
-
-
-def made(folder: Path, **data: str) -> dict[str, Any]:
-    """What the dataset holds that is made from `data`."""
-    settings = {f"data.{name}": value for name, value in data.items()}
-    return contents(prepare(load_config(None, SETTINGS | settings | {"data.dataset_dir": str(folder)})))
 
 
 @pytest.mark.parametrize(("table", "query"), [("", ""), ("orders", ""), ("", "SELECT * FROM orders;\n")])

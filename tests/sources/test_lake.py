@@ -9,8 +9,8 @@ import pytest
 
 from bert4rec.config.load import load_config
 from tests.checks import Patch, one_line
+from tests.sources.same_rows import COLUMNS, ROWS, made
 from tests.sources.storage import Storage
-from tests.sources.test_database import COLUMNS, ROWS, made
 
 TABLE = pl.DataFrame(ROWS, COLUMNS, orient="row")
 

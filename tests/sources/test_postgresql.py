@@ -20,7 +20,7 @@ import pytest
 
 from bert4rec.sources.database import fetch_database
 from tests.checks import Capture, Patch, one_line
-from tests.sources.test_database import COLUMNS, ROWS, made
+from tests.sources.same_rows import COLUMNS, ROWS, made
 
 dbapi = pytest.importorskip("adbc_driver_postgresql.dbapi")
 PROGRAMS = next(iter(sorted(glob("/usr/lib/postgresql/*/bin"), reverse=True)), "")

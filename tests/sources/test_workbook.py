@@ -11,7 +11,7 @@ import pytest
 from bert4rec.config.load import load_config
 from bert4rec.sources.workbook import fetch_workbook
 from tests.checks import one_line
-from tests.sources.test_database import made
+from tests.sources.same_rows import made
 
 pytest.importorskip("fastexcel")
 xlsxwriter = pytest.importorskip("xlsxwriter")
