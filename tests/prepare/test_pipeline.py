@@ -15,7 +15,6 @@ from unittest.mock import patch
 
 import datasets
 import numpy as np
-import pandas as pd
 import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, reject, settings
@@ -266,38 +265,3 @@ def test_new_data_keep_every_id(tmp_path: Path, text: bool) -> None:
         return sorted((row["user"], row["items"], row["times"], row["test"]) for row in stored(folder))
 
     assert by_user(new) == by_user(anew)
-
-
-TABLE = ["--data.source=table", "--preprocessing.split=none"]
-
-
-@pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl"])
-def test_ids_that_became_decimals_are_those_of_an_older_dataset(tmp_path: Path, suffix: str) -> None:
-    """The older log has whole numbers; in the newer one some are missing, so that pandas makes floats of the others."""
-    log = pd.DataFrame({"user": [1, 1, 1, 2, 2, 2], "item": [5, 6, 7, 7, 5, 6]})
-    log.to_csv(tmp_path / "old.csv", index=False)
-    newer = pd.concat([log, pd.DataFrame({"user": [3, None, 3, 3], "item": [5, 6, 7, 8]})])
-    write = {"csv": newer.to_csv, "parquet": newer.to_parquet, "jsonl": newer.to_json}[suffix]
-    how = {"orient": "records", "lines": True} if suffix == "jsonl" else {"index": False}
-    write(tmp_path / f"new.{suffix}", **how)
-    old = prepared(tmp_path, [*TABLE, f"--data.path={tmp_path}/old.csv"], folder="old")
-    path = f"--data.path={tmp_path}/new.{suffix}"
-    new = prepared(tmp_path, [*TABLE, path, f"--data.extends={old}"], folder="new")
-    assert pl.read_parquet(new / "users.parquet")["original"].to_list() == [1, 2, 3]
-    before, after = (pl.read_parquet(folder / "items.parquet")["original"].to_list() for folder in (old, new))
-    assert after[:3] == before
-    assert after[3:] == [8]
-
-
-def test_new_data_without_a_known_user_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, users in (("old", "ab"), ("new", "AB")):
-        (tmp_path / f"{name}.csv").write_text("user,item\n" + "".join(f"{u},{i}\n" for u in users for i in "xyz"))
-    old = prepared(tmp_path, [*TABLE, f"--data.path={tmp_path}/old.csv"], folder="old")
-    command = ["--config=/dev/null", f"--data.dataset_dir={tmp_path / 'new'}", *TABLE]
-    command += [f"--data.path={tmp_path}/new.csv", f"--data.extends={old}"]
-    assert preprocessing.main(command) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: data.extends = {old}: none of its 2 users has a row in {tmp_path}/new.csv")
-    assert preprocessing.main([*command, "--data.accept_lost_rows=true"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len([line for line in lines if line.startswith("warning: data.extends: none of its 2 users")]) == 2
