@@ -168,24 +168,22 @@ def test_the_splits_are_those_of_the_reference(rows: list[Row], s: dict[str, Any
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """A CSV of text ids of which some look like numbers, of users whose rows are scattered."""
-    rng = np.random.default_rng(3)
-    n = 6000
-    table = pl.DataFrame(
-        {
-            "user": [f"u{u}" if u % 3 else str(u) for u in rng.integers(0, 300, n)],
-            "item": (90 * rng.random(n) ** 2).astype(int),
-            "at": rng.integers(10**9, 10**9 + 500, n),
-            "stars": rng.integers(1, 11, n) / 2,
-        }
-    )
-    table.write_csv(tmp_path / "log.csv")
+    """A CSV of text ids of which some look like numbers, of users whose rows are scattered; with all that may be."""
+    rng, n = np.random.default_rng(3), 6000
+    item = (90 * rng.random(n) ** 2).astype(int)
+    table = {
+        "user": [f"u{u}" if u % 3 else str(u) for u in rng.integers(0, 300, n)], "item": item,
+        "at": 10**9 + rng.integers(0, 2000, n) / 4, "stars": rng.integers(1, 11, n) / 2,
+        "kind": np.where(rng.random(n) < 0.4, "buy", "view"), "brand": [f"b{number % 7}" for number in item],
+    }  # fmt: skip
+    pl.DataFrame(table).write_csv(tmp_path / "log.csv")
     return tmp_path / "log.csv"
 
 
 FILTERED = [
     "--preprocessing.min_user_interactions=5", "--preprocessing.min_item_interactions=40",
-    "--preprocessing.repeats=last", "--preprocessing.n_eval_negatives=5",
+    "--preprocessing.repeats=last", "--preprocessing.n_eval_negatives=5", "--data.item_features.brand=category",
+    "--data.event_column=kind", '--preprocessing.target_events=["buy"]',
 ]  # fmt: skip
 
 
