@@ -72,10 +72,6 @@ def test_a_new_run_has_all_that_was_learnt(old: Path, grown_folder: Path, capsys
     assert facts["state"]["updates"] == old_facts["state"]["updates"] > 0
     assert (facts["state"]["step"], facts["state"]["best_ndcg"], facts["state"]["n_worse"]) == (0, -1.0, 0)
     assert (facts["n_items"], facts["world_size"]) == (10, 1)
-
-
-def test_it_recommends_new_items_at_once_and_has_no_report(old: Path, grown_folder: Path, capsys: Capture) -> None:
-    new = extended(old, grown_folder)
     (found,) = load(new).recommend([[1, 2, 3]], 10)
     assert {9, 10} <= {one.item for one in found}
     capsys.readouterr()
