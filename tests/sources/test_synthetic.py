@@ -50,7 +50,7 @@ def test_blocks_of_users_are_ranked_alike_and_too_many_cells_not_at_all(monkeypa
 COUNTS = {"n_users": 1500, "n_items": 1000, "n_rows": 45_000}
 
 
-def test_rows_are_seeded_near_the_wished_number_and_without_repeats() -> None:
+def test_rows_are_seeded_without_repeats_with_times_that_increase_and_heavy_tailed_lengths() -> None:
     rows, _ = structured(**COUNTS, seed=1)
     assert rows.equals(structured(**COUNTS, seed=1)[0])
     assert not rows.equals(structured(**COUNTS, seed=2)[0])
@@ -58,10 +58,6 @@ def test_rows_are_seeded_near_the_wished_number_and_without_repeats() -> None:
     assert rows["user"].unique().sort().to_list() == list(range(1, COUNTS["n_users"] + 1))
     assert rows["item"].is_between(1, COUNTS["n_items"]).all()
     assert not rows.select("user", "item").is_duplicated().any()
-
-
-def test_times_increase_and_lengths_are_heavy_tailed() -> None:
-    rows, _ = structured(**COUNTS, seed=1)
     gaps = rows.select(pl.col("time").diff().over("user")).drop_nulls()["time"]
     assert gaps.min() >= 1
     lengths = rows.group_by("user").len()["len"]
