@@ -128,13 +128,10 @@ def test_a_table_in_a_format_that_is_not_read_is_refused(
             format_of(file)
 
 
-def test_other_files_beside_a_log_do_no_harm(tmp_path: Path) -> None:
+def test_files_beside_a_log_or_a_public_set_do_no_harm(tmp_path: Path) -> None:
     for name, content in (("log.csv", TABLE), ("log.xlsx", WORKBOOK), ("log.zip", ZIP), ("page.html", PAGE)):
-        write(tmp_path, name, content)
-    assert recognize(str(tmp_path)).reason.startswith("log.csv ")
-
-
-def test_a_public_set_is_known_by_its_file_whatever_stands_beside_it(tmp_path: Path) -> None:
+        write(tmp_path / "logs", name, content)
+    assert recognize(str(tmp_path / "logs")).reason.startswith("log.csv ")
     others = [("movies.csv", b"movieId,title\n"), ("tags.csv", b"userId,tag\n"), ("README.txt", b"x,y\n")]
     for name, content in (("ratings.csv", MOVIELENS), *others):
         write(tmp_path / "ml-latest-small", name, content)
