@@ -93,8 +93,10 @@ def test_what_depends_on_the_item_becomes_typed_columns_of_the_items(prepare: Pr
     rows = log_rows(
         brand=brand, price=price, new=lambda _u, item, _r: item % 2 == 0, weight=lambda _u, item, _r: 100 + item,
         amount=lambda _u, _i, row: row * 7 % 5, age=lambda user, _i, _r: 20 + user % 4,
+        type=lambda _u, item, _r: ["book", "record"][item % 2],
     )  # fmt: skip
     assert prepare(rows, name=name) == 0
+    assert "events" not in {finding.name for finding in findings(read_metadata(Path("out")))}  # the type is of items
     numbers = sorted(range(N_ITEMS), key=lambda item: f"A{item}")
     expected = pl.DataFrame(
         {
@@ -103,6 +105,7 @@ def test_what_depends_on_the_item_becomes_typed_columns_of_the_items(prepare: Pr
             "price": [price(0, item, 0) for item in numbers],
             "new": [item % 2 == 0 for item in numbers],
             "weight": [100 + item for item in numbers],
+            "type": [["book", "record"][item % 2] for item in numbers],
         }
     )
     assert attributes().equals(expected)
@@ -141,12 +144,6 @@ def test_a_column_title_that_differs_within_items_is_taken_by_name(prepare: Prep
     assert "title" in unused(capsys.readouterr().out)
     assert prepare(rows, "--title=title") == 0
     assert attributes()["title"].str.contains("thing").all()
-
-
-def test_a_kind_of_items_is_no_kind_of_events(prepare: Prepare) -> None:
-    assert prepare(log_rows(type=lambda _u, item, _r: ["book", "record"][item % 2])) == 0
-    assert attributes().columns == ["original", "type"]
-    assert "events" not in {finding.name for finding in findings(read_metadata(Path("out")))}
 
 
 def test_one_value_that_differs_far_down_is_counted(prepare: Prepare, capsys: Capture) -> None:
