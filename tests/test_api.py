@@ -106,41 +106,36 @@ def test_ctrl_c_is_a_keyboard_interrupt_when_all_is_saved_and_the_run_goes_on(
     assert (run.report["training"]["epochs"], len(run.report["training"]["resumed"])) == (3, 1)
 
 
-def test_a_training_takes_the_dataset_that_a_preparation_returns(settings: dict[str, Any]) -> None:
+def test_a_training_in_another_thread_takes_the_dataset_that_a_preparation_returns(settings: dict[str, Any]) -> None:
+    """Where it must leave signals alone."""
     dataset = bert4rec.prepare({name: value for name, value in settings.items() if name.startswith(("data.", "prep"))})
-    run = bert4rec.train({"run.dir": settings["run.dir"], **SHORT, "training.n_epochs": 1}, dataset=dataset)
-    assert run.report["dataset"]["fingerprint"] == dataset.metadata["fingerprint"]
-
-
-def test_a_training_in_another_thread_leaves_signals_alone(settings: dict[str, Any]) -> None:
+    short = {"run.dir": settings["run.dir"], **SHORT, "training.n_epochs": 1}
     runs: list[bert4rec.Run] = []
-    thread = threading.Thread(target=lambda: runs.append(bert4rec.train({**settings, "training.n_epochs": 1})))
+    thread = threading.Thread(target=lambda: runs.append(bert4rec.train(short, dataset=dataset)))
     thread.start()
     thread.join()
+    assert runs[0].report["dataset"]["fingerprint"] == dataset.metadata["fingerprint"]
     assert runs[0].report["training"]["epochs"] == 1
 
 
 @pytest.mark.parametrize(
-    ("function", "settings", "error", "message"),
+    ("function", "settings", "error", "start"),
     [
-        (bert4rec.prepare, {"data.pth": "x"}, SettingsError, "data.pth: no such setting; did you mean data.path? "),
-        (bert4rec.prepare, {"data.path": "none.csv"}, DataError, "none.csv: no such file or folder"),
-        (bert4rec.train, {"data.dataset_dir": "nowhere"}, DataError, "nowhere: expected a dataset"),
-        (bert4rec.train, {"resume": "nowhere"}, SettingsError, 'run.resume = "nowhere": is not there'),
-        (bert4rec.prepare, None, DataError, "prepare: the first argument is a NoneType"),
-        (bert4rec.load, None, SettingsError, "load: expected the folder of a run"),
-        (bert4rec.load, "nowhere", DataError, "nowhere: expected a run with a checkpoint"),
+        (bert4rec.prepare, {"data.pth": "x"}, SettingsError, "data.pth: "),
+        (bert4rec.prepare, {"data.path": "none.csv"}, DataError, "none.csv: "),
+        (bert4rec.train, {"data.dataset_dir": "nowhere"}, DataError, "nowhere: "),
+        (bert4rec.train, {"resume": "nowhere"}, SettingsError, 'run.resume = "nowhere": '),
+        (bert4rec.prepare, None, DataError, "prepare: "), (bert4rec.load, None, SettingsError, "load: "),
+        (bert4rec.load, "nowhere", DataError, "nowhere: "),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_is_raised_in_one_line_and_leaves_nothing(
-    alone: None, function: Callable[..., Any], settings: Any, error: type[Exception], message: str
+    alone: None, function: Callable[..., Any], settings: Any, error: type[Exception], start: str
 ) -> None:
     before = snapshot()
-    with pytest.raises(error) as caught:
+    with one_line(start, error=error) as caught:
         function(settings)
     assert isinstance(caught.value, bert4rec.UserError)
-    assert str(caught.value).startswith(message)
-    assert "\n" not in str(caught.value)
     assert snapshot() == before
 
 
@@ -149,13 +144,13 @@ def test_a_finished_run_is_returned_as_it_is(whole: Path, caplog: pytest.LogCapt
         logging.getLogger("bert4rec").propagate = True
         run = bert4rec.train({"resume": whole})
     assert run.folder == whole
-    assert caplog.messages[-1].startswith(f"{whole} is finished (3 epochs, stopped by n_epochs); to train it longer: ")
+    assert caplog.messages[-1].startswith(str(whole))
 
 
 def test_the_package_offers_what_it_names() -> None:
     assert set(bert4rec.__all__) <= set(dir(bert4rec))
     assert all(callable(getattr(bert4rec, name)) for name in bert4rec.__all__)
-    with pytest.raises(AttributeError, match="'bert4rec' has no attribute 'trian'"):
+    with pytest.raises(AttributeError, match="trian"):
         _ = bert4rec.trian
 
 
@@ -197,7 +192,7 @@ def test_a_frame_does_not_replace_the_dataset_of_another_frame_that_a_run_was_tr
     (tmp_path / "runs" / "log").mkdir(parents=True)
     link_catalogue(folder, tmp_path / "runs" / "log")
     assert made_from(frame.to_arrow(), folder) == expected  # the same rows
-    with one_line(f"{folder}: {tmp_path}/runs/log was trained on", '{"data.replace": True}', error=DataError):
+    with one_line(f"{folder}: ", '{"data.replace": True}', error=DataError):
         made_from(frame.head(300), folder)
     assert made_from(frame, folder) == expected
     assert made_from(frame.head(300), folder, **{"data.replace": True}) != expected
@@ -208,28 +203,24 @@ def test_what_cannot_be_prepared_is_refused_in_one_line(alone: None, tmp_path: P
     mixed = pa.table({"user": [1], "item": [2]})
     frame.write_csv(tmp_path / "log.csv")
     for arguments, start in (
-        ((frame,), "data.dataset_dir: a frame has no name"),
-        ((frame, {}), "data.dataset_dir: a frame has no name"),
-        ((frame, {**folder, "data.path": "x.csv"}), "data.path = x.csv: the data are given already"),
-        (({}, {}), "settings are given twice"),
-        ((frame.lazy(), folder), "prepare: the first argument is a LazyFrame"),
-        (([1, 2], folder), "prepare: the first argument is a list"),
-        ((frame.head(0), folder), "the frame"),
+        ((frame,), "data.dataset_dir: "), ((frame, {}), "data.dataset_dir: "), (({}, {}), "settings"),
+        ((frame, {**folder, "data.path": "x.csv"}), "data.path = x.csv: "), ((frame.lazy(), folder), "prepare: "),
+        (([1, 2], folder), "prepare: "), ((frame.head(0), folder), "the frame"),
         ((mixed.rename_columns(["a", "b"]), folder), "the frame"),
         ((tmp_path / "no.csv", folder), f"{tmp_path}/no.csv: "),
-    ):
+    ):  # fmt: skip
         with one_line(start, error=bert4rec.UserError):
             bert4rec.prepare(*arguments)
     assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
     made_from(tmp_path / "log.csv", tmp_path / "x")
-    with one_line(f"{tmp_path}/x: holds a dataset made from log.csv", error=bert4rec.UserError):
+    with one_line(f"{tmp_path}/x: ", error=bert4rec.UserError):
         bert4rec.prepare(frame, folder)
 
 
 def test_the_advice_of_a_frame_is_for_python(alone: None, tmp_path: Path) -> None:
     frame = pl.DataFrame(ROWS).select(x="customer", y="sku", at="at")
     settings = {"data.dataset_dir": tmp_path / "x"}
-    with one_line("the frame: which column has the users? ", error=DataError) as caught:
+    with one_line("the frame: ", error=DataError) as caught:
         bert4rec.prepare(frame, settings)
     advice = re.search(r"\{.*\}", str(caught.value))
     assert advice
@@ -240,5 +231,5 @@ def test_the_advice_of_a_frame_is_for_python(alone: None, tmp_path: Path) -> Non
 def test_a_column_with_values_of_several_types_is_named(alone: None, tmp_path: Path) -> None:
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame({"user": [1, "x", 2.5] * 9, "item": [1, 2, 3] * 9})
-    with one_line("the frame: cannot be read: ", "user", error=DataError):
+    with one_line("the frame: ", "user", error=DataError):
         bert4rec.prepare(frame, {"data.dataset_dir": tmp_path / "x"})

@@ -30,33 +30,24 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize(
-    ("argv", "message"),
+    ("argv", "named"),
     [
-        ("raport runs/x", "raport: no such command; did you mean report? bert4rec --help"),
-        ("preprocess", "preprocess: no such command; did you mean prepare? bert4rec --help"),
-        ("xyz", "xyz: no such command; bert4rec --help"),
-        ("--verson", "--verson: no such option; did you mean --version? bert4rec --help"),
-        ("report a b", 'unexpected argument "b"; bert4rec report --help'),
-        ("report --fast", "--fast: no such option; bert4rec report --help"),
-        (
-            "recommend runs/x --items=1 --topp=3",
-            "--topp: no such option; did you mean --top? bert4rec recommend --help",
-        ),
-        ("recommend x --users=3", "--users: no such option; did you mean --user? bert4rec recommend --help"),
-        ("recommend x --items=1 --k=5", "--k: no such option; did you mean --top? bert4rec recommend --help"),
-        ("similar x --items a", "--items: write the ITEM without a name: bert4rec similar RUN ITEM"),
-        ("similar x --items=a", "--items: write the ITEM without a name: bert4rec similar RUN ITEM"),
-        ("prepare --downlod", "--downlod: no such option; did you mean --download? bert4rec prepare --help"),
-        ("prepare --usr=id", "--usr: no such option; did you mean --user? --help-all lists all"),
-        ("prepare --modes=ddp", "--modes: no such option; did you mean --mode? --help-all lists all"),
-        ("train --download", "--download: no such option; --help-all lists all"),
-        ("train dmp", "dmp: expected a dataset; there is no such folder"),
-        ("train data/x dmp", '"dmp": options have the form --table.key=value; --help-all lists all'),
+        ("raport runs/x", "raport: … report?"), ("preprocess", "preprocess: … prepare?"), ("xyz", "xyz: … --help"),
+        ("--verson", "--verson: … --version?"), ("report a b", '"b" … bert4rec report --help'),
+        ("report --fast", "--fast: … report --help"), ("recommend runs/x --items=1 --topp=3", "--topp: … --top?"),
+        ("recommend x --users=3", "--users: … --user?"), ("recommend x --items=1 --k=5", "--k: … --top?"),
+        ("similar x --items a", "--items: "), ("similar x --items=a", "--items: "), ("train dmp", "dmp: "),
+        ("prepare --downlod", "--downlod: … --download?"), ("prepare --usr=id", "--usr: … --user?"),
+        ("prepare --modes=ddp", "--modes: … --mode?"), ("train --download", "--download: … --help-all"),
+        ("train data/x dmp", '"dmp": '),
     ],
-)
-def test_what_nobody_knows_is_one_line(argv: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+)  # fmt: skip
+def test_what_nobody_knows_is_one_line(argv: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It names what was typed and what may have been meant."""
     assert main(argv.split()) == 2
-    assert capsys.readouterr() == ("", f"error: {message}\n")
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n"), err.startswith("error: ")) == ("", 1, True)
+    assert [part for part in named.split(" … ") if part not in err] == []
 
 
 def test_the_name_is_that_by_which_it_was_started(
@@ -64,7 +55,7 @@ def test_the_name_is_that_by_which_it_was_started(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["/somewhere/bert4rec/__main__.py"])
     assert main(["report", "--fast"]) == 2
-    assert capsys.readouterr().err == "error: --fast: no such option; python -m bert4rec report --help\n"
+    assert capsys.readouterr().err.endswith("python -m bert4rec report --help\n")
     with pytest.raises(SystemExit):
         main(["prepare", "--help"], prog="python preprocessing.py")
     assert capsys.readouterr().out.startswith("usage: python preprocessing.py [INPUT] [--download] [--config=FILE] ")

@@ -99,27 +99,20 @@ def refusal(result: subprocess.CompletedProcess[str]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("python", "environment", "words"),
+    ("python", "environment", "named"),
     [
-        ("", {"FAKE_SYSTEM": "Darwin"}, "this is Darwin: use Linux"),
-        ("", {"FAKE_MACHINE": "riscv64"}, "x86_64 and aarch64 only and this is riscv64"),
-        ("", {}, "no Python 3.11, 3.12 or 3.13 found"),
-        (PRETENDING_PYTHON, {"FAKE_SETUP": "sys.version_info = (3, 10, 4)"}, "no Python 3.11"),
-        (PRETENDING_PYTHON, {"FAKE_SETUP": "sys.version_info = (3, 14, 0)"}, "no Python 3.11"),
-        (
-            PRETENDING_PYTHON,
-            {"FAKE_SETUP": "sys.version_info = (3, 12, 1); sys.modules['ensurepip'] = None"},
-            "Python 3.12 has no venv module: install it (Debian, Ubuntu: python3.12-venv)",
-        ),
-        (INSTALLING_PYTHON, {"PYTHON": "python9"}, "PYTHON=python9 does not run"),
+        ("", {"FAKE_SYSTEM": "Darwin"}, "Darwin"), ("", {"FAKE_MACHINE": "riscv64"}, "riscv64"), ("", {}, "3.11"),
+        *[(PRETENDING_PYTHON, {"FAKE_SETUP": f"sys.version_info = (3, {n}, 0)"}, "3.11") for n in (10, 14)],
+        (PRETENDING_PYTHON, {"FAKE_SETUP": "sys.version_info = (3, 12, 1); sys.modules['ensurepip'] = None"}, "venv"),
+        (INSTALLING_PYTHON, {"PYTHON": "python9"}, "PYTHON=python9"),
     ],
-)
+)  # fmt: skip
 def test_a_machine_that_cannot_is_told_what_it_lacks(
-    clone: Clone, python: str, environment: dict[str, str], words: str
+    clone: Clone, python: str, environment: dict[str, str], named: str
 ):
     if python:
         clone.program("python3", python)
-    assert words in refusal(clone.setup(**environment))
+    assert named in refusal(clone.setup(**environment))
 
 
 def test_a_name_on_the_path_that_does_not_run_is_passed_over(clone: Clone):
@@ -129,20 +122,14 @@ def test_a_name_on_the_path_that_does_not_run_is_passed_over(clone: Clone):
     assert clone.ready
 
 
-def test_the_cpu_build_is_asked_for_with_a_stand_in_for_fbgemm_gpu(installing: Clone):
-    assert installing.setup().returncode == 0
+@pytest.mark.parametrize(("build", "more"), [("cpu", " torch==2.13.0+cpu ./.venv/fbgemm-gpu"), ("cuda", "")])
+def test_the_cpu_build_is_asked_for_with_a_stand_in_for_fbgemm_gpu(installing: Clone, build: str, more: str):
+    assert installing.setup(TORCH_BUILD=build).returncode == 0
     (call,) = installing.pip_calls()
-    assert call.endswith(
-        "install -c requirements.lock -e .[dev,onnx,sql,lake,excel] torch==2.13.0+cpu ./.venv/fbgemm-gpu"
-    )
-    alias = (installing.folder / ".venv/fbgemm-gpu/pyproject.toml").read_text()
-    assert 'name = "fbgemm-gpu"\nversion = "1.8.0+cpu"\ndependencies = ["fbgemm-gpu-cpu==1.8.0"]' in alias
-
-
-def test_the_cuda_build_is_what_the_package_requires(installing: Clone):
-    assert installing.setup(TORCH_BUILD="cuda").returncode == 0
-    (call,) = installing.pip_calls()
-    assert call.endswith("install -c requirements.lock -e .[dev,onnx,sql,lake,excel]")
+    assert call.endswith(f"install -c requirements.lock -e .[dev,onnx,sql,lake,excel]{more}")
+    alias = installing.folder / ".venv/fbgemm-gpu/pyproject.toml"
+    wanted = 'name = "fbgemm-gpu"\nversion = "1.8.0+cpu"\ndependencies = ["fbgemm-gpu-cpu==1.8.0"]'
+    assert build == "cuda" or wanted in alias.read_text()
 
 
 def test_a_second_call_does_nothing_until_a_pin_or_the_build_or_the_place_changes(installing: Clone):
@@ -208,7 +195,7 @@ def test_without_a_cpu_build_the_cuda_build_is_taken_and_its_size_told(installin
     (installing.folder / "cpu-build-fails").write_text(NO_CPU_BUILD)
     result = installing.setup()
     assert result.returncode == 0
-    assert "installing the CUDA build, several GB, which also runs on a CPU" in result.stdout
+    assert "CUDA" in result.stdout
     first, second = installing.pip_calls()
     assert "torch==2.13.0+cpu" in first
     assert second.endswith("requirements.lock -e .[dev,onnx,sql,lake,excel] ./.venv/fbgemm-gpu")
@@ -224,7 +211,7 @@ def test_without_a_cpu_build_the_cuda_build_is_taken_and_its_size_told(installin
 )
 def test_a_network_failure_is_told_and_is_not_ready(installing: Clone, pip_says: str):
     (installing.folder / "cpu-build-fails").write_text(pip_says)
-    assert "check the network and pip's index settings" in refusal(installing.setup())
+    assert "network" in refusal(installing.setup())
     assert len(installing.pip_calls()) == 1
     assert pip_says in (installing.folder / "logs/setup.log").read_text()
     assert not installing.ready
@@ -236,7 +223,7 @@ def test_a_network_failure_is_told_and_is_not_ready(installing: Clone, pip_says:
 
 def test_another_failure_of_pip_is_told_in_its_words(installing: Clone):
     (installing.folder / "cpu-build-fails").write_text("ERROR: [Errno 28] No space left on device\n")
-    assert "pip failed: ERROR: [Errno 28] No space left on device (log: logs/setup.log)" in refusal(installing.setup())
+    assert "ERROR: [Errno 28] No space left on device" in refusal(installing.setup())
     assert not installing.ready
 
 

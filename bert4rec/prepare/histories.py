@@ -123,7 +123,7 @@ def only_tested(rule: SplitRule, untested: SplitRule) -> SplitRule:
     return {name: pl.when("tested").then(rule[name]).otherwise(untested[name]) for name in rule}
 
 
-def instant_of_share(times: Callable[[], Iterable[pl.Series]], share: float) -> int:
+def instant_of_share(times: Callable[[], Iterable[pl.Series]], share: float, n_bins: int = N_TIME_BINS) -> int:
     """Return the first instant (seconds) at or after which lie at most `share` of all rows; `times` reads all times.
 
     >>> instant_of_share(lambda: [pl.Series([10, 20]), pl.Series([30, 40])], 0.5)
@@ -133,11 +133,11 @@ def instant_of_share(times: Callable[[], Iterable[pl.Series]], share: float) -> 
     low, high = min(first for first, *_ in spans), 1 + max(last for _, last, _ in spans)
     n_after, later = share * sum(n for *_, n in spans), 0
     while high - low > 1:  # cut the range into bins of equal width, and continue in the bin that reaches the share
-        width = -(-(high - low) // N_TIME_BINS)
-        counts = np.zeros(N_TIME_BINS, np.int64)
+        width = -(-(high - low) // n_bins)
+        counts = np.zeros(n_bins, np.int64)
         for part in times():
             inside = part.filter((part >= low) & (part < high))
-            counts += np.bincount(((inside - low) // width).to_numpy(), minlength=N_TIME_BINS)
+            counts += np.bincount(((inside - low) // width).to_numpy(), minlength=n_bins)
         from_bin = later + np.append(counts[::-1].cumsum()[::-1], 0)
         reached = int(np.flatnonzero(from_bin > n_after).max())
         later = int(from_bin[reached + 1])

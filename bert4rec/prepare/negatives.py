@@ -40,7 +40,7 @@ class SeenItems(NamedTuple):
         return cls(np.sort(keys), len(items))
 
 
-def draw_negatives(seen: SeenItems, weights: Int64s, *, n: int, seed: list[int]) -> Int32s:
+def draw_negatives(seen: SeenItems, weights: Int64s, *, n: int, seed: list[int], rounds: int = MAX_ROUNDS) -> Int32s:
     """Return `n` distinct unseen items for each user, (users, n), drawn in proportion to `weights` [items].
 
     `seed` is for one block of users. Each user must have at least `n` unseen items (`count_unseen`). An item of weight
@@ -54,7 +54,7 @@ def draw_negatives(seen: SeenItems, weights: Int64s, *, n: int, seed: list[int])
     rng, n_items, cumulated = np.random.default_rng(seed), len(weights), np.cumsum(weights)
     drawn, filled = np.empty((seen.n_users, n), np.int32), np.zeros(seen.n_users, np.int64)
     before = np.empty(0, np.int64)  # sorted keys of drawn items
-    for _ in range(MAX_ROUNDS if cumulated[-1] else 0):
+    for _ in range(rounds if cumulated[-1] else 0):
         open_rows = np.flatnonzero(filled < n)
         if not len(open_rows):
             return drawn

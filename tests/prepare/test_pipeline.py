@@ -15,7 +15,6 @@ from unittest.mock import patch
 
 import datasets
 import numpy as np
-import pandas as pd
 import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, reject, settings
@@ -169,24 +168,22 @@ def test_the_splits_are_those_of_the_reference(rows: list[Row], s: dict[str, Any
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """A CSV of text ids of which some look like numbers, of users whose rows are scattered."""
-    rng = np.random.default_rng(3)
-    n = 6000
-    table = pl.DataFrame(
-        {
-            "user": [f"u{u}" if u % 3 else str(u) for u in rng.integers(0, 300, n)],
-            "item": (90 * rng.random(n) ** 2).astype(int),
-            "at": rng.integers(10**9, 10**9 + 500, n),
-            "stars": rng.integers(1, 11, n) / 2,
-        }
-    )
-    table.write_csv(tmp_path / "log.csv")
+    """A CSV of text ids of which some look like numbers, of users whose rows are scattered; with all that may be."""
+    rng, n = np.random.default_rng(3), 6000
+    item = (90 * rng.random(n) ** 2).astype(int)
+    table = {
+        "user": [f"u{u}" if u % 3 else str(u) for u in rng.integers(0, 300, n)], "item": item,
+        "at": 10**9 + rng.integers(0, 2000, n) / 4, "stars": rng.integers(1, 11, n) / 2,
+        "kind": np.where(rng.random(n) < 0.4, "buy", "view"), "brand": [f"b{number % 7}" for number in item],
+    }  # fmt: skip
+    pl.DataFrame(table).write_csv(tmp_path / "log.csv")
     return tmp_path / "log.csv"
 
 
 FILTERED = [
     "--preprocessing.min_user_interactions=5", "--preprocessing.min_item_interactions=40",
-    "--preprocessing.repeats=last", "--preprocessing.n_eval_negatives=5",
+    "--preprocessing.repeats=last", "--preprocessing.n_eval_negatives=5", "--data.item_features.brand=category",
+    "--data.event_column=kind", '--preprocessing.target_events=["buy"]',
 ]  # fmt: skip
 
 
@@ -266,38 +263,3 @@ def test_new_data_keep_every_id(tmp_path: Path, text: bool) -> None:
         return sorted((row["user"], row["items"], row["times"], row["test"]) for row in stored(folder))
 
     assert by_user(new) == by_user(anew)
-
-
-TABLE = ["--data.source=table", "--preprocessing.split=none"]
-
-
-@pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl"])
-def test_ids_that_became_decimals_are_those_of_an_older_dataset(tmp_path: Path, suffix: str) -> None:
-    """The older log has whole numbers; in the newer one some are missing, so that pandas makes floats of the others."""
-    log = pd.DataFrame({"user": [1, 1, 1, 2, 2, 2], "item": [5, 6, 7, 7, 5, 6]})
-    log.to_csv(tmp_path / "old.csv", index=False)
-    newer = pd.concat([log, pd.DataFrame({"user": [3, None, 3, 3], "item": [5, 6, 7, 8]})])
-    write = {"csv": newer.to_csv, "parquet": newer.to_parquet, "jsonl": newer.to_json}[suffix]
-    how = {"orient": "records", "lines": True} if suffix == "jsonl" else {"index": False}
-    write(tmp_path / f"new.{suffix}", **how)
-    old = prepared(tmp_path, [*TABLE, f"--data.path={tmp_path}/old.csv"], folder="old")
-    path = f"--data.path={tmp_path}/new.{suffix}"
-    new = prepared(tmp_path, [*TABLE, path, f"--data.extends={old}"], folder="new")
-    assert pl.read_parquet(new / "users.parquet")["original"].to_list() == [1, 2, 3]
-    before, after = (pl.read_parquet(folder / "items.parquet")["original"].to_list() for folder in (old, new))
-    assert after[:3] == before
-    assert after[3:] == [8]
-
-
-def test_new_data_without_a_known_user_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, users in (("old", "ab"), ("new", "AB")):
-        (tmp_path / f"{name}.csv").write_text("user,item\n" + "".join(f"{u},{i}\n" for u in users for i in "xyz"))
-    old = prepared(tmp_path, [*TABLE, f"--data.path={tmp_path}/old.csv"], folder="old")
-    command = ["--config=/dev/null", f"--data.dataset_dir={tmp_path / 'new'}", *TABLE]
-    command += [f"--data.path={tmp_path}/new.csv", f"--data.extends={old}"]
-    assert preprocessing.main(command) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: data.extends = {old}: none of its 2 users has a row in {tmp_path}/new.csv")
-    assert preprocessing.main([*command, "--data.accept_lost_rows=true"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len([line for line in lines if line.startswith("warning: data.extends: none of its 2 users")]) == 2

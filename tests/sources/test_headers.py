@@ -39,7 +39,7 @@ def test_a_named_column_that_the_first_file_lacks_is_one_line(tmp_path: Path, op
 
 def test_columns_with_other_names_are_refused_with_advice_that_works(tmp_path: Path) -> None:
     both = write(tmp_path, HEADER + "".join(ROWS[:20]), "kunde,artikel,zeit\n" + "".join(ROWS[20:]))
-    with one_line(str(tmp_path / "log_2.csv"), "log_1.csv", "same header"):
+    with one_line(str(tmp_path / "log_2.csv"), "log_1.csv"):
         first_look(opened("table", path=both))
 
 

@@ -81,21 +81,18 @@ UNTIDY: dict[str, tuple[Callable[..., str], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", UNTIDY)
-def test_an_untidy_log_is_the_clean_one(tmp_path: Path, kind: str) -> None:
-    untidy, header = UNTIDY[kind]
-    for letter in ("", "u"):  # ids that are numbers, and text
+@pytest.mark.parametrize("letter", ["", "u"])  # ids that are numbers, and text
+def test_an_untidy_log_is_the_clean_one(tmp_path: Path, letter: str) -> None:
+    def prepared(name: str, row: Callable[..., str], header: str) -> dict[str, bytes]:
+        form = (lambda u, i, t: row(f"ü{u}", f"x{i}", t)) if letter else row
+        path = write(tmp_path / f"{name}.csv", form, header)
+        assert run(tmp_path, f"--data.path={path}", folder=name) == 0
+        return content_of(tmp_path / name)
 
-        def with_letter(row: Callable[..., str], letter: str = letter) -> Callable[..., str]:
-            return lambda u, i, t: row(f"ü{u}", f"x{i}", t) if letter else row(u, i, t)
-
-        if letter and "decimals" in kind:
-            continue
-        clean = write(tmp_path / f"clean{letter}.csv", with_letter(plain))
-        other = write(tmp_path / f"untidy{letter}.csv", with_letter(untidy), header)
-        assert run(tmp_path, f"--data.path={clean}", folder=f"clean{letter}") == 0
-        assert run(tmp_path, f"--data.path={other}", folder=f"untidy{letter}") == 0
-        assert content_of(tmp_path / f"untidy{letter}") == content_of(tmp_path / f"clean{letter}")
+    clean = prepared("clean", plain, "user,item,time")
+    for kind, (untidy, header) in UNTIDY.items():
+        if not letter or "decimals" not in kind:
+            assert prepared(kind, untidy, header) == clean, kind
 
 
 @pytest.mark.parametrize("block_bytes", [11, 1 << 20])
@@ -154,26 +151,23 @@ def metadata(tmp_path: Path) -> dict[str, Any]:
     return dict(json.loads((tmp_path / "dataset" / "metadata.json").read_text()))
 
 
-@pytest.mark.parametrize("word", ["", "NA", "null", "-", "undefined", "\u00a0"])
+@pytest.mark.parametrize("word", ["", "NA", "\u00a0"])
 def test_guests_are_left_out_in_one_line_and_many_are_refused(tmp_path: Path, capsys: Capture, word: str) -> None:
     clean = write(tmp_path / "clean.csv", plain)
     guests = tmp_path / "guests.csv"
     guests.write_text(clean.read_text() + f"{word},1,1700000000\n" * 20)
     assert run(tmp_path, f"--data.path={clean}", folder="clean") == 0
-    capsys.readouterr()
     assert run(tmp_path, f"--data.path={guests}") == 0
-    shown = capsys.readouterr().out
     n_rows = len(ROWS) + 20
-    assert len([line for line in shown.splitlines() if f"20 of {n_rows} rows" in line]) == 1
-    assert "unusable" not in shown
+    assert "unusable" not in capsys.readouterr().out
     assert content_of(tmp_path / "dataset") == content_of(tmp_path / "clean")
     found = metadata(tmp_path)
     assert (found["guests"], found["rows_read"], found["bad_rows"]) == (20, n_rows, {})
     guests.write_text(guests.read_text() + f"{word},1,1700000000\n" * 30)
     (tmp_path / "dataset").rename(tmp_path / "before")
-    words = ["50 of", "--user=", "--preprocessing.max_guests=1"]
-    assert_refused(tmp_path, capsys, [f"--data.path={guests}", "--data.user_column=user"], *words)
-    assert run(tmp_path, f"--data.path={guests}", "--data.user_column=user", "--preprocessing.max_guests=1") == 0
+    named = [f"--data.path={guests}", "--data.user_column=user"]
+    assert_refused(tmp_path, capsys, named, "--preprocessing.max_guests")
+    assert run(tmp_path, *named, "--preprocessing.max_guests=1") == 0
     assert content_of(tmp_path / "dataset") == content_of(tmp_path / "clean")
 
 
@@ -181,7 +175,7 @@ def test_ids_that_differ_in_letter_case_alone_are_said(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", lambda u, i, t: f"{'cC'[u % 2]}{u // 2},p{i},{t}")
     assert run(tmp_path, f"--data.path={path}") == 0
     (found,) = [finding for finding in findings(metadata(tmp_path)) if finding.name == "letter case"]
-    assert [word in found.text for word in ("4 users", "C0", "c0", "items")] == [True, True, True, False]
+    assert ("4 users" in found.text, "items" in found.text) == (True, False)
 
 
 @pytest.mark.parametrize("n", [20, 400])
@@ -194,7 +188,6 @@ def test_one_user_with_a_large_share_of_all_rows_is_named_with_what_leaves_it_ou
     found = [finding for finding in findings(metadata(tmp_path)) if finding.name == "one large user"]
     assert len(found) == (n == 400)
     if found:
-        assert "user guest has 400 of 580 rows" in found[0].text
         option = next(word for word in found[0].text.split() if word.startswith("--"))
         assert run(tmp_path, f"--data.path={path}", option, folder="without") == 0
         users = pl.read_parquet(tmp_path / "without" / "users.parquet")["original"]
@@ -210,22 +203,11 @@ def test_a_log_of_the_new_day_alone_does_not_extend_a_dataset(tmp_path: Path, ca
         header = "user,item,time" if has_times else "user,item"
         (tmp_path / f"day{day}.csv").write_text("\n".join([header, *lines]) + "\n")
     assert run(tmp_path, f"--data.path={tmp_path}/day0.csv", folder="old") == 0
-    capsys.readouterr()
     extends = f"--data.extends={tmp_path / 'old'}"
     new = [f"--data.path={tmp_path}/day1.csv", extends]
-    assert_refused(tmp_path, capsys, new, "6 of its 6 users", "--data.path='day*.csv'", "--data.accept_lost_rows=true")
+    assert_refused(tmp_path, capsys, new, "--data.path='day*.csv'", "--data.accept_lost_rows=true")
     assert run(tmp_path, *new, "--data.accept_lost_rows=true", folder="accepted") == 0
-    assert "6 of its 6 users" in capsys.readouterr().out
     assert run(tmp_path, f"--data.path={tmp_path}/day*.csv", extends) == 0
-
-
-def test_known_items_that_do_not_come_again_are_warned_of(tmp_path: Path, capsys: Capture) -> None:
-    clean = write(tmp_path / "old.csv", lambda u, i, t: f"{u},i{i},{t}")
-    other = write(tmp_path / "new.csv", lambda u, i, t: f"{u},I{i},{t}")
-    assert run(tmp_path, f"--data.path={clean}", folder="old") == 0
-    capsys.readouterr()
-    assert run(tmp_path, f"--data.path={other}", f"--data.extends={tmp_path / 'old'}") == 0
-    assert "warning: data.extends: none of its 8 items" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("ids", ["{}", "{}.0", " {}", "x{}"])

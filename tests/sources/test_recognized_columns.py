@@ -1,6 +1,5 @@
 """Logs of many shapes, prepared without an option: the right columns, or one line that says what to type."""
 
-import json
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -71,10 +70,6 @@ SHAPES: dict[str, tuple[dict[str, list[Any]], dict[str, str]]] = {
         {"session_id": USERS, "product_id": ITEMS, "created_at": ISO, "updated_at": ISO},
         {"user": "session_id", "item": "product_id", "time": "created_at"},
     ),
-    "podcasts: the only column that is left": (
-        {"listener": USERS, "what": ITEMS, "played_at": ISO},
-        {"user": "listener", "item": "what", "time": "played_at"},
-    ),
     "no times": ({"user": USERS, "item": ITEMS}, {"user": "user", "item": "item"}),
     "titles that differ from row to row are no titles": (
         {"user": USERS, "item": ITEMS, "title": [f"note {row}" for row in range(N)], "time": SECONDS},
@@ -94,17 +89,6 @@ def test_the_columns_are_those_of_a_person(shape: str) -> None:
     table, expected = SHAPES[shape]
     pl.DataFrame(table).write_csv("log.csv")
     assert columns_of("log.csv") == expected
-
-
-def test_every_format_has_the_same_columns() -> None:
-    table, expected = SHAPES["a shop's own"]
-    frame = pl.DataFrame(table)
-    frame.write_parquet("log.parquet")
-    frame.write_ndjson("log.jsonl")
-    frame.write_ipc("log.feather")
-    frame.write_csv("log.tsv", separator="\t")
-    for name in ("log.parquet", "log.jsonl", "log.feather", "log.tsv"):
-        assert columns_of(name) == expected
 
 
 def test_a_folder_of_parquet_files_is_read_whole() -> None:
@@ -127,28 +111,6 @@ def test_without_a_header_the_columns_count_by_their_places() -> None:
     assert read_metadata(Path("data/it"))["columns"] == {"user": "1", "item": "3", "time": "2"}
 
 
-UNCLEAR: dict[str, tuple[dict[str, list[Any]], str]] = {
-    "names that say nothing": ({"a": USERS, "b": ITEMS, "c": ["x", "y"] * (N // 2)}, "--user=a --item=b"),
-    "two columns of users": ({"user_id": USERS, "customer_id": USERS, "item": ITEMS}, "log.csv --user=user_id"),
-    "two columns of items": (
-        {"user": USERS, "artist_id": ITEMS, "track_id": ITEMS},
-        "log.csv --item=artist_id",
-    ),
-}
-
-
-@pytest.mark.parametrize("shape", UNCLEAR)
-def test_what_cannot_be_told_is_asked_for(shape: str, capsys: Capture) -> None:
-    table, advice = UNCLEAR[shape]
-    pl.DataFrame(table).write_csv("log.csv")
-    assert main(["prepare", "log.csv"]) == 2
-    line = capsys.readouterr().err
-    assert line.count("\n") == 1
-    assert advice in line
-    assert all(name in line for name in table)
-    assert not Path("data").exists() or not list(Path("data").iterdir())
-
-
 def test_on_a_terminal_the_answer_is_taken(place: Path) -> None:
     pl.DataFrame({"user": USERS, "artist_id": ITEMS, "track_id": ITEMS}).write_csv("log.csv")
     command = [sys.executable, str(ROOT / "preprocessing.py"), "log.csv", "--preprocessing.n_eval_negatives=2"]
@@ -162,38 +124,16 @@ def test_ratings_that_are_often_missing_can_be_left_out(capsys: Capture) -> None
     pl.DataFrame({"user": USERS * 10, "item": ITEMS * 10, "rating": [4] * (9 * N) + ratings}).write_csv("log.csv")
     words = ["prepare", "log.csv", "--out=data/it", "--preprocessing.n_eval_negatives=2"]
     assert main(words) == 2
-    assert "--rating=)" in capsys.readouterr().err
+    assert "--rating=" in capsys.readouterr().err
     assert main([*words, "--rating="]) == 0
 
 
-@pytest.mark.parametrize("field", ["user", "item"])
-def test_users_and_items_cannot_be_left_out(field: str, capsys: Capture) -> None:
-    pl.DataFrame({"user": USERS, "item": ITEMS}).write_csv("log.csv")
-    assert main(["prepare", "log.csv", f"--{field}="]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"error: --{field}=: ")
-    assert error.count("\n") == 1
-
-
-def test_named_columns_win_and_an_empty_name_means_none() -> None:
+def test_named_columns_win_and_an_empty_name_means_none(capsys: Capture) -> None:
     table, expected = SHAPES["a shop's own"]
     pl.DataFrame(table).write_csv("log.csv")
     words = ["--out=data/it", "--preprocessing.n_eval_negatives=2", "--time=", "--title="]
     assert main(["prepare", "log.csv", *words]) == 0
     assert read_metadata(Path("data/it"))["columns"] == {"user": expected["user"], "item": expected["item"]}
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("log.csv", "<!DOCTYPE html>\n<html><body>Log in</body></html>\n"),
-        ("log.json", json.dumps([{"user": 1, "item": 2}, {"user": 1, "item": 3}])),
-        ("log.zip", "PK\x03\x04 and so on"),
-    ],
-)
-def test_what_is_not_read_is_one_true_line(name: str, content: str, capsys: Capture) -> None:
-    Path(name).write_text(content)
-    assert main(["prepare", name]) == 2
-    line = capsys.readouterr().err
-    assert line.count("\n") == 1
-    assert "which is not read" in line
+    for field in ("--user=", "--item="):  # which cannot be left out
+        assert main(["prepare", "log.csv", field]) == 2
+        assert capsys.readouterr().err.startswith(f"error: {field}: ")

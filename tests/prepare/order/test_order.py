@@ -15,7 +15,6 @@ from bert4rec.config.tables import Preprocessing
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.prepare.ordering import Chunks, SortedRuns, chunked, item_ids
 from bert4rec.prepare.rows import apply, filters_by_row, filters_in_order
-from bert4rec.sources.attributes import FirstItemRows
 from tests.checks import one_line
 
 ROWS = pl.DataFrame({"user": [1, 1, 1, 1, 2, 2], "item": [7, 7, 8, 7, 7, 7], "at": [0, 1, 2, 3, 4, 5]})
@@ -120,15 +119,6 @@ def test_known_items_keep_their_ids_and_new_ones_come_after(kept: list[bool], ol
     new = [item for item, is_kept in zip(originals, mask, strict=True) if is_kept and item not in old]
     assert sorted(found[item] for item in new) == list(range(len(old), len(old) + len(new)))
     assert all(found[item] == NO_ITEM for item in originals if item not in {*old, *new})
-
-
-def test_the_first_row_of_an_item_counts_though_a_later_part_has_its_ids_as_text() -> None:
-    titles = FirstItemRows(title=pl.String)
-    assert titles.rows().rows() == []
-    titles.add(pl.DataFrame({"item": [9, 3, 9], "title": ["Nine", "Three", "Neuf"]}))
-    assert titles.rows().rows() == [(9, "Nine"), (3, "Three")]
-    titles.add(pl.DataFrame({"item": ["9", "x"], "title": ["Neun", "Ix"]}))
-    assert titles.rows().rows() == [("9", "Nine"), ("3", "Three"), ("x", "Ix")]
 
 
 def test_many_small_frames_take_time_in_proportion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,14 +16,11 @@ from hypothesis import strategies as st
 from bert4rec.config.load import load_config
 from bert4rec.config.tables import Preprocessing
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.prepare import histories, rows
+from bert4rec.prepare import rows
 from bert4rec.prepare.engine import describe_rows
 from bert4rec.prepare.histories import (
-    LEAVE_ONE_OUT,
     HistoryStats,
-    NumberedHistories,
     choose_split,
-    history_stats,
     instant_of_share,
     item_table,
     sample_users,
@@ -139,13 +136,6 @@ def test_the_instant_is_named_or_that_of_a_share_of_the_rows(tmp_path: Path, at:
     assert (found, marked["before"].to_list()) == (instant, [sum(time < instant for time in (10, 20, 30, 40))])
 
 
-def survey(place: Path, *users: tuple[object, list[int]], **settings: int | str) -> HistoryStats:
-    histories = NumberedHistories(ordered(place / "parts", [*users]), np.arange(4, dtype=np.int32), known=None)
-    return history_stats(
-        histories, LEAVE_ONE_OUT, Preprocessing(**settings), n_users=len(users), n_items=4, progress=Progress()
-    )  # type: ignore[arg-type]
-
-
 NOW = 1_700_000_000
 
 
@@ -162,11 +152,6 @@ def test_what_is_usual_is_not_warned_of(lengths: list[int], times: tuple[int, in
         np.array(lengths), np.zeros(4, np.int64), np.zeros(len(lengths), bool), times, LogSurvey(0, has_times=False)
     )
     assert len(found.warnings(is_table=True, now=NOW)) == n_warnings
-
-
-def test_whether_all_users_are_alike(tmp_path: Path) -> None:
-    for last, are_alike in (([0, 1, 2], True), ([0, 2, 1], False), ([0, 1, 2, 3], False)):
-        assert survey(tmp_path / f"{last}", (1, [0, 1, 2]), (2, [0, 1, 2]), (3, last)).are_alike == are_alike
 
 
 def test_items_stand_by_dense_id_and_those_dropped_are_left_out(tmp_path: Path) -> None:
@@ -218,9 +203,7 @@ def test_rows_add_up_and_filters_stand_in_the_order_in_which_they_work(tmp_path:
 def test_the_instant_of_a_share_is_the_first_that_leaves_no_more(
     parts: list[list[int]], share: float, bins: int
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(histories, "N_TIME_BINS", bins)
-        found = instant_of_share(lambda: [pl.Series(part, dtype=pl.Int64) for part in parts], share)
+    found = instant_of_share(lambda: [pl.Series(part, dtype=pl.Int64) for part in parts], share, n_bins=bins)
     every = [time for part in parts for time in part]
     assert sum(time >= found for time in every) <= share * len(every) < sum(time >= found - 1 for time in every)
 
