@@ -39,6 +39,7 @@ UNIT_SEPARATOR = b"\x1f"  # replaces a separator of several characters, which Po
 SEPARATOR_BYTES = 1 << 16  # bytes in which the separator is looked for
 NOT_UTF_8 = "is not UTF-8 text; convert the file, for instance with iconv -f ISO-8859-1 -t UTF-8"
 BLANKS = re.compile(rb'(?m)(?<![^ \t\n])("[^"]*")(?![^ \t\r\n])|(^[ \t]+|[ \t]+(?=\r?$))|[ \t]+')
+EMPTY_LINE = "empty line"  # a kind of problem
 HEADER_AGAIN = ("header line again", "is the header line again")
 UNCLOSED = ("unclosed quote", 'has a quote (") that nothing closes')
 RETURN = "\udc0d"  # replaces a carriage return inside a line, where `csv` would end the row; no decoded text has it
@@ -289,7 +290,7 @@ def _problem(fields: list[str], layout: Layout) -> Problem | None:
     if len(fields) != len(layout.columns):
         n_expected, why = len(layout.columns), "as the header has" if layout.header else "expected"
         if fields == [""]:
-            return "empty line", f"is empty; {n_expected} fields {why}"
+            return EMPTY_LINE, f"is empty; {n_expected} fields {why}"
         decimal = _decimal_comma(fields) if len(fields) > n_expected and layout.separator == b"," else ""
         return "wrong number of fields", f"has {pluralize(len(fields), 'field')}; {n_expected} {why}{decimal}"
     return None
@@ -348,7 +349,7 @@ def _distinct(columns: Sequence[str]) -> tuple[str, ...]:
 def _first_text(path: Path) -> bytes:
     start = head(path)
     if not start.strip():
-        raise DataError(f"{path}: is empty; name another file in data.path")
+        raise DataError(f"{path}: is empty; name another file")
     return start
 
 
@@ -413,7 +414,7 @@ def _record(line: bytes) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise _UnusableError("not UTF-8", NOT_UTF_8) from None
     if not decoded.strip():
-        raise _UnusableError("empty line", "is empty")
+        raise _UnusableError(EMPTY_LINE, "is empty")
     try:
         record = json.loads(decoded, object_pairs_hook=_first_of_each)
         if SURROGATE.search(line):

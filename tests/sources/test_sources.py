@@ -12,7 +12,8 @@ from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.runtime.errors import DataError
 from bert4rec.sources.attributes import ItemValues
 from bert4rec.sources.first_look import first_look, first_rows, order_options
-from bert4rec.sources.interactions import Interactions, open_histories, read_titles
+from bert4rec.sources.interactions import Interactions, open_histories
+from bert4rec.sources.user_tables import read_titles
 from tests.checks import one_line
 from tests.fixture_types import Patch
 from tests.sources.log import opened
@@ -342,7 +343,7 @@ def test_titles_of_other_sources_are_named_and_get_the_type_of_the_items(tmp_pat
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name,item,x\na,1,2\n", "title"), ("item,title\nx,One\n", 'item "x", title "One"'),
+        ("name,item,x\na,1,2\n", "title"), ("item,title\nx,One\n", 'item "x"'),
         ("item,title\n1,One\n1,Two\n", 'item "1"'), ("", "no such file"),
     ],
 )  # fmt: skip
