@@ -13,6 +13,7 @@ import polars as pl
 
 from bert4rec.config.recognition import (
     PACKED,
+    SUFFIXES,
     format_of,
     has_rows,
     has_sequences,
@@ -20,6 +21,7 @@ from bert4rec.config.recognition import (
     problem_of_path,
     recognize,
 )
+from bert4rec.config.sources import SOURCES, FileSource
 from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.dataset.format import NO_EVENT
 from bert4rec.runtime.errors import ColumnUnknownError, DataError
@@ -29,7 +31,6 @@ from bert4rec.sources.columns import ID_FIELDS, Fields, are_values, column_advic
 from bert4rec.sources.headers import columns_in, matched, unread_columns
 from bert4rec.sources.order_values import descends, order_kind
 from bert4rec.sources.progress import LINE, BadRows
-from bert4rec.sources.registry import SOURCES, FileSource
 from bert4rec.sources.synthetic import GENERATORS, GeneratedSource
 from bert4rec.sources.tables import FIRST_ROWS, Part, SequenceFile, SequenceLines, TableFile
 from bert4rec.sources.text_rows import OTHER
@@ -221,7 +222,7 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, usual_times: 
         raise DataError(
             f"data.path is empty: {download}name the file with the interactions, or the folder that holds it"
         )
-    present = _files(data.path, *source.names)
+    present = _files(data.path, *(source.names or (f"*{suffix}" for suffix in SUFFIXES)))
     has_header = data.has_header if is_table else source.has_header
     files = tuple(file for file in present if has_rows(file, has_header=has_header))
     if not files and format_of(present[0]) == "text":
