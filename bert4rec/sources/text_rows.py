@@ -174,14 +174,10 @@ def _read(text: bytes, separator: bytes, layout: Layout) -> pl.DataFrame:
     """Return the columns with their types, or all as text if some value is not of its type."""
     as_text: dict[str, type[pl.DataType]] = dict.fromkeys(layout.columns, pl.String)
     for schema in [{**as_text, **layout.types}, as_text] if layout.types else [as_text]:
-        frame = pl.read_csv(
-            text,
-            has_header=False,
-            separator=separator.decode(),
-            quote_char='"' if layout.quoted else None,
-            schema=schema,
-            ignore_errors=True,  # null for a value that is no number
-        )
+        frame = pl.read_csv(  # null for a value that is no number
+            text, has_header=False, separator=separator.decode(), quote_char='"' if layout.quoted else None,
+            schema=schema, ignore_errors=True,
+        )  # fmt: skip
         if not any(frame[name].null_count() for name in layout.types):
             break
     return frame
@@ -327,11 +323,8 @@ def read_layout(
         )
     bar = infer_separator(start) if separator == "auto" else separator.replace("\\t", "\t")
     quoted, has_runs = len(bar) == 1, bar == " " and has_runs_of_blanks(start)
-    lines = (
-        (_single_blanks(text) if has_runs else _without_blanks(text, bar.encode()))
-        .decode("utf-8", "replace")
-        .split("\n")
-    )
+    plain = _single_blanks(text) if has_runs else _without_blanks(text, bar.encode())
+    lines = plain.decode("utf-8", "replace").split("\n")
     cells, n_lines = split_fields(lines, bar, quoted=quoted)
     header = tuple(cells) if has_header else ()
     if not cells or (header and n_lines > 1):
@@ -351,6 +344,11 @@ def _first_text(path: Path) -> bytes:
     if not start.strip():
         raise DataError(f"{path}: is empty; name another file")
     return start
+
+
+def shortened(text: str) -> str:
+    """Return a text cut to a length for a message."""
+    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…"
 
 
 class _UnusableError(ValueError):
@@ -437,8 +435,7 @@ def _values(record: Mapping[str, Any], columns: Mapping[str, str]) -> Iterator[s
         if new.startswith(OTHER) and isinstance(value, dict | list | bool):
             value = json.dumps(value, ensure_ascii=False)
         elif isinstance(value, dict | list | bool):
-            shown = json.dumps(value, ensure_ascii=False)
-            shown = shown if len(shown) <= LONGEST_SHOWN else f"{shown[: LONGEST_SHOWN - 1]}…"
+            shown = shortened(json.dumps(value, ensure_ascii=False))
             raise _UnusableError(f"{new} is neither text nor number", f"{name} is {shown}: must be text or a number")
         yield _as_text(value)
 
