@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
+GENERATED = ("synthetic", "random")  # they read no file
+OWN_DATA = ("table", "sequences", "baskets")  # a format of many data sets; the others are one each
 USUAL_FIELDS = {name: name for name in ("user", "item", "rating", "time")}
 GROUPLENS_COLUMNS = {"user": "userId", "item": "movieId", "rating": "rating", "time": "timestamp"}
 
@@ -60,5 +62,3 @@ SOURCES = {
     "table": FileSource(form="table"),
 }  # fmt: skip
 MOVIELENS = [name for name, source in SOURCES.items() if source.is_movielens]  # sets that can be downloaded
-GENERATED = ("synthetic", "random")  # they read no file
-OWN_DATA = ("table", "sequences", "baskets")  # a format of many data sets; the others are one each
