@@ -293,7 +293,7 @@ def _history_rows(file: Path, separator: str, has_header: bool, newest_first: bo
 
 
 def _inferred_columns(
-    rows: Interactions, data: Data, named: Mapping[str, str], unnamed: Collection[str], present: Collection[str]
+    rows: Interactions, data: Data, named: Mapping[str, str], unnamed: set[str], present: Collection[str]
 ) -> dict[str, str]:
     """Return field → column of histories in which not all `named` columns are `present`. Raises `DataError`."""
     lacking = {name: column for name, column in named.items() if column and column not in present}
