@@ -44,6 +44,7 @@ NUMBERS = {"user": pl.Int64, "item": pl.Int64, "time": pl.Int64, "rating": pl.Fl
 HISTORY_BYTES = 1 << 24  # block size for reading a text file of histories
 USUAL_COLUMNS = {"user": "user", "item": "item", "time": "time"}
 USUAL_HISTORY_FILE = (USUAL_COLUMNS, "auto", True, False)  # of histories: columns, separator, has_header, newest_first
+LARGEST_BLOCK = 1 << 29  # bytes; Arrow reads less than 2 GiB at once
 BLOCKS_IN_BUDGET = 128  # blocks of text in the memory budget: parsed, a block takes about ten times its size
 
 
@@ -234,7 +235,8 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, usual_times: 
             f"{files[0]}: has lines of a user and items, not the ratings of {data.source}; read them with "
             "--data.source=sequences"
         )
-    block_bytes, backwards = int(preprocessing.memory_gb * 1e9) // BLOCKS_IN_BUDGET, preprocessing.reverse_file_order
+    block_bytes = min(int(preprocessing.memory_gb * 1e9) // BLOCKS_IN_BUDGET, LARGEST_BLOCK)
+    backwards = preprocessing.reverse_file_order
     newest_first = source.newest_first if backwards == "auto" else backwards
     times = Times(data.time_format if is_table else unit_of_numbers(data.time_format))
     if is_table:
