@@ -79,8 +79,8 @@ def test_a_list_that_cannot_be_read_is_refused(tmp_path: Path, text: bytes, word
         listed(tmp_path / "list.csv")
 
 
-LOG = {"user": ["u", "u", "é 2", "v"], "item": [7, 8, 10, 7], "time": [3, 5, 4, 9]}
-OF_ITEMS = {"item": [7, 8, 10], "title": ["One, two", 'Sé "x"', "a;b"]}
+LOG: dict[str, list[Any]] = {"user": ["u", "u", "é 2", "v"], "item": [7, 8, 10, 7], "time": [3, 5, 4, 9]}
+OF_ITEMS: dict[str, list[Any]] = {"item": [7, 8, 10], "title": ["One, two", 'Sé "x"', "a;b"]}
 TABLES = {"log": LOG, "histories": LOG, "items": OF_ITEMS, "titles": OF_ITEMS, "list": OF_ITEMS}
 
 
