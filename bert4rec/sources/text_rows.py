@@ -109,6 +109,10 @@ def _at_once(block: Block, layout: Layout, bad: BadRows) -> pl.DataFrame | None:
         if UNIT_SEPARATOR in text:
             return None
         text, separator = text.replace(separator, UNIT_SEPARATOR), UNIT_SEPARATOR
+    try:
+        _ = text.isascii() or text.decode()  # else Arrow prints a traceback of an invalid row
+    except UnicodeDecodeError:
+        return None
     inside = inside_quotes(text) if layout.quoted and QUOTE in text else None
     if text.count(b"\r") != text.count(b"\r\n") or (inside is not None and not _quotes_whole_fields(text, separator)):
         return None

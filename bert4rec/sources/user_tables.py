@@ -202,6 +202,8 @@ def _read_json(path: Path, id_keys: Collection[str]) -> pl.DataFrame:
     """Return JSON lines, or one object {item: list of values}, as the attribute files of S3-Rec have."""
     lines = [(f"{path}, line {number}", line) for number, line in enumerate(lines_of(path), 1) if line.strip()]
     rows = [_object(place, line) for place, line in lines]
+    if not rows:
+        raise DataError(f"{path}: is empty; name another file")
     if len(rows) != 1 or any(isinstance(rows[0].get(key), str | int) for key in id_keys):
         return pl.DataFrame(rows, infer_schema_length=None)
     for item, values in rows[0].items():

@@ -73,6 +73,7 @@ def test_rows_that_are_none_the_worse(content: str, wanted: Found) -> None:
         ("1,2\n\n\r\n5,6\n", [(1, "1", "2"), (4, "5", "6")], dict.fromkeys((2, 3), "empty")),
         ("1,2\na,b\n5,6\n", [(1, "1", "2"), (3, "5", "6")], {2: "header"}),
         ('1,2\n"a",b\n5\n', [(1, "1", "2")], {2: "header", 3: "1 field"}),
+        (b"1,2\n\xff\n5,6\n", [(1, "1", "2"), (3, "5", "6")], {2: "UTF-8"}),
         (b"1,2\n\xff,4\n5,6\n", [(1, "1", "2"), (3, "5", "6")], {2: "UTF-8"}),
         (b'1,2\n"x\n\xff",4\n5,6\n', [(1, "1", "2"), (4, "5", "6")], {2: "UTF-8"}),
         ('1,2\n"3,4\n5,6\n', [(1, "1", "2"), (3, "5", "6")], {2: '(")'}),
@@ -81,6 +82,7 @@ def test_rows_that_are_none_the_worse(content: str, wanted: Found) -> None:
         ('"1\n2",3\n4\n"5\n6",7\n8\n', [(1, "1\n2", "3"), (4, "5\n6", "7")], {3: "1 field", 6: "1 field"}),
     ],
 )  # fmt: skip
+@pytest.mark.filterwarnings("error")
 def test_a_bad_row_costs_its_own_line(content: str | bytes, wanted: Found, shown: dict[int, str]) -> None:
     found, bad = parsed(content)
     assert found == wanted
