@@ -89,7 +89,7 @@ def _as_path(data: Any, overrides: Mapping[str, Any]) -> Iterator[dict[str, str]
 def make_dataset(file: str | None, overrides: "Overrides", *, download: bool) -> "Config":
     """Make a dataset, and return its settings with the recognized source, and the folder if it is not the usual one."""
     from bert4rec.config.load import load_and_recognize, with_changes
-    from bert4rec.config.tables import GENERATED
+    from bert4rec.config.sources import GENERATED
     from bert4rec.prepare.engine import prepare as run_pipeline
     from bert4rec.prepare.inherit import with_inherited
 

@@ -6,7 +6,7 @@ import itertools
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
@@ -14,12 +14,16 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bert4rec.config.recognition import MAGIC, problem_of_path
+from bert4rec.config.recognition import MAGIC, Format, problem_of_path
+from bert4rec.dataset.ids import canonical
 from bert4rec.prepare.ordering import SORTED_BY
 from bert4rec.runtime.errors import DataError, pluralize
 from bert4rec.serving.histories import AT_ONCE, Histories, History, TimedHistory
 from bert4rec.serving.recommender import Recommendations, UserScore
-from bert4rec.sources.text_blocks import blocks, head
+from bert4rec.sources.progress import LINE
+from bert4rec.sources.tables import typed_columns, typed_rows
+from bert4rec.sources.text_blocks import head
+from bert4rec.sources.user_tables import lines_of
 
 if TYPE_CHECKING:
     from bert4rec.sources.interactions import Interactions
@@ -31,8 +35,6 @@ HISTORY_FORMS = (
     "that know times need them, and rows without times are taken as the oldest first; models that know kinds of events "
     "read them from events, in rows from the column data.event_column or event"
 )
-HISTORY_BLOCK_BYTES = 1 << 20
-PARQUET_MAGIC = next(magic for magic, kind in MAGIC.items() if kind == "parquet")
 HISTORY_ENDINGS = (".jsonl", ".csv", ".parquet")
 RECOMMENDATION_COLUMNS = ("user", "rank", "item", "title", "score", "fallback")
 USER_COLUMNS = ("item", "rank", "user", "score")
@@ -43,7 +45,6 @@ Recommended: TypeAlias = Sequence[tuple[Any, Recommendations | Sequence[UserScor
 Write: TypeAlias = Callable[[Recommended], None]
 
 logger = logging.getLogger(__name__)
-LIST_TYPES = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 
 
 def read_histories(
@@ -58,17 +59,19 @@ def read_histories(
     """
     has = {"with_times": with_times, "with_events": with_events, "may_lack_times": may_lack_times}
     try:
-        magic = b"" if path == "-" else _first_bytes(path)
+        kind = None if path == "-" else _typed_format(path)
         if path == "-":
             histories = _from_json_lines(sys.stdin, **has)
-        elif magic == PARQUET_MAGIC and "items" in pq.read_schema(path).names:
-            histories = _from_parquet_lists(path, **has)
-        elif not magic.startswith(tuple(MAGIC)) and _has_json_lists(path):
-            histories = _from_json_lines(_lines(path), **has)
+        elif kind and "items" in (columns := typed_columns(Path(path), kind)):
+            histories = _from_lists(Path(path), kind, columns, **has)
+        elif not kind and _has_json_lists(path):
+            histories = _from_json_lines(lines_of(Path(path)), **has)
         else:
             histories = _from_rows(path, open_rows(path), **has)
         while part := list(itertools.islice(histories, AT_ONCE)):
-            yield [(user, past._replace(at=at) if isinstance(past, TimedHistory) else past) for user, past in part]
+            yield [
+                (_user(user), past._replace(at=at) if isinstance(past, TimedHistory) else past) for user, past in part
+            ]
     except OSError as error:
         raise DataError(problem_of_path(Path(path), error)) from None
     except ValueError as error:  # text that is not UTF-8 and errors of Arrow, too
@@ -76,9 +79,15 @@ def read_histories(
         raise DataError(f"{name}: cannot be read: {error}; it must be {HISTORY_FORMS}") from None
 
 
-def _first_bytes(path: str) -> bytes:
+def _user(user: Any) -> Any:
+    """Return the canonical id of a user, as a preparation has it."""
+    return (canonical(user) or user) if isinstance(user, str) else user
+
+
+def _typed_format(path: str) -> Format | None:
     with open(path, "rb") as file:
-        return file.read(len(PARQUET_MAGIC))
+        start = file.read(max(map(len, MAGIC)))
+    return next((kind for magic, kind in MAGIC.items() if start.startswith(magic)), None)
 
 
 def _has_json_lists(path: str) -> bool:
@@ -91,12 +100,6 @@ def _has_json_lists(path: str) -> bool:
     if isinstance(first, dict):
         return "items" in first
     return isinstance(first, list) or bool({*Path(path).suffixes[-2:]} & {*JSON_LINES})
-
-
-def _lines(path: str) -> Iterator[str]:
-    """Yield the lines of a text file, which may be compressed."""
-    for block in blocks(Path(path), size=HISTORY_BLOCK_BYTES, quoted=False):
-        yield from block.text.decode().split("\n")
 
 
 def _from_json_lines(
@@ -120,20 +123,19 @@ def _from_json_lines(
         yield user, TimedHistory(items, times, events=events) if with_times or with_events else items
 
 
-def _from_parquet_lists(
-    path: str, *, with_times: bool, with_events: bool, may_lack_times: bool
+def _from_lists(
+    path: Path, kind: Format, present: Collection[str], *, with_times: bool, with_events: bool, may_lack_times: bool
 ) -> Iterator[tuple[Any, History]]:
-    with pq.ParquetFile(path) as file:
-        schema = file.schema_arrow
-        with_times = with_times and not (may_lack_times and "times" not in schema.names)
-        wanted = ["items", *["times"] * with_times, *["events"] * (with_events and "events" in schema.names)]
-        if any(name not in schema.names or not isinstance(schema.field(name).type, LIST_TYPES) for name in wanted):
+    """Yield the users of a table with a row for each user, which has the columns `present`."""
+    with_times = with_times and not (may_lack_times and "times" not in present)
+    wanted = ["items", *["times"] * with_times, *["events"] * (with_events and "events" in present)]
+    columns = {name: name for name in ("user", *wanted) if name in present}
+    for rows, _ in typed_rows(path, kind, columns, AT_ONCE):
+        if any(not isinstance(rows.schema.get(name), pl.List | pl.Array) for name in wanted):
             raise ValueError(f"the column {' or '.join(wanted)} holds no lists")
-        number = itertools.count(1)
-        for part in file.iter_batches(AT_ONCE):
-            users = part["user"].to_pylist() if "user" in schema.names else [next(number) for _ in range(len(part))]
-            rows = zip(*([values or [] for values in part[name].to_pylist()] for name in wanted), strict=True)
-            yield from ((user, _history(wanted, values)) for user, values in zip(users, rows, strict=True))
+        users = rows["user" if "user" in columns else LINE].to_list()
+        lists = zip(*([values or [] for values in rows[name].to_list()] for name in wanted), strict=True)
+        yield from ((user, _history(wanted, values)) for user, values in zip(users, lists, strict=True))
 
 
 def _history(names: Sequence[str], lists: Sequence[Any]) -> History:

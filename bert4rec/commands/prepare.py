@@ -5,7 +5,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
 
 from bert4rec.api import DOWNLOADED, RAW, make_dataset
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, found
@@ -18,14 +17,14 @@ from bert4rec.config.load import (
     settings_file,
     take_positional,
 )
-from bert4rec.config.tables import Config, Source
+from bert4rec.config.sources import MOVIELENS
+from bert4rec.config.tables import Config
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import ColumnUnknownError, DataError, SettingsError
 from bert4rec.runtime.signals import log_interrupted
 
 SCRIPT = "python preprocessing.py"
 OF_DATA = ("data", "preprocessing")  # settings tables that the dataset folder contains
-SETS = [source for source in get_args(Source) if source.startswith("ml-")]  # available with --download
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,13 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s [INPUT] [--download] [--config=FILE] [--NAME=VALUE …] [--table.key=value …]"
     parser.description = (
         "Makes a dataset folder from INPUT, in one process; if this fails, no folder is written. INPUT: a file, "
-        f"folder, pattern or address of interactions, or one of {', '.join(SETS)}, which is downloaded; default: "
+        f"folder, pattern or address of interactions, or one of {', '.join(MOVIELENS)}, which is downloaded; default: "
         "data.path and data.source"
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = usual_help(DATA_OPTIONS, parser.prog)
     parser.set_defaults(settings=[], short=PREPARE_OPTIONS)
-    sets = f"the set data.source ({', '.join(SETS)}; default: {DOWNLOADED})"
+    sets = f"the set data.source ({', '.join(MOVIELENS)}; default: {DOWNLOADED})"
     parser.add_argument("--download", action="store_true", help=f"fetch {sets} into {RAW}/ first")
     replace = "overwrite a dataset that runs were trained on, or of another input"
     parser.add_argument("--replace", action="store_true", help=replace)
@@ -49,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Make the dataset folder and print the next command; return 0, or 130 when stopped. Raises `UserError`."""
     log_to_terminal()
     source, words = take_positional(arguments.settings)
-    is_set = source in SETS and not Path(source).exists()
+    is_set = source in MOVIELENS and not Path(source).exists()
     words = [*_input(source, words, is_set=is_set), *words]
     named, overrides = parse_command_line(words, arguments.short)
     if arguments.replace:

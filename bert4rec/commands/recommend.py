@@ -371,7 +371,7 @@ def _items(option: str, arguments: argparse.Namespace, ids: "ItemIds", data: Dat
 
     path = arguments.allow if option == "--allow" else arguments.deny
     is_known = lambda items: (ids.indices(items) != NO_ITEM).tolist()  # noqa: E731
-    items, column = read_item_list(path, is_known, item_column=data.item_column, setting=option)
+    items, column = read_item_list(path, is_known, item_column=data.item_column)
     n_known = int((ids.indices(items) != NO_ITEM).sum())
     named, noun = f"{option}={path}", f"{pluralize(len(items), 'item')}{f' in the column {column}' if column else ''}"
     if not n_known and (items or option == "--allow"):

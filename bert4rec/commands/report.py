@@ -10,7 +10,8 @@ from typing import Any
 from bert4rec.checkpoint.run_folder import CONFIG, HTML_PAGE, REPORT, find_trained
 from bert4rec.checkpoint.run_settings import on_processes, options_to_train_longer
 from bert4rec.config.load import load_config
-from bert4rec.config.tables import GENERATED, Config
+from bert4rec.config.sources import GENERATED
+from bert4rec.config.tables import Config
 from bert4rec.report.figures import kind_of, read_report
 from bert4rec.report.pages import metrics_table
 from bert4rec.report.summary import advice, rules, verdict

@@ -30,7 +30,8 @@ from bert4rec.config.help import (
     shown,
 )
 from bert4rec.config.recognition import DetectedSource, recognize
-from bert4rec.config.tables import GENERATED, Config, expand_user
+from bert4rec.config.sources import GENERATED
+from bert4rec.config.tables import Config, expand_user
 from bert4rec.runtime.errors import SettingsError, did_you_mean
 
 USUAL_FILE = "config.toml"

@@ -23,6 +23,7 @@ from bert4rec.config.first_lines import (
     problem_of_text,
     without_separator_line,
 )
+from bert4rec.config.sources import SOURCES
 from bert4rec.runtime.errors import DataError, did_you_mean, join_names
 
 Format: TypeAlias = Literal["text", "json lines", "parquet", "arrow file", "arrow stream"]
@@ -72,14 +73,7 @@ UNREAD: tuple[tuple[str, str, tuple[bytes, ...], tuple[str, ...], str], ...] = (
     ("packed with xz", REPACK, (b"\xfd7zXZ",), (".xz",), ""),
 )
 FETCHED_ENDINGS = tuple(suffix for *_, suffixes, kind in UNREAD if kind for suffix in suffixes)
-GROUPLENS_LINES = {
-    "ratings.dat": ("ml-1m", re.compile(r"\d+::\d+::[\d.]+::\d+"), "user::movie::rating::time"),
-    "u.data": ("ml-100k", re.compile(r"\d+\t\d+\t\d+\t\d+"), "user, movie, rating and time between tabs"),
-}
-GROUPLENS_HEADER = ["userId", "movieId", "rating", "timestamp"]
-GROUPLENS_FOLDERS = ("ml-20m", "ml-25m", "ml-32m", "ml-latest-small")
-GOODREADS_HEADER = ["user_id", "book_id", "is_read"]
-PUBLIC_FILES = (*GROUPLENS_LINES, "ratings.csv", "goodreads_interactions.csv")
+PUBLIC_FILES = {name for source in SOURCES.values() for name in source.names if "*" not in name}
 NOT_DATA = ("readme", "license", "changelog")
 HEAD_BYTES = 1 << 16  # bytes that are read to recognize a file
 N_FORMAT_LINES = 20  # largest number of lines to look at
@@ -308,18 +302,16 @@ def _detect_file(file: Path) -> DetectedSource | None:
 
 def _public(file: Path, lines: Sequence[str]) -> DetectedSource | None:
     """Return the source of a file of GroupLens or Goodreads; None for another file."""
-    if lines and (known := GROUPLENS_LINES.get(_unpacked_name(file))):
-        source, form, words = known
-        return DetectedSource(source, f"{file.name} has lines of {words}") if form.fullmatch(lines[0]) else None
-    header = cells(lines)
-    if header[: len(GOODREADS_HEADER)] == GOODREADS_HEADER:
-        return DetectedSource("goodreads", f"{file.name} has the columns {', '.join(header)}")
-    if header != GROUPLENS_HEADER:
-        return None
+    header, file_name = cells(lines), _unpacked_name(file)
     folders = {Path(absolute(file)).parent.name for absolute in (os.path.abspath, os.path.realpath)}
-    for folder in folders.intersection(GROUPLENS_FOLDERS):
-        return DetectedSource(folder, f"{file.name} has the columns {', '.join(header)}, in a folder {folder}")
-    return None  # another file with these columns is a table
+    for name, source in SOURCES.items():
+        if source.first_line and file_name in source.names and re.fullmatch(source.first_line[0], "".join(lines[:1])):
+            return DetectedSource(name, f"{file.name} has lines of {source.first_line[1]}")
+        begins = header if source.is_movielens else header[: len(source.header)]
+        if header and begins == source.header and (name in folders or not source.is_movielens):
+            folder = f", in a folder {name}" if source.is_movielens else ""
+            return DetectedSource(name, f"{file.name} has the columns {', '.join(header)}{folder}")
+    return None  # another file with the columns of GroupLens is a table
 
 
 def _refuse(file: Path) -> NoReturn:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
 import tomli_w
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
@@ -19,16 +19,15 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from bert4rec.config.addresses import ICEBERG, check_url, is_url, without_secrets
 from bert4rec.config.kinds import KINDS, KindName, UntrainedName
 from bert4rec.config.recognition import FETCHED_ENDINGS, PACKED, SUFFIXES
+from bert4rec.config.sources import GENERATED, OWN_DATA, SOURCES
 
-Source: TypeAlias = Literal[
-    "synthetic", "random", "ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "ml-latest-small",
-    "goodreads", "sequences", "baskets", "table",
-]  # fmt: skip
+# Pydantic reads the valid names from `SOURCES`; a type checker cannot.
+if TYPE_CHECKING:
+    Source: TypeAlias = str
+else:
+    Source = Literal[(*GENERATED, *SOURCES)]
 
 FeatureKind: TypeAlias = Literal["category", "categories", "number", "words", "vector", "ignore"]
-
-GENERATED: tuple[Source, ...] = ("synthetic", "random")  # they read no file
-OWN_DATA: tuple[Source, ...] = ("table", "sequences", "baskets")  # a format of many data sets; the others are one each
 
 # Above, baselines are no longer a matter of seconds beside the test of a model.
 ALL_BASELINES_UP_TO = 5_000_000  # training positions

@@ -16,7 +16,8 @@ import datasets
 import polars as pl
 
 from bert4rec.config.addresses import is_url
-from bert4rec.config.tables import OWN_DATA, Config, Data, Preprocessing
+from bert4rec.config.sources import OWN_DATA
+from bert4rec.config.tables import Config, Data, Preprocessing
 from bert4rec.dataset.findings import findings
 from bert4rec.dataset.format import (
     DATASET_CARD,

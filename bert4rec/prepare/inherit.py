@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec.config.load import Overrides, load_settings
-from bert4rec.config.tables import GENERATED, Config, Preprocessing
+from bert4rec.config.sources import GENERATED
+from bert4rec.config.tables import Config, Preprocessing
 from bert4rec.dataset.format import READING
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.runtime.errors import DataError

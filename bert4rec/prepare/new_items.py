@@ -9,6 +9,7 @@ import datasets
 import numpy as np
 import polars as pl
 
+from bert4rec.config.sources import SOURCES
 from bert4rec.dataset.format import DATASET_CARD, FOLDERS, ITEMS, PREVIOUS, dataset_card, fingerprints_of
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.prepare.ordering import item_ids, read_known
@@ -16,7 +17,6 @@ from bert4rec.prepare.writer import new_dataset, write_items, write_metadata
 from bert4rec.runtime.errors import DataError, pluralize
 from bert4rec.runtime.files import link_or_copy
 from bert4rec.sources.item_features import append_features, read_fitted, read_item_file
-from bert4rec.sources.registry import SOURCES
 
 OF_THE_FOLDER = ("format_version", "created_at", "files", "fingerprint")  # of `metadata.json`, made anew
 

@@ -30,23 +30,13 @@ from bert4rec.sources.times import fits, stripped, without_missing
 ADDRESSES = ({"email", "mail"}, {"phone"})  # of users, taken if nothing better is there
 CONNECTIONS = {"ip"}  # of users, taken last
 ACCOUNTS = {"account", "konto", "compte", "cuenta", "conta"}  # of a user, beside a word for users
-COARSE_ITEMS = {
-    "artist",
-    "album",
-    "author",
-    "channel",
-    "podcast",
-    "series",
-    "show",
-}  # whose parts have ids of their own
+COARSE_ITEMS = {"artist", "album", "author", "channel", "podcast", "series", "show"}  # whose parts have own ids
 KINDLESS = {"item", "element", "object", "content", "product", "article", "asin", "sku", "page", "url"}  # any items
 RANKED = RATING_WORDS - {"score", "note"}  # a score may be that of a search, and a note a text
 MOST_TITLES = 0.2  # largest share of items with several values in a column of titles
 LEAST_TITLES = 0.8  # least number of titles for an item, else they are categories
 LEAST_ITEM_ROWS = 2  # rows of an item, from which on values alone tell that a text depends on it
-NO_ID_WORDS = (
-    OTHER_WORDS | NAME_WORDS | RATING_WORDS | SESSION_WORDS | OTHER_USER_WORDS | DURATION_WORDS
-)  # words of columns that have no ids of the two
+NO_ID_WORDS = OTHER_WORDS | NAME_WORDS | RATING_WORDS | SESSION_WORDS | OTHER_USER_WORDS | DURATION_WORDS
 REQUIRED_FIELDS = ("user", "item")  # that every table must have
 FEW_VALUES = 5  # of a category
 ENOUGH_ROWS = 20  # from which on values count
@@ -220,22 +210,15 @@ def _level(words: Sequence[str], kinds: set[str], allowed: set[str]) -> int | No
     if rest <= NAME_WORDS:
         return 2
     is_last = len(words) > 2 and words[-1] in IDENTIFIER_WORDS and words[-2] in kinds
-    return (
-        3
-        if is_last
-        and not rest & (OTHER_WORDS | NAME_WORDS | SESSION_WORDS | USER_WORDS | ITEM_WORDS | OTHER_USER_WORDS)
-        else None
-    )
+    others = OTHER_WORDS | NAME_WORDS | SESSION_WORDS | USER_WORDS | ITEM_WORDS | OTHER_USER_WORDS
+    return 3 if is_last and not rest & others else None
 
 
 def _is_category(column: pl.Series) -> bool:
     """Return whether a column has very few values, which alternate: the rows of a file may also be sorted by user."""
-    n_values = column.n_unique()
-    return (
-        len(column) >= 5 * ENOUGH_ROWS
-        and n_values <= FEW_VALUES
-        and int((column != column.shift()).sum()) > 2 * n_values
-    )
+    if len(column) < 5 * ENOUGH_ROWS or (n_values := column.n_unique()) > FEW_VALUES:
+        return False
+    return int((column != column.shift()).sum()) > 2 * n_values
 
 
 def _finest(first: pl.DataFrame, names: Sequence[str]) -> list[str]:
@@ -269,7 +252,7 @@ def _unnamed(first: pl.DataFrame) -> list[str]:
 def _is_other(column: pl.Series) -> bool:
     """Return whether name or values say that a column has no ids."""
     words = name_words(column.name)
-    if looks_like_time(column) or is_moment(column) or words & NO_ID_WORDS:
+    if looks_like_time(column) or words & NO_ID_WORDS:
         return True
     known = column.drop_nulls()
     if known.dtype.is_float() or not (known.dtype.is_integer() or known.dtype == pl.String):

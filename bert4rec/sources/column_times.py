@@ -71,10 +71,8 @@ def is_moment(column: pl.Series) -> bool:
     numbers = known.cast(pl.Float64, strict=False)
     if not fits(numbers.count(), len(known)) or fits(int(text.str.contains(DAY_FIRST).sum()), len(known)):
         return bool(form_of(known))
-    return any(
-        fits(int(((numbers >= SINCE * ticks) & (numbers < UNTIL * ticks)).sum()), len(known))
-        for ticks in PER_SECOND.values()
-    )
+    likely = (numbers.is_between(SINCE * ticks, UNTIL * ticks, closed="left") for ticks in PER_SECOND.values())
+    return any(fits(int(is_likely.sum()), len(known)) for is_likely in likely)
 
 
 def is_duration(words: set[str]) -> bool:
@@ -121,11 +119,8 @@ def why_coarse(column: pl.Series) -> str:
     if words & HOURS and is_time_of_day(column):
         return f'its first value "{known[0]}" is a time of a day without its date'
     if not fits(int(text.str.contains(COARSE_DATE).sum()), len(text)):
-        return (
-            ""
-            if is_duration(words)
-            else f'its first value "{known[0]}" has no {"year" if words & MONTH_WORDS else "date"}'
-        )
+        lacking = "year" if words & MONTH_WORDS else "date"
+        return "" if is_duration(words) else f'its first value "{known[0]}" has no {lacking}'
     digits = re.sub(r"[^\dW]", "", text.filter(text.str.contains(COARSE_DATE))[0])
     try:
         week = datetime.strptime(f"{digits}-1", "%GW%V-%u") if "W" in digits else None
@@ -248,14 +243,8 @@ def _rank_of_numbers(column: pl.Series, words: set[str]) -> int | None:
         has_digits = fits(int(text.str.contains(r"\d").sum()), len(known))
         return 2 if has_digits and not text.str.contains(CLOCK_TIME).all() else None
     numbers = text.cast(pl.Float64, strict=False).drop_nulls()
-    low, high = float(numbers.min()), float(numbers.max())  # type: ignore[arg-type]
-    return (
-        None
-        if not fits(len(numbers.filter(numbers >= 0)), len(known))
-        or (len(known) > 1 and low == high)
-        or _is_clock(numbers)
-        else 2
-    )
+    is_constant = len(known) > 1 and numbers.n_unique() == 1
+    return 2 if fits(int((numbers >= 0).sum()), len(known)) and not is_constant and not _is_clock(numbers) else None
 
 
 def _is_text(column: pl.Series) -> bool:

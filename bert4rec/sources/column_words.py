@@ -155,24 +155,14 @@ OTHER_WORDS = _words("""
     zakupu zakupow bestel aankoop покупка покупки заказа 购买 購入 구매 下单 注册
 """)  # things beside users, items and times
 WORDS = {
-    "user": USER_WORDS | OTHER_USER_WORDS | SESSION_WORDS,
-    "item": ITEM_WORDS | OTHER_ITEM_WORDS,
-    "time": TIME_WORDS,
+    "user": USER_WORDS | OTHER_USER_WORDS | SESSION_WORDS, "item": ITEM_WORDS | OTHER_ITEM_WORDS, "time": TIME_WORDS,
     "rating": RATING_WORDS,
-}
-ROLES = USER_WORDS | SESSION_WORDS | OTHER_USER_WORDS | ITEM_WORDS | OTHER_ITEM_WORDS | TIME_WORDS | RATING_WORDS
-KNOWN = (
-    ROLES
-    | IDENTIFIER_WORDS
-    | NAME_WORDS
-    | START_WORDS
-    | END_WORDS
-    | CHANGE_WORDS
-    | DURATION_WORDS
-    | NEUTRAL_WORDS
-    | OTHER_WORDS
-    | {"mail", "email", "phone"}
-)
+}  # fmt: skip
+ROLES = {word for words in WORDS.values() for word in words}
+KNOWN = ROLES.union(
+    IDENTIFIER_WORDS, NAME_WORDS, START_WORDS, END_WORDS, CHANGE_WORDS, DURATION_WORDS, NEUTRAL_WORDS, OTHER_WORDS,
+    ("mail", "email", "phone"),
+)  # fmt: skip
 
 
 @lru_cache(1 << 12)

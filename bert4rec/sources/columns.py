@@ -12,22 +12,12 @@ import polars as pl
 
 from bert4rec.dataset.format import NO_EVENT
 from bert4rec.runtime.errors import DataError
+from bert4rec.sources.column_times import is_moment
 from bert4rec.sources.column_words import ITEM_WORDS, SESSION_WORDS, TIME_WORDS, USER_WORDS, WORDS, name_words
 from bert4rec.sources.ids import SCIENTIFIC, canonical_ids, numbers_or_text, without_rounded
 from bert4rec.sources.order_values import order_values
 from bert4rec.sources.progress import LINE, BadRows
-from bert4rec.sources.times import (
-    DIGIT_FORMS,
-    NO_VALUE,
-    PER_SECOND,
-    SINCE,
-    UNTIL,
-    Times,
-    fits,
-    form_of,
-    stripped,
-    without_missing,
-)
+from bert4rec.sources.times import NO_VALUE, Times, fits, stripped, without_missing
 
 ID_FIELDS = ("user", "item")
 OPTIONAL_FIELDS = ("event", "title", "order")  # a row without it is usable
@@ -213,24 +203,15 @@ def _text(column: pl.Series) -> pl.Series:
 
 
 def looks_like_time(values: pl.Series) -> bool:
-    """Return whether a column may hold times, judged by its name, its type and its first `values`.
+    """Return whether a column may hold times: its first `values` are moments, or by its name, numbers from 0.
 
     A few values that mean a missing time, or are none, do not count against it.
     """
     known = without_missing(values)
-    if not len(known) or known.dtype in (pl.Datetime, pl.Date):
-        return len(known) > 0
-    if not (known.dtype.is_numeric() or known.dtype == pl.String):
-        return False
-    is_named_so = is_named_like_time(values.name)
-    numbers = known.cast(pl.Float64, strict=False)
-    if not fits(numbers.count(), len(known)):
-        return known.dtype == pl.String and (
-            fits(len(known.filter(known.str.contains(DATE_START))), len(known)) or bool(form_of(known))
-        )
-    n_likely = max(len(numbers.filter((numbers >= SINCE * n) & (numbers < UNTIL * n))) for n in PER_SECOND.values())
-    is_named_so = is_named_so and fits(len(numbers.filter(numbers >= 0)), len(known))
-    return fits(n_likely, len(known)) or is_named_so or form_of(known) in DIGIT_FORMS[1:]
+    if is_moment(values) or not is_named_like_time(values.name):
+        return is_moment(values)
+    is_read = known.dtype.is_numeric() or known.dtype == pl.String
+    return is_read and fits(int((known.cast(pl.Float64, strict=False) >= 0).sum()), len(known))
 
 
 def is_named_like_time(name: str) -> bool:

@@ -16,6 +16,7 @@ from bert4rec.sources.columns import is_named_like_time, looks_like_time, why_no
 from bert4rec.sources.interactions import Interactions
 from bert4rec.sources.order_values import columns_that_order
 from bert4rec.sources.tables import FIRST_ROWS
+from bert4rec.sources.text_rows import shortened
 from bert4rec.sources.times import (
     EXAMPLE,
     READ_SHARE,
@@ -34,7 +35,6 @@ SHOWN_FIELDS = ("user", "item", "time", "rating", "event", "title")
 SHOWN_ROWS = 3
 PRICES = {"price", "amount", "revenue", "value", "cost", "total", "discount"}
 EXACT_FLOAT32 = 2**24  # from which on Float32 does not hold all whole numbers
-LONGEST_CELL = 40  # characters of a value that are shown
 
 
 def first_look(interactions: Interactions) -> tuple[list[str], list[str]]:
@@ -217,4 +217,4 @@ def _cell(name: str, value: Any) -> str:
     if name == "time":
         return moment(value)
     text = f"{value:g}" if name == "rating" else visible(" ".join(str(value).split()), keep="")
-    return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 1]}…"
+    return shortened(text)

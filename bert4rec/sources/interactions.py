@@ -13,6 +13,7 @@ import polars as pl
 
 from bert4rec.config.recognition import (
     PACKED,
+    SUFFIXES,
     format_of,
     has_rows,
     has_sequences,
@@ -20,6 +21,7 @@ from bert4rec.config.recognition import (
     problem_of_path,
     recognize,
 )
+from bert4rec.config.sources import SOURCES, FileSource
 from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.dataset.format import NO_EVENT
 from bert4rec.runtime.errors import ColumnUnknownError, DataError
@@ -29,7 +31,6 @@ from bert4rec.sources.columns import ID_FIELDS, Fields, are_values, column_advic
 from bert4rec.sources.headers import columns_in, matched, unread_columns
 from bert4rec.sources.order_values import descends, order_kind
 from bert4rec.sources.progress import LINE, BadRows
-from bert4rec.sources.registry import SOURCES, FileSource
 from bert4rec.sources.synthetic import GENERATORS, GeneratedSource
 from bert4rec.sources.tables import FIRST_ROWS, Part, SequenceFile, SequenceLines, TableFile
 from bert4rec.sources.text_rows import OTHER
@@ -43,6 +44,7 @@ NUMBERS = {"user": pl.Int64, "item": pl.Int64, "time": pl.Int64, "rating": pl.Fl
 HISTORY_BYTES = 1 << 24  # block size for reading a text file of histories
 USUAL_COLUMNS = {"user": "user", "item": "item", "time": "time"}
 USUAL_HISTORY_FILE = (USUAL_COLUMNS, "auto", True, False)  # of histories: columns, separator, has_header, newest_first
+LARGEST_BLOCK = 1 << 29  # bytes; Arrow reads less than 2 GiB at once
 BLOCKS_IN_BUDGET = 128  # blocks of text in the memory budget: parsed, a block takes about ten times its size
 
 
@@ -221,7 +223,7 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, usual_times: 
         raise DataError(
             f"data.path is empty: {download}name the file with the interactions, or the folder that holds it"
         )
-    present = _files(data.path, *source.names)
+    present = _files(data.path, *(source.names or (f"*{suffix}" for suffix in SUFFIXES)))
     has_header = data.has_header if is_table else source.has_header
     files = tuple(file for file in present if has_rows(file, has_header=has_header))
     if not files and format_of(present[0]) == "text":
@@ -233,7 +235,8 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, usual_times: 
             f"{files[0]}: has lines of a user and items, not the ratings of {data.source}; read them with "
             "--data.source=sequences"
         )
-    block_bytes, backwards = int(preprocessing.memory_gb * 1e9) // BLOCKS_IN_BUDGET, preprocessing.reverse_file_order
+    block_bytes = min(int(preprocessing.memory_gb * 1e9) // BLOCKS_IN_BUDGET, LARGEST_BLOCK)
+    backwards = preprocessing.reverse_file_order
     newest_first = source.newest_first if backwards == "auto" else backwards
     times = Times(data.time_format if is_table else unit_of_numbers(data.time_format))
     if is_table:
@@ -268,35 +271,44 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
     named = {field: USUAL_COLUMNS[field] if field in unnamed else column for field, column in named.items()}
     backwards = preprocessing.reverse_file_order
     data_form = (named, data.separator, data.has_header, own.newest_first if backwards == "auto" else backwards)
-    for columns, separator, has_header, newest_first in (data_form, *(() if is_named else (USUAL_HISTORY_FILE,))):
-        present = TableFile(file, format_of(file), separator, has_header).columns
+    for columns, *form in (data_form, *(() if is_named else (USUAL_HISTORY_FILE,))):
+        rows = _history_rows(file, *form)
+        present = rows.open(file).columns
         needs_time = is_named and "time" not in unnamed and columns["time"]
-        needed = [columns["user"], columns["item"], *([columns["time"]] if needs_time else [])]
-        if all(name in present for name in needed):
+        if all(columns[name] in present for name in ("user", "item", *(["time"] if needs_time else []))):
             time = next((name for name in (columns["time"], "time") if name in present), "")
-            source = replace(SOURCES["table"], separator=separator, has_header=has_header)
             found = {"user": columns["user"], "item": columns["item"]} | ({"time": time} if time else {})
-            found |= _event_column(data, present)
             found |= {"order": data.order_column} if data.order_column in present else {}
-            rows = Interactions(source, (file,), found, Times(), HISTORY_BYTES, newest_first)
-            return _in_direction(_with_order_kind(_with_times(rows, data.time_format)), backwards)
-    if not is_named and (recognized := _recognized(path)) not in ("", "table"):
-        return open_interactions(data.model_copy(update={"source": recognized, "path": path}), Preprocessing())
-    wanted = {name: column for name, column in named.items() if column and name not in unnamed}
-    if not unnamed or any(column not in present for column in wanted.values()):
-        missing = ", ".join(f"{column} ({name})" for name, column in named.items() if column and column not in present)
+            break
+    else:
+        if not is_named and (recognized := _recognized(path)) not in ("", "table"):
+            return open_interactions(data.model_copy(update={"source": recognized, "path": path}), Preprocessing())
+        rows = _history_rows(file, *data_form[1:])
+        found = _inferred_columns(rows, data, named, unnamed, present)
+    rows = replace(rows, columns=found | _event_column(data, present))
+    return _in_direction(_with_order_kind(_with_times(rows, data.time_format)), backwards)
+
+
+def _history_rows(file: Path, separator: str, has_header: bool, newest_first: bool) -> Interactions:
+    source = replace(SOURCES["table"], separator=separator, has_header=has_header)
+    return Interactions(source, (file,), {}, Times(), HISTORY_BYTES, newest_first)
+
+
+def _inferred_columns(
+    rows: Interactions, data: Data, named: Mapping[str, str], unnamed: set[str], present: Collection[str]
+) -> dict[str, str]:
+    """Return field → column of histories in which not all `named` columns are `present`. Raises `DataError`."""
+    lacking = {name: column for name, column in named.items() if column and column not in present}
+    if not unnamed or not lacking.keys() <= unnamed:
+        missing = ", ".join(f"{column} ({name})" for name, column in lacking.items())
         advice = re.sub(r"--(\w+)=", r"--data.\1_column=", column_advice(named, [*present]))
-        raise DataError(f"{path}: no column {missing}; it has: {', '.join(present)}{advice}")
-    source = replace(SOURCES["table"], separator=data.separator, has_header=data.has_header)
-    rows = Interactions(source, (file,), {}, Times(), HISTORY_BYTES, data_form[-1])
+        raise DataError(f"{rows.files[0]}: no column {missing}; it has: {', '.join(present)}{advice}")
+    unused = dict.fromkeys(("rating_column", "title_column", "event_column"), "")
     try:
-        unused = dict.fromkeys(("rating_column", "title_column", "event_column"), "")
-        columns, _ = _columns_of_table(rows, data.model_copy(update=unused))
+        return _columns_of_table(rows, data.model_copy(update=unused))[0]
     except ColumnUnknownError as error:
         options = [re.sub(r"^--(\w+)=", r"--data.\1_column=", option) for option in error.options]
         raise DataError(error.with_command(options, "add")) from None
-    rows = replace(rows, columns=columns | _event_column(data, present))
-    return _in_direction(_with_order_kind(_with_times(rows, data.time_format)), backwards)
 
 
 def _in_direction(rows: Interactions, backwards: bool | str) -> Interactions:

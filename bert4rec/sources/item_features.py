@@ -21,10 +21,9 @@ import polars as pl
 from bert4rec.dataset.format import METADATA
 from bert4rec.dataset.item_features import ARRAYS, FEATURES_FOLDER, VALUES, Bags, write_bags
 from bert4rec.runtime.arrays import Float32s, Float64s, Int64s, Integers
-from bert4rec.runtime.errors import DataError, did_you_mean, pluralize
-from bert4rec.sources.ids import canonical_ids, ids_like
+from bert4rec.runtime.errors import DataError, did_you_mean
 from bert4rec.sources.text_values import MISSING_TEXTS, number_problem, shown
-from bert4rec.sources.user_tables import id_column, read_table
+from bert4rec.sources.user_tables import id_column, one_row_an_item, read_table
 
 VALUES_SCHEMA = {"feature": pl.String, "number": pl.Int64, "name": pl.String}
 N_QUANTILES = 16
@@ -114,7 +113,7 @@ def read_item_file(
     used.
     """
     kinds = {name: feature["kind"] for name, feature in fitted.items()} or kinds
-    table = read_table(Path(path), setting="data.items_path", item_column=item_column, item_type=item_type, texts=texts)
+    table = read_table(Path(path), item_column=item_column, texts=texts)
     table = table.with_columns(pl.col(pl.String).replace(dict.fromkeys(MISSING_TEXTS)))
     column = id_column(path, table, item_column)
     if table.width == 1:
@@ -125,10 +124,7 @@ def read_item_file(
         raise DataError(f"data.item_features.{column}: is the id of the items; remove it")
     if clash := next((name for name in table.columns if name in RESERVED_COLUMNS and name != column), None):
         raise DataError(f'{path}: a column cannot be called "{clash}", as one of the dataset is; rename it')
-    rows = table.with_columns(original=_ids(path, table[column], item_type)).drop(column)
-    rows = rows.unique(maintain_order=True) if not _has_lists(rows) else rows
-    if len(twice := rows.filter(pl.col("original").is_duplicated())):
-        raise DataError(f'{path}: item "{twice["original"][0]}" has two rows; leave one row for each item')
+    rows = one_row_an_item(path, table, column, item_type)
     features, unused = features_of(path, rows, kinds, fitted)
     if not features and not (kinds.keys() & log):
         why = ", ".join(f"{name} ({reason})" for name, reason in unused.items())
@@ -141,25 +137,6 @@ def no_column(name: str, path: str, columns: Sequence[str]) -> DataError:
     """Return the error that the table at `path`, which has `columns`, does not have the one of a feature."""
     advice = did_you_mean(difflib.get_close_matches(name, columns, n=1))
     return DataError(f"data.item_features.{name}: {path} has no such column; it has: {', '.join(columns)}{advice}")
-
-
-def _ids(path: str, column: pl.Series, item_type: pl.DataType) -> pl.Series:
-    """Return the ids of the items as `item_type`. Raises `DataError` for a row without one that is like the log's."""
-    ids = pl.Series([None] * len(column)) if column.dtype.is_nested() else ids_like(column, item_type)
-    is_bad = ids.is_null()
-    is_text = column.dtype == pl.String
-    if missing := (canonical_ids(column) if is_text else column).null_count():
-        raise DataError(
-            f"{path}: {pluralize(missing, 'row')} without {column.name}; every row needs the id of its item"
-        )
-    if is_bad.any():
-        value = shown(column.filter(is_bad)[0])
-        raise DataError(f"{path}: {column.name} {value}: not an id like those of the log, which are numbers")
-    return ids
-
-
-def _has_lists(rows: pl.DataFrame) -> bool:
-    return any(dtype.is_nested() for dtype in rows.dtypes)
 
 
 def features_of(

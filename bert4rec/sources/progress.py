@@ -85,12 +85,14 @@ def line_numbers(first: int) -> pl.Expr:
 class BadRows:
     """The `counts` of unusable rows by kind of problem, and in `shown` the messages of the first ones.
 
-    `guests` is the number of rows that lack nothing but a user; they are no bad rows.
+    `guests` is the number of rows that lack nothing but a user; they are no bad rows. Lines with the `ignored` kind of
+    problem are neither counted nor shown.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     shown: list[str] = field(default_factory=list)
     guests: int = 0
+    ignored: str = ""
 
     @property
     def total(self) -> int:
@@ -108,8 +110,9 @@ class BadRows:
 
     def add_line(self, path: Path, number: int, kind: str, problem: str) -> None:
         """Count a line with a problem of this `kind`, and keep its message while there is room."""
-        self.add(kind)
-        self.show(path, "line", number, problem)
+        if kind != self.ignored:
+            self.add(kind)
+            self.show(path, "line", number, problem)
 
     def show(self, path: Path, unit: str, number: int, problem: str) -> None:
         """Keep the message of a counted row while there is room; `unit`: "line" or "row"."""

@@ -29,14 +29,24 @@ from bert4rec.config.recognition import (
     fetched_kind,
     refuse_unsupported_format,
 )  # fmt: skip
+from bert4rec.config.sources import MOVIELENS, SOURCES
 from bert4rec.config.tables import Data, name_of_path
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import try_lock
+from bert4rec.sources.database import fetch_database
 from bert4rec.sources.interactions import choose_columns, named_columns
+from bert4rec.sources.lake import fetch_lake
 from bert4rec.sources.progress import Progress
-from bert4rec.sources.registry import FETCHERS, SOURCES
 from bert4rec.sources.tables import FIRST_ROWS
+from bert4rec.sources.workbook import fetch_workbook
 
+# Copies the place, table and query into the Parquet file; counts rows, warns, and returns what identifies their state.
+Fetch: TypeAlias = Callable[[str, str, str, Path, Callable[[int], None], Callable[[str], None]], dict[str, Any]]
+FETCHERS: dict[str, tuple[Fetch, str]] = {  # kind, as in `FETCHED` → function, and the extra with its packages
+    "database": (fetch_database, "sql"),
+    "lake": (fetch_lake, "lake"),
+    "workbook": (fetch_workbook, "excel"),
+}
 LOGIN_ADVICE = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to keys that may read it; for public data "
     "AWS_SKIP_SIGNATURE=true",
@@ -63,14 +73,6 @@ Copied: TypeAlias = tuple[Path, str, int]  # the local file, its address, the nu
 BASE_URL = "https://files.grouplens.org/datasets/movielens"
 TERMS = "https://grouplens.org/datasets/movielens/"
 TIMEOUT = 30.0  # seconds without a byte
-ARCHIVES = {  # set → published MD5; None: GroupLens replaces the file now and then, so only its own CRCs count
-    "ml-100k": "0e33842e24a9c977be4e0107933c0723",
-    "ml-1m": "c4d9eecfca2ab87c1945afe126590906",
-    "ml-20m": "cd245b17a1ae2cc31bb14903e1204af3",
-    "ml-25m": "6b51fb2759a8657d3bfcbfc42b592ada",
-    "ml-32m": "d472be332d4daa821edc399621853b57",
-    "ml-latest-small": None,
-}
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)  # raised by zipfile for a damaged file
 logger = logging.getLogger(__name__)
 
@@ -301,8 +303,8 @@ def fetch_movielens(source: str, folder: Path) -> Path:
     Uses `<folder>/<source>` if it exists, else `<folder>/<source>.zip` if it has the published MD5, else downloads the
     zip. Raises `DataError` for an unknown set and for failures of the network or the disk.
     """
-    if source not in ARCHIVES:
-        raise DataError(f'"{source}" cannot be downloaded; choose one of {", ".join(ARCHIVES)}')
+    if source not in MOVIELENS:
+        raise DataError(f'"{source}" cannot be downloaded; choose one of {", ".join(MOVIELENS)}')
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _only_process(folder):
@@ -340,7 +342,7 @@ def _fetch(source: str, folder: Path) -> Path:
         logger.info(f"{unpacked}: exists, used as it is")
         return unpacked
     logger.info(f"{archive}: exists, is checked" if archive.exists() else f"{url}: downloading")
-    md5 = ARCHIVES[source]
+    md5 = SOURCES[source].md5  # if there is none, only the CRCs in the archive count
     pooch.get_logger().setLevel("WARNING")
     try:
         pooch.retrieve(

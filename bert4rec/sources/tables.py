@@ -101,7 +101,8 @@ def _readable(path: Path, kind: Format) -> Iterator[None]:
 class TableFile:
     """A table in the file at `path`.
 
-    A text file has a `separator`, `names` of its columns if it has no header, and `types` (see `Layout`).
+    A text file has a `separator`, `names` of its columns if it has no header, and `types` (see `Layout`). Text that is
+    not UTF-8 `may_be_latin`.
     """
 
     path: Path
@@ -110,6 +111,7 @@ class TableFile:
     has_header: bool = True
     names: tuple[str, ...] = ()
     types: Mapping[str, type[pl.DataType]] = field(default_factory=dict)
+    may_be_latin: bool = False
 
     @property
     def unit(self) -> str:
@@ -120,7 +122,7 @@ class TableFile:
     def columns(self) -> Mapping[str, bool]:
         """Return the columns of the file, and whether each can be a field."""
         if self.format == "text":
-            return dict.fromkeys(self._layout.columns, True)
+            return dict.fromkeys(self.layout.columns, True)
         return json_columns(self.path) if self.format == "json lines" else typed_columns(self.path, self.format)
 
     def rows(self, columns: Mapping[str, str], bad: BadRows, *, block_bytes: int, only_first: bool) -> Iterator[Part]:
@@ -133,21 +135,24 @@ class TableFile:
             size = FIRST_ROWS if only_first else ROWS_PER_FRAME
             yield from islice(typed_rows(self.path, self.format, columns, size), 1 if only_first else None)
             return
-        quoted = self.format == "text" and self._layout.quoted
+        quoted = self.format == "text" and self.layout.quoted
         fields = {field: pl.col(name) for field, name in columns.items()}
         for block in blocks(self.path, size=block_bytes, quoted=quoted, only_first=only_first):
             if self.format == "json lines":
                 yield from ((rows, block.done) for rows in parse_json(block, columns, bad))
                 continue
+            if self.may_be_latin and _decoded(block.text) is None:
+                block = replace(block, text=block.text.decode("latin-1").encode())
             if block.first_line == 1:
-                for _ in range(self._layout.n_above + bool(self._layout.header)):
+                for _ in range(self.layout.n_above + bool(self.layout.header)):
                     end = block.text.find(b"\n") + 1 or len(block.text)
                     block = replace(block, text=block.text[end:], first_line=block.first_line + 1)
-            for rows in parse(block, self._layout, bad) if block.text else ():
+            for rows in parse(block, self.layout, bad) if block.text else ():
                 yield rows.select(LINE, **fields), block.done
 
     @cached_property
-    def _layout(self) -> Layout:
+    def layout(self) -> Layout:
+        """Return the layout of a text file. Raises `DataError` for an empty one."""
         if self.names and not self.has_header:
             return Layout(self.names, self.separator.encode(), quoted=False, header=(), types=self.types)
         return read_layout(self.path, separator=self.separator, has_header=self.has_header, types=self.types)

@@ -1,8 +1,8 @@
 """Parse lines of CSV or JSON into rows of text fields; lines that cannot be parsed are bad rows.
 
-Polars parses a whole block at once. If that fails, or does not give one row per line, lines with another number of
-separators are cut out of a CSV block, and the rest is parsed at once. If that does not help, the block is halved
-repeatedly, until the few lines with the problem are parsed one by one.
+Arrow parses a whole block of CSV at once, without the lines that have another number of fields; Polars a block of JSON.
+If that fails, or may read a line otherwise than `csv`, the block is halved repeatedly, until the few lines with the
+problem are parsed one by one.
 """
 
 import csv
@@ -19,6 +19,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
+import pyarrow.csv as pc
 from numpy.typing import NDArray
 
 from bert4rec.config.first_lines import (
@@ -39,6 +41,8 @@ UNIT_SEPARATOR = b"\x1f"  # replaces a separator of several characters, which Po
 SEPARATOR_BYTES = 1 << 16  # bytes in which the separator is looked for
 NOT_UTF_8 = "is not UTF-8 text; convert the file, for instance with iconv -f ISO-8859-1 -t UTF-8"
 BLANKS = re.compile(rb'(?m)(?<![^ \t\n])("[^"]*")(?![^ \t\r\n])|(^[ \t]+|[ \t]+(?=\r?$))|[ \t]+')
+ARROW_TYPES: dict[type[pl.DataType], pa.DataType] = {pl.Int64: pa.int64(), pl.Float32: pa.float32()}
+EMPTY_LINE = "empty line"  # a kind of problem
 HEADER_AGAIN = ("header line again", "is the header line again")
 UNCLOSED = ("unclosed quote", 'has a quote (") that nothing closes')
 RETURN = "\udc0d"  # replaces a carriage return inside a line, where `csv` would end the row; no decoded text has it
@@ -97,24 +101,40 @@ def _single_blanks(text: bytes) -> bytes:
 
 
 def _at_once(block: Block, layout: Layout, bad: BadRows) -> pl.DataFrame | None:
-    """Return the rows as Polars reads them; None unless each line gives one row with all fields."""
+    """Return the rows as Arrow reads them, without lines that it cannot read; None if it may differ from `csv`."""
     text, separator = block.text, layout.separator
     if not text.endswith(NEWLINE):
-        text += NEWLINE  # without it, Polars ignores a separator at the end
+        text += NEWLINE
     if len(separator) > 1:
         if UNIT_SEPARATOR in text:
             return None
         text, separator = text.replace(separator, UNIT_SEPARATOR), UNIT_SEPARATOR
-    inside = inside_quotes(text) if layout.quoted and QUOTE in text else None
-    if b"\r" + separator in text or (inside is not None and not _quotes_whole_fields(text, separator)):
-        return None  # Polars may parse such lines in another way than `csv`
-    problems: dict[int, Problem] = {}
-    rows = _rows(text, separator, inside, layout)
-    rows = rows or _rows_of_whole_lines(text, separator, inside, layout, problems)
-    if rows is None:
+    try:
+        _ = text.isascii() or text.decode()  # else Arrow prints a traceback of an invalid row
+    except UnicodeDecodeError:
         return None
-    frame, starts = rows
-    frame.insert_column(0, pl.Series(LINE, starts, dtype=pl.Int64))
+    inside = inside_quotes(text) if layout.quoted and QUOTE in text else None
+    if text.count(b"\r") != text.count(b"\r\n") or (inside is not None and not _quotes_whole_fields(text, separator)):
+        return None
+    read = _read(text, separator, layout)
+    starts = _line_starts(text, inside)
+    if read is None or len(starts) != len(read[0]) + len(read[1]):
+        return None
+    frame, invalid = read
+    is_row = np.ones(len(starts), bool)
+    is_row[invalid] = False
+    frame.insert_column(0, pl.Series(LINE, starts[is_row], dtype=pl.Int64))
+    empty = frame.filter(pl.all_horizontal(pl.exclude(LINE).is_null()))[LINE].to_list()
+    problems: dict[int, Problem] = {}
+    if len(invalid) or empty:
+        ends = np.flatnonzero(np.frombuffer(text, np.uint8) == NEWLINE[0])
+        if (np.diff(starts, append=len(ends))[invalid] > 1).any():
+            return None  # only the first line of such a row is bad
+        for line in [*starts[invalid].tolist(), *empty]:
+            cut = text[ends[line - 1] + 1 if line else 0 : ends[line]].decode("utf-8", "surrogateescape")
+            if problem := _problem(split_fields([cut], separator.decode(), quoted=layout.quoted)[0], layout):
+                problems[line] = problem
+        frame = frame.filter(~pl.col(LINE).is_in([*problems]))
     if layout.header:
         frame = _without_headers(frame, layout, problems)
     for line in sorted(problems):
@@ -122,68 +142,34 @@ def _at_once(block: Block, layout: Layout, bad: BadRows) -> pl.DataFrame | None:
     return frame.with_columns(pl.col(LINE) + block.first_line)
 
 
-def _rows(
-    text: bytes, separator: bytes, inside: NDArray[np.uint8] | None, layout: Layout
-) -> tuple[pl.DataFrame, Int64s] | None:
-    """Return the rows and the index of the line on which each starts; None unless all lines have all fields."""
-    try:
-        frame = _read(text, separator, layout)
-    except pl.exceptions.PolarsError:
-        return None
-    starts = _line_starts(text, inside)
-    is_whole = len(frame) == len(starts)
-    if not is_whole or (frame[layout.columns[-1]].null_count() and _is_short(text, separator, inside, frame)):
-        return None
-    return frame, starts
+def _read(text: bytes, separator: bytes, layout: Layout) -> tuple[pl.DataFrame, list[int]] | None:
+    """Return the rows, with their types or all as text if some value is not of its type, and the invalid rows."""
+    invalid: list[int] = []
 
+    def skip(row: pc.InvalidRow) -> str:
+        invalid.append(row.number - 1)
+        return "skip"
 
-def _rows_of_whole_lines(
-    text: bytes, separator: bytes, inside: NDArray[np.uint8] | None, layout: Layout, problems: dict[int, Problem]
-) -> tuple[pl.DataFrame, Int64s] | None:
-    """Return the same as `_rows` for all lines but those with another number of separators.
-
-    Their `problems` are noted by the index of the line. None if there are no such lines, or if they are not the only
-    problem. A field of several lines stays whole.
-    """
-    letters = np.frombuffer(text, np.uint8)
-    is_separator, ends = letters == separator[0], np.flatnonzero(letters == NEWLINE[0])
-    is_row = np.ones(len(ends), bool)
-    if inside is not None:
-        is_separator &= inside == 0
-        is_end = inside[ends] == 0
-        is_row = is_end & np.concatenate([[True], is_end[:-1]])
-    counts = np.diff(np.searchsorted(np.flatnonzero(is_separator), ends), prepend=0)
-    is_cut, lengths = is_row & (counts != len(layout.columns) - 1), np.diff(ends, prepend=-1)
-    if not is_cut.any() or is_cut.all():
-        return None
-    is_kept = np.repeat(~is_cut, lengths)
-    rows = _rows(letters[is_kept].tobytes(), separator, None if inside is None else inside[is_kept], layout)
-    if rows is None:
-        return None
-    for line in np.flatnonzero(is_cut).tolist():
-        cut = text[ends[line] + 1 - lengths[line] : ends[line]].decode("utf-8", "surrogateescape")
-        problem = _problem(split_fields([cut], separator.decode(), quoted=layout.quoted)[0], layout)
-        assert problem, "fields are counted as `csv` does"
-        problems[line] = problem
-    frame, starts = rows
-    return frame, np.flatnonzero(~is_cut)[starts]
-
-
-def _read(text: bytes, separator: bytes, layout: Layout) -> pl.DataFrame:
-    """Return the columns with their types, or all as text if some value is not of its type."""
-    as_text: dict[str, type[pl.DataType]] = dict.fromkeys(layout.columns, pl.String)
-    for schema in [{**as_text, **layout.types}, as_text] if layout.types else [as_text]:
-        frame = pl.read_csv(
-            text,
-            has_header=False,
-            separator=separator.decode(),
-            quote_char='"' if layout.quoted else None,
-            schema=schema,
-            ignore_errors=True,  # null for a value that is no number
+    names = [f"{number}" for number in range(len(layout.columns))]
+    reading = pc.ReadOptions(use_threads=False, column_names=names, block_size=len(text) + 1)
+    parsing = pc.ParseOptions(
+        delimiter=separator.decode(), quote_char=layout.quoted and '"', newlines_in_values=layout.quoted,
+        ignore_empty_lines=False, invalid_row_handler=skip,
+    )  # fmt: skip
+    as_text = dict.fromkeys(layout.columns, pa.string())
+    typed = {name: ARROW_TYPES[dtype] for name, dtype in layout.types.items()}
+    for types in [as_text | typed, as_text] if typed else [as_text]:
+        invalid.clear()
+        converting = pc.ConvertOptions(
+            column_types=dict(zip(names, types.values(), strict=True)), null_values=[""], strings_can_be_null=True
         )
-        if not any(frame[name].null_count() for name in layout.types):
-            break
-    return frame
+        try:
+            table = pc.read_csv(pa.BufferReader(text), reading, parsing, converting)
+        except pa.ArrowInvalid:
+            continue
+        if types is as_text or not any(column.null_count for column in table.columns):
+            return pl.DataFrame(pl.from_arrow(table)).rename(dict(zip(names, layout.columns, strict=True))), invalid
+    return None
 
 
 def _quotes_whole_fields(text: bytes, separator: bytes) -> bool:
@@ -212,13 +198,6 @@ def _line_starts(text: bytes, inside: NDArray[np.uint8] | None) -> Int64s:
     ends = np.flatnonzero(np.frombuffer(text, np.uint8) == NEWLINE[0])
     starts = np.concatenate([[0], 1 + np.flatnonzero(inside[ends] == 0)])
     return starts[starts < n_lines]
-
-
-def _is_short(text: bytes, separator: bytes, inside: NDArray[np.uint8] | None, frame: pl.DataFrame) -> bool:
-    """Return whether a row has fewer fields than columns; Polars fills it up silently, but refuses longer rows."""
-    is_separator = np.frombuffer(text, np.uint8) == separator[0]
-    n_separators = is_separator.sum() if inside is None else (is_separator & (inside == 0)).sum()
-    return bool(n_separators != len(frame) * (frame.width - 1))
 
 
 def _without_headers(frame: pl.DataFrame, layout: Layout, problems: dict[int, Problem]) -> pl.DataFrame:
@@ -289,7 +268,7 @@ def _problem(fields: list[str], layout: Layout) -> Problem | None:
     if len(fields) != len(layout.columns):
         n_expected, why = len(layout.columns), "as the header has" if layout.header else "expected"
         if fields == [""]:
-            return "empty line", f"is empty; {n_expected} fields {why}"
+            return EMPTY_LINE, f"is empty; {n_expected} fields {why}"
         decimal = _decimal_comma(fields) if len(fields) > n_expected and layout.separator == b"," else ""
         return "wrong number of fields", f"has {pluralize(len(fields), 'field')}; {n_expected} {why}{decimal}"
     return None
@@ -326,11 +305,8 @@ def read_layout(
         )
     bar = infer_separator(start) if separator == "auto" else separator.replace("\\t", "\t")
     quoted, has_runs = len(bar) == 1, bar == " " and has_runs_of_blanks(start)
-    lines = (
-        (_single_blanks(text) if has_runs else _without_blanks(text, bar.encode()))
-        .decode("utf-8", "replace")
-        .split("\n")
-    )
+    plain = _single_blanks(text) if has_runs else _without_blanks(text, bar.encode())
+    lines = plain.decode("utf-8", "replace").split("\n")
     cells, n_lines = split_fields(lines, bar, quoted=quoted)
     header = tuple(cells) if has_header else ()
     if not cells or (header and n_lines > 1):
@@ -348,8 +324,13 @@ def _distinct(columns: Sequence[str]) -> tuple[str, ...]:
 def _first_text(path: Path) -> bytes:
     start = head(path)
     if not start.strip():
-        raise DataError(f"{path}: is empty; name another file in data.path")
+        raise DataError(f"{path}: is empty; name another file")
     return start
+
+
+def shortened(text: str) -> str:
+    """Return a text cut to a length for a message."""
+    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…"
 
 
 class _UnusableError(ValueError):
@@ -413,7 +394,7 @@ def _record(line: bytes) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise _UnusableError("not UTF-8", NOT_UTF_8) from None
     if not decoded.strip():
-        raise _UnusableError("empty line", "is empty")
+        raise _UnusableError(EMPTY_LINE, "is empty")
     try:
         record = json.loads(decoded, object_pairs_hook=_first_of_each)
         if SURROGATE.search(line):
@@ -436,8 +417,7 @@ def _values(record: Mapping[str, Any], columns: Mapping[str, str]) -> Iterator[s
         if new.startswith(OTHER) and isinstance(value, dict | list | bool):
             value = json.dumps(value, ensure_ascii=False)
         elif isinstance(value, dict | list | bool):
-            shown = json.dumps(value, ensure_ascii=False)
-            shown = shown if len(shown) <= LONGEST_SHOWN else f"{shown[: LONGEST_SHOWN - 1]}…"
+            shown = shortened(json.dumps(value, ensure_ascii=False))
             raise _UnusableError(f"{new} is neither text nor number", f"{name} is {shown}: must be text or a number")
         yield _as_text(value)
 

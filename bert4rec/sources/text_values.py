@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from bert4rec.sources.text_rows import LONGEST_SHOWN
+from bert4rec.sources.text_rows import shortened
 
 MISSING_TEXTS = ("", "(no genres listed)")
 MOSTLY_NUMBERS = 0.8  # share of the values from which a text column is one of numbers with mistakes
@@ -46,5 +46,4 @@ def number_problem(values: pl.Series) -> str:
 def shown(value: Any) -> str:
     """Return a value as JSON, cut to a length for a message."""
     value = value.to_list() if isinstance(value, pl.Series) else value
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…"
+    return shortened(json.dumps(value, ensure_ascii=False, default=str))

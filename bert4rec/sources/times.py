@@ -39,14 +39,7 @@ CLOCKS = (
           for zone in ("", "Z", " UTC", " GMT", " %z")],
     *[f"{gap}{clock}{half}" for gap in (" ", ", ") for clock in ("%I:%M", "%I:%M:%S") for half in (" %p", "%p")],
 )  # fmt: skip
-DIGIT_FORMS = (
-    "%Y%m%d",
-    "%Y%m%d%H%M%S",
-    "%Y%m%d%H%M",
-    "%Y%m%d%H",
-    "%d%m%Y",
-    "%m%d%Y",
-)  # forms that may be whole numbers
+DIGIT_FORMS = ("%Y%m%d", "%Y%m%d%H%M%S", "%Y%m%d%H%M", "%Y%m%d%H", "%d%m%Y", "%m%d%Y")  # may be whole numbers
 SHORT = ("%y%m%d", "%d%m%y", "%m%d%y")  # such forms that are offered, but not recognized: they may be counts
 PADDED = {"%d%m%Y": 8, "%m%d%Y": 8, **dict.fromkeys(SHORT, 6)}  # number of digits; a number lacks a leading 0
 TIME_FORMS = (  # forms of text that are recognized; fractions of a second and short names of months are read, too
@@ -266,10 +259,8 @@ def _checked(form: str) -> str:
 
     A form that ends with hours gets minutes, which Polars needs.
     """
-    pattern, name = (
-        re.sub("%H$", "%H%M", form.replace(".%f", "%.f").replace(",%f", "%.f")),
-        f'data.time_format = "{form}"',
-    )
+    pattern = re.sub("%H$", "%H%M", re.sub("[.,]%f", "%.f", form))
+    name = f'data.time_format = "{form}"'
     if "%Z" in pattern:
         raise DataError(f"{name}: names of time zones are not read; use %z for offsets, or write UTC instead of %Z")
     try:

@@ -1,5 +1,6 @@
 """Files of histories in every form, and files of recommendations, read back."""
 
+import gzip
 import io
 import json
 from functools import partial
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import feather
 
 from bert4rec.commands import history_files as module
 from bert4rec.commands.history_files import read_histories, writer
@@ -96,9 +98,11 @@ def test_every_form_of_a_file_has_the_same_histories(tmp_path: Path, monkeypatch
     (tmp_path / "x.csv").write_text("user,item,time\nu,a,5\nv,c,6\nu,b,7\n")
     rows = {"user": ["u", "v", "u"], "item": ["a", "c", "b"], "time": pa.array([5000, 6000, 7000], pa.timestamp("ms"))}
     pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
-    lists = {"user": ["u", "v"], "items": [["a", "b"], ["c"]], "times": [[5, 7], [6]]}
-    pq.write_table(pa.table(lists), tmp_path / "lists.parquet")
-    for name in ("x.jsonl", "x.csv", "rows.parquet", "lists.parquet"):
+    lists = pa.table({"user": ["u", "v "], "items": [["a", "b"], ["c"]], "times": [[5, 7], [6]]})
+    pq.write_table(lists, tmp_path / "lists.parquet")
+    feather.write_feather(lists, tmp_path / "lists.feather")
+    (tmp_path / "packed").write_bytes(gzip.compress(lines.replace('"v"', '"\u2009v"').encode()))
+    for name in ("x.jsonl", "x.csv", "rows.parquet", "lists.parquet", "lists.feather", "packed"):
         assert timed(tmp_path / name) == TIMED
         assert timed(tmp_path / name, at=9) == [(user, history._replace(at=9)) for user, history in TIMED]
         assert read(tmp_path / name) == EXPECTED
@@ -117,7 +121,9 @@ def test_parquet_lists_without_users_or_items(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "with_times", "problem"),
     [
-        ("x.jsonl", '{"items": ["a"]}\n{"items": 7}\n', False, "line 2"), ("x.jsonl", "a b c\n", False, "line 1"),
+        ("x.jsonl", '{"items": ["a"]}\n{"items": 7}\n', False, "line 2"),
+        ("x.jsonl", '["a"]\n["\udce9"]\n', False, "line 2"),
+        ("x.jsonl", "a b c\n", False, "line 1"),
         ("x.jsonl", '{"items": ["a"]}\n', True, "line 1"), ("x.parquet", "no parquet", False, "x.parquet: "),
         ("x.jsonl", None, False, "x.jsonl: "), ("x.jsonl", '["a"]\n', True, "line 1"),
         ("x.csv", "user,item\nu,a\n", True, "time"), ("x.csv", "user,item,time\nu,a,noon\n", True, 'time "noon"'),
@@ -127,7 +133,7 @@ def test_a_file_that_cannot_be_read_is_named_in_one_line(
     tmp_path: Path, name: str, text: str | None, with_times: bool, problem: str
 ) -> None:
     if text is not None:
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_bytes(text.encode(errors="surrogateescape"))
     with one_line(str(tmp_path / name), problem):
         read(tmp_path / name, with_times=with_times)
 

@@ -11,11 +11,9 @@ import pytest
 
 import preprocessing
 from bert4rec.__main__ import main
-from bert4rec.commands.prepare import SETS
 from bert4rec.dataset.runs import link_catalogue
 from bert4rec.prepare import engine
 from bert4rec.runtime.errors import DataError
-from bert4rec.sources.remote import ARCHIVES
 from tests.conftest import LOG
 from tests.fixture_types import Capture, Patch
 from tests.folders import contents, files_of
@@ -84,10 +82,6 @@ def test_the_name_of_a_data_set_downloads_it_unless_a_file_has_it(
     Path("log.csv").rename("ml-100k")
     assert main(["prepare", "ml-100k", "--data.source=table", *COLUMNS]) == 0
     assert fetched == ["ml-100k"]
-
-
-def test_the_sets_that_can_be_downloaded_are_named() -> None:
-    assert [*ARCHIVES] == SETS
 
 
 def trained(dataset: str, run: str) -> Path:

@@ -15,7 +15,8 @@ import pytest
 
 from bert4rec.config.load import load_and_recognize, parse_command_line
 from bert4rec.config.recognition import fetched_kind, format_of, recognize, what_is
-from bert4rec.config.tables import GENERATED, Data, Preprocessing
+from bert4rec.config.sources import GENERATED
+from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.sources.interactions import open_interactions
 from bert4rec.sources.synthetic import GENERATORS

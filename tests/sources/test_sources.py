@@ -12,7 +12,8 @@ from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.runtime.errors import DataError
 from bert4rec.sources.attributes import ItemValues
 from bert4rec.sources.first_look import first_look, first_rows, order_options
-from bert4rec.sources.interactions import Interactions, open_histories, read_titles
+from bert4rec.sources.interactions import Interactions, open_histories
+from bert4rec.sources.user_tables import read_titles
 from tests.checks import one_line
 from tests.fixture_types import Patch
 from tests.sources.log import opened

@@ -1,10 +1,11 @@
-"""Lists and titles of items are read alike in every form in which a user may have them."""
+"""Logs, histories, items, titles and lists of items are read alike in every form in which a user may have them."""
 
 import csv
 import gzip
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert4rec.commands.recommend import as_table, split_items
+from bert4rec.config.tables import Data, Preprocessing
+from bert4rec.dataset.ids import canonical_value
 from bert4rec.runtime.console import visible
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.sources.first_look import first_look
-from bert4rec.sources.interactions import read_titles
-from bert4rec.sources.user_tables import read_item_list
+from bert4rec.sources.interactions import open_histories
+from bert4rec.sources.item_features import read_item_file
+from bert4rec.sources.user_tables import read_item_list, read_titles
 from tests.checks import one_line
 from tests.sources.log import opened
 
@@ -30,7 +34,7 @@ def is_known(items: Sequence[Any]) -> list[bool]:
 
 
 def listed(path: Path) -> list[Any]:
-    return read_item_list(path, is_known, item_column="sku", setting="--deny")[0]
+    return read_item_list(path, is_known, item_column="sku")[0]
 
 
 def csv_text(rows: Sequence[Sequence[str]], **options: Any) -> str:
@@ -62,16 +66,10 @@ def test_a_list_of_items_is_the_same_in_every_form(tmp_path: Path, form: str, pa
     assert listed(path) == ITEMS
 
 
-def test_a_list_may_be_a_parquet_file(tmp_path: Path) -> None:
-    pl.DataFrame({"n": [1] * len(ITEMS), "sku": ITEMS}).write_parquet(tmp_path / "list")
-    assert listed(tmp_path / "list") == ITEMS
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (b"item,why\nPlain,x,y\n", ["line 2", "3 fields"]), (LINES.encode("utf-16"), ["UTF-16"]),
-        (b"\x89PNG\r\n\0\0", ["is not text"]), ("Plain\nCafé\n".encode("latin-1"), ["line 2", "UTF-8"]),
+        (b"item,why\nPlain,x,y\n", ["line 2", "3 fields"]), (b"\x89PNG\r\n\0\0", ["is not text"]),
         (b"a,b\nx,y\n", ["a, b", "rename"]),
     ],
 )  # fmt: skip
@@ -81,34 +79,100 @@ def test_a_list_that_cannot_be_read_is_refused(tmp_path: Path, text: bytes, word
         listed(tmp_path / "list.csv")
 
 
-TITLES = {"item": ["a", "b,c"], "title": ["One, two", 'Say "x"']}
-TABLES = {
-    "t.csv": csv_text([[*TITLES], *zip(*TITLES.values(), strict=True)]),
-    "t.tsv": csv_text([[*TITLES], *zip(*TITLES.values(), strict=True)], delimiter="\t"),
-    "name.csv": csv_text([["item", "name"], *zip(*TITLES.values(), strict=True)]),
-    "sku.csv": csv_text([["title", "sku", "x"], *((two, one, "") for one, two in zip(*TITLES.values(), strict=True))]),
-    "t.item": "item_id:token\ttitle:token_seq\na\tOne, two\nb,c\tSay \"x\"\n",
-    "t.jsonl": pl.DataFrame(TITLES).write_ndjson(),
+LOG: dict[str, list[Any]] = {"user": ["u", "u", "é 2", "v"], "item": [7, 8, 10, 7], "time": [3, 5, 4, 9]}
+OF_ITEMS: dict[str, list[Any]] = {"item": [7, 8, 10], "title": ["One, two", 'Sé "x"', "a;b"]}
+TABLES = {"log": LOG, "histories": LOG, "items": OF_ITEMS, "titles": OF_ITEMS, "list": OF_ITEMS}
+
+
+def rows_of(table: str, path: Path) -> list[tuple[Any, ...]]:
+    """Read a file as the input `table` of a command."""
+    if table == "log":
+        return pl.concat([rows for rows, _ in opened("table", path=str(path))]).select("user", "item", "time").rows()
+    if table == "histories":
+        found = open_histories(str(path), Data(), Preprocessing(), is_named=False)
+        return pl.concat([rows for rows, _ in found]).select("user", "item", "time").rows()
+    if table == "items":
+        file = read_item_file(str(path), {"title": "words"}, item_column="item", item_type=pl.Int64())
+        return file.rows.select("original", "title").rows()
+    if table == "list":
+        known = lambda items: [canonical_value(item, is_number=True) in OF_ITEMS["item"] for item in items]  # noqa: E731
+        items, _ = read_item_list(path, known, item_column="item")
+        numbers = [canonical_value(item, is_number=True) for item in items]
+        return [*zip(numbers, OF_ITEMS["title"], strict=True)]
+    titles = read_titles(str(path), beside=None, dtype=pl.Int64())
+    assert titles is not None
+    return titles.rows()
+
+
+def in_memory(write: str, table: dict[str, list[Any]]) -> bytes:
+    file = io.BytesIO()
+    getattr(pl.DataFrame(table), f"write_{write}")(file)
+    return file.getvalue()
+
+
+def as_csv(table: dict[str, list[Any]], **options: Any) -> str:
+    return csv_text([[*table], *zip(*table.values(), strict=True)], **options)
+
+
+def with_ids(table: dict[str, list[Any]], form: str) -> dict[str, list[Any]]:
+    return table | {name: [form.format(value) for value in table[name]] for name in ("user", "item") if name in table}
+
+
+FORMS: dict[str, Callable[[dict[str, list[Any]]], str | bytes]] = {
+    "csv": as_csv, "quoted": partial(as_csv, quoting=csv.QUOTE_ALL), "semicolons": partial(as_csv, delimiter=";"),
+    "tabs": partial(as_csv, delimiter="\t"), "returns": partial(as_csv, lineterminator="\r\n"),
+    "sep=": lambda table: "sep=;\n" + as_csv(table, delimiter=";"), "mark": lambda table: "\ufeff" + as_csv(table),
+    "gzip": lambda table: gzip.compress(as_csv(table).encode()), "blank lines": lambda table: as_csv(table) + "\n\n",
+    "blank line within": lambda table: as_csv(table).replace("\n", "\n\n", 1),
+    **{write: partial(in_memory, write) for write in ("parquet", "ipc", "ipc_stream", "ndjson")},
+    "packed json": lambda table: gzip.compress(in_memory("ndjson", table)),
+    "blanks": lambda table: as_csv(with_ids(table, " {} ")), "decimals": lambda table: as_csv(with_ids(table, "{}.0")),
+    "blanks, quoted": lambda table: as_csv(with_ids(table, " {}\u2009"), quoting=csv.QUOTE_ALL),
+    "texts, json": lambda table: in_memory("ndjson", with_ids(table, " {}")),
+    "texts, parquet": lambda table: in_memory("parquet", with_ids(table, "{}")),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TABLES)
-@pytest.mark.parametrize("packed", [False, True])
-def test_titles_are_the_same_in_every_form(tmp_path: Path, name: str, packed: bool) -> None:
-    if packed and name.endswith("item"):
-        return
-    path = tmp_path / (name + ".gz" * packed)
-    path.write_bytes(gzip.compress(TABLES[name].encode()) if packed else TABLES[name].encode())
-    titles = read_titles(str(path), beside=None, dtype=pl.String(), item_column="sku")
-    assert titles is not None
-    assert titles.to_dict(as_series=False) == TITLES
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("form", FORMS)
+def test_every_table_of_a_user_is_the_same_in_every_form(tmp_path: Path, table: str, form: str) -> None:
+    """What a command reads, without a suffix that would tell the format."""
+    content = FORMS[form](TABLES[table])
+    (tmp_path / "table").write_bytes(content if isinstance(content, bytes) else content.encode())
+    ends = ".0" if form == "decimals" and "user" in TABLES[table] else ""
+    rows = [*zip(*TABLES[table].values(), strict=True)]
+    assert rows_of(table, tmp_path / "table") == [(f"{row[0]}{ends}", *row[1:]) if ends else row for row in rows]
 
 
-def test_titles_may_be_a_parquet_file_and_look_like_numbers(tmp_path: Path) -> None:
-    pl.DataFrame({"item": [7, 300], "title": ["1984", "007"]}).write_parquet(tmp_path / "t")
-    (tmp_path / "t.csv").write_text("item,title\n7,1984\n300,007\n")
-    for name in ("t", "t.csv"):
-        titles = read_titles(str(tmp_path / name), beside=None, dtype=pl.Int64())
+@pytest.mark.parametrize("table", TABLES)
+def test_no_table_of_a_user_is_read_in_another_encoding_or_without_a_header(tmp_path: Path, table: str) -> None:
+    """A log leaves out the lines that are no text; a table of items has no line too many."""
+    text = as_csv(TABLES[table])
+    (tmp_path / "table").write_bytes(text.encode("utf-16"))
+    with one_line(str(tmp_path / "table"), "UTF-16"):
+        rows_of(table, tmp_path / "table")
+    (tmp_path / "table").write_bytes(text.encode("latin-1"))
+    if "user" in TABLES[table]:
+        assert rows_of(table, tmp_path / "table") == [row for row in zip(*LOG.values(), strict=True) if row[1] != 10]
+    else:
+        with one_line(f"{tmp_path / 'table'}, line 3: ", "UTF-8"):
+            rows_of(table, tmp_path / "table")
+    (tmp_path / "table").write_text(text.partition("\n")[2])
+    if table == "list":  # the model tells which column has its items
+        assert rows_of(table, tmp_path / "table") == [*zip(*OF_ITEMS.values(), strict=True)]
+    else:
+        with one_line(str(tmp_path / "table"), "first line", "header"):
+            rows_of(table, tmp_path / "table")
+
+
+def test_titles_may_be_in_another_column_and_look_like_numbers(tmp_path: Path) -> None:
+    for name, text in (
+        ("t.csv", "item,title\n7,1984\n300,007\n"), ("name.csv", "item,name\n7,1984\n300,007\n"),
+        ("sku.csv", "title,sku,x\n1984,7,\n007,300,\n"),
+        ("t.item", "item_id:token\ttitle:token_seq\n7\t1984\n300\t007\n"),
+    ):  # fmt: skip
+        (tmp_path / name).write_text(text)
+        titles = read_titles(str(tmp_path / name), beside=None, dtype=pl.Int64(), item_column="sku")
         assert titles is not None
         assert titles.rows() == [(7, "1984"), (300, "007")]
 
