@@ -274,7 +274,7 @@ def order_rows(
         if prints is not None:
             ids = rows["user"] if users is None else users.gather(rows["user"]).alias("user")
             rows = shuffled(rows, ids, prints, seed=settings.seed)
-        return in_time_order(rows, newest_first=order["newest_first"])
+        return in_time_order(rows, newest_first=order["newest_first"] and settings.ties != "shuffle")
 
     with progress.stage("order", len(raw)) as stage:
         for runs in (raw.known, raw.new):

@@ -199,15 +199,15 @@ def test_shuffled_ties_depend_on_the_seed_and_neither_on_the_file_nor_on_parts(
 ) -> None:
     options = ["--preprocessing.ties=shuffle", f"--seed={seed}", "--split=none"]
     with tempfile.TemporaryDirectory() as place:
-        again = shuffler.sample(rows, len(rows))
-        one, other = (
+        again, newest_first = shuffler.sample(rows, len(rows)), sorted(rows, key=lambda row: -row.time)
+        one, other, last = (
             prepared(Path(place), *arguments, *options, n_runs=n)
-            for arguments, n in (((rows, "one"), 24), ((again, "other"), 10**9))
+            for arguments, n in (((rows, "one"), 24), ((again, "other"), 10**9), ((newest_first, "last"), 24))
         )
-        if one is None or other is None:
+        if one is None or other is None or last is None:
             assert len({row.item for row in rows}) == 1
             return
-        assert stored(one) == stored(other)
+        assert stored(one) == stored(other) == stored(last)
         for history in stored(one):
             ends = np.cumsum([len(basket) for basket in baskets(rows)[history["user"]]])[:-1]
             for part, basket in zip(np.split(history["items"], ends), baskets(rows)[history["user"]], strict=True):
