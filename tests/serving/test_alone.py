@@ -21,14 +21,11 @@ FOR_CONDITIONS = ("polars", "pyarrow")
 ROOT = Path(__file__).parents[2]
 
 REFUSE = """
-import sys
+from importlib.machinery import PathFinder
 
-class Refuses:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in REFUSED:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Refuses())
+find = PathFinder.find_spec
+is_refused = lambda name: name.partition(".")[0] in REFUSED
+PathFinder.find_spec = classmethod(lambda cls, name, *rest: None if is_refused(name) else find(name, *rest))
 """
 
 SERVE = """
