@@ -108,7 +108,7 @@ def test_it_finds_what_a_network_that_knows_times_finds(kind: type[SequenceModel
 
 @pytest.mark.parametrize(
     ("kind", "times"),
-    [(SASRec, "target"), long(Bert4Rec, "history"), long(Bert4Rec, "target"), long(SASRec, "history")],
+    [long(SASRec, "target"), long(Bert4Rec, "history"), long(Bert4Rec, "target"), long(SASRec, "history")],
 )
 def test_files_of_a_network_that_knows_times_take_them(
     written: Callable[..., Written], kind: type[SequenceModel], times: str
