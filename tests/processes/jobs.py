@@ -23,6 +23,7 @@ from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.evaluation.ranker import Ranker, Ranks, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
+from bert4rec.feed.batches import TrainingBatches
 from bert4rec.models.tables import saved_name
 from bert4rec.runtime import console
 from bert4rec.runtime.errors import Interrupted
@@ -192,13 +193,15 @@ def _trainer(
 ) -> Trainer:
     """The real one, of resolved settings."""
     state = more.pop("state", None) or State()
-    examples = training_examples(config, training_windows(config, dataset), n_items=dataset.n_items)
-    batches = training_batches(
-        config, examples, here(), sampler=sampler(config, dataset, here()), features=feature_reader(config, dataset),
-        start=state.position,
-    )  # fmt: skip
     step = Step(model, optimizers, here(), precision=config.training.precision)
-    return make_trainer(config, step, batches, writer, state=state, **more)
+    return make_trainer(config, step, batches(config, dataset, start=state.position), writer, state=state, **more)
+
+
+def batches(config: Config, dataset: Dataset, **start: Any) -> TrainingBatches:
+    """Those of a run with resolved settings."""
+    examples = training_examples(config, training_windows(config, dataset), n_items=dataset.n_items)
+    draw, features = sampler(config, dataset, here()), feature_reader(config, dataset)
+    return training_batches(config, examples, here(), sampler=draw, features=features, **start)
 
 
 def moments_of(optimizers: Optimizers) -> dict[str, Parts]:

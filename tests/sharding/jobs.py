@@ -1,4 +1,4 @@
-"""What the processes of a pool do in the tests of this folder."""
+"""Jobs of the processes of a pool, for the tests of this folder."""
 
 from typing import Any
 
@@ -24,28 +24,17 @@ from bert4rec.sharding.parallelize import held_bytes
 from bert4rec.sharding.plan import Plan
 from bert4rec.training.build import (
     build,
-    feature_reader,
     plan_of_all,
-    resolved,
-    sampler,
     sizes_of,
-    training_batches,
-    training_examples,
-    training_windows,
 )
 from tests.processes import jobs
 
 
 def plan_and_build(config: Config) -> tuple[Plan, Any, Optimizers, TrainingBatches]:
     """The plan, the model and its optimizers by it, and what they are trained on."""
-    dataset = jobs.open_folder(config)
-    config = resolved(config, jobs.here(), dataset)
+    config, dataset, model, optimizers = jobs.set_up(config)
     plan = plan_of_all(config, jobs.here(), sizes_of(config, dataset))
-    features = feature_reader(config, dataset)
-    model, optimizers = build(config, jobs.here(), plan, features)
-    examples = training_examples(config, training_windows(config, dataset), n_items=dataset.n_items)
-    draw = sampler(config, dataset, jobs.here())
-    return plan, model, optimizers, training_batches(config, examples, jobs.here(), sampler=draw, features=features)
+    return plan, model, optimizers, jobs.batches(config, dataset)
 
 
 def planned_and_held(config: Config) -> tuple[dict[str, int], dict[str, int]]:
