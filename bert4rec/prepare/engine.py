@@ -82,17 +82,17 @@ logger = logging.getLogger(__name__)
 
 def describe_rows(
     config: Config, source: Interactions | GeneratedSource, ordered: OrderedRows, survey: HistoryStats,
-    columns: Mapping[str, Any],
+    columns: Mapping[str, Any], version: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """Return the metadata of the rows: their origin, how many were read, dropped and kept, and their statistics.
 
-    `columns`: those of events and sessions that no setting names.
+    `columns`: those of events and sessions that no setting names. `version`: the state of what was copied to be read.
     """
     n_rows, n_users, n_items = int(ordered.counts.sum()), len(survey.lengths), len(survey.train_counts)
     bad = source.bad
     kinds = source.kinds if isinstance(source, Interactions) and "event" in source.columns else []
     return {
-        "created_from": _origin(config.data) | _checksum(config.data.path),
+        "created_from": _origin(config.data) | _checksum(config.data.path) | dict(version),
         "source": config.data.source,
         "preprocessing": config.preprocessing.recipe,
         "extends": bool(config.data.extends),
@@ -247,8 +247,7 @@ def _make_dataset(
     progress.warn(left_out_warning(held_out, n_negatives))
     _write_oracle(source, new, items, settings.split, progress)
 
-    metadata = describe_rows(config, source, ordered, survey, about_items.survey)
-    metadata["created_from"] |= local.version
+    metadata = describe_rows(config, source, ordered, survey, about_items.survey, local.version)
     metadata |= {"split_instant": instant} if instant is not None else {}
     if known:
         n_kept = int(survey.validated[: len(known.users)].sum())

@@ -186,7 +186,7 @@ def test_rows_add_up_and_filters_stand_in_the_order_in_which_they_work(tmp_path:
     survey = HistoryStats(
         np.array([3, 1, 0]), np.array([1, 0, 1]), np.array([False] * 3), (5, 9), LogSurvey(0, has_times=False)
     )
-    found = describe_rows(load_config(None), source, rows, survey, {})
+    found = describe_rows(load_config(None), source, rows, survey, {}, {})
     assert (found["rows_read"], found["rows"], found["bad_rows"]) == (11, 4, {"empty line": 2})
     assert list(found["dropped"].items()) == [("repeats", 3), ("min_user_interactions", 2)]
     assert (found["users"], found["items"], found["density"]) == (3, 3, 4 / 9)
