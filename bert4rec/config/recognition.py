@@ -60,7 +60,7 @@ LOGIN_PAGE = "it may be a page to log in: download the file itself"
 FETCHED = {"database": "a database", "lake": "a Delta or Iceberg table", "workbook": "a workbook"}  # → what it is
 BY_HAND = "name it alone in data.path, or save the"
 UNREAD: tuple[tuple[str, str, tuple[bytes, ...], tuple[str, ...], str], ...] = (
-    # format, advice where it is not read, first bytes, suffixes, of which of FETCHED it is
+    # format, advice if it is not read, first bytes, suffixes, its kind in FETCHED or ""
     ("a web page (HTML)", LOGIN_PAGE, (b"<!doctype html", b"<html"), (".html", ".htm"), ""),
     ("an Excel workbook", f"{BY_HAND} sheet as CSV", (b"\xd0\xcf\x11\xe0",), (".xlsx", ".xls"), "workbook"),
     ("an OpenDocument workbook", f"{BY_HAND} sheet as CSV", (), (".ods",), "workbook"),

@@ -200,7 +200,7 @@ def _map(path: Path) -> list[pa.RecordBatch]:
 
 
 def _gather(read: Callable[[int], Array], chunks: Int64s, places: Int64s) -> Array:
-    """Return the values [B] at `places` [B] of `chunks` [B], each of which `read` returns by its number."""
+    """Return the values [B] at `places` [B] of the `chunks` [B]; `read` returns a chunk by its number."""
     values = np.empty(len(chunks), read(int(chunks[0]) if len(chunks) else 0).dtype)
     for chunk, indices in _by_chunk(chunks):
         values[indices] = read(chunk)[places[indices]]

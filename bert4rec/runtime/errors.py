@@ -1,8 +1,9 @@
 """The errors that a user can fix, each shown as one line, and helpers for the texts of messages."""
 
+import difflib
 import shlex
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 class UserError(Exception):
@@ -90,6 +91,11 @@ def did_you_mean(names: Sequence[str]) -> str:
         return ""
     *others, last = names
     return f"; did you mean {', '.join(others)}{' or ' * bool(others)}{last}?"
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return the end of a message: `; did you mean a?` for the one of `names` that is most like `name`, or ""."""
+    return did_you_mean(difflib.get_close_matches(name, [*names], n=1))
 
 
 def rounded(number: float) -> str:

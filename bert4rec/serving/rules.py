@@ -1,6 +1,5 @@
 """Decide which items may be recommended, and how many of a kind, by the columns of the items."""
 
-import difflib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -8,7 +7,7 @@ import numpy as np
 
 from bert4rec.dataset.format import one_array
 from bert4rec.runtime.arrays import Bools, Int64s
-from bert4rec.runtime.errors import ArgumentError, did_you_mean
+from bert4rec.runtime.errors import ArgumentError, nearest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,8 +67,7 @@ def _allowed(columns: "pa.Table", where: str) -> Bools:
 
 
 def _no_column(name: str, columns: Sequence[str]) -> str:
-    nearest = did_you_mean(difflib.get_close_matches(name, columns, n=1))
-    return f"the items have no column {name}; they have: {', '.join(columns)}{nearest}"
+    return f"the items have no column {name}; they have: {', '.join(columns)}{nearest(name, columns)}"
 
 
 def _groups(columns: "pa.Table", per: str) -> Int64s:

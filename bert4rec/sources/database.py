@@ -1,6 +1,5 @@
 """Copy the rows of a database into a Parquet file, in batches of Arrow from its ADBC driver."""
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -14,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bert4rec.config.addresses import DRIVERS, VARIABLE, is_url, without_secrets
-from bert4rec.runtime.errors import DataError, did_you_mean, join_names
+from bert4rec.config.recognition import MOST_CHOICES
+from bert4rec.runtime.errors import DataError, join_names, nearest
 
-MOST_TABLES = 8  # that a message lists
 SELECT = re.compile(r"(?:\s|\(|--[^\n]*\n|/\*.*?\*/)*(?:SELECT|WITH|VALUES|TABLE|FROM)\b", re.IGNORECASE | re.DOTALL)
 SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"  # must be the first of a transaction
 SQLITE_ROWS = 1 << 16  # of a batch; the types of columns are those of the first batch
@@ -33,10 +32,11 @@ def fetch_database(
     """Copy the rows of `query`, or of the `table`, of the database at `place` into the Parquet file `target`.
 
     They are of one snapshot, in a transaction that only reads. `advance` gets numbers of rows, `warn` the columns that
-    are left out. Returns the table, if none was named. Raises `DataError`; without the driver `ModuleNotFoundError`.
+    are left out. Returns the table that was chosen if none was named. Raises `DataError`, and `ModuleNotFoundError`
+    without the driver.
     """
     if table and query:
-        raise DataError(f"--table={table}: --query has the rows already; leave one of them out")
+        raise DataError(f"--table={table}: --query names the rows already; remove one of the two")
     if query and not SELECT.match(query):
         raise DataError(f"--query={query}: is no SELECT, and a database is only read")
     name, connect = _driver(place)
@@ -103,14 +103,10 @@ def _source(place: str, table: str, tables: Sequence[tuple[str, str]], *, is_lis
     fitting = [name for name, found in names.items() if not table or table in (name, found[1])]
     if len(fitting) == 1:
         return ".".join(f'"{part}"' for part in names[fitting[0]] if part)
-    has = f"it has {join_names([*names], MOST_TABLES)}" if names else "it has no tables"
+    has = f"it has {join_names([*names], MOST_CHOICES)}" if names else "it has no tables"
     if table and not fitting:
-        raise DataError(f'{place}: no table "{table}"{_near(table, tables) or f"; {has}"}')
+        raise DataError(f'{place}: no table "{table}"{nearest(table, [name for _, name in tables]) or f"; {has}"}')
     raise DataError(f"{place}: which table? {has}; name it: --table={next(iter(fitting), '…')}")
-
-
-def _near(table: str, tables: Sequence[tuple[str, str]]) -> str:
-    return did_you_mean(difflib.get_close_matches(table, [name for _, name in tables], n=1))
 
 
 def _copy(reader: Any, target: Path, place: str, warn: Callable[[str], None]) -> Iterator[int]:
@@ -118,10 +114,10 @@ def _copy(reader: Any, target: Path, place: str, warn: Callable[[str], None]) ->
     kept = [number for number, field in enumerate(reader.schema) if not _unread_type(field.type)]
     fields = [pa.field(reader.schema[number].name, _plain_type(reader.schema[number].type)) for number in kept]
     if lost := [f"{field.name} ({kind})" for field in reader.schema if (kind := _unread_type(field.type))]:
-        warn(f"{place}: left out {join_names(lost, MOST_TABLES)}: not read; to read a column, cast it in --query")
+        warn(f"{place}: left out {join_names(lost, MOST_CHOICES)}: not read; to read a column, cast it in --query")
     if not kept:
         raise DataError(
-            f"{place}: has no other columns than {join_names(lost, MOST_TABLES)}; cast them to text in --query"
+            f"{place}: has no other columns than {join_names(lost, MOST_CHOICES)}; cast them to text in --query"
         )
     with pq.ParquetWriter(target, schema := pa.schema(fields)) as writer:
         for batch in reader:
@@ -164,5 +160,5 @@ def _problem(text: str, variables: Sequence[str], tables: Sequence[tuple[str, st
     if "password" in reason:
         reason += "; set PGPASSWORD, or write it into ~/.pgpass"
     if unknown := UNKNOWN_TABLE.search(text):
-        reason += _near(unknown[1] or unknown[2], tables)
+        reason += nearest(unknown[1] or unknown[2], [name for _, name in tables])
     return re.sub(r"\S+://\S+", "…", reason)

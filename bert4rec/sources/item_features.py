@@ -5,7 +5,6 @@ or `vector` (ready-made numbers). Vocabularies and quantiles are fitted on the i
 value that is missing, or that no such item has, is the feature's value 0.
 """
 
-import difflib
 import json
 import re
 import zlib
@@ -21,7 +20,7 @@ import polars as pl
 from bert4rec.dataset.format import METADATA
 from bert4rec.dataset.item_features import ARRAYS, FEATURES_FOLDER, VALUES, Bags, write_bags
 from bert4rec.runtime.arrays import Float32s, Float64s, Int64s, Integers
-from bert4rec.runtime.errors import DataError, did_you_mean
+from bert4rec.runtime.errors import DataError, nearest
 from bert4rec.sources.text_values import MISSING_TEXTS, number_problem, shown
 from bert4rec.sources.user_tables import id_column, one_row_an_item, read_table
 
@@ -135,8 +134,9 @@ def read_item_file(
 
 def no_column(name: str, path: str, columns: Sequence[str]) -> DataError:
     """Return the error that the table at `path`, which has `columns`, does not have the one of a feature."""
-    advice = did_you_mean(difflib.get_close_matches(name, columns, n=1))
-    return DataError(f"data.item_features.{name}: {path} has no such column; it has: {', '.join(columns)}{advice}")
+    return DataError(
+        f"data.item_features.{name}: {path} has no such column; it has: {', '.join(columns)}{nearest(name, columns)}"
+    )
 
 
 def features_of(

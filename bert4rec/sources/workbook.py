@@ -1,15 +1,13 @@
 """Copy the sheets of a workbook into a Parquet file."""
 
-import difflib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from bert4rec.runtime.errors import DataError, did_you_mean, join_names
-
-MOST_SHEETS = 8  # that a message lists
+from bert4rec.config.recognition import MOST_CHOICES
+from bert4rec.runtime.errors import DataError, join_names, nearest
 
 
 def fetch_workbook(
@@ -26,8 +24,9 @@ def fetch_workbook(
     try:
         names = fastexcel.read_excel(place).sheet_names
         if table and table not in names:
-            near = did_you_mean(difflib.get_close_matches(table, names, n=1))
-            raise DataError(f'{place}: no sheet "{table}"{near or f"; it has {join_names(names, MOST_SHEETS)}"}')
+            raise DataError(
+                f'{place}: no sheet "{table}"{nearest(table, names) or f"; it has {join_names(names, MOST_CHOICES)}"}'
+            )
         wanted = [table] if table else names
         read = pl.read_excel(place, engine="calamine", sheet_name=wanted, raise_if_empty=False)
     except (fastexcel.FastExcelError, pl.exceptions.PolarsError) as error:
@@ -39,7 +38,7 @@ def fetch_workbook(
     first = next(iter(sheets.values()))
     log = {name: rows for name, rows in sheets.items() if rows.columns == first.columns}
     if others := [name for name in sheets if name not in log]:
-        warn(f"{place}: left out {join_names(others, MOST_SHEETS)}: another header than {next(iter(log))}")
+        warn(f"{place}: left out {join_names(others, MOST_CHOICES)}: another header than {next(iter(log))}")
     texts = [name for name in first.columns if {pl.String} < {rows.schema[name] for rows in log.values()}]
     whole = pl.concat(
         [rows.with_columns(pl.col(texts).cast(pl.String)) for rows in log.values()], how="vertical_relaxed"
