@@ -27,7 +27,7 @@ def test_the_defaults_go_together() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings",  # the first of which is the one that is blamed
+    "settings",  # the error names the first
     [
         "model.n_heads = 3", "training.sliding_step = 51; model.max_len = 50", "training.random_token_share = 0.5",
         "preprocessing.max_user_interactions = 4; preprocessing.min_user_interactions = 5",

@@ -1,4 +1,4 @@
-"""What the processes of a pool do in the tests of this folder."""
+"""Jobs of the processes of a pool, for the tests of this folder."""
 
 from typing import Any
 from unittest import mock
@@ -62,7 +62,7 @@ def rank_by_content(config: Config) -> Ranks:
 
 
 def results_with_features(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a report says of a freshly initialised model with features, and of the same without each."""
+    """The figures of a freshly initialised model with features, and without each feature."""
     with with_some_features():
         dataset = jobs.open_folder(config)
         config = resolved(config, jobs.here(), dataset)
