@@ -38,7 +38,8 @@ def test_the_best_that_could_be_saved_stays(make: Make, monkeypatch: Patch, caps
     assert steps(folder) == [7, 28]
 
 
-def test_a_save_that_takes_too_long_is_left_out_on_all_processes(
+@pytest.mark.usefixtures("group_of_one")
+def test_a_save_that_takes_too_long_is_left_out_on_all_processes_where_there_is_another(
     pools: Any, small_config: Settings, tmp_path: Path
 ) -> None:
     config = small_config(**{"training.per_device_train_batch_size": 6})
@@ -47,37 +48,36 @@ def test_a_save_that_takes_too_long_is_left_out_on_all_processes(
     for part in parts:
         assert "checkpoint.seconds_on_signal = 0" in part["interrupted"]
     assert [path.name for path in found(tmp_path)] == ["step-000000004"]
+    tensors = {"x": torch.empty(250_000_000, device="meta")}  # as long as no save was measured, 100 MB a second
+    jobs.manager(tmp_path, seconds_on_signal=8.0).require_time_to_save(tensors, 15)
+    jobs.manager(tmp_path, last_step=4, seconds_on_signal=10.0).require_time_to_save(tensors, 15)
+    with pytest.raises(Interrupted, match=r"checkpoint\.seconds_on_signal"):
+        jobs.manager(tmp_path, last_step=4, seconds_on_signal=8.0).require_time_to_save(tensors, 15)
 
 
-def test_the_best_stays_beside_the_last_ones(group_of_one: None, tmp_path: Path) -> None:
-    manager = jobs.manager(tmp_path / "checkpoints", keep=2)
-    for step, best in ((1, 1), (2, 2), (3, 2), (40, 2), (50, 2)):
-        manager.save(step, {"x": torch.tensor([step])}, {}, best_step=best)
-    assert steps(tmp_path) == [2, 40, 50]
-    assert (tmp_path / "checkpoints" / "best").readlink() == Path("step-000000002")
-    assert manager.best(2) == manager.best(3) == tmp_path / "checkpoints" / "step-000000002"
-    assert manager.last_step == 50
-    assert "step-000000050" in manager.kept()
-
-
-def test_the_link_to_the_best_always_leads_to_a_checkpoint(
+def test_the_best_stays_beside_the_last_ones_and_its_link_always_leads_to_a_checkpoint(
     group_of_one: None, tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    manager, link, removed = jobs.manager(tmp_path, keep=1), tmp_path / "best", list[str]()
-    remove = shutil.rmtree
+    checkpoints, removed, remove = tmp_path / "checkpoints", list[str](), shutil.rmtree
+    manager = jobs.manager(checkpoints, keep=2)
 
     def removing(path: Path, **options: Any) -> None:
         remove(path, **options)
         if re.fullmatch(r"step-\d+", path.name):
             removed.append(path.name)
-            assert link.is_dir()
+            assert (checkpoints / "best").is_dir()
 
     monkeypatch.setattr(shutil, "rmtree", removing)
-    for step in (1, 2, 3):
-        manager.save(step, {"x": torch.tensor([step])}, {}, best_step=step)
-        manager.wait()
-    assert removed[-2:] == ["step-000000001", "step-000000002"]
-    assert link.readlink() == Path("step-000000003")
+    for step, best in ((1, 1), (2, 2), (3, 2), (40, 2), (50, 2)):
+        manager.save(step, {"x": torch.tensor([step])}, {}, best_step=best)
+    assert removed == ["step-000000001", "step-000000003"]
+    assert steps(tmp_path) == [2, 40, 50]
+    assert (checkpoints / "best").readlink() == Path("step-000000002")
+    assert manager.best(2) == manager.best(3) == checkpoints / "step-000000002"
+    assert manager.last_step == 50
+    assert "step-000000050" in manager.kept()
+    manager.save(60, {"x": torch.tensor([60])}, {}, best_step=60)
+    assert (checkpoints / "best").readlink() == Path("step-000000060")
 
 
 def test_a_checkpoint_is_due_by_steps_and_by_minutes(group_of_one: None, tmp_path: Path, monkeypatch: Patch) -> None:
@@ -90,15 +90,6 @@ def test_a_checkpoint_is_due_by_steps_and_by_minutes(group_of_one: None, tmp_pat
     assert [one.is_due(1) for one in managers] == [False, False, True]
     managers[2].save(1, {"x": torch.zeros(1)}, {}, best_step=1)
     assert not managers[2].is_due(2)
-
-
-def test_a_save_that_would_take_too_long_is_left_out_where_there_is_another(group_of_one: None, tmp_path: Path) -> None:
-    """As long as none was measured, 100 MB a second."""
-    tensors = {"x": torch.empty(250_000_000, device="meta")}
-    jobs.manager(tmp_path, seconds_on_signal=8.0).require_time_to_save(tensors, 15)
-    jobs.manager(tmp_path, last_step=4, seconds_on_signal=10.0).require_time_to_save(tensors, 15)
-    with pytest.raises(Interrupted, match=r"checkpoint\.seconds_on_signal"):
-        jobs.manager(tmp_path, last_step=4, seconds_on_signal=8.0).require_time_to_save(tensors, 15)
 
 
 def test_a_checkpoint_that_cannot_be_written_is_told_and_forgotten(

@@ -2,13 +2,12 @@
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from bert4rec.checkpoint.resume import find
-from bert4rec.checkpoint.run_folder import Trained, checkpoint_of, found, lock, named_run, new_folder, newest_run, runs
+from bert4rec.checkpoint.run_folder import checkpoint_of, found, lock, named_run, new_folder, newest_run, runs
 from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.training.run import run
 from tests.conftest import leave_group
@@ -26,20 +25,15 @@ def test_one_job_at_a_time_works_in_a_folder(make: Make, whole: Path) -> None:
         pass
 
 
-@pytest.fixture
-def resumed(group_of_one: None) -> Callable[..., Path | None]:
-    """Return the run folder that `run.resume` refers to, for runs of that name in a folder; None for a new run."""
-
-    def run_of(resume: str, parent: Path, name: str) -> Path | None:
+@pytest.mark.usefixtures("group_of_one")
+def test_the_run_to_resume_is_the_newest_unfinished_one_or_the_one_named(
+    whole: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    def resumed(resume: str, parent: Path, name: str) -> Path | None:
         resumption = find(resume, parent, name, claim=lambda _: None)
         return resumption and resumption.run
 
-    return run_of
-
-
-def test_where_runs_and_checkpoints_are_found(resumed: Callable[..., Path | None], whole: Path, tmp_path: Path) -> None:
-    """Also where an earlier run was deleted, or the runs are in a folder that is called checkpoints."""
-    parent = tmp_path / "checkpoints"
+    parent = tmp_path / "checkpoints"  # runs may be in a folder of that name
     for name in ("broken-2", "broken-10", "broken-x"):
         shutil.copytree(whole, parent / name, symlinks=True)
         (parent / name / "report.json").unlink()
@@ -47,20 +41,13 @@ def test_where_runs_and_checkpoints_are_found(resumed: Callable[..., Path | None
     assert resumed(str(parent / "broken-x"), parent, "broken") == parent / "broken-x"
     (parent / "broken-10" / "report.json").touch()
     assert resumed("auto", parent, "broken") == parent / "broken-2"
-
-
-@pytest.mark.parametrize("resume", ["no/where", ""])
-def test_what_is_not_there_is_named(make: Make, resume: str, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=f'run.resume = "{resume or tmp_path}"'):
-        run(make(**{"run.resume": resume or str(tmp_path)}))
-
-
-def test_auto_starts_a_run_where_none_is_unfinished(
-    resumed: Callable[..., Path | None], whole: Path, tmp_path: Path, capsys: Capture
-) -> None:
+    capsys.readouterr()
     assert resumed("auto", tmp_path / "none", whole.name) is None
     assert resumed("auto", whole.parent, whole.name) is None  # it is finished
     assert capsys.readouterr().out.count("nothing to resume") == 2
+    for path in ("no/where", str(tmp_path)):
+        with pytest.raises(SettingsError, match=f'run.resume = "{path}"'):
+            resumed(path, parent, "broken")
 
 
 def test_a_new_run_takes_the_next_number(tmp_path: Path) -> None:
@@ -92,30 +79,17 @@ def test_only_whole_checkpoints_are_found_and_can_be_named(tmp_path: Path) -> No
     for name in ("step-000000020", "step-000000003", "step-000000030.tmp", "step-000000007.old", "set-aside"):
         (folder / name).mkdir(parents=True)
     (folder / "step-000000040").touch()
-    (folder / "best").symlink_to("step-000000003")
-    first, last = folder / "step-000000003", folder / "step-000000020"
+    first, last, best = folder / "step-000000003", folder / "step-000000020", folder / "best"
     assert found(folder) == [first, last]
-    named = [named_run(str(path)) for path in (tmp_path, folder, last, folder / "best")]
+    with pytest.raises(DataError, match=str(tmp_path)):
+        checkpoint_of(tmp_path)
+    for step in (first, last):
+        (step / "facts.json").touch()
+    assert (checkpoint_of(tmp_path), checkpoint_of(first)) == (last, first)
+    best.symlink_to(first.name)
+    assert checkpoint_of(tmp_path) == best
+    named = [named_run(str(path)) for path in (tmp_path, folder, last, best)]
     assert named == [(tmp_path, None), (tmp_path, None), (tmp_path, last), (tmp_path, first)]
     for name in ("step-000000030.tmp", "step-000000040", "step-5"):
         with pytest.raises(SettingsError, match=f'run.resume = "{folder}/{name}"'):
             named_run(f"{folder}/{name}")
-
-
-def test_the_checkpoint_of_comes_before_the_last(tmp_path: Path) -> None:
-    steps = [tmp_path / "checkpoints" / f"step-{step}" for step in (1, 2)]
-    with pytest.raises(DataError, match=str(tmp_path)):
-        checkpoint_of(tmp_path)
-    for step in steps:
-        step.mkdir(parents=True)
-        (step / "facts.json").touch()
-    assert (checkpoint_of(tmp_path), checkpoint_of(steps[0])) == (steps[1], steps[0])
-    best = tmp_path / "checkpoints" / "best"
-    best.symlink_to("step-1")
-    assert checkpoint_of(tmp_path) == best
-
-
-def test_a_kind_of_model_that_this_version_does_not_have_is_named() -> None:
-    trained = Trained(Path("runs/old"), {"config": {"model": {"kind": "gru"}}}, None)
-    with pytest.raises(DataError, match=r'^runs/old: model.kind = "gru"'):
-        _ = trained.kind

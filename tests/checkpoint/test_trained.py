@@ -18,74 +18,58 @@ def test_a_run_its_best_checkpoint_another_one_and_one_by_itself(
     whole: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     best = (whole / "checkpoints" / "best").resolve()
-    other = next(path for path in found(whole / "checkpoints") if path != best)
+    other = find_trained(next(path for path in found(whole / "checkpoints") if path != best))
     trained = find_trained(whole)
     assert (trained.folder, trained.run, trained.n_items, trained.is_reported) == (best, whole, 130, True)
     assert find_trained(whole / "checkpoints" / "best") == trained
-    assert (find_trained(other).run, find_trained(other).is_reported) == (whole, False)
-    assert find_trained(other).checksum != trained.checksum
-    alone = Path(shutil.copytree(best, tmp_path / "alone"))
-    trained = find_trained(alone)
-    assert (trained.folder, trained.run, trained.is_reported) == (alone, None, False)
+    assert (other.run, other.is_reported, other.checksum == trained.checksum) == (whole, False, False)
+    alone = find_trained(Path(shutil.copytree(best, tmp_path / "alone")))
+    assert (alone.folder, alone.run, alone.is_reported) == (tmp_path / "alone", None, False)
     monkeypatch.chdir(whole.parent)
     assert find_trained(whole).folder == best.relative_to(whole.parent)
-
-
-def test_a_run_that_was_moved_near_the_root_has_its_dataset_where_the_settings_say(made: Path) -> None:
-    metadata = dict(find_trained(made).metadata)
-    metadata["config"] = metadata["config"] | {"data": {"dataset_dir": "data/x"}, "run": {"dir": "a/b/runs"}}
-    for run in (Path("/model"), Path("/")):
-        assert Trained(run / "checkpoints" / "step-1", metadata, run).dataset == Path("data/x")
+    config = trained.metadata["config"] | {"data": {"dataset_dir": "data/x"}, "run": {"dir": "a/b/runs"}}
+    for run in (Path("/model"), Path("/")):  # moved near the root
+        moved = Trained(run / "checkpoints" / "step-1", {**trained.metadata, "config": config}, run)
+        assert moved.dataset == Path("data/x")
 
 
 def test_what_cannot_be_used_is_refused(whole: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=str(tmp_path)):
-        find_trained(tmp_path)
+    def assert_refused(path: Path, named: object) -> None:
+        with pytest.raises(DataError, match=str(named)):
+            find_trained(path)
+
+    assert_refused(tmp_path, tmp_path)
     best = (whole / "checkpoints" / "best").resolve()
-    for version in (METADATA_VERSION - 1, METADATA_VERSION + 1):  # an older one, a newer one
+    for version in (METADATA_VERSION - 1, METADATA_VERSION + 1):
         edit_facts(best, lambda facts: facts.update(facts_version=version))  # noqa: B023
-        with pytest.raises(DataError, match=rf"{best}: .* {version}"):
-            find_trained(whole)
+        assert_refused(whole, f"{best}: .* {version}")
     edit_facts(best, lambda facts: facts.update(facts_version=METADATA_VERSION))
     (best / "manifest.json").unlink()
-    with pytest.raises(DataError, match=r"manifest.json"):
-        find_trained(best)
+    assert_refused(best, "manifest.json")
     (best / "facts.json").write_text("{")
-    with pytest.raises(DataError, match=r"facts.json"):
-        find_trained(best)
+    assert_refused(best, "facts.json")
+    with pytest.raises(DataError, match=r'^runs/old: model.kind = "gru"'):
+        _ = Trained(Path("runs/old"), {"config": {"model": {"kind": "gru"}}}, None).kind
 
 
-def seal(folder: Path) -> None:
-    names = [path.name for path in folder.iterdir() if path.name != files.MANIFEST]
-    files.write_manifest(folder, files.describe(folder, names))
+def test_a_package_that_is_foreign_newer_damaged_or_without_weights_is_refused(tmp_path: Path) -> None:
+    def write(settings: object, *others: str) -> None:
+        (tmp_path / "settings.json").write_text(json.dumps(settings))
+        files.write_manifest(tmp_path, files.describe(tmp_path, ["settings.json", *others]))
 
-
-@pytest.fixture
-def package(tmp_path: Path) -> Path:
-    (tmp_path / "settings.json").write_text(json.dumps({"format": FORMAT, "format_version": VERSION}))
-    (tmp_path / "model.safetensors").write_bytes(b"weights")
-    seal(tmp_path)
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    "settings", [{"format": FORMAT, "format_version": VERSION + 1}, {"format": "pipeline", "format_version": 1}, []]
-)
-def test_a_foreign_or_newer_package_is_refused(package: Path, settings: object) -> None:
-    assert is_package(package)
-    assert not is_package(package / "nowhere")
-    assert read_settings(package) == {"format": FORMAT, "format_version": VERSION}
-    (package / "settings.json").write_text(json.dumps(settings))
-    seal(package)
-    with pytest.raises(DataError, match=str(package)):
-        read_settings(package)
-    (package / "model.safetensors").write_bytes(b"Weights")
-    with pytest.raises(DataError, match=r"model.safetensors"):
-        read_settings(package)
-
-
-def test_a_package_without_weights_is_refused(package: Path) -> None:
-    (package / "model.safetensors").unlink()
-    seal(package)
+    whole, weights = {"format": FORMAT, "format_version": VERSION}, tmp_path / "model.safetensors"
+    weights.write_bytes(b"weights")
+    write(whole, weights.name)
+    assert (is_package(tmp_path), is_package(tmp_path / "nowhere")) == (True, False)
+    assert read_settings(tmp_path) == whole
+    for settings in (whole | {"format_version": VERSION + 1}, whole | {"format": "pipeline"}, []):
+        write(settings, weights.name)
+        with pytest.raises(DataError, match=str(tmp_path)):
+            read_settings(tmp_path)
+    weights.write_bytes(b"Weights")
+    with pytest.raises(DataError, match=weights.name):
+        read_settings(tmp_path)
+    weights.unlink()
+    write(whole)
     with pytest.raises(DataError, match="--format=safetensors"):
-        read_settings(package)
+        read_settings(tmp_path)

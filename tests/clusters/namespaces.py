@@ -26,13 +26,7 @@ class Host:
         self._init: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Come up, with the link to the switch."""
-        self._init = subprocess.Popen(
-            [*UNSHARE, *OWN, "--fork", "--kill-child", "--mount-proc", "sh", "-c", "echo; exec sleep infinity"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,  # in the end it complains that it was killed
-        )
-        _wait_until_up(self._init)
+        self._init = _first_process([*OWN, "--fork", "--kill-child", "--mount-proc"])
         link = f"to-{self.name}"
         _within(self._switch, f"ip link add {link} type veth peer name eth0 netns {self.pid}")
         _within(self._switch, f"ip link set {link} master bridge up")
@@ -49,7 +43,6 @@ class Host:
         return int(children[0])
 
     def do(self, command: str) -> None:
-        """Run a line of shell within, which must succeed."""
         subprocess.run([*self._enter(), "sh", "-c", command], check=True, capture_output=True)
 
     def popen(self, command: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> "subprocess.Popen[str]":
@@ -63,11 +56,9 @@ class Host:
         _within(self._switch, f"ip link set to-{self.name} down")
 
     def mend(self) -> None:
-        """Put the cable in again."""
         _within(self._switch, f"ip link set to-{self.name} up")
 
     def kill(self) -> None:
-        """End all processes at once."""
         if self._init is not None:
             os.kill(self.pid, signal.SIGKILL)
             self._init.wait()  # for all of them: the last thing that others hear is that connections are closed
@@ -81,16 +72,12 @@ class Host:
 @contextmanager
 def network(n_hosts: int, folder: Path) -> Iterator[list[Host]]:
     """`n_hosts` that are up and know one another by name; the file of names is in `folder`."""
-    switch = subprocess.Popen(
-        [*UNSHARE, "--net", "sh", "-c", "echo; exec sleep infinity"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
     with ExitStack() as ending:
+        switch = _first_process(["--net"])
         ending.callback(switch.wait)
         ending.callback(switch.kill)
-        _wait_until_up(switch)
         _within(switch.pid, "ip link add bridge type bridge && ip link set bridge up")
-        names = folder / "hosts"
-        cores = sorted(os.sched_getaffinity(0))
+        names, cores = folder / "hosts", sorted(os.sched_getaffinity(0))
         shares = [cores[number::n_hosts] or cores for number in range(n_hosts)]
         hosts = [Host(number, switch.pid, names, share) for number, share in enumerate(shares, start=1)]
         lines = ["127.0.0.1 localhost", *(f"{host.address} {host.name}" for host in hosts)]
@@ -101,13 +88,15 @@ def network(n_hosts: int, folder: Path) -> Iterator[list[Host]]:
         yield hosts
 
 
-def _wait_until_up(unshare: "subprocess.Popen[bytes]") -> None:
-    """Until the namespaces are there, of which the first process has written a line."""
-    assert unshare.stdout is not None
-    assert unshare.stderr is not None
-    assert unshare.stdout.readline(), f"{unshare.stderr.read().decode()}root, or a user namespace, is what it takes"
+def _first_process(options: Sequence[str]) -> "subprocess.Popen[bytes]":
+    """Make namespaces, and return the process that holds them, once they are there: it has written a line then."""
+    command = [*UNSHARE, *options, "sh", "-c", "echo; exec sleep infinity"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # it complains of its end
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline(), f"{process.stderr.read().decode()}root, or a user namespace, is what it takes"
+    return process
 
 
 def _within(pid: int, command: str) -> None:
-    """Run a line of shell in the network of process `pid`."""
     subprocess.run(["nsenter", f"--target={pid}", "--net", "sh", "-c", command], check=True, capture_output=True)

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from tests.clusters.namespaces import UNSHARE, WITH_US
 
+Start = Callable[[Sequence[str], Callable[[], bool]], None]
+
 NODES = {"node1": "127.0.0.11", "node2": "127.0.0.12"}
 PROGRAMS = ("munged", "mariadb-install-db", "mariadbd", "slurmdbd", "slurmctld", "slurmd", "unshare", "setpriv")
 AS_A_NODE = [*UNSHARE, "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"]
@@ -103,13 +105,9 @@ def _configure(folder: Path) -> Path:
     for name in ("munge", "database", "controller"):
         (folder / name).mkdir(mode=0o755)
     port, dbd_port, *node_ports = _free_ports(2 + len(NODES))
-    lines = [
-        NODE.format(name=name, address=address, port=node_port)
-        for (name, address), node_port in zip(NODES.items(), node_ports, strict=True)
-    ]
-    (folder / "slurm.conf").write_text(
-        CLUSTER.format(folder=folder, port=port, dbd_port=dbd_port, nodes="\n".join(lines))
-    )
+    named = zip(NODES.items(), node_ports, strict=True)
+    nodes = "\n".join(NODE.format(name=name, address=place, port=node_port) for (name, place), node_port in named)
+    (folder / "slurm.conf").write_text(CLUSTER.format(folder=folder, port=port, dbd_port=dbd_port, nodes=nodes))
     (folder / "slurmdbd.conf").write_text(DATABASE.format(folder=folder, dbd_port=dbd_port))
     (folder / "slurmdbd.conf").chmod(0o600)
     names = "".join(f"{address} {name}\n" for name, address in NODES.items())
@@ -117,24 +115,20 @@ def _configure(folder: Path) -> Path:
     return folder / "slurm.conf"
 
 
-def _start_authentication(folder: Path, start: Callable[[Sequence[str], Callable[[], bool]], None]) -> None:
+def _start_authentication(folder: Path, start: Start) -> None:
     munge = folder / "munge"
     (munge / "key").write_bytes(os.urandom(128))
     (munge / "key").chmod(0o600)
-    places = [f"--{name}-file={munge / name}" for name in ("key", "pid", "seed", "log")]
-    start(
-        [*WITH_US, "munged", "--foreground", f"--socket={munge / 'socket'}", *places],
-        lambda: (munge / "socket").exists(),
-    )
+    socket, places = munge / "socket", [f"--{name}-file={munge / name}" for name in ("key", "pid", "seed", "log")]
+    start([*WITH_US, "munged", "--foreground", f"--socket={socket}", *places], socket.exists)
 
 
-def _start_database(folder: Path, start: Callable[[Sequence[str], Callable[[], bool]], None]) -> None:
+def _start_database(folder: Path, start: Start) -> None:
     """MariaDB, whose root needs no password: it is reached by a socket only."""
-    common = ["--no-defaults", "--user=root", f"--datadir={folder / 'database'}"]
+    common, socket = ["--no-defaults", "--user=root", f"--datadir={folder / 'database'}"], folder / "database.socket"
     quiet = ["--auth-root-authentication-method=normal", "--skip-test-db"]
     subprocess.run(["mariadb-install-db", *common, *quiet], check=True, capture_output=True)
-    reached = ["--skip-networking", f"--socket={folder / 'database.socket'}"]
-    start([*WITH_US, "mariadbd", *common, *reached], lambda: (folder / "database.socket").exists())
+    start([*WITH_US, "mariadbd", *common, "--skip-networking", f"--socket={socket}"], socket.exists)
 
 
 def _states(environment: dict[str, str]) -> list[str]:
@@ -152,8 +146,7 @@ def _wait_for(is_ready: Callable[[], bool], process: "subprocess.Popen[bytes] | 
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """At once: what it leaves is thrown away. With a node all ends that runs on it."""
-    process.kill()
+    process.kill()  # at once: what it leaves is thrown away, and with a node all ends that runs on it
     process.wait()
 
 

@@ -1,7 +1,5 @@
 """`bert4rec doctor` on machines that are broken in one way each, in namespaces of their own."""
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +8,7 @@ import fbgemm_gpu
 import pytest
 
 from bert4rec.config.tables import Config
-from tests.launch import ROOT, settings_file
+from tests.launch import ROOT, settings_file, start
 
 pytestmark = pytest.mark.nodes
 
@@ -22,18 +20,9 @@ LIBRARY = Path(fbgemm_gpu.__path__[0]) / "fbgemm_gpu_py.so"
     [
         ("true", []),
         (f"mount --bind /dev/null {LIBRARY}", ["torch, torchrec, fbgemm: "]),
-        (
-            "mount -t tmpfs -o size=1m tmpfs /dev/shm",
-            ["shared memory: 1 MiB free in /dev/shm, less than 64"],
-        ),
-        (
-            "ulimit -n 64",
-            ["open files: at most 64 a process, less than the 100 "],
-        ),
-        (
-            "hostname nowhere-else",
-            ["gloo: two processes have not met within "],
-        ),
+        ("mount -t tmpfs -o size=1m tmpfs /dev/shm", ["shared memory: 1 MiB free in /dev/shm, less than 64"]),
+        ("ulimit -n 64", ["open files: at most 64 a process, less than the 100 "]),
+        ("hostname nowhere-else", ["gloo: two processes have not met within "]),
     ],
     ids=["whole", "fbgemm", "shared memory", "open files", "host name"],
 )
@@ -42,11 +31,8 @@ def test_what_is_wrong_is_said(
 ) -> None:
     file = settings_file(small_config(), tmp_path)
     command = f"cd {tmp_path} && {breaking} && cd {ROOT} && exec {sys.executable} -m bert4rec doctor {file}"
-    done = subprocess.run(
-        ["unshare", "--uts", "--mount", "bash", "-c", command], env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = start(["unshare", "--uts", "--mount", "bash", "-c", command])
     found = [line.removeprefix("BAD   ") for line in done.stdout.splitlines() if line.startswith("BAD")]
-    assert [line[: len(start)] for line, start in zip(found, bad, strict=True)] == bad, done.stdout
+    assert [line[: len(begin)] for line, begin in zip(found, bad, strict=True)] == bad, done.stdout
     assert done.returncode == (1 if bad else 0), done.stderr
     print("\n".join(found))

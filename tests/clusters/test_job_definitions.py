@@ -3,10 +3,8 @@
 torchx is started as the page types it, with --dryrun; the manifests are those of examples/kubernetes/.
 """
 
-import os
 import shlex
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,28 +14,20 @@ import yaml
 
 from bert4rec.config.load import load_config, parse_command_line
 from tests.conftest import SMALL
-from tests.launch import BIN
+from tests.launch import ROOT, Launched, start
 
-ROOT = Path(__file__).parents[2]
 MANIFESTS = ROOT / "examples/kubernetes"
 TRAINING = "train.py shared/data/synthetic --mode=dmp --resume=auto --run.dir=shared/runs"
 TORCHRUN = "torchrun --rdzv_backend c10d --rdzv_endpoint ${{{host}:=localhost}}:29500 --rdzv_id '{name}' --nnodes 2"
 IN_A_SHELL = TORCHRUN + " --nproc_per_node 8 --tee 3 --role '' " + TRAINING
-VARIABLES = {
-    "OMP_NUM_THREADS": "1",
-    "BASH_ENV": "scripts/torchx_env.sh",
-    "TORCHX_TRACKING_EXPERIMENT_NAME": "default-experiment",
-    "LOGLEVEL": "WARNING",
-}
+VARIABLES = {"OMP_NUM_THREADS": "1", "BASH_ENV": "scripts/torchx_env.sh"}
 
 
 def definition(scheduler: str) -> dict[str, Any]:
     """What torchx would send for the line of docs/clusters.md that names `scheduler`."""
     text = (ROOT / "docs/clusters.md").read_text(encoding="utf-8").replace("\\\n", " ")
     (line,) = [line for line in text.splitlines() if line.startswith("torchx run") and f" -s {scheduler} " in line]
-    words = [sys.executable, "-m", "torchx.cli.main", "run", "--dryrun", *shlex.split(line)[2:]]
-    environment = {key: value for key, value in os.environ.items() if key != "LOGLEVEL"}
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = start([sys.executable, "-m", "torchx.cli.main", "run", "--dryrun", *shlex.split(line)[2:]])
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = yaml.safe_load(done.stdout.partition("=== SCHEDULER REQUEST ===")[2])
     return found
@@ -86,24 +76,12 @@ def manifest(name: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((MANIFESTS / name).read_text(encoding="utf-8")))
 
 
-def assert_settings(options: list[str]) -> None:
-    """Every option exists and has a value that it may have."""
-    path, overrides = parse_command_line(options)
-    load_config(path, overrides)
-
-
-def test_pytorchjob_starts_the_same_pod_on_both_hosts() -> None:
+def test_pytorchjob_starts_the_same_pod_on_both_hosts_with_time_to_save() -> None:
     (job,) = manifest("pytorchjob.yaml")
     assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
-    replicas = job["spec"]["pytorchReplicaSpecs"]
-    assert {kind: (spec["replicas"], spec["restartPolicy"]) for kind, spec in replicas.items()} == {
-        "Master": (1, "OnFailure"), "Worker": (1, "OnFailure"),
-    }  # fmt: skip
-    assert replicas["Master"]["template"] == replicas["Worker"]["template"]
-
-
-def test_pytorchjob_command() -> None:
-    (container,) = pod()["containers"]
+    replicas, (container,) = job["spec"]["pytorchReplicaSpecs"], pod()["containers"]
+    assert replicas["Master"] == replicas["Worker"]
+    assert (replicas["Master"]["replicas"], replicas["Master"]["restartPolicy"]) == (1, "OnFailure")
     assert container["name"] == "pytorch"
     launcher, (program, *options) = container["command"][:9], container["command"][9:]
     assert launcher == [
@@ -114,8 +92,11 @@ def test_pytorchjob_command() -> None:
     assert {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}} in container["env"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 8
     assert program == "train.py"
-    assert "--resume=auto" in options
-    assert_settings(options)
+    config = load_config(*parse_command_line(options))
+    assert config.run.resume == "auto"
+    # Until processes leave without saving, until torchrun kills them, until the pod is killed.
+    torchrun_limit = float(variables(container["env"])["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"])
+    assert config.checkpoint.seconds_on_signal < torchrun_limit < pod()["terminationGracePeriodSeconds"]
 
 
 @pytest.mark.long
@@ -131,44 +112,24 @@ def test_pytorchjob_command_trains_on_two_pods(small_folder: Path, tmp_path: Pat
         command = command.replace(f"$({name})", value)
     small = {**SMALL, "training.n_epochs": 1, "data.dataset_dir": small_folder, "run.dir": tmp_path}
     words = [*shlex.split(command), *(f"--{key}={value}" for key, value in small.items())]
-    set_by_manifest = {name: value for name, value in variables(container["env"]).items() if value}
-    variables_of_pod = {"PATH": f"{BIN}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": ""} | set_by_manifest
-    pods = [
-        subprocess.Popen(
-            words, cwd=ROOT, env=os.environ | variables_of_pod | by_kubernetes | {"RANK": str(rank), "WORLD_SIZE": "2"},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    said = [each.communicate(timeout=1100)[0] for each in pods]
-    assert [each.returncode for each in pods] == [0, 0], said
-    assert "training on 2 processes (cpu)" in "".join(said)
+    of_pod = {name: value for name, value in variables(container["env"]).items() if value} | by_kubernetes
+    pods = [Launched(words, **of_pod, RANK=str(rank), WORLD_SIZE="2") for rank in range(2)]
+    assert [each.end(1100) for each in pods] == [0, 0], [each.output for each in pods]
+    assert "training on 2 processes (cpu)" in "".join(each.output for each in pods)
     assert (tmp_path / "small/report.json").exists()
 
 
-def test_pytorchjob_leaves_time_to_save() -> None:
-    """Until processes leave without saving, until torchrun kills them, until the pod is killed."""
-    (container,) = pod()["containers"]
-    _, overrides = parse_command_line(container["command"][10:])
-    torchrun_limit = float(variables(container["env"])["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"])
-    assert overrides["checkpoint.seconds_on_signal"] < torchrun_limit < pod()["terminationGracePeriodSeconds"]
-
-
 def test_pytorchjob_volumes() -> None:
-    (container,) = pod()["containers"]
-    claim, preparation = manifest("prepare.yaml")
+    (container,), (claim, preparation) = pod()["containers"], manifest("prepare.yaml")
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     shared = {"name": "shared", "persistentVolumeClaim": {"claimName": claim["metadata"]["name"]}}
     shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}}
     assert pod()["volumes"] == [shared, shm]
-    data = {"name": "shared", "mountPath": "/app/data", "subPath": "data"}
-    runs = {"name": "shared", "mountPath": "/app/runs", "subPath": "runs"}
+    data, runs = ({"name": "shared", "mountPath": f"/app/{name}", "subPath": name} for name in ("data", "runs"))
     assert container["volumeMounts"] == [data, runs, {"name": "shm", "mountPath": "/dev/shm"}]
-
     prepares = preparation["spec"]["template"]["spec"]
     assert prepares["volumes"] == [shared]
     (before,) = prepares["containers"]
-    assert before["volumeMounts"] == [data]
-    assert before["image"] == container["image"]
+    assert (before["volumeMounts"], before["image"]) == ([data], container["image"])
     assert before["command"][:2] == ["bert4rec", "prepare"]
-    assert_settings(before["command"][2:])
+    load_config(*parse_command_line(before["command"][2:]))

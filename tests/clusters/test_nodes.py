@@ -67,89 +67,88 @@ def test_two_hosts_train_what_one_does(
 def test_what_differs_is_said_by_both_hosts(
     hosts: list[Host], small_config: Callable[..., Config], tmp_path: Path
 ) -> None:
-    files = []
-    for host, rate in zip(hosts, (0.001, 0.01), strict=True):
+    rates, launched = {"node-1": "0.001", "node-2": "0.01"}, []
+    for host in hosts:
         (tmp_path / host.name).mkdir()
-        files.append(settings_file(small_config(**{"training.learning_rate": rate}), tmp_path / host.name))
-    launched = [torchrun(host, file) for host, file in zip(hosts, files, strict=True)]
+        config = small_config(**{"training.learning_rate": rates[host.name]})
+        launched.append(torchrun(host, settings_file(config, tmp_path / host.name)))
     assert [each.end() for each in launched] == [1, 1]
     differs = r"error: process 1 on (node-\d) differs from process 0 on (node-\d): "
     pattern = differs + r"training\.learning_rate = (\S+), not (\S+); "
     found = [re.findall(pattern, "\n".join(each.errors)) for each in launched]
-    rates = {"node-1": "0.001", "node-2": "0.01"}
     assert found[0] == found[1]
     ((second, first, other, one),) = found[0]
-    assert {first, second} == set(rates)
-    assert (other, one) == (rates[second], rates[first])
+    assert {first: one, second: other} == rates
+
+
+class Broken:
+    """A run on both hosts that has a checkpoint, and the report of the same training without a break."""
+
+    def __init__(
+        self, hosts: list[Host], make: Callable[..., Config], folder: Path, *options: str, **changes: Any
+    ) -> None:
+        self.whole = unbroken(make(**LONG, **{"run.name": "whole"}), folder)
+        self._file = settings_file(make(**LONG, **{"run.name": "broken"}, **changes), folder)
+        self._run, self._options = folder / "runs" / "broken", options
+        self.launched = self.start(*hosts)
+        wait_for_checkpoint(self._run, self.launched[0])
+
+    def start(self, *hosts: Host) -> list[Launched]:
+        unshared = UNSHARED if self._options else {}
+        return [torchrun(host, self._file, *self._options, **unshared) for host in hosts]
+
+    def assert_goes_on(self, launched: list[Launched]) -> None:
+        assert [each.end() for each in launched] == [0, 0], "\n".join(each.output for each in launched)
+        assert any("resumed after step " in each.output for each in launched)
+        assert report_of(self._run) == self.whole
 
 
 def test_a_host_that_died_comes_back_to_one_that_restarts(
     hosts: list[Host], make: Callable[..., Config], tmp_path: Path
 ) -> None:
     """Nobody touches the host that is left: torchrun starts its processes anew, and waits for the other one."""
-    whole = unbroken(make(**LONG, **{"run.name": "whole"}), tmp_path)
-    file, run = settings_file(make(**LONG, **{"run.name": "broken"}), tmp_path), tmp_path / "runs" / "broken"
-    stays, goes = (torchrun(host, file, "--max-restarts=3", **UNSHARED) for host in hosts)
-    wait_for_checkpoint(run, stays)
+    broken = Broken(hosts, make, tmp_path, "--max-restarts=3")
+    stays, goes = broken.launched
     hosts[1].kill()
     goes.end()
     hosts[1].start()
     began = time.time()
-    again = torchrun(hosts[1], file, "--max-restarts=3", **UNSHARED)
-    resumed = wait_for_either([stays, again], "resumed after step ")
+    again = [stays, *broken.start(hosts[1])]
+    resumed = wait_for_either(again, "resumed after step ")
     print(f"{resumed - began:.1f} s from the command on the host that came back until training went on")
-    assert [stays.end(), again.end()] == [0, 0], f"{stays.output}\n{again.output}"
-    assert report_of(run) == whole
+    broken.assert_goes_on(again)
 
 
 def test_hosts_that_restart_find_each_other_when_the_link_is_back(
     hosts: list[Host], make: Callable[..., Config], tmp_path: Path
 ) -> None:
     """Nobody touches either of them."""
-    whole = unbroken(make(**LONG, **{"run.name": "whole"}), tmp_path)
-    config = make(**LONG, **{"run.name": "broken", "parallelism.timeout_minutes": PATIENCE})
-    file, run = settings_file(config, tmp_path), tmp_path / "runs" / "broken"
-    launched = [torchrun(host, file, "--max-restarts=3", **UNSHARED) for host in hosts]
-    wait_for_checkpoint(run, launched[0])
+    broken = Broken(hosts, make, tmp_path, "--max-restarts=3", **{"parallelism.timeout_minutes": PATIENCE})
     hosts[1].cut()
     cut = time.time()
-    errors = [each.wait_for("error: ") for each in launched]
+    errors = [each.wait_for("error: ") for each in broken.launched]
     hosts[1].mend()
     mended = time.time()
-    resumed = wait_for_either(launched, "resumed after step ")
+    resumed = wait_for_either(broken.launched, "resumed after step ")
     said = ", ".join(f"{when - cut:.1f}" for when in errors)
     print(f"the error {said} s after the cut; training went on {resumed - mended:.1f} s after it was mended")
-    assert [each.end() for each in launched] == [0, 0], launched[0].output
-    assert report_of(run) == whole
+    broken.assert_goes_on(broken.launched)
 
 
 @pytest.mark.parametrize("loss", ["killed", "cut"])
 def test_the_command_typed_again_goes_on(
     hosts: list[Host], make: Callable[..., Config], tmp_path: Path, loss: str
 ) -> None:
-    whole = unbroken(make(**LONG, **{"run.name": "whole"}), tmp_path)
-    config = make(**LONG, **{"run.name": "broken", "parallelism.timeout_minutes": PATIENCE})
-    file, run = settings_file(config, tmp_path), tmp_path / "runs" / "broken"
-    launched = [torchrun(host, file) for host in hosts]
-    wait_for_checkpoint(run, launched[0])
-    lost = time.time()
-    left = launched if loss == "cut" else launched[:1]
-    if loss == "killed":
-        hosts[1].kill()
-    else:
-        hosts[1].cut()
+    broken = Broken(hosts, make, tmp_path, **{"parallelism.timeout_minutes": PATIENCE})
+    lost, host = time.time(), hosts[1]
+    left = broken.launched if loss == "cut" else broken.launched[:1]
+    (host.cut if loss == "cut" else host.kill)()
     said = ", ".join(f"{each.wait_for('error: ') - lost:.1f}" for each in left)
-    if loss == "killed":
-        hosts[1].start()
-    else:
-        hosts[1].mend()
+    (host.mend if loss == "cut" else host.start)()
     assert [each.end() for each in left] == [1] * len(left)
     print(f"{loss}: said after {said} s; all had ended after {time.time() - lost:.1f} s")
     assert [len(each.errors) for each in left] == [1] * len(left), left[0].output
-    again = [torchrun(host, file) for host in hosts]
-    assert [each.end() for each in again] == [0, 0], again[0].output
-    assert any("resumed after step " in each.output for each in again)
-    assert report_of(run) == whole
+    broken.assert_goes_on(broken.start(*hosts))
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["with the store", "without the store"])
@@ -157,19 +156,14 @@ def test_both_hosts_save_and_end_when_a_launcher_is_killed(
     hosts: list[Host], make: Callable[..., Config], tmp_path: Path, number: int
 ) -> None:
     """Its processes notice it, and tell those of the other host."""
-    whole = unbroken(make(**LONG, **{"run.name": "whole"}), tmp_path)
-    file, run = settings_file(make(**LONG, **{"run.name": "broken"}), tmp_path), tmp_path / "runs" / "broken"
-    launched = [torchrun(host, file) for host in hosts]
-    wait_for_checkpoint(run, launched[0])
+    broken = Broken(hosts, make, tmp_path)
+    launched, killed = broken.launched, time.time()
     hosts[number].do("pkill --signal KILL --full '[t]orchrun'")
-    killed = time.time()
     assert [each.end() for each in launched] == [-9 if each is launched[number] else 1 for each in launched]
     print(f"all had ended after {time.time() - killed:.1f} s")
     assert sum("stopped by SIGTERM: saved after step " in each.output for each in launched) == 1, launched[0].output
     assert "the launcher of this run has ended" in launched[number].output
-    again = [torchrun(host, file) for host in hosts]
-    assert [each.end() for each in again] == [0, 0], again[0].output
-    assert report_of(run) == whole
+    broken.assert_goes_on(broken.start(*hosts))
 
 
 def test_a_host_that_comes_five_minutes_late_is_waited_for(

@@ -106,44 +106,31 @@ def whole(slurm: Slurm) -> str:
     return job
 
 
-def test_torchx_trains_on_both_nodes(slurm: Slurm, whole: str) -> None:
-    assert slurm.wait(whole) == ["COMPLETED", "COMPLETED"]
-    assert slurm.records(whole, "NodeList,ReqMem") == ["node1|2000M", "node2|2000M"]
-    assert json.loads((slurm.runs / "whole" / "report.json").read_text())["world_size"] == 2
-    assert report_of(slurm.runs / "whole")["steps"] == 12 * 13
-
-
-def test_sbatch_trains_the_same(slurm: Slurm, whole: str) -> None:
+def test_torchx_and_sbatch_train_the_same_on_both_nodes(slurm: Slurm, whole: str) -> None:
     job = slurm.sbatch("--run.name=by-sbatch")
     assert slurm.wait(job) == ["COMPLETED"], slurm.output(job)
     assert slurm.records(job, "NodeList") == ["node[1-2]"]
-    assert json.loads((slurm.runs / "by-sbatch" / "report.json").read_text())["world_size"] == 2
-    assert report_of(slurm.runs / "by-sbatch") == report_of(slurm.runs / "whole")
+    assert slurm.wait(whole) == ["COMPLETED", "COMPLETED"]
+    assert slurm.records(whole, "NodeList,ReqMem") == ["node1|2000M", "node2|2000M"]
+    for name in ("whole", "by-sbatch"):
+        assert json.loads((slurm.runs / name / "report.json").read_text())["world_size"] == 2
+        assert report_of(slurm.runs / name) == report_of(slurm.runs / "whole")
+    assert report_of(slurm.runs / "whole")["steps"] == 12 * 13
 
 
-def ask_to_end(slurm: Slurm, job: str) -> None:
-    slurm.type("scancel", "--signal=TERM", job)
-
-
-def put_back(slurm: Slurm, job: str) -> None:
-    slurm.type("scontrol", "requeue", job)
-
-
-def preempt(slurm: Slurm, job: str) -> None:
-    """By a job that may take nodes from others, which get a minute to end."""
-    urgent = ["--partition=urgent", "--nodes=2", "--exclusive", "--wrap=sleep 2"]
-    assert slurm.wait(slurm.type("sbatch", "--parsable", *urgent).strip()) == ["COMPLETED"]
-
-
-@pytest.mark.parametrize("take_away", [ask_to_end, put_back, preempt])
+@pytest.mark.parametrize("take_away", ["scancel --signal=TERM", "scontrol requeue", "preempt"])
 @pytest.mark.parametrize("submit", [Slurm.torchx, Slurm.sbatch], ids=["torchx", "sbatch"])
 def test_a_job_that_is_taken_away_ends_as_if_it_had_not_been(
-    slurm: Slurm, whole: str, submit: Callable[..., str], take_away: Callable[[Slurm, str], None]
+    slurm: Slurm, whole: str, submit: Callable[..., str], take_away: str
 ) -> None:
-    run = f"{submit.__name__}-{take_away.__name__}"
+    run = f"{submit.__name__}-{take_away.split()[0]}"
     job = submit(slurm, f"--run.name={run}")
     slurm.wait_for_a_checkpoint(run)
-    take_away(slurm, job)
+    if take_away == "preempt":  # by a job that may take nodes from others, which get a minute to end
+        urgent = ["--partition=urgent", "--nodes=2", "--exclusive", "--wrap=sleep 2"]
+        assert slurm.wait(slurm.type("sbatch", "--parsable", *urgent).strip()) == ["COMPLETED"]
+    else:
+        slurm.type(*take_away.split(), job)
     n_parts = 2 if submit is Slurm.torchx else 1  # of a heterogeneous job
     assert slurm.wait(job) == ["REQUEUED"] * n_parts + ["COMPLETED"] * n_parts, slurm.output(job)
     output = slurm.output(job)
@@ -172,5 +159,4 @@ def test_before_the_time_limit_a_run_is_saved_and_goes_on_and_a_cancelled_one_do
 def test_a_job_that_cannot_train_is_not_put_back_by_the_example(slurm: Slurm) -> None:
     job = slurm.sbatch("--training.n_epoch=3")
     assert slurm.wait(job) == ["FAILED"]
-    assert "error: " in slurm.output(job)
-    assert "--training.n_epoch: no such option; did you mean --training.n_epochs?" in slurm.output(job)
+    assert "error: --training.n_epoch: " in slurm.output(job)

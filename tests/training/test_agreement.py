@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from bert4rec.config.load import flat
 from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import DataError
 from bert4rec.training import agreement
@@ -31,8 +32,8 @@ def problem_with(*facts: CommonFacts) -> str:
 
 
 def begin(name: str, parts: list[str]) -> tuple[str, str]:
-    """How `agreed` ends on this process, where each plays a part: its own fact, "fails", "crashes", "never comes"."""
-    part = parts[dist.get_rank()]
+    """How it ends on this process, where each plays a part: its own fact, "fails", "crashes", "never comes"."""
+    part, rank = parts[dist.get_rank()], dist.get_rank()
 
     def prepare() -> tuple[str, agreement.CommonFacts]:
         if part == "fails":
@@ -47,10 +48,10 @@ def begin(name: str, parts: list[str]) -> tuple[str, str]:
     with (
         mock.patch.object(agreement, "SECONDS_TO_COME", 2.0 if "never comes" in parts else 60.0),
         mock.patch.object(agreement, "SECONDS_TO_READ", 2.0),
-        mock.patch("socket.gethostname", return_value=f"host{dist.get_rank()}"),
+        mock.patch("socket.gethostname", return_value=f"host{rank}"),
     ):
         try:
-            return "agreed", agreement.preflight(store, dist.get_rank(), dist.get_world_size(), prepare)
+            return "agreed", agreement.preflight(store, rank, dist.get_world_size(), prepare)
         except Exception as error:
             return type(error).__name__, str(error)
 
@@ -58,7 +59,6 @@ def begin(name: str, parts: list[str]) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("kinds", "named"),
     [
-        ({"settings": {"training.learning_rate": 0.01}}, ["training.learning_rate = 0.01, not 0.001"]),
         ({"settings": {"training.rho": 1}}, ["training.rho = 1, not missing"]),
         ({"device": {"device": "cuda"}}, ['device = "cuda", not "cpu"']),
         ({"weights": {"weights (checksum)": "9bc1"}}, ['"9bc1", not missing']),
@@ -70,48 +70,45 @@ def begin(name: str, parts: list[str]) -> tuple[str, str]:
     ],
 )  # fmt: skip
 def test_a_difference_is_named_with_both_values(kinds: dict[str, dict[str, Any]], named: list[str]) -> None:
-    assert problem_with() == problem_with(changed(), changed()) == ""
     problem = problem_with(changed() | kinds if "weights" in kinds else changed(**kinds))
     assert [text for text in ["process 1 on host1", "process 0 on host0", *named] if text not in problem] == []
 
 
 def test_the_first_process_that_differs_is_named_and_the_others_counted() -> None:
-    slow, fast = changed(), changed(settings={"training.learning_rate": 0.01})
-    assert "process 2 on host2" in problem_with(slow, fast)
-    assert "(2 more " in problem_with(slow, fast, slow, fast, fast)
+    same, other = changed(), changed(settings={"training.learning_rate": 0.01})
+    assert problem_with(same, same) == ""
+    problem = problem_with(same, other, same, other, other)
+    assert "process 2 on host2" in problem
+    assert "(2 more " in problem
 
 
 @pytest.mark.parametrize(
-    ("errors", "line"),
+    ("hosts", "errors", "line"),
     [
-        (["", "no folder", ""], "process 1 on host1: no folder"),
-        (["gone", "", "torn"], "process 0 on host0: gone (1 more "),
-        (["gone", "gone", "torn"], "process 0 on host0: gone (2 more "),
-        (["gone", "gone", "gone"], "gone"),
+        ("a b c", ["", "no folder", ""], "process 1 on b: no folder"),
+        ("a b c", ["gone", "", "torn"], "process 0 on a: gone (1 more "),
+        ("a b c", ["gone", "gone", "torn"], "process 0 on a: gone (2 more "),
+        ("a b c", ["gone", "gone", "gone"], "gone"),
+        ("a,0 a,0 a,1 a,1", ["torn", "", "torn", ""], "torn"),  # one process of each launcher looks
+        ("a,0 a,0 a,1 a,1", ["", "", "torn", ""], "process 2 on a: torn"),
     ],
 )
-def test_what_one_process_cannot_is_said_of_it(errors: list[str], line: str) -> None:
-    """Before any comparison: a process that has failed has no facts."""
-    reports = [Report(rank, f"host{rank}", error=error) for rank, error in enumerate(errors)]
+def test_what_one_process_cannot_is_said_of_it_and_what_no_host_can_of_all(
+    hosts: str, errors: list[str], line: str
+) -> None:
+    places = [host.partition(",") for host in hosts.split()]
+    reports = [
+        Report(rank, host, node, error=error)
+        for rank, ((host, _, node), error) in enumerate(zip(places, errors, strict=True))
+    ]
     assert problem_of(reports).startswith(line)
 
 
-def test_what_every_host_cannot_is_said_as_by_one_process() -> None:
-    """Though only one process of a host looks for it; two launchers on a machine are two hosts."""
-    errors = {(0, 0): "torn", (0, 1): "", (1, 0): "torn", (1, 1): ""}
-    reports = [Report(rank, "host", str(node), error=text) for rank, ((node, _), text) in enumerate(errors.items())]
-    assert problem_of(reports) == "torn"
-    assert problem_of(reports[1:]) == "process 2 on host: torn"
-
-
 def test_every_setting_is_compared_but_those_that_name_places(small_config: Settings) -> None:
-    settings = environment_facts(small_config().model_dump(mode="json"), "", "cpu")["settings"]
-    tables = {name: set(keys) for name, keys in small_config().model_dump(mode="json").items()}
-    tables["run"] -= {"dir", "name"}
-    del tables["data"]
-    assert set(settings) == {f"{table}.{key}" for table, keys in tables.items() for key in keys}
-    assert settings["training.per_device_train_batch_size"] == 16
-    assert {"run.resume", "run.init_from", "checkpoint.async"} <= set(settings)
+    tables = small_config().model_dump(mode="json")
+    settings = environment_facts(tables, "", "cpu")["settings"]
+    others = {name for name in flat(tables) if name.startswith("data.")} | {"run.dir", "run.name"}
+    assert settings == {name: value for name, value in flat(tables).items() if name not in others}
 
 
 def test_the_versions_tell_builds_and_sources_apart(monkeypatch: Patch, tmp_path: Any) -> None:
@@ -137,6 +134,7 @@ def test_a_process_that_comes_as_one_looks_who_is_missing_is_not_missing() -> No
 
 DIFFERS = r'process 2 on host2 .* process 0 on host0: training.seed = "b", not "a"'
 MISSING = "process 1 of 3"
+CRASH = "process 1 on host1: ZeroDivisionError: in a line"
 
 
 @pytest.mark.parametrize(
@@ -146,21 +144,10 @@ MISSING = "process 1 of 3"
         (["a", "a", "b"], [("UserError", DIFFERS)] * 3),
         (["a", "fails", "b"], [("UserError", "process 1 on host1: no dataset folder")] * 3),
         (["fails", "fails", "fails"], [("DataError", "no dataset folder")] * 3),
-        (
-            ["a", "crashes", "a"],
-            [
-                ("UserError", "process 1 on host1: ZeroDivisionError: in a line"),
-                ("ZeroDivisionError", "in a line\nand another"),
-                ("UserError", "process 1 on host1: ZeroDivisionError: in a line"),
-            ],
-        ),
+        (["a", "crashes", "a"], [("UserError", CRASH), ("ZeroDivisionError", "line\nand"), ("UserError", CRASH)]),
         (["a", "never comes", "a"], [("UserError", MISSING), ("", ""), ("UserError", MISSING)]),
-        (
-            ["never comes", "a", "a"],
-            [("", ""), *[("RunInterruptedError", "first process")] * 2],
-        ),
+        (["never comes", "a", "a"], [("", ""), *[("RunInterruptedError", "first process")] * 2]),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value[0], str) else "",
 )
 def test_all_processes_end_alike(pools: Any, parts: list[str], ends: list[tuple[str, str]]) -> None:
     for (kind, text), (expected, pattern) in zip(pools(3).run(begin, " ".join(parts), parts), ends, strict=True):

@@ -32,22 +32,19 @@ def test_a_run_may_start_from_the_weights_of_another(make: Make, whole: Path) ->
     first = read_records(started, "train")[0]["loss"]
     assert first < read_records(whole, "train")[0]["loss"] - 0.05
     assert report_of(started)["training"]["steps"] == 1
-    with pytest.raises(SettingsError, match="n_layers"):
-        run(make(**{"run.init_from": str(whole), "model.n_layers": 1}))
-    leave_group()
-    with pytest.raises(SettingsError, match=r"run\.init_from"):
-        run(make(**{"run.init_from": "no/where"}))
-    leave_group()
     best = whole / "checkpoints" / "best"
     edit_facts(best, lambda facts: facts.update(items="0" * 12))  # as from other data with as many items
-    with pytest.raises(SettingsError, match="000000000000"):
-        run(make(**{"run.init_from": str(best)}))
+    for place, changes, named in (
+        (whole, {"model.n_layers": 1}, "n_layers"), ("no/where", {}, r"run\.init_from"), (best, {}, "000000000000"),
+    ):  # fmt: skip
+        with pytest.raises(SettingsError, match=named):
+            run(make(**{"run.init_from": str(place)} | changes))
+        leave_group()
 
 
 def test_a_run_is_resumed_with_a_dataset_that_was_moved_and_on_another_kind_of_device(
     make: Make, whole: Path, tmp_path: Path
 ) -> None:
-    """And the settings that it has then repeat it."""
     moved, resumed = tmp_path / "moved", {"run.resume": str(whole), "training.n_epochs": 4}
     shutil.copytree(make().data.folder, moved)
     with pytest.raises(DataError, match=f"--resume={whole}"):
@@ -60,21 +57,14 @@ def test_a_run_is_resumed_with_a_dataset_that_was_moved_and_on_another_kind_of_d
     assert (again.run.resume, again.training.n_epochs) == ("", 4)
 
 
-def test_the_other_mode_takes_the_optimizer_that_the_run_has(make: Make) -> None:
-    """Left to itself, `ddp` takes Adam for the table, and `dmp` on CPU would not with a sampled loss."""
-    sampled = {"training.loss": "gbce", "training.n_train_negatives": 9}
+def test_a_run_from_other_processes_keeps_its_negatives_and_the_optimizer_of_the_other_mode(make: Make) -> None:
+    """By themselves `ddp` takes Adam for the table, and `dmp` on the CPU would not with a sampled loss."""
+    sampled, chosen = {"training.loss": "gbce"}, {"n_train_negatives": 7, "negatives_shared_by": 1}
     folder = run(make(**sampled, **{"parallelism.mode": "ddp"}))
+    edit_facts(found(folder / "checkpoints")[-1], lambda facts: facts["config"]["training"].update(chosen))
     run(make(**sampled, **{"parallelism.mode": "dmp", "run.resume": str(folder), "training.n_epochs": 4}))
     (resumed,) = read_records(folder, "resume")
     assert resumed["changed"].keys() == {"training.n_epochs", "parallelism.mode"}
-
-
-def test_a_run_from_other_processes_keeps_its_negatives(make: Make) -> None:
-    sampled = {"training.loss": "gbce"}
-    folder = run(make(**sampled))
-    chosen = {"n_train_negatives": 7, "negatives_shared_by": 1}
-    edit_facts(found(folder / "checkpoints")[-1], lambda facts: facts["config"]["training"].update(chosen))
-    run(make(**sampled, **{"run.resume": str(folder), "training.n_epochs": 4}))
     training = load_config(folder / "config.toml").training
     assert {key: getattr(training, key) for key in chosen} == chosen
 

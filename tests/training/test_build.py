@@ -12,7 +12,7 @@ from bert4rec.dataset.reader import Dataset, Sizes, open_dataset
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.footprint import Job
 from bert4rec.training import build
-from bert4rec.training.build import checkpoint_manager, choose_baselines, job, sampler
+from bert4rec.training.build import choose_baselines, job, sampler
 from tests.fixture_types import Patch, Settings
 
 WORLD = Processes(rank=1, local_rank=1, world_size=6, local_world_size=3, device=torch.device("cpu"))
@@ -41,15 +41,13 @@ def test_a_job_to_the_last_field() -> None:
 
 
 @pytest.mark.parametrize(("power", "are_unlike"), [(0.0, True), (1.0, False)])
-def test_only_a_sampled_loss_has_negatives(
+def test_only_a_sampled_loss_has_negatives_which_repeat_only_by_popularity(
     small_config: Settings, small_dataset: Dataset, power: float, are_unlike: bool
 ) -> None:
-    """As many as there are items: drawn uniformly without repeats, so each comes once; by popularity some do twice."""
     n_items = small_dataset.n_items
     assert sampler(small_config(**{"training.loss": "softmax"}), small_dataset, WORLD) is None
     sampled = {"training.loss": "gbce", "training.n_train_negatives": n_items, "training.negatives_power": power}
-    drawing = sampler(small_config(**sampled), small_dataset, WORLD)
-    ids = drawing.draw(0).ids
+    ids = sampler(small_config(**sampled), small_dataset, WORLD).draw(0).ids
     assert len(ids) == n_items
     assert (sorted(ids.tolist()) == list(range(n_items))) == are_unlike
 
@@ -58,8 +56,6 @@ def test_only_a_sampled_loss_has_negatives(
 def test_consecutive_processes_share_a_draw(
     small_config: Settings, small_dataset: Dataset, shared_by: int | str, groups: list[int]
 ) -> None:
-    """The first group's is the one that all share where all do; the others differ from it and from each other."""
-
     def draws(rank: int, shared_by: int | str) -> list[tuple[int, ...]]:
         changes = {"training.loss": "gbce", "training.n_train_negatives": 20, "training.negatives_shared_by": shared_by}
         drawing = sampler(small_config(**changes), small_dataset, replace(WORLD, rank=rank, world_size=4))
@@ -72,40 +68,28 @@ def test_consecutive_processes_share_a_draw(
 
 
 def test_all_baselines_unless_they_were_chosen_or_would_take_long(
-    small_config: Settings, small_dataset: Dataset, monkeypatch: Patch
+    small_config: Settings, small_folder: Path, monkeypatch: Patch
 ) -> None:
-    others = ["recent_popularity", "markov", "transition_graph"]
-    assert choose_baselines(small_config(), small_dataset) == (others, "")
+    dataset, others = open_dataset(small_folder), ["recent_popularity", "markov", "transition_graph"]
     chosen = {"evaluation.baselines": ["transition_graph", "popularity", "markov"]}
-    assert choose_baselines(small_config(**chosen), small_dataset) == (["markov", "transition_graph"], "")
-    assert choose_baselines(small_config(**{"evaluation.baselines": []}), small_dataset) == ([], "")
-    assert choose_baselines(small_config(**{"model.kind": "markov"}), small_dataset) == ([], "")
-    n_positions, n_scores = int(small_dataset.popularity.sum()), 60 * small_dataset.n_items
-    for name, limit in (("ALL_BASELINES_UP_TO", n_positions), ("ALL_BASELINES_UP_TO_SCORES", n_scores)):
+    cases = [
+        ({}, others), (chosen, ["markov", "transition_graph"]), ({"evaluation.baselines": []}, []),
+        ({"model.kind": "markov"}, []),
+    ]  # fmt: skip
+    for changes, expected in cases:
+        assert choose_baselines(small_config(**changes), dataset) == (expected, "")
+    assert "popularity" not in vars(dataset)  # each process would hold the counts for the whole training
+    n_positions = dataset.metadata["train_positions"]
+    assert n_positions == dataset.popularity.sum()
+    limits = {"ALL_BASELINES_UP_TO": n_positions, "ALL_BASELINES_UP_TO_SCORES": 60 * dataset.n_items}
+    for name, limit in limits.items():
         monkeypatch.setattr(build, name, limit)
-        assert choose_baselines(small_config(), small_dataset) == (others, "")
+        assert choose_baselines(small_config(), dataset) == (others, "")
         monkeypatch.setattr(build, name, limit - 1)
-        none, why = choose_baselines(small_config(), small_dataset)
+        none, why = choose_baselines(small_config(), dataset)
         assert (none, "evaluation.baselines" in why) == ([], True)
-        assert choose_baselines(small_config(**chosen), small_dataset)[0] == ["markov", "transition_graph"]
+        assert choose_baselines(small_config(**chosen), dataset)[0] == ["markov", "transition_graph"]
         monkeypatch.undo()
-
-
-def test_the_counts_of_all_items_are_not_read_before_a_training(small_config: Settings, small_folder: Path) -> None:
-    """Each process would hold them for the whole training: 4 bytes an item."""
-    dataset = open_dataset(small_folder)
-    choose_baselines(small_config(), dataset)
-    assert "popularity" not in vars(dataset)
-    assert dataset.metadata["train_positions"] == dataset.popularity.sum()
-
-
-def test_checkpoints_go_into_the_folder_of_the_run_when_the_settings_say(group_of_one: None, tmp_path: Path) -> None:
-    alone = Processes(rank=0, local_rank=0, world_size=1, local_world_size=1, device=torch.device("cpu"))
-    config = load_config(None, {"checkpoint.every_steps": 3, "checkpoint.every_minutes": 0.0})
-    manager = checkpoint_manager(config, alone, tmp_path, about={}, last_step=8)
-    assert [step for step in range(1, 8) if manager.is_due(step)] == [3, 6]
-    assert manager.last_step == 8
-    assert manager.path_of(9) == tmp_path / "checkpoints" / "step-000000009"
 
 
 def test_the_windows_of_the_training_are_built_once(small_dataset: Dataset, small_config: Settings) -> None:

@@ -23,7 +23,7 @@ from bert4rec.config.tables import Config
 from bert4rec.evaluation import ranker
 from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.report.figures import SPLITS
-from bert4rec.runtime.errors import DataError, Interrupted, SettingsError, UserError
+from bert4rec.runtime.errors import SettingsError, UserError
 from bert4rec.serving.export import export
 from bert4rec.serving.load import find_source
 from bert4rec.sharding.optimizer import Optimizers
@@ -43,18 +43,11 @@ def evaluated(path: Path, output: Path, *options: str) -> Evaluation:
     return evaluate(settings_of(trained, options), trained, output)
 
 
-def refused(path: Path, output: Path, *options: str) -> str:
-    with pytest.raises(UserError) as caught:
-        evaluated(path, output, *options)
-    leave_group()
-    assert "\n" not in str(caught.value)
-    assert not output.parent.exists() or list(output.parent.glob("*")) == []
-    return str(caught.value)
-
-
-def says(caplog: pytest.LogCaptureFixture, *tokens: object) -> bool:
-    """Whether a line of the log has all of these."""
-    return any(all(str(token) in line for token in tokens) for line in caplog.messages)
+@pytest.fixture
+def says(caplog: pytest.LogCaptureFixture) -> Callable[..., bool]:
+    """Whether a line of the log has all of some words."""
+    logging.getLogger("bert4rec").propagate = True
+    return lambda *words: any(all(str(word) in line for word in words) for line in caplog.messages)
 
 
 def figures(report: dict[str, Any]) -> dict[str, Any]:
@@ -87,32 +80,35 @@ def evaluate_on_a_pool(config: Config, trained: Trained, output: Path) -> tuple[
     return found.report, found.folder
 
 
-def test_the_figures_of_a_sharded_bert4rec(made: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_figures_of_a_sharded_bert4rec(made: Path, tmp_path: Path, says: Callable[..., bool]) -> None:
     report = report_of(made)
-    logging.getLogger("bert4rec").propagate = True
     for options in ([], ["--mode=ddp", "--evaluation.per_device_eval_batch_size=7"]):
         found = evaluated(made, tmp_path / "out", *options)
         assert figures(found.report) == figures(report)
         assert report_of(found.folder) == found.report
-        assert says(caplog, made / "report.json", "240")
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["out", "out-2"]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "ranks-test.parquet", "ranks-validation.parquet", "report.json",
-    ]  # fmt: skip
-    files = [[(tmp_path / out / f"ranks-{split}.parquet").read_bytes() for split in ("test", "validation")]
-             for out in ("out", "out-2")]  # fmt: skip
-    assert files[0] == files[1]
+        assert says(made / "report.json", "240")
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "out-2"}
+    names = {"ranks-test.parquet", "ranks-validation.parquet", "report.json"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == names
+    for name in names - {"report.json"}:
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "out-2" / name).read_bytes()
     assert_ranks_give(tmp_path / "out", report)
     training_keys = ("training", "sharding", "plan", "hits_by_rank", "warnings", "fallback")
     same = {key: value for key, value in report.items() if key not in training_keys}
     assert {key: report_of(tmp_path / "out")[key] for key in same} == same
 
 
+@pytest.mark.parametrize("is_package", [False, True])
 def test_two_processes_give_the_same_figures(
-    pools: Callable[[int], Any], made: Path, tmp_path: Path, monkeypatch: Patch
+    pools: Callable[[int], Any], made: Path, small_folder: Path, tmp_path: Path, is_package: bool
 ) -> None:
-    trained = find_trained(made)
-    found = pools(2).run(evaluate_on_a_pool, settings_of(trained, []), trained, tmp_path / "out")
+    trained, dataset = find_trained(made), list[str]()
+    if is_package:
+        export(find_source(made), tmp_path / "package", ["safetensors"], k=10, leaves_out_seen=True)
+        trained, dataset = find_trained(tmp_path / "package"), [str(small_folder)]
+        with pytest.raises(SettingsError):
+            settings_of(trained, [])  # a package does not name its dataset
+    found = pools(2).run(evaluate_on_a_pool, settings_of(trained, dataset), trained, tmp_path / "out")
     for report, _ in found:
         assert figures(report) == figures(report_of(made))
         assert report["world_size"] == 2
@@ -120,101 +116,71 @@ def test_two_processes_give_the_same_figures(
     assert_ranks_give(tmp_path / "out", report_of(made))
 
 
-def test_two_processes_take_their_rows_of_a_model_package(
-    pools: Callable[[int], Any], made: Path, small_folder: Path, tmp_path: Path
-) -> None:
-    export(find_source(made), tmp_path / "package", ["safetensors"], k=10, leaves_out_seen=True)
-    trained = find_trained(tmp_path / "package")
-    settings = settings_of(trained, [str(small_folder)])
-    (report, _), _ = pools(2).run(evaluate_on_a_pool, settings, trained, tmp_path / "out")
-    assert figures(report) == figures(report_of(made))
-    with pytest.raises(SettingsError):
-        settings_of(trained, [])  # a package does not name its dataset
-
-
 def test_the_figures_of_a_replicated_sasrec_with_repeated_targets(
-    log_config: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    log_config: Settings, tmp_path: Path, says: Callable[..., bool]
 ) -> None:
-    """Nor has an evaluation any state of an optimizer; some users have no negatives."""
     sampled = {"training.loss": "sampled_softmax", "training.n_train_negatives": 4, "model.kind": "sasrec"}
     folder = run(log_config(**sampled, **{"parallelism.mode": "ddp", "training.n_epochs": 1}))
-    logging.getLogger("bert4rec").propagate = True
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Optimizers, "__init__", None)
+        patch.setattr(Optimizers, "__init__", None)  # an evaluation has no state of an optimizer
         for options in (["--evaluation.ks=[3]"], ["--mode=dmp", "--parallelism.sharding_type=column_wise"]):
             found = evaluated(folder, tmp_path / "out", *options)
     for n in (6 * (3 * 4 + 4), 6 * (3 * 8 + 12)):
-        assert says(caplog, folder / "report.json", str(n))
+        assert says(folder / "report.json", n)
     assert list(found.report["test"]) == ["full", "popular", "uniform"]
     assert figures(found.report) == figures(report_of(folder))
     assert_ranks_give(tmp_path / "out", report_of(folder))
     assert "HR@3" in report_of(tmp_path / "out")["test"]["full"]
 
 
-def test_another_checkpoint_and_another_split(made: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A split by time of the same interactions: other users and other targets, the same items."""
-    logging.getLogger("bert4rec").propagate = True
-    evaluated(made / "checkpoints" / "step-000000014", tmp_path / "out", "--evaluation.protocols=['uniform']")
-    assert says(caplog, made / "report.json", "other weights")
-    alone = Path(shutil.copytree(made / "checkpoints" / "best", tmp_path / "alone"))
-    other = tmp_path / "by_time"
+def test_another_checkpoint_and_another_split_or_other_figures_than_the_report_has(
+    whole: Path, tmp_path: Path, says: Callable[..., bool]
+) -> None:
+    report, out, small = report_of(whole), tmp_path / "out", "--evaluation.protocols=['uniform']"
+    evaluated(whole / "checkpoints" / "step-000000014", out, small)
+    assert says(whole / "report.json", "other weights")
+    alone = Path(shutil.copytree(whole / "checkpoints" / "best", tmp_path / "alone"))
+    other = tmp_path / "by_time"  # other users and other targets, the same items
     options = [f"--{key}={value}" for key, value in (SMALL | {"preprocessing.split": "time"}).items()]
     assert preprocessing.main(["--config=config.toml", f"--data.dataset_dir={other}", *options]) == 0
-    found = evaluated(alone, tmp_path / "out", str(other))
+    logging.getLogger("bert4rec").propagate = True  # which a preparation changes
+    found = evaluated(alone, out, str(other))
     assert found.folder == tmp_path / "out-2"
     assert found.report["dataset"]["split"] == "time"
     assert found.report["test"]["full"]["users"] == len(pq.read_table(found.folder / "ranks-test.parquet"))
-    logging.getLogger("bert4rec").propagate = True  # which a preparation has changed
-    again = evaluated(made, tmp_path / "out", str(other))
-    assert figures(again.report) == figures(found.report)
-    assert says(caplog, made / "report.json", "another dataset")
-
-
-def test_other_figures_than_the_report_has_are_a_warning(
-    whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    report = report_of(whole)
-    report["test"]["full"]["HR@10"] = 2.0
+    assert figures(evaluated(whole, out, str(other)).report) == figures(found.report)
+    assert says(whole / "report.json", "another dataset")
+    report["test"]["uniform"]["HR@10"] = 2.0
     (whole / "report.json").write_text(json.dumps(report))
-    logging.getLogger("bert4rec").propagate = True
-    only = ["--evaluation.protocols=['full']", "--evaluation.ks=[10]"]
-    found = evaluated(whole, tmp_path / "out", *only)
-    value = found.report["test"]["full"]["HR@10"]
-    assert says(caplog, whole / "report.json", f"HR@10 {value:.6g}, not 2")
+    value = evaluated(whole, out, small, "--evaluation.ks=[10]").report["test"]["uniform"]["HR@10"]
+    assert says(whole / "report.json", f"HR@10 {value:.6g}, not 2")
 
 
-def test_a_dataset_that_is_missing_or_holds_nothing_out(made: Path, small_folder: Path, tmp_path: Path) -> None:
-    assert f"{tmp_path}: " in refused(made, tmp_path / "out" / "x", str(tmp_path))
-    nothing = Path(shutil.copytree(small_folder, tmp_path / "nothing"))
-    remove_targets(nothing, "validation", "test")
-    assert f"{nothing}: " in refused(made, tmp_path / "out" / "x", str(nothing))
+def test_what_ends_early_leaves_nothing(whole: Path, small_folder: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+    def assert_ends(status: int, start: object, *options: object) -> None:
+        with pytest.raises(UserError) as caught:
+            evaluated(whole, tmp_path / "x" / "out", "--evaluation.protocols=['uniform']", *map(str, options))
+        leave_group()
+        assert (caught.value.status, "\n" in str(caught.value)) == (status, False)
+        assert str(caught.value).startswith(str(start))
+        assert [*(tmp_path / "x").glob("*")] == []
 
-
-def test_damaged_weights_are_refused(whole: Path, tmp_path: Path) -> None:
-    best = (whole / "checkpoints" / "best").resolve()
-    flip(best / "__0_0.distcp", 1000)
-    with pytest.raises(DataError, match=r"__0_0.distcp"):
-        evaluated(whole, tmp_path / "x" / "out")
-    assert not (tmp_path / "x").exists()
-
-
-def test_a_signal_leaves_nothing(made: Path, tmp_path: Path, monkeypatch: Patch) -> None:
-    in_step(monkeypatch, ranker.Ranker, "_encode_batch", 2)
-    with pytest.raises(Interrupted, match="SIGTERM") as caught:
-        evaluated(made, tmp_path / "x" / "out")
-    assert caught.value.status == 143
-    assert list((tmp_path / "x").iterdir()) == []
-
-
-def test_a_full_disk_leaves_nothing(made: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("bert4rec.training.evaluate.write_json", fail)
-    with pytest.raises(UserError, match=f"{tmp_path}.*No space left on device") as caught:
-        evaluated(made, tmp_path / "x" / "out", "--evaluation.protocols=['uniform']")
-    assert caught.value.status == 1
-    assert list((tmp_path / "x").iterdir()) == []
+    nothing = Path(shutil.copytree(small_folder, tmp_path / "nothing"))
+    remove_targets(nothing, "validation", "test")
+    for dataset in (tmp_path, nothing):
+        assert_ends(2, f"{dataset}: ", dataset)
+    with monkeypatch.context() as patch:
+        in_step(patch, ranker.Ranker, "_encode_batch", 2)
+        assert_ends(143, "stopped by SIGTERM")
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluation, "write_json", fail)
+        assert_ends(1, tmp_path / "x" / "out")
+    best = (whole / "checkpoints" / "best").resolve()
+    flip(best / "__0_0.distcp", 1000)
+    assert_ends(2, best)
 
 
 def test_the_report_is_written_before_the_ranks(made: Path, tmp_path: Path, monkeypatch: Patch) -> None:
@@ -225,7 +191,7 @@ def test_the_report_is_written_before_the_ranks(made: Path, tmp_path: Path, monk
     assert reports == [report_of(tmp_path / "out")]
 
 
-def test_settings_that_an_evaluation_cannot_change(whole: Path) -> None:
+def test_settings_that_an_evaluation_cannot_change(whole: Path, tmp_path: Path) -> None:
     trained = find_trained(whole)
     for option in ("--model.embed_dim=32", "--preprocessing.split=time", "--training.n_epochs=9", "--run.dir=x"):
         with pytest.raises(SettingsError, match=f"^{option}: "):
@@ -235,6 +201,8 @@ def test_settings_that_an_evaluation_cannot_change(whole: Path) -> None:
     config = (whole / "config.toml").read_text()
     (whole / "config.toml").write_text(config.replace("embed_dim = 16", "embed_dim = 32"))
     assert settings_of(trained, []).model.embed_dim == 16  # that of the weights
+    with pytest.raises(SettingsError, match="--lists"):  # which need the full catalogue
+        evaluate(settings_of(trained, ['--evaluation.protocols=["popular"]']), trained, tmp_path / "x", lists="csv")
 
 
 @pytest.fixture(scope="module")
@@ -244,7 +212,6 @@ def log_run(log_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("seen", ["leave_out", "keep"])
 def test_the_lists_of_all_test_users_have_the_hits_of_the_report(log_run: Path, tmp_path: Path, seen: str) -> None:
-    """And the lists are those of `recommend` for the histories before the targets."""
     trained, ks = find_trained(log_run), [1, 3, 10]
     options = [f"--evaluation.seen_items={seen}", "--evaluation.ks=[1, 3, 10]"]
     files = {}
@@ -273,9 +240,3 @@ def test_the_lists_of_all_test_users_have_the_hits_of_the_report(log_run: Path, 
         if seen == "keep" or row["rank"]:
             assert [one.item for one in best] == row["items"]
             assert [one.score for one in best] == pytest.approx(row["scores"], abs=1e-5)
-
-
-def test_lists_need_the_full_catalogue(made: Path, tmp_path: Path) -> None:
-    trained = find_trained(made)
-    with pytest.raises(SettingsError, match="--lists"):
-        evaluate(settings_of(trained, ['--evaluation.protocols=["popular"]']), trained, tmp_path / "x", lists="csv")

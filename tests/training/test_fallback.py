@@ -12,8 +12,8 @@ import pytest
 from bert4rec import load
 from bert4rec.__main__ import main
 from bert4rec.dataset.reader import open_dataset
-from bert4rec.runtime.errors import DataError
 from bert4rec.training.run import run
+from tests.checks import one_line
 from tests.conftest import prepare_log
 from tests.fixture_types import Capture, Settings
 from tests.runs import report_of
@@ -26,12 +26,10 @@ SHORT = {"training.n_epochs": 1, "model.kind": "sasrec"}
 
 def season(last: list[int]) -> dict[str, list[int]]:
     """Forty users who take nine things of the winter, then two of the summer, and two of `last`, which are held out."""
-    draw = np.random.default_rng(2)
-    log = {}
+    draw, log = np.random.default_rng(2), {}
     for user in range(40):
         winter, summer = draw.permutation(WINTER).tolist(), draw.permutation(SUMMER).tolist()
-        held_out = summer[2:4] if last is SUMMER else winter[9:11]
-        log[f"u{user}"] = [*winter[:9], *summer[:2], *held_out]
+        log[f"u{user}"] = [*winter[:9], *summer[:2], *(summer[2:4] if last is SUMMER else winter[9:11])]
     return log
 
 
@@ -53,34 +51,25 @@ def ndcg(dataset: Path, order: list[Any]) -> float:
 def test_things_of_the_season_for_a_new_user_by_run_and_package(
     log_config: Settings, tmp_path: Path, capsys: Capture
 ) -> None:
-    log = season(SUMMER)
+    log, package = season(SUMMER), tmp_path / "package"
     dataset = prepare_log(tmp_path, log)
     folder = trained(log_config, dataset)
-    model, said = load(folder), report_of(folder)["fallback"]
-    order = model.ids.most_popular(99)
-    overall = np.argsort(-model.ids.train_counts, kind="stable")
-    assert said == {
-        "kind": "recent_popularity", "metric": "NDCG@10",
-        "validation": {
-            "popularity": pytest.approx(ndcg(dataset, overall.tolist())),
-            "recent_popularity": pytest.approx(ndcg(dataset, order.tolist())),
-        },
+    model = load(folder)
+    order, overall = model.ids.most_popular(99).tolist(), np.argsort(-model.ids.train_counts, kind="stable").tolist()
+    figures = {"popularity": ndcg(dataset, overall), "recent_popularity": ndcg(dataset, order)}
+    assert report_of(folder)["fallback"] == {
+        "kind": "recent_popularity", "metric": "NDCG@10", "validation": pytest.approx(figures),
     }  # fmt: skip
-    assert {*model.ids.of(overall[:15].tolist())} == {*WINTER}
+    assert {*model.ids.of(overall[:15])} == {*WINTER}
+    newest = Counter(items[at] for items in log.values() for at in (9, 10))  # the last tenth, and the same second
     counts = dict(zip(model.items.ids, model.ids.recent_counts.tolist(), strict=True))  # type: ignore[union-attr]
-    newest = Counter(items[10] for items in log.values())  # 40 of 440, less than a tenth
-    assert counts == dict.fromkeys(WINTER, 0) | {item: newest[item] + Counter(
-        items[9] for items in log.values())[item] for item in SUMMER}  # fmt: skip
+    assert counts == {item: newest[item] for item in counts}
 
-    package = tmp_path / "package"
     assert main(["export", str(folder), f"--output={package}", "--format=safetensors"]) == 0
-    found = {}
-    for place in (folder, package, folder / "checkpoints" / "best"):
-        (best,) = load(place).recommend([["unknown"]], 23)
-        found[place] = best
-        assert best.fallback == "recent_popularity"
-        assert best == found[folder]
-    best = found[folder]
+    (best,) = load(folder).recommend([["unknown"]], 23)
+    assert best.fallback == "recent_popularity"
+    for place in (package, folder / "checkpoints" / "best"):
+        assert load(place).recommend([["unknown"]], 23) == [best]
     assert ({one.item for one in best[:8]}, {one.item for one in best[8:]}) == ({*SUMMER}, {*WINTER})
     assert [one.score for one in best] == sorted((one.score for one in best), reverse=True)
     assert sum(np.exp(one.score) for one in best) == pytest.approx(1.0)
@@ -107,19 +96,11 @@ def test_overall_popularity_where_the_last_weeks_mislead(log_config: Settings, t
 
 @pytest.mark.parametrize("what", ["no times", "no validation", "not among the baselines"])
 def test_overall_popularity_where_nothing_tells(log_config: Settings, tmp_path: Path, what: str) -> None:
-    log, changes = season(SUMMER), dict[str, Any]()
-    if what == "no times":
-        rows = [f"{user},{item}" for user, items in log.items() for item in items]
-        (tmp_path / "plain.csv").write_text("\n".join(["user,item", *rows]) + "\n")
-        options = ["--preprocessing.validation_users=all", "--preprocessing.n_eval_negatives=5"]
-        assert main(["prepare", str(tmp_path / "plain.csv"), f"--out={tmp_path / 'dataset'}", *options]) == 0
-    elif what == "no validation":
-        changes = {"preprocessing.split": "none"}
-        prepare_log(tmp_path, log, **changes)
-    else:
-        prepare_log(tmp_path, log)
-        changes = {"evaluation.baselines": ["markov"]}
-    folder = trained(log_config, tmp_path / "dataset", **changes)
+    changes = {
+        "no times": {"data.time_column": ""}, "no validation": {"preprocessing.split": "none"},
+        "not among the baselines": {"evaluation.baselines": ["markov"]},
+    }[what]  # fmt: skip
+    folder = trained(log_config, prepare_log(tmp_path, season(SUMMER), **changes), **changes)
     assert "fallback" not in report_of(folder)
     assert not (folder / "recent_counts.npy").exists()
     (best,) = load(folder).recommend([[]], 3)
@@ -128,28 +109,26 @@ def test_overall_popularity_where_nothing_tells(log_config: Settings, tmp_path: 
 
 
 def test_an_extended_run_keeps_to_the_season_by_its_own_data(log_config: Settings, tmp_path: Path) -> None:
-    for name in ("old", "grown"):
-        (tmp_path / name).mkdir()
+    places = [tmp_path / "old", tmp_path / "grown"]
+    for place in places:
+        place.mkdir()
     log = season(SUMMER)
-    old = prepare_log(tmp_path / "old", log)
+    old = prepare_log(places[0], log)
     folder = trained(log_config, old, **{"run.name": "run"})
     later = {f"v{user}": [*WINTER[:11], 200, 107, 107, 107] for user in range(20)}
-    grown = prepare_log(tmp_path / "grown", log | later, **{"data.extends": old})
-    assert main(["extend", str(folder), str(grown)]) == 0
+    assert main(["extend", str(folder), str(prepare_log(places[1], log | later, **{"data.extends": old}))]) == 0
     ids = load(folder.with_name("run-2")).ids
     counts = dict(zip(ids.originals.to_pylist(), ids.recent_counts.tolist(), strict=True))  # type: ignore[union-attr]
     newest = Counter({200: 20, 107: 20})  # of 440 + 260 training positions; those of one second come together
-    newest.update(items[10] for items in log.values())
-    newest.update(items[10] for items in later.values())
+    newest.update(items[10] for items in [*log.values(), *later.values()])
     assert counts == {item: newest[item] for item in counts}
     assert ids.of(ids.most_popular(1).tolist()) == [107]
 
 
 def test_counts_that_do_not_fit_are_refused(whole: Path) -> None:
-    for content in (b"no array", b"\x93NUMPY"):
-        (whole / "recent_counts.npy").write_bytes(content)
-        with pytest.raises(DataError, match=rf"^{whole / 'recent_counts.npy'}: [^\n]*$"):
+    path = whole / "recent_counts.npy"
+    np.save(path, np.zeros(3, np.int32))
+    for content in (b"no array", b"\x93NUMPY", path.read_bytes()):
+        path.write_bytes(content)
+        with one_line(f"{path}: "):
             load(whole)
-    np.save(whole / "recent_counts.npy", np.zeros(3, np.int32))
-    with pytest.raises(DataError, match=rf"^{whole / 'recent_counts.npy'}: "):
-        load(whole)

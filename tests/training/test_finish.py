@@ -1,5 +1,6 @@
 """What a finished run leaves: page, pictures, example users; and that what is optional never costs the report."""
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +18,24 @@ from tests.conftest import leave_group, prepare_log
 from tests.fixture_types import Capture, Patch, Settings
 from tests.runs import report_of
 
+OPTIONAL = ("described", "report_page", "write_html")
+
 
 def test_a_run_leaves_its_page_its_pictures_and_its_examples(made: Path) -> None:
-    contents, report = read_contents(made), report_of(made)
-    users = contents.examples["users"]
+    report, users = report_of(made), read_contents(made).examples["users"]
     assert len(users) == 10
     assert [user["rank"] for user in users] == sorted(user["rank"] for user in users)
-    assert all(len(user["recommendations"]) == 10 for user in users)
     for user in users:
-        places = [item["item"] for item in user["recommendations"]]
-        assert (user["target"]["item"] in places) == (user["rank"] <= 10)
+        items = [item["item"] for item in user["recommendations"]]
+        assert len(items) == 10
+        assert (user["target"]["item"] in items) == (user["rank"] <= 10)
     hits = report["hits_by_rank"]
     assert hits["test"][hits["ks"].index(10)] == report["test"]["full"]["HR@10"]
-    baselines = {"popularity_baseline", *report["baselines"]}
-    assert hits.keys() == {"ks", "validation", "test", "best_possible"} | baselines
     parts = report["training"]["seconds_by_part"]
     assert parts.keys() == {"start", "training", "validation", "saving", "test"}
     assert parts["training"] <= report["training"]["seconds"]
-    shards = report["plan"]["shards"]
-    assert sum(shard["weight_bytes"] for shard in shards) == 4 * report["plan"]["tables"]["item"]["rows"] * 20
-    assert {check["name"] for check in report["warnings"]} <= {"still_improving", "below_baseline"}
+    n_bytes = sum(shard["weight_bytes"] for shard in report["plan"]["shards"])
+    assert n_bytes == 4 * report["plan"]["tables"]["item"]["rows"] * 20
     page = (made / "report.html").read_text()
     assert f"User {users[0]['user']}" in page
     assert page.count("<svg") == len(list((made / "pictures").glob("*.png"))) == 7
@@ -48,15 +47,13 @@ def test_what_is_optional_never_costs_the_report(make: Settings, monkeypatch: Pa
     def fail(*_: Any) -> None:
         raise pa.ArrowInvalid("offset overflow\nwhile concatenating arrays")
 
-    monkeypatch.setattr(Evaluator, "write_ranks", fail)
-    for name in ("described", "report_page", "write_html"):
-        monkeypatch.setattr(results, name, fail)
+    for place, name in ((Evaluator, "write_ranks"), *((results, name) for name in OPTIONAL)):
+        monkeypatch.setattr(place, name, fail)
     folder = run(make(**{"model.kind": "popularity"}))
     assert report_of(folder)["test"]
     lines = [line for line in capsys.readouterr().out.splitlines() if "ArrowInvalid" in line]
-    assert [line.split(":")[1].strip() for line in lines] == [
-        str(folder / name) for name in ("report.md", "ranks-*.parquet", "examples.json", "report.html")
-    ]
+    names = ("report.md", "ranks-*.parquet", "examples.json", "report.html")
+    assert [line.split(":")[1].strip() for line in lines] == [str(folder / name) for name in names]
 
 
 @pytest.mark.usefixtures("alone")
@@ -64,12 +61,7 @@ def test_what_is_optional_never_costs_the_report(make: Settings, monkeypatch: Pa
 def test_a_process_that_ends_while_it_writes_ids_has_written_the_report(
     make: Settings, monkeypatch: Patch, place: Any, name: str
 ) -> None:
-    """Ids take most of the memory: there the system ends a process that has too little."""
-
-    def end(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(place, name, end)
+    monkeypatch.setattr(place, name, lambda *_: signal.raise_signal(signal.SIGINT))  # as for too little memory
     config = make(**{"run.name": "ended", "model.kind": "popularity"})
     with pytest.raises(KeyboardInterrupt):
         run(config)

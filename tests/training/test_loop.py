@@ -4,6 +4,7 @@ import math
 import signal
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -13,9 +14,6 @@ import torch
 import torch.distributed as dist
 
 from bert4rec.checkpoint import contents, store
-from bert4rec.dataset.format import NO_ITEM
-from bert4rec.feed.batch import Batch, Candidates
-from bert4rec.feed.negatives import Negatives
 from bert4rec.models.sequence_model import Bert4Rec
 from bert4rec.runtime import collectives
 from bert4rec.runtime.collectives import Decision, StepSync
@@ -23,9 +21,8 @@ from bert4rec.runtime.errors import DivergenceError
 from bert4rec.runtime.signals import Interruption
 from bert4rec.training.run import run
 from bert4rec.training.state import State, Stopwatch
-from bert4rec.training.trainer import WARM_STEPS, Meter, Prefetcher, _n_positions
+from bert4rec.training.trainer import WARM_STEPS, Meter
 from tests.conftest import leave_group
-from tests.feed.shown import tensors_in
 from tests.fixture_types import Patch
 from tests.runs import Make
 
@@ -50,29 +47,14 @@ def signalled_in_an_evaluation() -> tuple[list[int], Decision]:
     return [first, consensus.interrupted(), consensus.interrupted()], consensus.wait()
 
 
-def test_positions_are_those_with_a_target() -> None:
-    batch = Batch.from_items(
-        torch.tensor([2, 3, 4]), torch.tensor([3]), torch.tensor([0, 2]), torch.tensor([5, NO_ITEM])
-    )
-    assert _n_positions(batch) == 1
-    assert _n_positions(None) == 0
-
-
 @pytest.mark.usefixtures("group_of_one")
-def test_a_decision_answers_one_question() -> None:
-    consensus = StepSync(Interruption())
-    consensus.start(1, count=4, report=True, save=True)
-    assert consensus.wait() == Decision(positions=1, report=True, save=True, counts=(4,))
-    assert consensus.wait() == Decision()  # to no question
-
-
-@pytest.mark.usefixtures("group_of_one")
-def test_a_signal_is_answered_when_it_was_told_of() -> None:
+def test_a_decision_answers_one_question_and_a_signal_the_next_one() -> None:
     interruption = Interruption()
     consensus = StepSync(interruption)
-    consensus.start()
+    consensus.start(1, count=4, report=True, save=True)
     interruption.number = signal.SIGTERM  # too late for this question
-    assert consensus.wait() == Decision()
+    assert consensus.wait() == Decision(positions=1, report=True, save=True, counts=(4,))
+    assert consensus.wait() == Decision()  # to no question
     assert not interruption._answered.is_set()
     consensus.start(out_of_time=True)
     assert interruption._answered.is_set()  # at once: the step that follows may take longer than the patience
@@ -99,16 +81,13 @@ def measured(*steps: tuple[float, int, int, float]) -> Meter:
 
 def test_the_loss_is_the_mean_over_the_positions_since_it_was_last_read(group_of_one: None) -> None:
     meter = measured((6.0, 2, 1, 0.1), (3.0, 4, 1, 0.1))
-    assert meter.unread_positions == 6
-    assert (meter.read_loss(), meter.unread_positions) == (1.5, 0)
+    assert (meter.unread_positions, meter.read_loss(), meter.unread_positions) == (6, 1.5, 0)
     meter.add(torch.tensor(7.0), 2, 1, 0.1)
     assert meter.read_loss() == 3.5
-
-
-@pytest.mark.parametrize(("loss", "shown"), [(math.nan, "nan"), (math.inf, "inf")])
-def test_a_loss_that_is_no_number_ends_the_training(group_of_one: None, loss: float, shown: str) -> None:
-    with pytest.raises(DivergenceError, match=shown):
-        measured((1.0, 1, 1, 0.1), (loss, 1, 1, 0.1)).read_loss()
+    for loss in (math.nan, math.inf):
+        meter.add(torch.tensor(loss), 1, 1, 0.1)
+        with pytest.raises(DivergenceError, match=f"{loss}"):
+            meter.read_loss()
 
 
 def test_the_first_steps_are_left_out_of_the_speed() -> None:
@@ -118,7 +97,7 @@ def test_the_first_steps_are_left_out_of_the_speed() -> None:
 
 
 def test_the_best_is_remembered_and_the_others_are_counted() -> None:
-    state = State(step=10)
+    state, without_patience = State(step=10), State(best_ndcg=1.0)
     for step, ndcg in ((10, 0.1), (20, 0.3), (30, 0.3), (40, 0.2)):  # as good as the best is not better
         state.step = step
         state.note_validation(ndcg, step / 10, patience=3)
@@ -126,13 +105,10 @@ def test_the_best_is_remembered_and_the_others_are_counted() -> None:
     assert state.stopped_by == ""
     state.note_validation(0.0, 5.0, patience=3)
     assert state.stopped_by == "patience"
-
-
-def test_without_patience_nothing_stops() -> None:
-    state = State(best_ndcg=1.0)
     for _ in range(50):
-        state.note_validation(0.5, 1.0, patience=0)
-    assert (state.n_worse, state.stopped_by) == (50, "")
+        without_patience.note_validation(0.5, 1.0, patience=0)
+    assert (without_patience.n_worse, without_patience.stopped_by) == (50, "")
+    assert replace(state, seconds=9.0).without_timers() == state.without_timers()
 
 
 @pytest.mark.parametrize(
@@ -154,20 +130,6 @@ def test_by_itself_it_stops_after_five_and_two_fifths_of_all_epochs(
     assert (epoch, state.best_epoch, state.stopped_by) == (last, best, "patience")
 
 
-def test_what_stopped_a_training_first_is_kept() -> None:
-    state = State(best_ndcg=1.0, stopped_by="max_minutes")
-    state.note_validation(0.5, 1.0, patience=1)
-    assert state.stopped_by == "max_minutes"
-
-
-def test_the_clock_makes_no_other_state() -> None:
-    assert (
-        State(step=3, seconds=5.0).without_timers()
-        == State(step=3, seconds=9.0).without_timers()
-        != State(step=4).without_timers()
-    )
-
-
 def test_of_parts_within_one_another_the_innermost_counts(monkeypatch: Patch) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
@@ -186,18 +148,6 @@ def test_of_parts_within_one_another_the_innermost_counts(monkeypatch: Patch) ->
     now[0] += 50
     watch.add("start", 3.0)
     assert seconds == {"training": 7 + 1 + 4 + 16, "saving": 2, "validation": 8, "start": 3}
-
-
-def make_batch() -> Batch:
-    shown, targets = torch.tensor([5, NO_ITEM, 5, 7]), torch.tensor([6])
-    batch = Batch.from_items(shown, torch.tensor([3, 1]), torch.tensor([1]), targets)
-    return batch._replace(candidates=Candidates.of(targets, Negatives(torch.tensor([9, 6]), torch.zeros(2))))
-
-
-def test_a_batch_arrives_as_it_was_sent() -> None:
-    batch, transfer = make_batch(), Prefetcher(torch.device("cpu"))
-    pairs = zip(tensors_in(transfer.to_device(batch)), tensors_in(batch), strict=True)
-    assert all(torch.equal(one, other) for one, other in pairs)
 
 
 def slowly(*arguments: Any, **options: Any) -> None:

@@ -10,7 +10,7 @@ import torch
 import preprocessing
 from bert4rec.checkpoint.contents import Weights
 from bert4rec.config.tables import Config
-from bert4rec.dataset.reader import open_dataset
+from bert4rec.report.log import read_records
 from bert4rec.training.run import run
 from tests.conftest import BY_HAND, SMALL, long, prepare_log
 from tests.fixture_types import Patch, Settings
@@ -20,9 +20,6 @@ from tests.runs import report_of
 pytestmark = pytest.mark.usefixtures("alone")
 
 
-SPLITS = ("validation", "test")
-
-
 @pytest.fixture
 def without(tmp_path: Path, small_config: Settings) -> Settings:
     """Settings for a small dataset, really made with a kind of split, of which some splits are emptied then."""
@@ -30,31 +27,18 @@ def without(tmp_path: Path, small_config: Settings) -> Settings:
     def make(split: str, *emptied: str, **changes: Any) -> Config:
         folder = tmp_path / "dataset"
         settings = SMALL | {"preprocessing.split": split, "data.dataset_dir": str(folder)}
-        arguments = [f"--{key}={value}" for key, value in settings.items()]
-        assert preprocessing.main(["--config=config.toml", *arguments]) == 0
+        options = [f"--{key}={value}" for key, value in settings.items()]
+        assert preprocessing.main(["--config=config.toml", *options]) == 0
         remove_targets(folder, *emptied)
         return small_config(**settings | changes)
 
     return make
 
 
-def test_a_dataset_that_holds_nothing_out_trains_to_the_end(without: Settings) -> None:
-    config = without("none", **{"training.n_epochs": 3, "training.patience": 1, "training.eval_every_n_epochs": 1})
-    dataset = open_dataset(config.data.folder, preprocessing=config.preprocessing.recipe)
-    assert [len(dataset.splits[name]) for name in SPLITS] == [0, 0]
-    folder = run(config)
-    report = report_of(folder)
-    assert (report["training"]["epochs"], report["training"]["stopped_by"]) == (3, "n_epochs")
-    assert report["training"]["best_epoch"] == 3
-    assert report.keys().isdisjoint({"validation", "test", "popularity_baseline", "best_possible"})
-    assert (folder / "checkpoints" / "best").is_dir()
-    assert [json.loads(line)["kind"] for line in (folder / "metrics.jsonl").read_text().splitlines()] == ["train"] * 3
-    assert "HR@" not in (folder / "report.md").read_text()
-
-
-def test_the_last_weights_are_kept(without: Settings, monkeypatch: Patch) -> None:
+def test_a_dataset_that_holds_nothing_out_trains_to_the_end_and_keeps_its_last_weights(
+    without: Settings, monkeypatch: Patch
+) -> None:
     seen: list[dict[str, torch.Tensor]] = []
-
     load = Weights.load
 
     def watched(self: Weights, folder: Path) -> None:
@@ -63,12 +47,17 @@ def test_the_last_weights_are_kept(without: Settings, monkeypatch: Patch) -> Non
             load(self, folder)
 
     monkeypatch.setattr(Weights, "load", watched)
-    changes = {"parallelism.mode": "ddp", "training.eval_every_n_epochs": 1, "training.average_age": 0.0}
-    folder = run(without("none", **changes))
+    changes = {"parallelism.mode": "ddp", "training.average_age": 0.0, "training.patience": 1}
+    folder = run(without("none", **changes, **{"training.eval_every_n_epochs": 1}))
+    report = report_of(folder)
+    assert (report["training"]["epochs"], report["training"]["stopped_by"]) == (2, "n_epochs")
+    assert report["training"]["best_epoch"] == 2
+    assert report.keys().isdisjoint({"validation", "test", "popularity_baseline", "best_possible"})
+    assert [json.loads(line)["kind"] for line in (folder / "metrics.jsonl").read_text().splitlines()] == ["train"] * 2
+    assert "HR@" not in (folder / "report.md").read_text()
     before, after = seen
     assert all(torch.equal(value, before[name]) for name, value in after.items())
-    names = sorted(path.name for path in (folder / "checkpoints").iterdir())
-    assert names == ["best", "step-000000007", "step-000000014"]
+    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"best", "step-000000007", "step-000000014"}
     assert (folder / "checkpoints" / "best").readlink() == Path("step-000000014")
 
 
@@ -93,20 +82,16 @@ def test_a_validation_without_a_test_chooses_the_weights(without: Settings) -> N
 def test_repeated_targets_and_users_left_out_are_reported(log_config: Settings) -> None:
     folder = run(log_config(**{"training.n_epochs": 2, "training.eval_every_n_epochs": 1}))
     report = report_of(folder)
-    assert report["dataset"]["repeated_targets"] == {
-        "validation": {"users": 2, "of": 6},
-        "test": {"users": 3, "of": 6},
-    }
-    assert report["dataset"]["left_out"] == {"validation": {"users": 2, "of": 6}, "test": {"users": 2, "of": 6}}
-    protocols = ["full", "popular", "uniform"]
+    two, three = {"users": 2, "of": 6}, {"users": 3, "of": 6}
+    assert report["dataset"]["repeated_targets"] == {"validation": two, "test": three}
+    assert report["dataset"]["left_out"] == {"validation": two, "test": two}
     for name in ("test", "validation", "popularity_baseline"):
-        assert list(report[name]) == protocols
-        assert [report[name][protocol]["users"] for protocol in protocols] == [6, 4, 4]
+        users = {protocol: metrics["users"] for protocol, metrics in report[name].items()}
+        assert users == {"full": 6, "popular": 4, "uniform": 4}
         assert report[name]["full"]["HR@10"] == 1  # of eight items
     assert report["seen_items"] == "keep"
     assert report["popularity_baseline"]["full"]["MRR"] == pytest.approx((1 / 3 + 1 / 6 + 2 / 7 + 2 / 8) / 6)
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    validations = [record for record in records if record["kind"] == "validation"]
+    validations = read_records(folder, "validation")
     assert [set(record) for record in validations] == [{"kind", "step", "epoch", "full"}] * 2
     best = max(validations, key=lambda record: record["full"]["NDCG@10"])
     assert report["training"]["best_epoch"] == best["epoch"]

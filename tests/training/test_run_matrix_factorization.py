@@ -1,6 +1,5 @@
 """Whole runs of matrix factorisations, and what the other commands make of them."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -27,21 +26,15 @@ def rated_run(rated_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     return train_alone(rated_folder, tmp_path_factory.mktemp("runs"), **settings)
 
 
-def test_ratings_are_reported_beside_means_and_rankings(rated_run: Path) -> None:
-    report = report_of(rated_run)
+def test_ratings_are_reported_beside_means_and_rankings_and_chosen_by_others(rated_run: Path) -> None:
+    report, records = report_of(rated_run), read_records(rated_run, "validation")
     ratings, n = report["ratings"], 1007
     assert list(ratings) == ["pairs", "RMSE", "MAE", "trained_pairs", "baseline_RMSE", "means_RMSE"]
     assert 90 <= ratings["pairs"] <= n / 10
     assert ratings["MAE"] < ratings["RMSE"] < ratings["baseline_RMSE"]
-    assert report["model"] == "Matrix factorisation"
     assert report["test"]["full"]["users"] == report["popularity_baseline"]["full"]["users"] > 30
-
-
-def test_the_best_epoch_is_chosen_by_ratings_that_are_not_those_of_the_report(rated_run: Path) -> None:
-    records = read_records(rated_run, "validation")
     assert [record["ratings"].keys() for record in records] == 3 * [{"pairs", "RMSE", "MAE"}]
     best = min(records, key=lambda record: record["ratings"]["RMSE"])
-    report = report_of(rated_run)
     assert report["training"]["best_epoch"] == best["epoch"]
     assert best["ratings"]["RMSE"] != report["ratings"]["RMSE"]
 
@@ -58,20 +51,15 @@ def test_ratings_that_are_not_there_cannot_be_learnt(small_config: Settings, sma
     leave_group()
 
 
-def test_evaluate_finds_the_figures_of_the_run(rated_run: Path, tmp_path: Path, capsys: Capture) -> None:
-    assert main(["evaluate", str(rated_run), f"--output={tmp_path / 'found'}"]) == 0
-    assert str(rated_run / "report.json") in capsys.readouterr().err
-    found = json.loads((tmp_path / "found" / "report.json").read_text())
-    assert found["ratings"] == report_of(rated_run)["ratings"]
-
-
-def test_other_users_cannot_be_evaluated(rated_run: Path, log_folder: Path, tmp_path: Path, capsys: Capture) -> None:
-    options = [str(log_folder), f"--output={tmp_path / 'found'}"]
-    assert main(["evaluate", str(rated_run), *options]) == 2
+def test_evaluate_finds_the_figures_of_the_run_and_similar_finds_items(
+    rated_run: Path, log_folder: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    command = ["evaluate", str(rated_run), f"--output={tmp_path / 'found'}"]
+    assert main([*command, str(log_folder)]) == 2  # which has other users
     assert str(log_folder) in capsys.readouterr().err
-
-
-def test_similar_items_are_found(rated_run: Path, capsys: Capture) -> None:
+    assert main(command) == 0
+    assert str(rated_run / "report.json") in capsys.readouterr().err
+    assert report_of(tmp_path / "found")["ratings"] == report_of(rated_run)["ratings"]
     assert main(["similar", str(rated_run), "7", "--top=3"]) == 0
     assert len(capsys.readouterr().out.splitlines()) > 3
 

@@ -15,13 +15,13 @@ from bert4rec.dataset.check import check_dataset
 from bert4rec.dataset.hidden import window_starts
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.dataset.trained import count_trained
-from bert4rec.evaluation.metrics import MISSED
 from bert4rec.report.summary import advice, verdict
 from bert4rec.training.run import run
 from tests.conftest import leave_group
 from tests.fixture_types import Capture
 from tests.runs import report_of
 from tests.shop import prepare_shop, write_shop
+from tests.training.asked import asked_of, ranks_of, written_ranks
 
 SIZES = {
     "model.embed_dim": 32, "model.ffn_dim": 64, "model.max_len": 50, "model.dropout": 0.1, "training.n_epochs": 1,
@@ -40,13 +40,11 @@ def trained(folder: Path, place: Path, **changes: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def open_shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The dataset in which the views before a purchase are input."""
     return prepare_shop(tmp_path_factory.mktemp("open"))
 
 
 @pytest.fixture(scope="module")
 def hidden_shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The dataset in which those of the same visit are hidden."""
     return prepare_shop(tmp_path_factory.mktemp("hidden"), **{"preprocessing.hide_before_target": "visit"})
 
 
@@ -74,29 +72,20 @@ def test_the_verdict_is_about_the_answer_while_it_is_in_the_input(
 def test_hidden_events_leave_honest_figures_which_recommendations_equal(
     hidden_shop: Path, tmp_path: Path, capsys: Capture, kind: str
 ) -> None:
-    """And the time of a query decides what is hidden."""
     folder = trained(hidden_shop, tmp_path, **{"model.kind": kind})
     report, dataset = report_of(folder), open_dataset(hidden_shop, with_times=True)
     assert max(hit_rates(report).values()) < 0.7
     assert report["answers_in_input"]["targets"] == 0
     assert verdict(report).kind != "copies"
     assert main(["evaluate", str(folder), f"--output={tmp_path / 'again'}"]) == 0
-    assert json.loads((tmp_path / "again" / "report.json").read_text())["test"] == report["test"]
+    assert report_of(tmp_path / "again")["test"] == report["test"]
 
     model, histories, split = load(folder), dataset.histories, dataset.splits["test"]
-    rows = np.searchsorted(histories.users, split.users)
-    places = histories.targets("test")[rows]
-    whole = histories.read(rows, np.zeros_like(places), places)
-    asked, ends = [], places.cumsum()
-    for end, n, at in zip(ends.tolist(), places.tolist(), histories.times_at(rows, places).tolist(), strict=True):
-        part = slice(end - n, end)
-        events = [histories.kinds[event] for event in whole.events[part]]
-        asked.append(TimedHistory(model.ids.of(whole.items[part].tolist()), whole.times[part].tolist(), at, events))
-    best = [[one.item for one in top] for top in model.recommend(asked, dataset.n_items)]
-    targets = model.ids.of(split.targets(np.arange(len(split))).tolist())
-    ranks = pl.read_parquet(folder / "ranks-test.parquet")["full"].to_list()
-    found = [top.index(target) + 1 if target in top else MISSED for top, target in zip(best, targets, strict=True)]
-    assert found == ranks
+    users = np.searchsorted(histories.users, split.users)
+    places = histories.targets("test")[users]
+    rows = histories.read(users, np.zeros_like(places), places)
+    asked = asked_of(model, dataset, rows, places, histories.times_at(users, places))
+    assert ranks_of(model, asked, split.targets(np.arange(len(split)))) == written_ranks(folder)
 
     later = [one._replace(at=one.times[-1] + 10**6) for one in asked[:5]]
     without_times = [TimedHistory(one.items, events=one.events) for one in asked[:5]]
@@ -111,7 +100,7 @@ def test_hidden_events_leave_honest_figures_which_recommendations_equal(
         capsys.readouterr()
         assert main(["recommend", str(folder), "--user", "u1", *at]) == 0
         lists.append(capsys.readouterr().out)
-    assert lists[0] != lists[1]
+    assert lists[0] != lists[1]  # the time of a query decides what is hidden
     assert main(["recommend", str(folder), "--user", "u1", f"--at={last - 1}"]) == 2
 
 
@@ -136,8 +125,7 @@ def test_the_folder_is_what_the_check_computes_and_evaluation_reads_the_inputs(t
     assert repeated == {"users": int(split.read(every).are_repeated().sum()), "of": len(split)}
 
 
-def test_what_is_hidden_before_a_target_is_not_taken_for_the_target(tmp_path: Path) -> None:
-    """The views before a held-out purchase are trained on, the purchase is not."""
+def test_the_target_alone_of_what_was_held_out_is_not_trained_on(tmp_path: Path) -> None:
     write_shop(tmp_path / "shop.csv")
     rows = pl.read_csv(tmp_path / "shop.csv").sort("time", maintain_order=True)
     rows.head(len(rows) * 2 // 3).write_csv(tmp_path / "old.csv")

@@ -9,40 +9,34 @@ import pytest
 from bert4rec.__main__ import main
 from bert4rec.config.kinds import KINDS, UNTRAINED
 from bert4rec.config.load import load_config
-from bert4rec.runtime.errors import DataError, Interrupted
+from bert4rec.evaluation import ranker
+from bert4rec.runtime.errors import DataError
 from bert4rec.training.run import run
 from tests.fixture_types import Capture, Patch, Settings
-from tests.runs import report_of
+from tests.runs import in_step, interrupted, report_of
 
 pytestmark = pytest.mark.usefixtures("alone")
 
 
 def test_each_kind_has_the_figures_that_it_has_beside_a_trained_model(small_config: Settings, made: Path) -> None:
     trained = report_of(made)
-    assert list(trained["baselines"]) == ["recent_popularity", "markov", "transition_graph"]
-    for kind, title in ((kind, KINDS[kind].title) for kind in UNTRAINED if not KINDS[kind].needs_features):
+    beside = trained["baselines"] | {"popularity": trained["popularity_baseline"]}
+    kinds = {kind for kind in UNTRAINED if not KINDS[kind].needs_features}
+    assert kinds == beside.keys()
+    for kind in kinds:
         folder = run(small_config(**{"model.kind": kind}))
         report = report_of(folder)
-        assert folder.name == f"small-{kind}"
-        assert report["test"] == (
-            trained["popularity_baseline"] if kind == "popularity" else trained["baselines"][kind]
-        )
-        assert report["popularity_baseline"] == trained["popularity_baseline"]
-        assert report["best_possible"] == trained["best_possible"]
-        assert (report["kind"], report["model"], report["dataset"]) == (kind, title, trained["dataset"])
-        assert "baselines" not in report
-        assert {key: report["training"][key] for key in ("epochs", "steps", "stopped_by", "resumed")} == {
-            "epochs": 0.0, "steps": 0, "stopped_by": "nothing to train", "resumed": [],
-        }  # fmt: skip
+        assert (folder.name, report["test"]) == (f"small-{kind}", beside[kind])
+        for name in ("popularity_baseline", "best_possible", "dataset"):
+            assert report[name] == trained[name]
+        assert (report["kind"], "baselines" in report) == (kind, False)
+        assert report["training"].items() >= {"epochs": 0.0, "steps": 0, "stopped_by": "nothing to train"}.items()
         assert load_config(folder / "config.toml").model.kind == kind
         (record,) = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         assert record == {"kind": "validation", "step": 0, "epoch": 0.0, "full": report["validation"]["full"]}
         ranks = pq.read_table(folder / "ranks-test.parquet")["full"].to_numpy()
         assert (ranks <= 10).mean() == report["test"]["full"]["HR@10"]
-        assert {path.name for path in folder.iterdir() if "events" not in path.name} == {
-            ".lock", "config.toml", "environment.json", "metrics.jsonl", "ranks-test.parquet",
-            "ranks-validation.parquet", "report.html", "report.json", "report.md", "examples.json", "items",
-        }  # fmt: skip
+        assert not (folder / "checkpoints").exists()
 
 
 def test_a_kind_that_needs_item_features_refuses_data_without(small_config: Settings) -> None:
@@ -52,13 +46,9 @@ def test_a_kind_that_needs_item_features_refuses_data_without(small_config: Sett
 
 
 def test_a_signal_leaves_nothing(small_config: Settings, monkeypatch: Patch) -> None:
-    def interrupted(_: object) -> None:
-        raise Interrupted(2, "nothing was written")
-
-    monkeypatch.setattr("bert4rec.training.evaluate.RankingProgress.advance", interrupted)
+    in_step(monkeypatch, ranker.Ranker, "_encode_batch", 1)
     config = small_config(**{"model.kind": "transition_graph"})
-    with pytest.raises(Interrupted):
-        run(config)
+    interrupted(config)
     assert not Path(config.run.dir).exists()
 
 

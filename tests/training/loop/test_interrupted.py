@@ -40,7 +40,6 @@ ABILITIES = {
 def test_an_interrupted_training_ends_as_one_without_a_break(
     event_folder: Path, rated_folder: Path, tmp_path: Path, monkeypatch: Patch, kind: str, changes: dict[str, Any]
 ) -> None:
-    """The same metrics, weights, means of weights and states of optimizers; sequence models know kinds and features."""
     folder = rated_folder if kind == "matrix_factorization" else event_folder
     recipe = json.loads((folder / "metadata.json").read_text())["preprocessing"]
     usual = SMALL | BY_HAND | SHORT | {f"preprocessing.{key}": value for key, value in recipe.items()}

@@ -19,16 +19,9 @@ from tests.processes import jobs
 Parts = dict[str, list[tuple[int, int, np.ndarray]]]
 
 
-def assert_equal(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
-    """Bit by bit, on every process."""
-    for mine, theirs in zip(one, other, strict=True):
-        assert mine["state"] == theirs["state"]
-        assert mine["metrics"] == theirs["metrics"]
-        for kind in ("weights", "moments"):
-            assert mine[kind].keys() == theirs[kind].keys()
-            for name, parts in mine[kind].items():
-                for part, twin in zip(parts, theirs[kind][name], strict=True):
-                    np.testing.assert_array_equal(part[2], twin[2], err_msg=name)
+def assert_same(mine: Any, others: Any) -> None:
+    """Whether nested lists and dictionaries hold the same, arrays bit by bit."""
+    np.testing.assert_equal(mine, others)
 
 
 DDP = {
@@ -73,7 +66,6 @@ def test_a_signal_to_one_process_at_any_moment_is_obeyed_by_all(
     pools: Any, small_config: Settings, tmp_path: Path, undisturbed: list[Any], where: str, call: int, rank: int,
     asynchronous: bool,
 ) -> None:  # fmt: skip
-    """During a step, an evaluation, a save: the end is the same everywhere, and the resumed run shows no trace."""
     config = small_config(**DDP, **{"training.n_epochs": 4, "training.per_device_train_batch_size": 6})
     if not undisturbed:
         undisturbed += pools(2).run(jobs.train_part, config, tmp_path / "whole")
@@ -82,7 +74,11 @@ def test_a_signal_to_one_process_at_any_moment_is_obeyed_by_all(
     newest = found(tmp_path / "broken")[-1]
     step = int(newest.name.removeprefix("step-"))
     assert all(part["interrupted"].endswith(f" saved after step {step}") for part in broken)
-    assert_equal(pools(2).run(jobs.train_part, config, tmp_path / "broken", resume_from=newest), undisturbed)
+    resumed = pools(2).run(jobs.train_part, config, tmp_path / "broken", resume_from=newest)
+    for kind in ("state", "metrics"):
+        assert [part[kind] for part in resumed] == [part[kind] for part in undisturbed]
+    for kind in ("weights", "moments"):
+        assert_same([part[kind] for part in resumed], [part[kind] for part in undisturbed])
 
 
 GROUP_SIZE = "parallelism.sharding_group_size"
@@ -100,7 +96,6 @@ def ddp(optimizer: str, **more: Any) -> dict[str, Any]:
 
 
 def test_the_kernel_counts_updates_alone(pools: Any, small_config: Settings) -> None:
-    """Adam corrects its bias by that number; fbgemm by itself counts every lookup."""
     config = small_config(**{"parallelism.sharding_type": "table_wise"})
     assert pools(1).run(counted_by_the_kernel, config) == [[3]]
 
@@ -124,11 +119,9 @@ def assemble(parts: list[list[tuple[int, int, np.ndarray]]]) -> np.ndarray:
     [
         (2, dmp(optimizer="rowwise_adagrad", **SAMPLED), 3, ddp("rowwise_adagrad", **SAMPLED)),
         long(3, dmp("column_wise", **SAMPLED), 2, dmp("row_wise", **SAMPLED)),
-        long(3, ddp("adam"), 2, dmp(optimizer="adam")),
         long(3, ddp("adam"), 4, dmp(optimizer="adam", **IN_TWO)),
         long(4, dmp(optimizer="adam", **IN_TWO), 2, dmp(optimizer="adam")),
         long(4, dmp(**SAMPLED, **IN_TWO), 4, dmp("column_wise", **SAMPLED, **{GROUP_SIZE: 1})),
-        long(2, dmp("row_wise", **SAMPLED), 3, dmp("column_wise", **SAMPLED)),
         long(2, dmp("table_wise", "rowwise_adagrad"), 1, dmp("row_wise", "rowwise_adagrad")),
         long(2, ddp("sgd"), 3, dmp("table_wise", "sgd")),
     ],
@@ -139,17 +132,12 @@ def test_a_training_continues_with_other_processes_and_other_shards(
 ) -> None:  # fmt: skip
     """Weights and moments arrive bit by bit; the next twenty losses are those without a break, but for rounding."""
 
-    def config(settings: dict[str, Any], n_processes: int) -> Config:
-        return small_config(
-            **settings,
-            **{
-                "training.n_epochs": 4, "model.dropout": 0.0, "training.patience": 0, "training.average_age": 0.1,
-                "training.per_device_train_batch_size": 12 // n_processes,
-            },
-        )  # fmt: skip
-
     def train(folder: str, n_processes: int, settings: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
-        return pools(n_processes).run(jobs.train_part, config(settings, n_processes), tmp_path / folder, **more)
+        usual = {
+            "training.n_epochs": 4, "model.dropout": 0.0, "training.patience": 0, "training.average_age": 0.1,
+            "training.per_device_train_batch_size": 12 // n_processes,
+        }  # fmt: skip
+        return pools(n_processes).run(jobs.train_part, small_config(**settings, **usual), tmp_path / folder, **more)
 
     saved = train("first", writers, written_by, until=13)
     checkpoint = found(tmp_path / "first")[-1]
