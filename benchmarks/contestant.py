@@ -31,11 +31,8 @@ from bert4rec.training.build import (
     make_trainer,
     plan_of_all,
     resolved,
-    sampler,
     sizes_of,
     training_batches,
-    training_examples,
-    training_windows,
 )
 from bert4rec.training.trainer import WARM_STEPS, Step, Trainer
 
@@ -86,9 +83,7 @@ def _trainer(config: Config, world: Processes, dataset: Dataset, plan: Plan, log
     """As a run has it, but nobody validates."""
     features = feature_reader(config, dataset)
     model, optimizers = build(config, world, plan, features)
-    drawn = sampler(config, dataset, world)
-    examples = training_examples(config, training_windows(config, dataset), n_items=dataset.n_items)
-    batches = training_batches(config, examples, world, sampler=drawn, features=features)
+    batches = training_batches(config, world, dataset, features)
     manager = checkpoint_manager(config, world, Path(config.run.dir), about={})
     step = Step(model, optimizers, world, precision=config.training.precision)
     return make_trainer(config, step, batches, manager, measure=lambda _: {}, log=log)

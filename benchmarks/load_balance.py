@@ -13,33 +13,40 @@ as it is; popular items alone, without the token, but every id as often as it co
 import argparse
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from bert4rec.config.load import load_config
-from bert4rec.config.tables import Config
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.feed.batch import Batch, Candidates
 from bert4rec.feed.batches import TrainingBatches
 from bert4rec.feed.negatives import NegativeSampler
-from bert4rec.runtime.collectives import Partition
-from bert4rec.training.build import training_examples, training_windows
+from bert4rec.runtime.processes import this_process
+from bert4rec.training.build import sampler, training_batches
 
 Ids = npt.NDArray[np.int64]
 LENGTH = 50
 
 
-class ZipfWindows:
-    """Training windows of items by Zipf's law, with ids in no order of popularity."""
+class ZipfItems:
+    """A dataset, and its training windows, of items by Zipf's law, with ids in no order of popularity."""
+
+    typical_length = LENGTH
+    histories = SimpleNamespace(kinds=(), target_kinds=())
 
     def __init__(self, n_items: int) -> None:
-        self._n_items = n_items
+        self.n_items = n_items
         self._ends = np.cumsum(1 / np.arange(1, n_items + 1))
         self._ids = np.random.default_rng(0).permutation(n_items)
+
+    def windows(self, *, max_len: int, step: int) -> Self:
+        return self
 
     def __len__(self) -> int:
         return 10_000_000
@@ -63,35 +70,23 @@ def main() -> None:
     options = parser.parse_args()
     settings = {
         "training.loss": options.loss, "training.num_workers": 0, "training.per_device_train_batch_size": 64,
-        "training.n_train_negatives": 256,
+        "training.n_train_negatives": 256, "training.n_epochs": 10_000,
     }  # fmt: skip
     config = load_config("config.toml", settings)
-    batches, n_items = _batches(config, options.folder, options.zipf)
-    n_negatives = config.training.n_negatives
-    sampler = None if options.loss == "softmax" else NegativeSampler(n_items=n_items, n=n_negatives, power=0.0, seed=1)
+    assert options.folder or options.zipf, "name a dataset folder, or --zipf=N"
+    dataset: Any = open_dataset(options.folder) if options.folder else ZipfItems(options.zipf)
+    world = this_process("cpu")
+    batches, negatives = training_batches(config, world, dataset), sampler(config, dataset, world)
     print("| processes | mask token in the table | as it is | popular items alone | rows a process: before, now |")
     print("|---:|---:|---:|---:|---:|")
     for n_processes in options.processes:
-        ratios, rows = _measure(batches, sampler, n_items, n_processes, options.steps)
+        ratios, rows = _measure(batches, negatives, dataset.n_items, n_processes, options.steps)
         figures = " | ".join(f"{ratio:.2f}" for ratio in ratios)
         print(f"| {n_processes} | {figures} | {rows[0]:,.0f}, {rows[1]:,.0f} |", flush=True)
 
 
-def _batches(config: Config, folder: Path | None, n_zipf: int | None) -> tuple[TrainingBatches, int]:
-    """Those of a process, one after another over many epochs, and how many items there are."""
-    if folder:
-        dataset = open_dataset(folder)
-        windows, n_items = training_windows(config, dataset), dataset.n_items
-    else:
-        assert n_zipf, "name a dataset folder, or --zipf=N"
-        windows, n_items = ZipfWindows(n_zipf), n_zipf  # type: ignore[assignment]
-    training, examples = config.training, training_examples(config, windows, n_items=n_items)
-    per_device = training.per_device
-    return TrainingBatches(examples, Partition(), n_epochs=10_000, per_device=per_device, seed=training.seed), n_items
-
-
 def _measure(
-    batches: TrainingBatches, sampler: NegativeSampler | None, n_rows: int, n_processes: int, n_steps: int
+    batches: TrainingBatches, negatives: NegativeSampler | None, n_rows: int, n_processes: int, n_steps: int
 ) -> tuple[list[float], npt.NDArray[np.float64]]:
     """Of each way the busiest process over the mean, and the rows that a process is asked for; means over steps."""
     ways: list[Callable[[Batch], Iterator[torch.Tensor]]] = [_before, _now, _popular]
@@ -101,8 +96,8 @@ def _measure(
         for process in range(n_processes):
             batch = batches[step * n_processes + process]
             assert isinstance(batch, Batch)
-            if sampler:  # all processes have the negatives of the step
-                batch = batch._replace(candidates=Candidates.of(batch.targets, sampler.draw(step)))
+            if negatives:  # all processes have the negatives of the step
+                batch = batch._replace(candidates=Candidates.of(batch.targets, negatives.draw(step)))
             for number, way in enumerate(ways):
                 owners = torch.cat([*way(batch)]) // rows_per_process
                 served[step, number] += np.bincount(owners.numpy(), minlength=n_processes)

@@ -14,7 +14,7 @@ import tempfile
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Sizes
-from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.processes import Processes, process_group, this_process
@@ -35,18 +34,23 @@ from bert4rec.training.build import (
     make_trainer,
     plan_of_all,
     training_batches,
-    training_examples,
 )
 from bert4rec.training.trainer import Step
 
 
-class RandomWindows:
-    """`n` training windows of `max_len` random items."""
+class RandomItems:
+    """A dataset, and its training windows: `n` of random items, of the greatest length."""
 
+    typical_length = 50
     histories = SimpleNamespace(kinds=(), target_kinds=())
 
-    def __init__(self, n: int, max_len: int, n_items: int) -> None:
-        self._n, self._max_len, self._n_items = n, max_len, n_items
+    def __init__(self, n: int, n_items: int) -> None:
+        self._n, self.n_items = n, n_items
+        self.popularity = np.ones(n_items, np.int32)  # a run holds these counts
+
+    def windows(self, *, max_len: int, step: int) -> Self:
+        self._max_len = max_len
+        return self
 
     def __len__(self) -> int:
         return self._n
@@ -55,7 +59,7 @@ class RandomWindows:
         return np.full(len(indices), self._max_len, np.int64)
 
     def read(self, indices: Any) -> Rows:
-        drawn = np.random.default_rng(int(indices[0])).integers(0, self._n_items, len(indices) * self._max_len)
+        drawn = np.random.default_rng(int(indices[0])).integers(0, self.n_items, len(indices) * self._max_len)
         return Rows(drawn.astype(np.int32), self.lengths(indices))
 
 
@@ -81,14 +85,12 @@ def _measure(config: Config, world: Processes, n_items: int, n_steps: int) -> li
     """The rows of the table, by rank."""
     settings = config.training
     plan = plan_of_all(config, world, Sizes(n_items))
-    counts = np.ones(n_items, np.int32)  # a run holds the counts of the popularity baseline
     model, optimizers = build(config, world, plan)
     n_windows = n_steps * settings.per_device * world.world_size
     with tempfile.TemporaryDirectory() as folder:
         folders = gather_objects(folder)
-        windows: Any = RandomWindows(n_windows, config.max_len, n_items)
-        drawn = None if settings.loss == "softmax" else _uniform(n_items, settings.n_negatives)
-        batches = training_batches(config, training_examples(config, windows, n_items=n_items), world, sampler=drawn)
+        dataset: Any = RandomItems(n_windows, n_items)
+        batches = training_batches(config, world, dataset)
         manager = checkpoint_manager(config, world, Path(folders[0]), about={})
         step = Step(model, optimizers, world, precision=settings.precision)
         trainer = make_trainer(config, step, batches, manager, measure=lambda _: {}, log=None)
@@ -96,12 +98,7 @@ def _measure(config: Config, world: Processes, n_items: int, n_steps: int) -> li
         trainer.fit()
         gather_objects(None)  # no folder goes before all have read from it
     measured = held_bytes(model, optimizers.states()) | {"peak": _peak(world.world_size)}
-    del counts
     return [line for rank, found in enumerate(gather_objects(measured)) for line in _rows(plan, rank, found)]
-
-
-def _uniform(n_items: int, n: int) -> NegativeSampler:
-    return NegativeSampler(n_items=n_items, n=n, power=0.0, seed=1)
 
 
 def _rows(plan: Plan, rank: int, measured: dict[str, int]) -> list[str]:

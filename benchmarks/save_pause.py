@@ -20,13 +20,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from benchmarks.plan_accuracy import RandomWindows
+from benchmarks.plan_accuracy import RandomItems
 from bert4rec.checkpoint.contents import CheckpointManager
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Sizes
-from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.processes import Processes, process_group, this_process
 from bert4rec.sharding.torchrec_internals import local_bytes
@@ -36,7 +35,6 @@ from bert4rec.training.build import (
     make_trainer,
     plan_of_all,
     training_batches,
-    training_examples,
 )
 from bert4rec.training.trainer import Step, Trainer
 
@@ -75,9 +73,8 @@ def measure(config: Config, world: Processes, n_items: int, n_rounds: int) -> di
     with tempfile.TemporaryDirectory() as folder:
         place = Path(gather_objects(folder)[0])
         writer = checkpoint_manager(config, world, place, about={})
-        windows: Any = RandomWindows(10**6, config.max_len, n_items)
-        drawn = NegativeSampler(n_items=n_items, n=config.training.n_negatives, power=0.0, seed=1)
-        source = training_batches(config, training_examples(config, windows, n_items=n_items), world, sampler=drawn)
+        dataset: Any = RandomItems(10**6, n_items)
+        source = training_batches(config, world, dataset)
         one_step = Step(model, optimizers, world, precision=config.training.precision)
         trainer = make_trainer(config, one_step, source, writer, measure=lambda _: {}, log=None)
         batches = source.batches()

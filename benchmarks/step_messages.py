@@ -21,12 +21,11 @@ from unittest import mock
 
 import torch.distributed as dist
 
-from benchmarks.plan_accuracy import RandomWindows
+from benchmarks.plan_accuracy import RandomItems
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Sizes
-from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.runtime.collectives import StepSync, gather_objects
 from bert4rec.runtime.processes import Processes, process_group, this_process
 from bert4rec.training.build import (
@@ -35,7 +34,6 @@ from bert4rec.training.build import (
     make_trainer,
     plan_of_all,
     training_batches,
-    training_examples,
 )
 from bert4rec.training.trainer import Step
 
@@ -109,13 +107,10 @@ def main() -> None:
 def _train(config: Config, world: Processes, clock: Clock) -> None:
     model, optimizers = build(config, world, plan_of_all(config, world, Sizes(N_ITEMS)))
     n_windows = STEPS * config.training.per_device * world.world_size
-    windows: Any = RandomWindows(n_windows, config.max_len, N_ITEMS)
-    negatives = NegativeSampler(n_items=N_ITEMS, n=config.training.n_negatives, power=0.0, seed=1)
-    drawn = None if config.training.loss == "softmax" else negatives
+    dataset: Any = RandomItems(n_windows, N_ITEMS)
     with tempfile.TemporaryDirectory() as folder:
         folders = gather_objects(folder)
-        examples = training_examples(config, windows, n_items=N_ITEMS)
-        batches = training_batches(config, examples, world, sampler=drawn)
+        batches = training_batches(config, world, dataset)
         manager = checkpoint_manager(config, world, Path(folders[0]), about={})
         step = Step(model, optimizers, world, precision=config.training.precision)
         trainer = make_trainer(config, step, batches, manager, measure=lambda _: {}, log=None)

@@ -43,15 +43,11 @@ class Weights:
         """Return the weights by parameter."""
         return _named(self._name, self._model.state_dict())
 
-    def load(self, folder: Path, name: str = MODEL_PREFIX) -> None:
-        """Load the model of a checkpoint or, with `LATEST`, its weights after the last step."""
+    def load(self, folder: Path, *, latest: bool = False) -> None:
+        """Load the model of a checkpoint or, with `latest`, its weights after the last step."""
         state = self._model.state_dict()
-        load(folder, _named(name, state))
+        load(folder, _named(self._name if latest else MODEL_PREFIX, state))
         self._model.load_state_dict(state)
-
-    def load_latest(self, folder: Path) -> None:
-        """Load the weights that a checkpoint has after its last step."""
-        self.load(folder, self._name)
 
     def load_package(self, file: Path) -> None:
         """Load the safetensors of a model package. Raises `DataError`, on every rank, if they do not fit."""

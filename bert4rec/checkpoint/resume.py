@@ -97,16 +97,14 @@ def check_settings(saved: Mapping[str, Any], settings: Settings, fingerprint: st
             "set data.dataset_dir to the folder that the run was trained on, or start a new run from its weights "
             "with --run.init_from"
         )
-    changed = changes(saved, settings)
-    for name in OPTIMIZERS:
-        if name in changed:
-            before, now = changed[name]
+    for name, (before, now) in changes(saved, settings).items():
+        table, _, key = name.partition(".")
+        if name in OPTIMIZERS:
             raise SettingsError(
                 f'{name} = "{before}" in the run, "{now}" now: the saved optimizer state fits only "{before}"; '
                 f'set it to "{before}", or start a new run from the weights of this one with --run.init_from'
             )
-    for name, (before, now) in changed.items():
-        if not _is_free(name):
+        if name in FIXED or not (table in FREE_TABLES or key in FREE_KEYS):
             raise SettingsError(
                 f"{name} = {before} in the run, {now} now: a resumed run cannot change this setting; set it to "
                 f"{before} (the run's config.toml has all settings), or start a new run without --resume"
@@ -168,8 +166,3 @@ def _newest_whole(paths: list[Path]) -> Path | None:
         except DataError as error:
             logger.warning(str(error) + ("; trying the previous one" if number < len(paths) else ""))
     return None
-
-
-def _is_free(name: str) -> bool:
-    table, _, key = name.partition(".")
-    return name not in FIXED and (table in FREE_TABLES or key in FREE_KEYS or name in OPTIMIZERS)

@@ -214,11 +214,6 @@ class Trained:
         return kind
 
     @property
-    def loss(self) -> str:
-        """Return the loss of the training."""
-        return str(self.metadata["config"]["training"]["loss"])
-
-    @property
     def dataset(self) -> Path:
         """Return the dataset folder of the settings, relative to the current folder or to where the run was started."""
         from bert4rec.dataset.format import METADATA as DATASET  # imports Arrow, which would slow down --help

@@ -39,34 +39,25 @@ class StoredTensors:
 
     def read(self, name: str) -> Tensor:
         """Return the whole tensor."""
-        whole = torch.empty(self.shape(name), dtype=self.dtype(name))
-        for first, last in self._blocks(name):
-            self._read_into(whole[first:last], name, first)
-        return whole
+        return self._rows(name, 0, self.shape(name)[0])
 
     def first_rows(self, name: str, n: int) -> Tensor:
         """Return the first `n` rows of the tensor, or all if it has fewer."""
-        rows = torch.empty(min(n, self.shape(name)[0]), *self.shape(name)[1:], dtype=self.dtype(name))
-        self._read_into(rows, name, 0)
-        return rows
+        return self._rows(name, 0, min(n, self.shape(name)[0]))
 
     def blocks(self, name: str) -> Iterator[Tensor]:
         """Yield the tensor's rows in order, in the blocks as written: some MB each if it was sharded."""
-        for first, last in self._blocks(name):
-            block = torch.empty(last - first, *self.shape(name)[1:], dtype=self.dtype(name))
-            self._read_into(block, name, first)
-            yield block
-
-    def _blocks(self, name: str) -> Iterator[tuple[int, int]]:
         chunks = self._stored[name].chunks
         bounds = {bound for chunk in chunks for bound in (chunk.offsets[0], chunk.offsets[0] + chunk.sizes[0])}
-        return itertools.pairwise(sorted(bounds))
+        return (self._rows(name, first, last) for first, last in itertools.pairwise(sorted(bounds)))
 
-    def _read_into(self, block: Tensor, name: str, first: int) -> None:
-        offsets = torch.Size([first, *(0 for _ in block.shape[1:])])
-        chunks = [ChunkStorageMetadata(offsets=offsets, sizes=block.shape)]
+    def _rows(self, name: str, first: int, last: int) -> Tensor:
+        rows = torch.empty(last - first, *self.shape(name)[1:], dtype=self.dtype(name))
+        offsets = torch.Size([first, *(0 for _ in rows.shape[1:])])
+        chunks = [ChunkStorageMetadata(offsets=offsets, sizes=rows.shape)]
         plan = LoadPlan(create_read_items_for_chunk_list(name, self._stored[name], chunks))
-        self._reader.read_data(plan, _Into(block)).wait()
+        self._reader.read_data(plan, _Into(rows)).wait()
+        return rows
 
 
 class _Into(dcp.DefaultLoadPlanner):

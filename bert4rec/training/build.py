@@ -20,7 +20,7 @@ from bert4rec.dataset.histories import Histories, TrainingPairs, TrainingWindows
 from bert4rec.dataset.reader import Dataset, Sizes, moved_share, read_metadata
 from bert4rec.evaluation.evaluator import BatchCallback, Evaluator
 from bert4rec.evaluation.ranker import Metrics
-from bert4rec.feed.batches import AT_START, Examples, Position, TrainingBatches
+from bert4rec.feed.batches import AT_START, Position, TrainingBatches
 from bert4rec.feed.features import FeatureReader, feature_reader_of
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.pairs import parts_of_pairs
@@ -269,13 +269,6 @@ def choose_features(config: Config, dataset: Dataset, features: FeatureReader | 
     )
 
 
-def training_examples(config: Config, windows: TrainingWindows, *, n_items: int) -> Examples:
-    """Return the training examples of the model."""
-    weights = event_weights(config, windows.histories)
-    settings = _example_settings(config) | {"event_weights": weights}
-    return model_class(config.model.kind).examples(windows, n_items=n_items, **settings)
-
-
 def event_weights(config: Config, histories: Histories) -> list[float]:
     """Return the weight in the loss of each kind of event by number, 0 for one that is not predicted; [] if all are 1.
 
@@ -307,18 +300,19 @@ def _example_settings(config: Config) -> dict[str, Any]:
 
 
 def training_batches(
-    config: Config, examples: Examples, world: Processes, *, sampler: NegativeSampler | None,
-    features: FeatureReader | None = None, start: Position = AT_START,
+    config: Config, world: Processes, dataset: Dataset, features: FeatureReader | None = None, *,
+    start: Position = AT_START,
 ) -> TrainingBatches:  # fmt: skip
-    """Return the training batches of this rank from `start`."""
-    training = config.training
+    """Return the training batches of this rank from `start`, with the item `features`."""
+    training, windows = config.training, training_windows(config, dataset)
+    settings = _example_settings(config) | {"event_weights": event_weights(config, dataset.histories)}
     return TrainingBatches(
-        examples,
+        model_class(config.model.kind).examples(windows, n_items=dataset.n_items, **settings),
         Partition(world.rank, world.world_size),
         n_epochs=training.n_epochs,
         per_device=training.per_device,
         seed=training.seed,
-        sampler=sampler,
+        sampler=sampler(config, dataset, world),
         features=features,
         start=start,
     )

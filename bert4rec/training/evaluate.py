@@ -35,7 +35,7 @@ from bert4rec.runtime.errors import (
     SettingsError,
     format_duration,
     pluralize,
-)  # fmt: skip
+)
 from bert4rec.runtime.processes import Processes, process_group, rendezvous, this_process
 from bert4rec.runtime.signals import Interruption
 from bert4rec.serving.histories import ItemIds
@@ -113,7 +113,7 @@ def _open_dataset(config: Config, trained: Trained, *, verify: bool) -> Dataset:
             f"{folder}: is not the dataset that the model was trained on, and a matrix factorisation can only score "
             "the users that it was trained on; train another model on this dataset"
         )
-    if not any(len(dataset.splits[split]) for split in EVALUATED) and trained.loss != "mse":
+    if not any(len(dataset.splits[split]) for split in EVALUATED) and trained.settings["training.loss"] != "mse":
         raise DataError(f"{folder}: holds nothing out for validation or test, so there is nothing to evaluate")
     return dataset
 

@@ -1,6 +1,5 @@
 """Write the list of each test user beside the actual item: `lists-test` as CSV, JSON lines or Parquet."""
 
-import csv
 import json
 from collections.abc import Iterator
 from functools import partial
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -42,11 +42,8 @@ def write_lists(folder: Path, form: str, dataset: Dataset, ranking: Ranking) -> 
             for part in parts:
                 file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in part.to_pylist())
             return
-        lines = csv.writer(file, lineterminator="\n")
         for number, part in enumerate(parts):
-            if not number:
-                lines.writerow(_header(part.column_names))
-            lines.writerows(_wide(row) for row in part.to_pylist())
+            pl.DataFrame(part).select(_wide(part.column_names)).write_csv(file, include_header=not number)
 
 
 def _parts(dataset: Dataset, ranking: Ranking) -> Iterator[pa.Table]:
@@ -72,19 +69,11 @@ def _parts(dataset: Dataset, ranking: Ranking) -> Iterator[pa.Table]:
         yield pa.table(columns)
 
 
-def _header(names: list[str]) -> list[str]:
-    """Return the columns of the CSV file: item_1, item_2, … for `items`."""
-    wide = {"items", "titles", "scores"}
-    return [
-        column
-        for name in names
-        for column in ([f"{name[:-1]}_{n}" for n in range(1, LIST_LENGTH + 1)] if name in wide else [name])
-    ]
-
-
-def _wide(row: dict[str, Any]) -> list[Any]:
-    """Return a row of the CSV file; a list that is shorter leaves cells empty."""
-    values = (
-        value + [None] * (LIST_LENGTH - len(value)) if isinstance(value, list) else [value] for value in row.values()
-    )
-    return [cell for cells in values for cell in cells]
+def _wide(names: list[str]) -> Iterator[pl.Expr]:
+    """Yield the columns of the CSV file: item_1, item_2, … for `items`; a list that is shorter leaves cells empty."""
+    for name in names:
+        column, is_list = pl.col(name), name in ("items", "titles", "scores")
+        for n in range(LIST_LENGTH if is_list else 0):
+            yield column.list.get(n, null_on_oob=True).alias(f"{name[:-1]}_{n + 1}")
+        if not is_list:
+            yield column

@@ -105,13 +105,20 @@ def _about_dataset(dataset: Dataset, splits: Iterable[str]) -> dict[str, Any]:
 
 
 def about_training(
-    state: State, *, epochs: float, peak_memory: list[int], rate: float = 0.0, resumed: Sequence[dict[str, Any]] = ()
-) -> dict[str, Any]:
+    state: State, *, epochs: float, peak_memory: list[int], origin: Path | None = None, rate: float = 0.0,
+    resumed: Sequence[dict[str, Any]] = (),
+) -> dict[str, Any]:  # fmt: skip
     """Return the report's facts about the training.
 
-    `peak_memory` is in bytes, by rank; `resumed` holds the log's records of each resume.
+    `peak_memory` is in bytes, by rank; `origin` the checkpoint that the weights were initialized from; `resumed` holds
+    the log's records of each resume.
     """
     return {
+        **(
+            {"init_from": {"folder": str(origin), "fingerprint": read_metadata(origin)["fingerprint"]}}
+            if origin
+            else {}
+        ),
         "epochs": epochs,
         "steps": state.step,
         "seconds": state.seconds,
@@ -122,13 +129,6 @@ def about_training(
         "resumed": [(record["step"], record["world_size"]) for record in resumed],
         "seconds_by_part": state.seconds_by_part,
     }
-
-
-def about_origin(checkpoint: Path | None) -> dict[str, Any]:
-    """Return the `checkpoint` that the run's weights were initialized from, and its dataset's fingerprint."""
-    if checkpoint is None:
-        return {}
-    return {"init_from": {"folder": str(checkpoint), "fingerprint": read_metadata(checkpoint)["fingerprint"]}}
 
 
 def about_plan(plan: Plan) -> dict[str, Any]:
@@ -199,7 +199,8 @@ def write_files(
         with optional(folder / EXAMPLES):
             shown = described(evaluator.dataset, examples)
             write_json(folder / EXAMPLES, shown)
-    has_page = write_page(folder)
+    with optional(folder / HTML_PAGE, f"; bert4rec report {shlex.quote(str(folder))} writes it"):
+        write_html(folder, Config().model_dump(mode="json"))
     tracked = {name: report[name] for name in RESULTS if name in report}
     files = [folder / name for name in (REPORT, PAGE, HTML_PAGE) if (folder / name).exists()]
     log.finish(flat_numbers(tracked), files)
@@ -209,7 +210,7 @@ def write_files(
     logger.info(result_line(report))
     if "test" in report and KINDS[report["kind"]].is_trained:
         logger.info(verdict(report).text)
-    logger.info(f"report: {folder / (HTML_PAGE if has_page else PAGE)}")
+    logger.info(f"report: {files[-1]}")
     if KINDS[report["kind"]].is_transformer:
         user = str(shown["users"][0]["user"]) if shown["users"] else ""
         whom = [f"--user={user}"] if user.startswith("-") else ["--user", user] if user else ["--all"]
@@ -225,24 +226,10 @@ def write_recent_counts(folder: Path, counts: Int64s | None) -> None:
 
 
 @contextmanager
-def optional(path: Path) -> Iterator[None]:
+def optional(path: Path, advice: str = "") -> Iterator[None]:
     """Log one line instead of raising if `path` cannot be written, so that `report.json` is written anyway."""
     try:
         yield
     except Exception as error:
-        logger.warning(f"{path}: cannot be written: {_reason(error)}")
-
-
-def write_page(folder: Path) -> bool:
-    """Write `report.html`, and return whether that worked. A failure loses nothing: other files hold the same data."""
-    try:
-        write_html(folder, Config().model_dump(mode="json"))
-    except Exception as error:
-        logger.warning(f"{folder / HTML_PAGE}: {_reason(error)}; bert4rec report {shlex.quote(str(folder))} writes it")
-        return False
-    return True
-
-
-def _reason(error: Exception) -> str:
-    """Return the message of an error: that of the system, or else the error's type and text."""
-    return getattr(error, "strerror", None) or f"{type(error).__name__}: {in_one_line(error)}"
+        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {in_one_line(error)}"
+        logger.warning(f"{path}: cannot be written: {reason}{advice}")

@@ -17,6 +17,7 @@ from bert4rec.config.resolve import resolve_model, resolve_seen_items
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.evaluation.evaluator import Evaluator, Example
+from bert4rec.feed.batches import TrainingBatches
 from bert4rec.report.log import MetricsLog, read_records, require_packages
 from bert4rec.report.pages import metrics_table
 from bert4rec.runtime.collectives import gather_objects, on_rank_zero
@@ -24,7 +25,6 @@ from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted
 from bert4rec.runtime.memory import PeakMemory
 from bert4rec.runtime.processes import Processes, process_group, rendezvous, seed_everything, this_process
 from bert4rec.runtime.signals import PATIENCE, Interruption
-from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import held_bytes
 from bert4rec.training import build, results
 from bert4rec.training.agreement import CommonFacts, environment_facts, preflight
@@ -85,24 +85,26 @@ def _train_and_report(
     """Train, test the best weights, write the report; return the run folder, locked until `resources` close."""
     context = make_context(config, world, dataset, resources)
     config, folder = context.config, context.folder
-    features = build.feature_reader(config, dataset)
+    features, start = build.feature_reader(config, dataset), context.state().position
+    batches = build.training_batches(config, world, dataset, features, start=start)
     evaluator = build.make_evaluator(config, world, dataset, features)
     log = None
     if world.is_rank_zero:
-        write_run_header(context, evaluator)
-        log = build.metrics_log(config, folder, purge_from=context.state().step)
+        write_run_header(context, evaluator, batches.n_sequences)
+        log = build.metrics_log(config, folder, purge_from=start.steps)
     seed_everything(config.training.seed, world.rank)
     model, optimizers = build.build(config, world, context.plan, features)
     with Interruption(max(PATIENCE, config.checkpoint.seconds_on_signal) if may_exit else None) as interruption:
-        trainer = _trainer(context, model, optimizers, evaluator, interruption, log)
+        step = Step(model, optimizers, world, precision=config.training.precision)
+        trainer = _trainer(context, step, batches, evaluator, interruption, log)
         result, examples = _fit_and_test(context, trainer, evaluator, model, log, began)
     peaks = gather_objects(peak_memory.read())
     bytes_by_rank = gather_objects(held_bytes(model, optimizers.states()))
     is_lost = trainer.checkpoints.is_lost
     if log:
         report = results.make_report(evaluator, result, config.model, mode=config.parallelism.mode)
-        report["training"] = results.about_origin(context.origin) | results.about_training(
-            trainer.state, epochs=trainer.epoch, peak_memory=peaks, rate=trainer.meter.rate,
+        report["training"] = results.about_training(
+            trainer.state, epochs=trainer.epoch, peak_memory=peaks, origin=context.origin, rate=trainer.meter.rate,
             resumed=read_records(folder, "resume"),
         )  # fmt: skip
         report["sharding"] = {kind: [n_bytes[kind] for n_bytes in bytes_by_rank] for kind in bytes_by_rank[0]}
@@ -184,20 +186,14 @@ def _fit_and_test(
 
 
 def _trainer(
-    context: Context, model: nn.Module, optimizers: Optimizers, evaluator: Evaluator, interruption: Interruption,
+    context: Context, step: Step, batches: TrainingBatches, evaluator: Evaluator, interruption: Interruption,
     log: MetricsLog | None,
 ) -> Trainer:  # fmt: skip
-    config, world, dataset, state = context.config, context.world, context.dataset, context.state()
-    batches = build.training_batches(
-        config, context.examples, world, sampler=build.sampler(config, dataset, world),
-        features=build.feature_reader(config, dataset), start=state.position,
-    )  # fmt: skip
-    metadata = context.checkpoint_metadata()
-    manager = build.checkpoint_manager(config, world, context.folder, about=metadata, last_step=state.step)
-    step = Step(model, optimizers, world, precision=config.training.precision)
+    config, state, about = context.config, context.state(), context.checkpoint_metadata()
+    manager = build.checkpoint_manager(config, context.world, context.folder, about=about, last_step=state.step)
     return build.make_trainer(
         config, step, batches, manager, log=log, state=state, interruption=interruption,
-        measure=lambda between: evaluator.validation_metrics(model, between),
+        measure=lambda between: evaluator.validation_metrics(step.model, between),
     )  # fmt: skip
 
 

@@ -19,7 +19,6 @@ from bert4rec.dataset.format import TEST, VALIDATION
 from bert4rec.dataset.reader import Dataset, problem_of
 from bert4rec.dataset.runs import link_catalogue
 from bert4rec.evaluation.evaluator import Evaluator
-from bert4rec.feed.batches import Examples
 from bert4rec.feed.pairs import PairExamples
 from bert4rec.report.figures import write_json
 from bert4rec.report.log import MetricsLog
@@ -34,11 +33,7 @@ from bert4rec.training import build
 from bert4rec.training.state import State
 from bert4rec.training.trainer import Trainer
 
-STATE_SETTINGS = (
-    ("parallelism", "sparse_optimizer"),
-    ("training", "n_train_negatives"),
-    ("training", "negatives_shared_by"),
-)
+STATE_SETTINGS = {"parallelism": ["sparse_optimizer"], "training": ["n_train_negatives", "negatives_shared_by"]}
 """Settings that "auto" does not choose anew when a run is resumed on other processes or another type of device."""
 
 logger = logging.getLogger(__name__)
@@ -65,12 +60,6 @@ class Context:
     def settings(self) -> dict[str, Any]:
         """Return all settings as JSON values."""
         return self.config.model_dump(mode="json")
-
-    @cached_property
-    def examples(self) -> Examples:
-        """Return the training examples of all ranks."""
-        windows = build.training_windows(self.config, self.dataset)
-        return build.training_examples(self.config, windows, n_items=self.dataset.n_items)
 
     @property
     def global_batch(self) -> int:
@@ -118,9 +107,9 @@ def make_context(config: Config, world: Processes, dataset: Dataset, resources: 
     resumption = resume.find(run.resume, Path(run.dir), config.run_name, claim=claim) if run.resume else None
     facts = build.facts_of_dataset(config, dataset)
     if resumption:
-        for table, key in STATE_SETTINGS:
-            if getattr(getattr(config, table), key) == "auto":
-                config = with_changes(config, table, {key: resumption.metadata["config"][table][key]})
+        for table, keys in STATE_SETTINGS.items():
+            saved, current = resumption.metadata["config"][table], getattr(config, table)
+            config = with_changes(config, table, {key: saved[key] for key in keys if getattr(current, key) == "auto"})
     chosen = [*choices(config, facts, world.world_size)]
     config = resolve(config, world.device.type, facts, world.world_size)
     plan = build.plan_of_all(config, world, build.sizes_of(config, dataset))
@@ -147,15 +136,18 @@ def begin_folder(folder: Path, config: Config, world: Processes) -> None:
     emit_event(run=str(folder))
 
 
-def write_run_header(context: Context, evaluator: Evaluator) -> None:
-    """Write and log the plan, the chosen settings and the warnings; rank zero calls this before the first step."""
+def write_run_header(context: Context, evaluator: Evaluator, n_sequences: int) -> None:
+    """Write and log the plan, the chosen settings and the warnings; rank zero calls this before the first step.
+
+    `n_sequences` is the number of training examples.
+    """
     config, world, folder = context.config, context.world, context.folder
     (folder / run_folder.PLAN).write_text(to_text(context.plan))
     for choice in context.chosen:
         logger.info(choice)
     logger.info(summary(context.plan))
     unit = KINDS[config.model.kind].sample_name
-    too_few_steps = few_steps(len(context.examples), config.training.per_device, world.world_size, unit=unit)
+    too_few_steps = few_steps(n_sequences, config.training.per_device, world.world_size, unit=unit)
     for warning in filter(None, [too_few_steps, few_negatives(context.plan.job), *slow_settings(config)]):
         logger.warning(warning)
     if config.training.loss == "mse":
@@ -184,14 +176,14 @@ def _origin(config: Config, dataset: Dataset) -> Path | None:
     if not config.run.init_from:
         return None
     folder, facts = resume.best_of(Path(config.run.init_from))
-    saved = facts["config"]["model"] | {"n_items": facts["n_items"], "items (their ids)": facts["items"]}
-    saved["kinds of events"] = facts.get("events", [])
     shape = {"kind", *KINDS[config.model.kind].settings} - {"dropout"}
-    current = config.model.model_dump(mode="json", include=shape)
-    current |= {"n_items": dataset.n_items, "items (their ids)": dataset.first_ids}
-    current["kinds of events"] = list(dataset.histories.kinds)
-    saved["item features (their values)"] = facts.get("features", "")
-    current["item features (their values)"] = _features(config, dataset)
+    current, saved = config.model.model_dump(mode="json", include=shape), facts["config"]["model"]
+    pairs = {name: (value, saved.get(name, value)) for name, value in current.items()} | {
+        "n_items": (dataset.n_items, facts["n_items"]),
+        "items (their ids)": (dataset.first_ids, facts["items"]),
+        "kinds of events": (list(dataset.histories.kinds), facts.get("events", [])),
+        "item features (their values)": (_features(config, dataset), facts.get("features", "")),
+    }
     if dataset.n_items > facts["n_items"] and not problem_of(
         dataset, n_items=facts["n_items"], first_ids=facts["items"]
     ):
@@ -200,11 +192,7 @@ def _origin(config: Config, dataset: Dataset) -> Path | None:
             f"run.init_from: this dataset has {dataset.n_items - facts['n_items']:,} items more than the run; add them "
             f"to the run: {shlex.join(['bert4rec', 'extend', *options])}"
         )
-    if differences := [
-        f"{name} = {value}, but {saved[name]} in that run"
-        for name, value in current.items()
-        if saved.get(name, value) != value
-    ]:
+    if differences := [f"{name} = {new}, but {old} in that run" for name, (new, old) in pairs.items() if new != old]:
         raise SettingsError(f"run.init_from: its weights do not fit this run: {'; '.join(differences)}")
     return folder
 

@@ -167,7 +167,7 @@ class Checkpoints:
 
     def restore(self, folder: Path, *, random: bool) -> None:
         """Load the weights and optimizer states of a verified checkpoint and, with `random`, its random states."""
-        self._weights.load_latest(folder)
+        self._weights.load(folder, latest=True)
         if self.average:
             load(folder, self.average.tensors())
         load(folder, moments(self._optimizers))

@@ -39,9 +39,7 @@ def test_the_best_that_could_be_saved_stays(make: Make, monkeypatch: Patch, caps
 
 
 @pytest.mark.usefixtures("group_of_one")
-def test_a_save_that_takes_too_long_is_left_out_on_all_processes_where_there_is_another(
-    pools: Any, small_config: Settings, tmp_path: Path
-) -> None:
+def test_a_save_that_would_take_too_long_is_left_out(pools: Any, small_config: Settings, tmp_path: Path) -> None:
     config = small_config(**{"training.per_device_train_batch_size": 6})
     how = {"where": "bert4rec.models.sequence_model.Bert4Rec.forward", "call": 6, "rank": 1}
     parts = pools(2).run(jobs.train_signalled, config, tmp_path, **how, every_steps=4, seconds_on_signal=0.0)
@@ -55,9 +53,7 @@ def test_a_save_that_takes_too_long_is_left_out_on_all_processes_where_there_is_
         jobs.manager(tmp_path, last_step=4, seconds_on_signal=8.0).require_time_to_save(tensors, 15)
 
 
-def test_the_best_stays_beside_the_last_ones_and_its_link_always_leads_to_a_checkpoint(
-    group_of_one: None, tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_the_best_and_its_link_stay_beside_the_last(group_of_one: None, tmp_path: Path, monkeypatch: Patch) -> None:
     checkpoints, removed, remove = tmp_path / "checkpoints", list[str](), shutil.rmtree
     manager = jobs.manager(checkpoints, keep=2)
 
@@ -92,9 +88,7 @@ def test_a_checkpoint_is_due_by_steps_and_by_minutes(group_of_one: None, tmp_pat
     assert not managers[2].is_due(2)
 
 
-def test_a_checkpoint_that_cannot_be_written_is_told_and_forgotten(
-    group_of_one: None, tmp_path: Path, capsys: Capture
-) -> None:
+def test_a_checkpoint_that_cannot_be_written_is_told(group_of_one: None, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "checkpoints"
     manager = jobs.manager(folder)

@@ -36,9 +36,7 @@ def test_loader_processes_may_come_and_go(make: Make, whole: Path, monkeypatch: 
     assert_same_results(run(make(**changes)), whole)
 
 
-def test_another_global_batch_goes_on_behind_the_sequences_that_were_seen_with_the_same_schedule(
-    make: Make, small_dataset: Dataset, monkeypatch: Patch
-) -> None:
+def test_another_batch_size_goes_on_behind_the_seen(make: Make, small_dataset: Dataset, monkeypatch: Patch) -> None:
     n_sequences = len(small_dataset.windows(max_len=12, step=12))
     changes = {"training.lr_schedule": "linear", "run.name": "broken"}
     with monkeypatch.context() as patch:
@@ -101,9 +99,7 @@ def test_a_damaged_checkpoint_is_skipped_aloud(make: Make, whole: Path, capsys: 
         run(make(**{"run.resume": str(whole)}))
 
 
-def test_another_dataset_and_a_checkpoint_of_another_version_are_refused(
-    make: Make, whole: Path, tmp_path: Path, small_folder: Path
-) -> None:
+def test_another_dataset_or_version_is_refused(make: Make, whole: Path, tmp_path: Path, small_folder: Path) -> None:
     copy = Path(shutil.copytree(small_folder, tmp_path / "copy"))
     metadata = json.loads((copy / "metadata.json").read_text())
     (copy / "metadata.json").write_text(json.dumps(metadata | {"fingerprint": "f" * 64}))

@@ -26,9 +26,7 @@ def test_one_job_at_a_time_works_in_a_folder(make: Make, whole: Path) -> None:
 
 
 @pytest.mark.usefixtures("group_of_one")
-def test_the_run_to_resume_is_the_newest_unfinished_one_or_the_one_named(
-    whole: Path, tmp_path: Path, capsys: Capture
-) -> None:
+def test_the_newest_unfinished_run_or_the_named_one_is_resumed(whole: Path, tmp_path: Path, capsys: Capture) -> None:
     def resumed(resume: str, parent: Path, name: str) -> Path | None:
         resumption = find(resume, parent, name, claim=lambda _: None)
         return resumption and resumption.run

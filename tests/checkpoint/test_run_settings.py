@@ -121,7 +121,7 @@ def test_a_file_that_is_named_beside_a_run_does_not_count_and_its_other_values_a
         ),
     ],
 )  # fmt: skip
-def test_a_finished_run_says_so_and_how_to_train_it_longer(
+def test_how_to_train_a_finished_run_longer(
     make: Make, ended: dict[str, Any], changes: dict[str, Any], typed: str
 ) -> None:
     run = make("x", ENDED | ended, **changes)
@@ -172,7 +172,7 @@ def test_a_dataset_folder_says_all_about_the_data(make: Make, log_folder: Path) 
             load_run_settings(None, parse_command_line([word])[1], dataset=str(log_folder), looks_around=True)
 
 
-def test_the_only_dataset_is_trained_on_if_none_is_named(
+def test_the_only_dataset_is_the_usual_one(
     tmp_path: Path, monkeypatch: Patch, log_folder: Path, capsys: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -203,9 +203,7 @@ def test_the_only_dataset_is_trained_on_if_none_is_named(
         (SLURM, "torchx run -s slurm dist.ddp -j 4x8 -m bert4rec -- train"),
     ],
 )  # fmt: skip
-def test_the_command_that_goes_on_has_the_launcher_of_this_process(
-    monkeypatch: Patch, tmp_path: Path, environment: dict[str, str], command: str
-) -> None:
+def test_how_to_continue(monkeypatch: Patch, tmp_path: Path, environment: dict[str, str], command: str) -> None:
     run = tmp_path / "my run"
     for name, value in environment.items():
         monkeypatch.setenv(name, value)

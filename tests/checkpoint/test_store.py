@@ -42,9 +42,7 @@ def test_a_copy_lies_on_the_host(pools: Any) -> None:
     assert pools(1).run(copied_from_a_gpu) == [(["rank:0/cpu"], [[0, 1], [2, 3], [4, 5]])]
 
 
-def test_shards_of_which_every_group_has_a_copy_are_written_once(
-    pools: Any, small_config: Make, tmp_path: Path
-) -> None:
+def test_shards_that_every_group_has_are_written_once(pools: Any, small_config: Make, tmp_path: Path) -> None:
     settings = {"parallelism.sharding_group_size": 2, "training.per_device_train_batch_size": 24}
     pools(4).run(jobs.train_part, small_config(**settings), tmp_path, until=1)
     (checkpoint,) = found(tmp_path)
@@ -56,9 +54,7 @@ def test_shards_of_which_every_group_has_a_copy_are_written_once(
     assert sorted(offsets) == [(0, 0), (65, 0)]
 
 
-def test_files_that_the_first_process_does_not_see_make_no_checkpoint(
-    make: Make, monkeypatch: Patch, capsys: Capture
-) -> None:
+def test_files_that_rank_zero_does_not_see_make_no_checkpoint(make: Make, monkeypatch: Patch, capsys: Capture) -> None:
     describe = store._describe
     ghost = {"__1_0.distcp": {"bytes": 7, "sha256": "0"}}
     monkeypatch.setattr(store, "_describe", lambda *args: describe(*args) | ghost)
@@ -67,9 +63,7 @@ def test_files_that_the_first_process_does_not_see_make_no_checkpoint(
     assert re.search(r"__1_0.distcp: .* run.dir ", capsys.readouterr().out)
 
 
-def test_a_kill_while_a_checkpoint_takes_the_place_of_another_loses_none(
-    make: Make, whole: Path, capsys: Capture
-) -> None:
+def test_a_kill_while_a_checkpoint_replaces_another_loses_none(make: Make, whole: Path, capsys: Capture) -> None:
     before, newest = report_of(whole), found(whole / "checkpoints")[-1]
     newest.rename(newest.with_name(newest.name + ".old"))
     newest.with_name(newest.name + ".tmp").mkdir()
@@ -117,7 +111,7 @@ CUTS = {  # rows and columns of each shard
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("cut", CUTS)
-def test_what_was_saved_is_read_back_in_place_and_block_by_block_however_it_was_cut(
+def test_what_was_saved_is_read_back(
     group_of_one: None, tmp_path: Path, monkeypatch: Patch, cut: str, dtype: torch.dtype
 ) -> None:
     monkeypatch.setattr(store, "PIECE_BYTES", 12 * dtype.itemsize)  # three whole rows

@@ -14,9 +14,7 @@ from tests.fixture_types import Patch
 from tests.runs import edit_facts
 
 
-def test_a_run_its_best_checkpoint_another_one_and_one_by_itself(
-    whole: Path, tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_a_run_its_best_checkpoint_another_and_one_alone(whole: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     best = (whole / "checkpoints" / "best").resolve()
     other = find_trained(next(path for path in found(whole / "checkpoints") if path != best))
     trained = find_trained(whole)

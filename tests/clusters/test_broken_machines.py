@@ -1,13 +1,12 @@
 """`bert4rec doctor` on machines that are broken in one way each, in namespaces of their own."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import fbgemm_gpu
 import pytest
 
-from bert4rec.config.tables import Config
+from tests.fixture_types import Settings
 from tests.launch import ROOT, settings_file, start
 
 pytestmark = pytest.mark.nodes
@@ -26,9 +25,7 @@ LIBRARY = Path(fbgemm_gpu.__path__[0]) / "fbgemm_gpu_py.so"
     ],
     ids=["whole", "fbgemm", "shared memory", "open files", "host name"],
 )
-def test_what_is_wrong_is_said(
-    small_config: Callable[..., Config], tmp_path: Path, breaking: str, bad: list[str]
-) -> None:
+def test_what_is_wrong_is_said(small_config: Settings, tmp_path: Path, breaking: str, bad: list[str]) -> None:
     file = settings_file(small_config(), tmp_path)
     command = f"cd {tmp_path} && {breaking} && cd {ROOT} && exec {sys.executable} -m bert4rec doctor {file}"
     done = start(["unshare", "--uts", "--mount", "bash", "-c", command])

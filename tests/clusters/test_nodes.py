@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 from bert4rec.checkpoint.run_folder import found
 from bert4rec.config.tables import Config
 from tests.clusters.namespaces import Host, network
+from tests.fixture_types import Settings
 from tests.launch import BIN, Launched, report_of, settings_file, start, wait_for_either
 
 pytestmark = [pytest.mark.nodes, pytest.mark.timeout(900)]
@@ -51,8 +52,8 @@ def wait_for_checkpoint(run: Path, launched: Launched) -> None:
 
 
 @pytest.mark.parametrize(("mode", "n_processes"), [("dmp", 1), ("ddp", 1), ("dmp", 2)])
-def test_two_hosts_train_what_one_does(
-    hosts: list[Host], small_config: Callable[..., Config], tmp_path: Path, mode: str, n_processes: int
+def test_two_hosts_train_as_one(
+    hosts: list[Host], small_config: Settings, tmp_path: Path, mode: str, n_processes: int
 ) -> None:
     settings = {"parallelism.mode": mode, "training.per_device_train_batch_size": 16 // n_processes}
     whole = unbroken(small_config(**settings, **{"run.name": "one"}), tmp_path, 2 * n_processes)
@@ -64,9 +65,7 @@ def test_two_hosts_train_what_one_does(
     assert sorted(said) == [False, True]  # torchrun decides where the first process is
 
 
-def test_what_differs_is_said_by_both_hosts(
-    hosts: list[Host], small_config: Callable[..., Config], tmp_path: Path
-) -> None:
+def test_what_differs_is_said_by_both_hosts(hosts: list[Host], small_config: Settings, tmp_path: Path) -> None:
     rates, launched = {"node-1": "0.001", "node-2": "0.01"}, []
     for host in hosts:
         (tmp_path / host.name).mkdir()
@@ -84,9 +83,7 @@ def test_what_differs_is_said_by_both_hosts(
 class Broken:
     """A run on both hosts that has a checkpoint, and the report of the same training without a break."""
 
-    def __init__(
-        self, hosts: list[Host], make: Callable[..., Config], folder: Path, *options: str, **changes: Any
-    ) -> None:
+    def __init__(self, hosts: list[Host], make: Settings, folder: Path, *options: str, **changes: Any) -> None:
         self.whole = unbroken(make(**LONG, **{"run.name": "whole"}), folder)
         self._file = settings_file(make(**LONG, **{"run.name": "broken"}, **changes), folder)
         self._run, self._options = folder / "runs" / "broken", options
@@ -103,9 +100,7 @@ class Broken:
         assert report_of(self._run) == self.whole
 
 
-def test_a_host_that_died_comes_back_to_one_that_restarts(
-    hosts: list[Host], make: Callable[..., Config], tmp_path: Path
-) -> None:
+def test_a_host_that_died_comes_back_to_one_that_restarts(hosts: list[Host], make: Settings, tmp_path: Path) -> None:
     """Nobody touches the host that is left: torchrun starts its processes anew, and waits for the other one."""
     broken = Broken(hosts, make, tmp_path, "--max-restarts=3")
     stays, goes = broken.launched
@@ -119,9 +114,7 @@ def test_a_host_that_died_comes_back_to_one_that_restarts(
     broken.assert_goes_on(again)
 
 
-def test_hosts_that_restart_find_each_other_when_the_link_is_back(
-    hosts: list[Host], make: Callable[..., Config], tmp_path: Path
-) -> None:
+def test_hosts_that_restart_find_each_other_again(hosts: list[Host], make: Settings, tmp_path: Path) -> None:
     """Nobody touches either of them."""
     broken = Broken(hosts, make, tmp_path, "--max-restarts=3", **{"parallelism.timeout_minutes": PATIENCE})
     hosts[1].cut()
@@ -136,9 +129,7 @@ def test_hosts_that_restart_find_each_other_when_the_link_is_back(
 
 
 @pytest.mark.parametrize("loss", ["killed", "cut"])
-def test_the_command_typed_again_goes_on(
-    hosts: list[Host], make: Callable[..., Config], tmp_path: Path, loss: str
-) -> None:
+def test_the_command_typed_again_goes_on(hosts: list[Host], make: Settings, tmp_path: Path, loss: str) -> None:
     broken = Broken(hosts, make, tmp_path, **{"parallelism.timeout_minutes": PATIENCE})
     lost, host = time.time(), hosts[1]
     left = broken.launched if loss == "cut" else broken.launched[:1]
@@ -152,8 +143,8 @@ def test_the_command_typed_again_goes_on(
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["with the store", "without the store"])
-def test_both_hosts_save_and_end_when_a_launcher_is_killed(
-    hosts: list[Host], make: Callable[..., Config], tmp_path: Path, number: int
+def test_both_hosts_save_when_a_launcher_is_killed(
+    hosts: list[Host], make: Settings, tmp_path: Path, number: int
 ) -> None:
     """Its processes notice it, and tell those of the other host."""
     broken = Broken(hosts, make, tmp_path)
@@ -167,7 +158,7 @@ def test_both_hosts_save_and_end_when_a_launcher_is_killed(
 
 
 def test_a_host_that_comes_five_minutes_late_is_waited_for(
-    hosts: list[Host], small_config: Callable[..., Config], tmp_path: Path
+    hosts: list[Host], small_config: Settings, tmp_path: Path
 ) -> None:
     """Started without torchrun, by variables alone, as platforms do."""
     file = settings_file(small_config(**{"run.name": "late"}), tmp_path)
@@ -185,9 +176,7 @@ def test_a_host_that_comes_five_minutes_late_is_waited_for(
     assert (tmp_path / "runs" / "late" / "report.json").exists()
 
 
-def test_a_run_folder_belongs_to_one_of_two_hosts(
-    hosts: list[Host], make: Callable[..., Config], tmp_path: Path
-) -> None:
+def test_a_run_folder_belongs_to_one_of_two_hosts(hosts: list[Host], make: Settings, tmp_path: Path) -> None:
     file, run = settings_file(make(**{"run.name": "shared"}), tmp_path), tmp_path / "runs" / "shared"
     working = Launched(["python", "train.py", file], hosts[0].popen)
     wait_for_checkpoint(run, working)

@@ -120,7 +120,7 @@ def test_torchx_and_sbatch_train_the_same_on_both_nodes(slurm: Slurm, whole: str
 
 @pytest.mark.parametrize("take_away", ["scancel --signal=TERM", "scontrol requeue", "preempt"])
 @pytest.mark.parametrize("submit", [Slurm.torchx, Slurm.sbatch], ids=["torchx", "sbatch"])
-def test_a_job_that_is_taken_away_ends_as_if_it_had_not_been(
+def test_a_job_is_taken_away_and_ends_the_same(
     slurm: Slurm, whole: str, submit: Callable[..., str], take_away: str
 ) -> None:
     run = f"{submit.__name__}-{take_away.split()[0]}"

@@ -93,9 +93,7 @@ def test_the_first_process_that_differs_is_named_and_the_others_counted() -> Non
         ("a,0 a,0 a,1 a,1", ["", "", "torn", ""], "process 2 on a: torn"),
     ],
 )
-def test_what_one_process_cannot_is_said_of_it_and_what_no_host_can_of_all(
-    hosts: str, errors: list[str], line: str
-) -> None:
+def test_what_one_process_or_all_hosts_cannot(hosts: str, errors: list[str], line: str) -> None:
     places = [host.partition(",") for host in hosts.split()]
     reports = [
         Report(rank, host, node, error=error)

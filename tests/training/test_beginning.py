@@ -42,9 +42,7 @@ def test_a_run_may_start_from_the_weights_of_another(make: Make, whole: Path) ->
         leave_group()
 
 
-def test_a_run_is_resumed_with_a_dataset_that_was_moved_and_on_another_kind_of_device(
-    make: Make, whole: Path, tmp_path: Path
-) -> None:
+def test_the_dataset_may_move_and_the_device_be_another(make: Make, whole: Path, tmp_path: Path) -> None:
     moved, resumed = tmp_path / "moved", {"run.resume": str(whole), "training.n_epochs": 4}
     shutil.copytree(make().data.folder, moved)
     with pytest.raises(DataError, match=f"--resume={whole}"):

@@ -41,9 +41,7 @@ def test_a_job_to_the_last_field() -> None:
 
 
 @pytest.mark.parametrize(("power", "are_unlike"), [(0.0, True), (1.0, False)])
-def test_only_a_sampled_loss_has_negatives_which_repeat_only_by_popularity(
-    small_config: Settings, small_dataset: Dataset, power: float, are_unlike: bool
-) -> None:
+def test_negatives(small_config: Settings, small_dataset: Dataset, power: float, are_unlike: bool) -> None:
     n_items = small_dataset.n_items
     assert sampler(small_config(**{"training.loss": "softmax"}), small_dataset, WORLD) is None
     sampled = {"training.loss": "gbce", "training.n_train_negatives": n_items, "training.negatives_power": power}
@@ -53,7 +51,7 @@ def test_only_a_sampled_loss_has_negatives_which_repeat_only_by_popularity(
 
 
 @pytest.mark.parametrize(("shared_by", "groups"), [("all", [0, 0, 0, 0]), (1, [0, 1, 2, 3]), (2, [0, 0, 1, 1])])
-def test_consecutive_processes_share_a_draw(
+def test_processes_share_a_draw(
     small_config: Settings, small_dataset: Dataset, shared_by: int | str, groups: list[int]
 ) -> None:
     def draws(rank: int, shared_by: int | str) -> list[tuple[int, ...]]:
@@ -67,9 +65,7 @@ def test_consecutive_processes_share_a_draw(
     assert len({drawn for steps in rank_draws for drawn in steps}) == 3 * len(set(groups))
 
 
-def test_all_baselines_unless_they_were_chosen_or_would_take_long(
-    small_config: Settings, small_folder: Path, monkeypatch: Patch
-) -> None:
+def test_all_baselines_unless_chosen_or_slow(small_config: Settings, small_folder: Path, monkeypatch: Patch) -> None:
     dataset, others = open_dataset(small_folder), ["recent_popularity", "markov", "transition_graph"]
     chosen = {"evaluation.baselines": ["transition_graph", "popularity", "markov"]}
     cases = [

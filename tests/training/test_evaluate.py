@@ -116,9 +116,7 @@ def test_two_processes_give_the_same_figures(
     assert_ranks_give(tmp_path / "out", report_of(made))
 
 
-def test_the_figures_of_a_replicated_sasrec_with_repeated_targets(
-    log_config: Settings, tmp_path: Path, says: Callable[..., bool]
-) -> None:
+def test_the_figures_of_a_replicated_sasrec(log_config: Settings, tmp_path: Path, says: Callable[..., bool]) -> None:
     sampled = {"training.loss": "sampled_softmax", "training.n_train_negatives": 4, "model.kind": "sasrec"}
     folder = run(log_config(**sampled, **{"parallelism.mode": "ddp", "training.n_epochs": 1}))
     with pytest.MonkeyPatch.context() as patch:
@@ -133,9 +131,7 @@ def test_the_figures_of_a_replicated_sasrec_with_repeated_targets(
     assert "HR@3" in report_of(tmp_path / "out")["test"]["full"]
 
 
-def test_another_checkpoint_and_another_split_or_other_figures_than_the_report_has(
-    whole: Path, tmp_path: Path, says: Callable[..., bool]
-) -> None:
+def test_other_weights_other_data_other_figures(whole: Path, tmp_path: Path, says: Callable[..., bool]) -> None:
     report, out, small = report_of(whole), tmp_path / "out", "--evaluation.protocols=['uniform']"
     evaluated(whole / "checkpoints" / "step-000000014", out, small)
     assert says(whole / "report.json", "other weights")

@@ -97,9 +97,7 @@ def test_ranks_are_those_of_a_written_out_reference(
     assert {row["original_user"] for row in rows_of(found.folder) if row["full"] == 0} == {"g", "h", "k"}
 
 
-def test_the_report_says_how_many_are_unknown_also_to_a_model_package(
-    old: Path, other_folder: Path, tmp_path: Path
-) -> None:
+def test_the_report_of_a_run_or_package_counts_unknown(old: Path, other_folder: Path, tmp_path: Path) -> None:
     export(find_source(old), tmp_path / "package", ["safetensors"], k=10, leaves_out_seen=True)
     of_run, of_package = (evaluated(path, other_folder, tmp_path / "a") for path in (old, tmp_path / "package"))
     assert rows_of(of_run.folder) == rows_of(of_package.folder)
@@ -159,7 +157,7 @@ def test_a_dataset_that_was_made_again_with_other_content_is_measured_only_by_na
         assert about.get("trained_on") == (trained.metadata["fingerprint"] if is_another else None)
 
 
-def test_the_old_and_the_extended_run_are_paired_on_the_new_dataset(
+def test_the_old_and_the_extended_run_are_paired(
     old: Path, grown_folder: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     old = Path(shutil.copytree(old, tmp_path / "runs" / "run", symlinks=True))

@@ -48,9 +48,7 @@ def ndcg(dataset: Path, order: list[Any]) -> float:
     return sum(gains) / len(gains)
 
 
-def test_things_of_the_season_for_a_new_user_by_run_and_package(
-    log_config: Settings, tmp_path: Path, capsys: Capture
-) -> None:
+def test_things_of_the_season_for_a_new_user(log_config: Settings, tmp_path: Path, capsys: Capture) -> None:
     log, package = season(SUMMER), tmp_path / "package"
     dataset = prepare_log(tmp_path, log)
     folder = trained(log_config, dataset)

@@ -58,9 +58,7 @@ def test_what_is_optional_never_costs_the_report(make: Settings, monkeypatch: Pa
 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(("place", "name"), [(Evaluator, "write_ranks"), (results, "described")])
-def test_a_process_that_ends_while_it_writes_ids_has_written_the_report(
-    make: Settings, monkeypatch: Patch, place: Any, name: str
-) -> None:
+def test_the_report_is_written_before_the_ids(make: Settings, monkeypatch: Patch, place: Any, name: str) -> None:
     monkeypatch.setattr(place, name, lambda *_: signal.raise_signal(signal.SIGINT))  # as for too little memory
     config = make(**{"run.name": "ended", "model.kind": "popularity"})
     with pytest.raises(KeyboardInterrupt):

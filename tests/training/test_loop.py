@@ -118,9 +118,7 @@ def test_the_best_is_remembered_and_the_others_are_counted() -> None:
         (20, 10, 2, 100), (20, 95, 5, 160),  # not in the first 2,000 steps
     ],
 )  # fmt: skip
-def test_by_itself_it_stops_after_five_and_two_fifths_of_all_epochs(
-    steps: int, best: int, every: int, last: int
-) -> None:
+def test_by_itself_it_stops_after_five_and_two_fifths_of_all(steps: int, best: int, every: int, last: int) -> None:
     state = State()
     for epoch in range(every, 1000, every):
         state.step = steps * epoch

@@ -35,9 +35,7 @@ def without(tmp_path: Path, small_config: Settings) -> Settings:
     return make
 
 
-def test_a_dataset_that_holds_nothing_out_trains_to_the_end_and_keeps_its_last_weights(
-    without: Settings, monkeypatch: Patch
-) -> None:
+def test_without_held_out_users_the_last_weights_are_kept(without: Settings, monkeypatch: Patch) -> None:
     seen: list[dict[str, torch.Tensor]] = []
     load = Weights.load
 

@@ -51,9 +51,7 @@ def test_ratings_that_are_not_there_cannot_be_learnt(small_config: Settings, sma
     leave_group()
 
 
-def test_evaluate_finds_the_figures_of_the_run_and_similar_finds_items(
-    rated_run: Path, log_folder: Path, tmp_path: Path, capsys: Capture
-) -> None:
+def test_evaluate_and_similar(rated_run: Path, log_folder: Path, tmp_path: Path, capsys: Capture) -> None:
     command = ["evaluate", str(rated_run), f"--output={tmp_path / 'found'}"]
     assert main([*command, str(log_folder)]) == 2  # which has other users
     assert str(log_folder) in capsys.readouterr().err

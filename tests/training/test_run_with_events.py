@@ -36,7 +36,7 @@ def made(small_config: Settings, folder: Path, **changes: Any) -> Config:
 
 
 @pytest.mark.parametrize(("kind", "times"), [("sasrec", "target"), ("bert4rec", "history")])
-def test_from_the_dataset_to_recommendations(
+def test_the_whole_way(
     small_config: Settings, event_folder: Path, small_folder: Path, tmp_path: Path, kind: str, times: str
 ) -> None:
     folder = run(made(small_config, event_folder, **{"model.kind": kind, "model.times": times}))
@@ -69,7 +69,7 @@ def test_from_the_dataset_to_recommendations(
     ("kind", "formats"),
     [("sasrec", "safetensors"), long("sasrec", "safetensors,pt2,onnx"), long("bert4rec", "safetensors,pt2")],
 )
-def test_files_and_exports_have_the_kinds(
+def test_files_and_exports(
     small_config: Settings, event_folder: Path, tmp_path: Path, capsys: Capture, kind: str, formats: str
 ) -> None:
     folder = run(made(small_config, event_folder, **{"model.kind": kind, "training.n_epochs": 1}))
@@ -118,7 +118,7 @@ def test_weights_that_leave_nothing_to_learn_are_refused(small_config: Settings,
         leave_group()
 
 
-def test_times_are_used_where_the_log_has_moved_and_where_the_weights_know_them(
+def test_times_are_used_where_the_log_moved_or_the_weights_know(
     log_folder: Path, log_config: Settings, tmp_path: Path
 ) -> None:
     moved = Path(shutil.copytree(log_folder, tmp_path / "moved"))

@@ -54,9 +54,7 @@ def hit_rates(report: dict[str, Any]) -> dict[str, float]:
 
 
 @pytest.mark.usefixtures("alone")
-def test_the_verdict_is_about_the_answer_while_it_is_in_the_input(
-    open_shop: Path, tmp_path: Path, capsys: Capture
-) -> None:
+def test_the_verdict_is_about_the_answer_in_the_input(open_shop: Path, tmp_path: Path, capsys: Capture) -> None:
     assert main(["describe", str(open_shop)]) == 0
     assert "--preprocessing.hide_before_target=visit" in capsys.readouterr().out
     report = report_of(trained(open_shop, tmp_path, **{"model.kind": "markov"}))
@@ -69,9 +67,7 @@ def test_the_verdict_is_about_the_answer_while_it_is_in_the_input(
 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("kind", ["bert4rec", "sasrec"])
-def test_hidden_events_leave_honest_figures_which_recommendations_equal(
-    hidden_shop: Path, tmp_path: Path, capsys: Capture, kind: str
-) -> None:
+def test_hidden_events_leave_honest_figures(hidden_shop: Path, tmp_path: Path, capsys: Capture, kind: str) -> None:
     folder = trained(hidden_shop, tmp_path, **{"model.kind": kind})
     report, dataset = report_of(folder), open_dataset(hidden_shop, with_times=True)
     assert max(hit_rates(report).values()) < 0.7

@@ -52,9 +52,7 @@ def test_a_signal_leaves_nothing(small_config: Settings, monkeypatch: Patch) -> 
     assert not Path(config.run.dir).exists()
 
 
-def test_what_needs_a_trained_model_says_so_in_one_line(
-    small_config: Settings, tmp_path: Path, capsys: Capture
-) -> None:
+def test_what_needs_a_trained_model_says_so(small_config: Settings, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "config.toml").write_text(small_config(**{"model.kind": "markov"}).to_toml())
     for words in (
         "recommend RUN --all", "similar RUN 3", "export RUN", "evaluate RUN", "extend RUN x", "train --resume=RUN",

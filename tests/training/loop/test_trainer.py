@@ -19,9 +19,10 @@ from tests.processes import jobs
 Parts = dict[str, list[tuple[int, int, np.ndarray]]]
 
 
-def assert_same(mine: Any, others: Any) -> None:
-    """Whether nested lists and dictionaries hold the same, arrays bit by bit."""
-    np.testing.assert_equal(mine, others)
+def assert_equal(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
+    """Bit by bit, on every process."""
+    for kind in ("state", "metrics", "weights", "moments"):
+        np.testing.assert_equal([part[kind] for part in one], [part[kind] for part in other])
 
 
 DDP = {
@@ -75,10 +76,7 @@ def test_a_signal_to_one_process_at_any_moment_is_obeyed_by_all(
     step = int(newest.name.removeprefix("step-"))
     assert all(part["interrupted"].endswith(f" saved after step {step}") for part in broken)
     resumed = pools(2).run(jobs.train_part, config, tmp_path / "broken", resume_from=newest)
-    for kind in ("state", "metrics"):
-        assert [part[kind] for part in resumed] == [part[kind] for part in undisturbed]
-    for kind in ("weights", "moments"):
-        assert_same([part[kind] for part in resumed], [part[kind] for part in undisturbed])
+    assert_equal(resumed, undisturbed)
 
 
 GROUP_SIZE = "parallelism.sharding_group_size"
