@@ -26,7 +26,7 @@ from tests.checks import one_line
 from tests.conftest import SHORT, SMALL
 from tests.folders import contents
 from tests.runs import FORWARD, in_step
-from tests.training.test_global_state import snapshot
+from tests.training.test_parts import snapshot
 
 ROOT = Path(__file__).parents[1]
 

@@ -1,18 +1,20 @@
-"""Two hosts that train together, and what becomes of that when one is late, dies, or cannot be reached any more."""
+"""Two hosts that train together, one late, dead or out of reach; and `bert4rec doctor` on hosts that are broken."""
 
 import re
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fbgemm_gpu
 import pytest
 
 from bert4rec.checkpoint.run_folder import found
 from bert4rec.config.tables import Config
 from tests.clusters.namespaces import Host, network
 from tests.fixture_types import Settings
-from tests.launch import BIN, Launched, report_of, settings_file, start, wait_for_either
+from tests.launch import BIN, ROOT, Launched, report_of, settings_file, start, wait_for_either
 
 pytestmark = [pytest.mark.nodes, pytest.mark.timeout(900)]
 
@@ -184,3 +186,27 @@ def test_a_run_folder_belongs_to_one_of_two_hosts(hosts: list[Host], make: Setti
     assert other.end() == 2
     assert re.search(rf"error: {run}: another job .*node-1.* uses this folder", other.output), other.output
     assert working.end() == 0
+
+
+LIBRARY = Path(fbgemm_gpu.__path__[0]) / "fbgemm_gpu_py.so"
+
+
+@pytest.mark.parametrize(
+    ("breaking", "bad"),
+    [
+        ("true", []),
+        (f"mount --bind /dev/null {LIBRARY}", ["torch, torchrec, fbgemm: "]),
+        ("mount -t tmpfs -o size=1m tmpfs /dev/shm", ["shared memory: 1 MiB free in /dev/shm, less than 64"]),
+        ("ulimit -n 64", ["open files: at most 64 a process, less than the 100 "]),
+        ("hostname nowhere-else", ["gloo: two processes have not met within "]),
+    ],
+    ids=["whole", "fbgemm", "shared memory", "open files", "host name"],
+)
+def test_what_is_wrong_is_said(small_config: Settings, tmp_path: Path, breaking: str, bad: list[str]) -> None:
+    file = settings_file(small_config(), tmp_path)
+    command = f"cd {tmp_path} && {breaking} && cd {ROOT} && exec {sys.executable} -m bert4rec doctor {file}"
+    done = start(["unshare", "--uts", "--mount", "bash", "-c", command])
+    found = [line.removeprefix("BAD   ") for line in done.stdout.splitlines() if line.startswith("BAD")]
+    assert [line[: len(begin)] for line, begin in zip(found, bad, strict=True)] == bad, done.stdout
+    assert done.returncode == (1 if bad else 0), done.stderr
+    print("\n".join(found))

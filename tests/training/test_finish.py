@@ -1,6 +1,9 @@
-"""What a finished run leaves: page, pictures, example users; and that what is optional never costs the report."""
+"""What a finished run leaves: page, pictures, examples, and what a new user gets; what is optional costs no report."""
 
+import json
 import signal
+from collections import Counter
+from math import log2
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from bert4rec import load
+from bert4rec.__main__ import main
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.evaluation.evaluator import Evaluator, Example
 from bert4rec.report.figures import read_contents
 from bert4rec.training import results
 from bert4rec.training.results import described
 from bert4rec.training.run import run
+from tests.checks import one_line
 from tests.conftest import leave_group, prepare_log
 from tests.fixture_types import Capture, Patch, Settings
 from tests.runs import report_of
@@ -89,3 +95,115 @@ def test_ids_and_titles_are_those_of_the_data(tmp_path: Path) -> None:
             "recommendations": [item(4) | {"score": 2.0}, item(5) | {"score": 1.5}],
         }],
     }  # fmt: skip
+
+
+WINTER, SUMMER = [*range(15)], [*range(100, 108)]
+SHORT = {"training.n_epochs": 1, "model.kind": "sasrec"}
+
+
+def season(last: list[int]) -> dict[str, list[int]]:
+    """Forty users who take nine things of the winter, then two of the summer, and two of `last`, which are held out."""
+    draw, log = np.random.default_rng(2), {}
+    for user in range(40):
+        winter, summer = draw.permutation(WINTER).tolist(), draw.permutation(SUMMER).tolist()
+        log[f"u{user}"] = [*winter[:9], *summer[:2], *(summer[2:4] if last is SUMMER else winter[9:11])]
+    return log
+
+
+def trained(config: Settings, dataset: Path, **changes: Any) -> Path:
+    return run(config(**{"data.dataset_dir": str(dataset), **SHORT, **changes}))
+
+
+def ndcg(dataset: Path, order: list[Any]) -> float:
+    """NDCG@10 of the validation targets in an order of all items, without those of each history."""
+    split = open_dataset(dataset).splits["validation"]
+    rows = split.read(np.arange(len(split)))
+    gains = []
+    for history, target in zip(np.split(rows.items, rows.lengths.cumsum()[:-1]), rows.targets.tolist(), strict=True):
+        place = [item for item in order if item not in history].index(target)
+        gains.append(1 / log2(place + 2) if place < 10 else 0.0)
+    return sum(gains) / len(gains)
+
+
+def test_things_of_the_season_for_a_new_user(log_config: Settings, tmp_path: Path, capsys: Capture) -> None:
+    log, package = season(SUMMER), tmp_path / "package"
+    dataset = prepare_log(tmp_path, log)
+    folder = trained(log_config, dataset)
+    model = load(folder)
+    order, overall = model.ids.most_popular(99).tolist(), np.argsort(-model.ids.train_counts, kind="stable").tolist()
+    figures = {"popularity": ndcg(dataset, overall), "recent_popularity": ndcg(dataset, order)}
+    assert report_of(folder)["fallback"] == {
+        "kind": "recent_popularity", "metric": "NDCG@10", "validation": pytest.approx(figures),
+    }  # fmt: skip
+    assert {*model.ids.of(overall[:15])} == {*WINTER}
+    newest = Counter(items[at] for items in log.values() for at in (9, 10))  # the last tenth, and the same second
+    counts = dict(zip(model.items.ids, model.ids.recent_counts.tolist(), strict=True))  # type: ignore[union-attr]
+    assert counts == {item: newest[item] for item in counts}
+
+    assert main(["export", str(folder), f"--output={package}", "--format=safetensors"]) == 0
+    (best,) = load(folder).recommend([["unknown"]], 23)
+    assert best.fallback == "recent_popularity"
+    for place in (package, folder / "checkpoints" / "best"):
+        assert load(place).recommend([["unknown"]], 23) == [best]
+    assert ({one.item for one in best[:8]}, {one.item for one in best[8:]}) == ({*SUMMER}, {*WINTER})
+    assert [one.score for one in best] == sorted((one.score for one in best), reverse=True)
+    assert sum(np.exp(one.score) for one in best) == pytest.approx(1.0)
+    (tmp_path / "new.jsonl").write_text('{"user": "new", "items": []}\n')
+    for place in (folder, package):
+        capsys.readouterr()
+        assert main(["recommend", str(place), "--items=", "--top=8"]) == 0
+        assert {int(line.split()[1]) for line in capsys.readouterr().out.splitlines()} == {*SUMMER}
+        assert main(["recommend", str(place), f"--histories={tmp_path / 'new.jsonl'}"]) == 0
+        assert json.loads(capsys.readouterr().out)["fallback"] == "recent_popularity"
+
+
+def test_overall_popularity_where_the_last_weeks_mislead(log_config: Settings, tmp_path: Path) -> None:
+    folder = trained(log_config, prepare_log(tmp_path, season(WINTER)))
+    said = report_of(folder)["fallback"]
+    assert said["kind"] == "popularity"
+    assert said["validation"]["popularity"] > said["validation"]["recent_popularity"]
+    (best,) = load(folder).recommend([[]], 15)
+    assert (best.fallback, {one.item for one in best}) == ("popularity", {*WINTER})
+    np.save(folder / "recent_counts.npy", np.zeros(23, np.int32))  # as if the same run had decided otherwise before
+    assert trained(log_config, tmp_path / "dataset", **{"run.resume": str(folder), "training.n_epochs": 2}) == folder
+    assert load(folder).recommend([[]], 15) == [best]
+
+
+@pytest.mark.parametrize("what", ["no times", "no validation", "not among the baselines"])
+def test_overall_popularity_where_nothing_tells(log_config: Settings, tmp_path: Path, what: str) -> None:
+    changes = {
+        "no times": {"data.time_column": ""}, "no validation": {"preprocessing.split": "none"},
+        "not among the baselines": {"evaluation.baselines": ["markov"]},
+    }[what]  # fmt: skip
+    folder = trained(log_config, prepare_log(tmp_path, season(SUMMER), **changes), **changes)
+    assert "fallback" not in report_of(folder)
+    assert not (folder / "recent_counts.npy").exists()
+    (best,) = load(folder).recommend([[]], 3)
+    assert best.fallback == "popularity"
+    assert {one.item for one in best} < {*WINTER}
+
+
+def test_an_extended_run_keeps_to_the_season_by_its_own_data(log_config: Settings, tmp_path: Path) -> None:
+    places = [tmp_path / "old", tmp_path / "grown"]
+    for place in places:
+        place.mkdir()
+    log = season(SUMMER)
+    old = prepare_log(places[0], log)
+    folder = trained(log_config, old, **{"run.name": "run"})
+    later = {f"v{user}": [*WINTER[:11], 200, 107, 107, 107] for user in range(20)}
+    assert main(["extend", str(folder), str(prepare_log(places[1], log | later, **{"data.extends": old}))]) == 0
+    ids = load(folder.with_name("run-2")).ids
+    counts = dict(zip(ids.originals.to_pylist(), ids.recent_counts.tolist(), strict=True))  # type: ignore[union-attr]
+    newest = Counter({200: 20, 107: 20})  # of 440 + 260 training positions; those of one second come together
+    newest.update(items[10] for items in [*log.values(), *later.values()])
+    assert counts == {item: newest[item] for item in counts}
+    assert ids.of(ids.most_popular(1).tolist()) == [107]
+
+
+def test_counts_that_do_not_fit_are_refused(whole: Path) -> None:
+    path = whole / "recent_counts.npy"
+    np.save(path, np.zeros(3, np.int32))
+    for content in (b"no array", b"\x93NUMPY", path.read_bytes()):
+        path.write_bytes(content)
+        with one_line(f"{path}: "):
+            load(whole)

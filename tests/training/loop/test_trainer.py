@@ -1,20 +1,200 @@
-"""A training that is interrupted and resumed is the training without an interruption."""
+"""A training saves at any moment, goes on after a break as one without, and takes the best weights in the end."""
 
+import json
+import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from bert4rec.checkpoint.run_folder import found
+from bert4rec.checkpoint import store
+from bert4rec.checkpoint.run_folder import CHECKPOINTS, found, step_folder
+from bert4rec.checkpoint.store import SaveError
+from bert4rec.checkpoint.stored_tensors import LATEST, MODEL_PREFIX, StoredTensors
+from bert4rec.config.load import load_config
 from bert4rec.config.tables import Config
 from bert4rec.feed.batch import Lookup
 from bert4rec.feed.inference import append_mask_batch
+from bert4rec.models.matrix_factorization import MatrixFactorization
+from bert4rec.models.sequence_model import SequenceModel
+from bert4rec.report.log import read_records
+from bert4rec.runtime.errors import DataError
+from bert4rec.sharding.optimizer import WeightAverage
 from bert4rec.sharding.parallelize import unwrap
-from tests.conftest import long
-from tests.fixture_types import Settings
+from bert4rec.training.run import run
+from tests.conftest import BY_HAND, RATED, SHORT, SMALL, leave_group, long
+from tests.fixture_types import Capture, Patch, Settings
 from tests.processes import jobs
+from tests.runs import EVALUATION, FORWARD, Make, assert_same_results, flip, in_step, interrupted, report_of, tensors_of
+
+pytestmark = pytest.mark.usefixtures("alone")
+
+
+@pytest.mark.parametrize(
+    ("where", "number", "kept", "asynchronous"),
+    [
+        long(FORWARD, 4, 4, False),  # in the first epoch
+        long(FORWARD, 15, 15, True),  # in the first step of the third
+        long(FORWARD, 21, 21, False),  # in the very last step
+        long(EVALUATION, 1, 7, False),  # in the first validation
+        long(EVALUATION, 4, 14, True),
+        (EVALUATION, 9, 0, False),  # in the test, after three validations of two batches each
+        ((store, "_write_shards"), 1, 7, False),  # while the first checkpoint is written
+        long((store, "_write_shards"), 2, 14, True),
+        long((store, "_finish"), 2, 14, False),
+    ],
+)
+def test_a_signal_at_any_moment_loses_nothing(
+    make: Make, whole: Path, monkeypatch: Patch, where: tuple[Any, str], number: int, kept: int,
+    asynchronous: bool,
+) -> None:  # fmt: skip
+    changes = {"run.name": "broken", "run.resume": "auto", "checkpoint.async": asynchronous}
+    with monkeypatch.context() as patch:
+        in_step(patch, *where, number)
+        message = interrupted(make(**changes))
+    if kept:
+        step = int(message.rpartition(" ")[2])
+        assert kept <= step <= 21  # a signal while a checkpoint is written is heard at a later step
+    assert_same_results(run(make(**changes)), whole)
+
+
+def test_what_could_not_be_saved_is_not_called_saved(make: Make, whole: Path, monkeypatch: Patch) -> None:
+    def full(*_: Any) -> None:
+        raise SaveError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_write_shards", full)
+        in_step(patch, *FORWARD, 4)
+        message = interrupted(make(**{"run.name": "broken"}))
+        assert re.search(r"not saved after step \d+", message)
+    (stopped,) = read_records(whole.parent / "broken", "stopped")
+    assert stopped["message"] == message
+    monkeypatch.setattr(store, "_write_shards", full)
+    with pytest.raises(SaveError, match=r"--config=\S+/runs/lost/config\.toml"):
+        run(make(**{"run.name": "lost"}))
+    assert not (whole.parent / "lost" / "report.json").exists()
+
+
+def test_a_best_that_was_damaged_is_not_tested(make: Make, monkeypatch: Patch, capsys: Capture) -> None:
+    def damaged(folder: Path) -> None:
+        flip(folder / "__0_0.distcp", 1000)
+        store.verify(folder)
+
+    monkeypatch.setattr("bert4rec.training.state.verify", damaged)
+    folder = run(make(**{"training.seed": 4}))  # with which the second epoch is the best
+    assert "__0_0.distcp" in capsys.readouterr().out
+    assert report_of(folder)["training"]["best_epoch"] == 3
+
+
+ABILITIES = {
+    "model.id_dropout": 0.4, "model.feature_tables_from": 4, "training.event_weights": {"purchase": 1.0, "cart": 0.5},
+    "training.average_age": 0.1, "training.per_device_train_batch_size": 16, "training.n_train_negatives": 9,
+}  # fmt: skip
+KINDS = {
+    "bert4rec": ABILITIES | {
+        "training.loss": "softmax", "parallelism.mode": "ddp", "model.times": "history",
+    },
+    "sasrec": ABILITIES | {
+        "training.loss": "sampled_softmax", "parallelism.mode": "dmp", "model.times": "target",
+    },
+    "matrix_factorization": RATED | {
+        "training.learning_rate": 0.01, "model.dropout": 0.5, "model.form": "neural",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interrupted_training_ends_as_one_without_a_break(
+    event_folder: Path, rated_folder: Path, tmp_path: Path, monkeypatch: Patch, kind: str
+) -> None:
+    folder = rated_folder if kind == "matrix_factorization" else event_folder
+    recipe = json.loads((folder / "metadata.json").read_text())["preprocessing"]
+    settings = SMALL | BY_HAND | SHORT | {f"preprocessing.{key}": value for key, value in recipe.items()}
+    settings |= KINDS[kind] | {"model.kind": kind, "data.dataset_dir": str(folder), "run.dir": str(tmp_path)}
+    whole, broken = (load_config(None, settings | {"run.name": n, "run.resume": "auto"}) for n in ("whole", "broken"))
+    undisturbed = run(whole)
+    with monkeypatch.context() as patch:
+        in_step(patch, MatrixFactorization if kind == "matrix_factorization" else SequenceModel, "forward", 6)
+        interrupted(broken)
+    resumed = run(broken)
+    assert_same_results(resumed, undisturbed)
+    assert report_of(resumed).get("ratings") == report_of(undisturbed).get("ratings")
+    ends = [StoredTensors(found(folder / "checkpoints")[-1]) for folder in (resumed, undisturbed)]
+    assert [*ends[0]] == [*ends[1]]
+    assert all(torch.equal(*(end.read(name) for end in ends)) for name in ends[0])
+
+
+AGE, POWER = 0.125, 6  # of the step by which weights count, nearly
+
+
+def trained(n_steps: int, age: float = AGE) -> tuple[nn.Linear, WeightAverage, float]:
+    """A model whose weight is the number of its step, its mean, and the value of that."""
+    model = nn.Linear(1, 1, bias=False, dtype=torch.float64)
+    average = WeightAverage(model.state_dict(), age=age)
+    for step in range(1, n_steps + 1):
+        model.weight.data.fill_(step)
+        average.note(step)
+    (mean,) = average.tensors().values()
+    return model, average, mean.item()
+
+
+def test_weights_count_by_a_power_of_their_step() -> None:
+    """As Γ(t + η) / Γ(t) does, which is t (t + 1) … (t + η - 1) for a whole η."""
+    steps = np.arange(1, 51)
+    weights = np.prod([steps + k for k in range(POWER)], axis=0)
+    assert trained(50)[2] == pytest.approx(np.average(steps, weights=weights))
+    assert trained(1)[2] == 1  # the weights of the start do not count
+    for age in (0.05, 0.1, 0.3):
+        assert 1 - trained(1000, age)[2] / 1000 == pytest.approx(age, rel=0.02)
+
+
+def test_the_model_has_it_for_a_while() -> None:
+    model, average, mean = trained(30)
+    with suppress(RuntimeError), average.using_average():
+        assert model.weight.item() == mean
+        raise RuntimeError("of a validation")
+    (kept,) = average.tensors().values()
+    assert (model.weight.item(), kept.item()) == (30, mean)
+    average.restart()
+    assert next(iter(average.tensors().values())).item() == 30
+
+
+def test_a_run_saves_tests_and_starts_others_from_the_mean(make: Make, monkeypatch: Patch) -> None:
+    def ran(name: str, **changes: object) -> Path:
+        folder = run(make(**averaged | {"run.name": name} | changes))
+        leave_group()
+        return folder
+
+    averaged = {"training.average_age": AGE, "training.n_epochs": 1, "checkpoint.every_steps": 1, "checkpoint.keep": 99}
+    folder, plain = ran("averaged"), ran("plain", **{"training.average_age": 0.0})
+    kept, last = (tensors_of(found(path / CHECKPOINTS)[-1]) for path in (folder, plain))
+    names = [name.removeprefix(MODEL_PREFIX) for name in last if name.startswith(MODEL_PREFIX)]
+    mean: dict[str, torch.Tensor] = {}
+    for step in range(1, 8):
+        tensors, share = tensors_of(step_folder(folder / CHECKPOINTS, step)), (POWER + 1) / (step + POWER)
+        mean = {name: tensors[LATEST + name] * share + mean.get(name, 0) * (1 - share) for name in names}
+        for name in names:
+            torch.testing.assert_close(tensors[MODEL_PREFIX + name], mean[name])
+    for name in names:
+        assert torch.equal(kept[LATEST + name], last[MODEL_PREFIX + name])
+        assert not torch.equal(kept[MODEL_PREFIX + name], last[MODEL_PREFIX + name])
+    assert not any(name.startswith(LATEST) for name in last)
+    assert report_of(folder)["test"] != report_of(plain)["test"]
+    one_step = {"training.max_minutes": 1e-9, "training.learning_rate": 1e-12, "run.init_from": str(folder)}
+    best, first = (tensors_of(path / CHECKPOINTS / "best") for path in (folder, ran("started", **one_step)))
+    for name in names:
+        torch.testing.assert_close(first[LATEST + name], best[MODEL_PREFIX + name])
+
+    def lost(folder: Path) -> None:
+        raise DataError(f"{folder}: is lost")
+
+    monkeypatch.setattr("bert4rec.training.state.verify", lost)  # then the mean of the last steps is tested
+    assert report_of(ran("other"))["test"] == report_of(folder)["test"]
+
 
 Parts = dict[str, list[tuple[int, int, np.ndarray]]]
 

@@ -1,30 +1,122 @@
-"""The parts of the training loop: decisions, loss and speed, state, seconds, transfer, a loss that is not finite."""
+"""The parts of a training: what is built of the settings; decisions, loss and speed, state; what is left unchanged."""
 
+import logging
 import math
+import os
+import random
 import signal
 import time
+import warnings
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 
 from bert4rec.checkpoint import contents, store
+from bert4rec.config.load import load_config
+from bert4rec.config.resolve import Facts, resolve
+from bert4rec.dataset.reader import Dataset, Sizes, open_dataset
 from bert4rec.models.sequence_model import Bert4Rec
 from bert4rec.runtime import collectives
 from bert4rec.runtime.collectives import Decision, StepSync
+from bert4rec.runtime.console import quiet_libraries
 from bert4rec.runtime.errors import DivergenceError
+from bert4rec.runtime.processes import Processes, preserve_global_state, process_group, seed_everything, this_process
 from bert4rec.runtime.signals import Interruption
+from bert4rec.sharding.footprint import Job
+from bert4rec.training import build
+from bert4rec.training.build import choose_baselines, job, sampler
 from bert4rec.training.run import run
 from bert4rec.training.state import State, Stopwatch
 from bert4rec.training.trainer import WARM_STEPS, Meter
 from tests.conftest import leave_group
-from tests.fixture_types import Patch
+from tests.fixture_types import Patch, Settings
 from tests.runs import Make
+
+WORLD = Processes(rank=1, local_rank=1, world_size=6, local_world_size=3, device=torch.device("cpu"))
+
+
+def test_a_job_to_the_last_field() -> None:
+    changes = {
+        "model.embed_dim": 8, "model.n_layers": 3, "model.max_len": 20,
+        "training.loss": "gbce", "training.n_train_negatives": 7, "training.negatives_shared_by": 2,
+        "training.optimizer": "sgd", "training.average_age": 0.1, "model.positions": "rotary",
+        "model.input_norm": True, "model.times": "history",
+        "training.per_device_train_batch_size": 5, "training.mask_prob": 0.3, "parallelism.sharding_type": "table_wise",
+    }  # fmt: skip
+    config = resolve(load_config(None, changes), "cpu", Facts(98))
+    expected = Job(
+        kind="bert4rec",
+        model={
+            "n_items": 98, "embed_dim": 8, "n_heads": 2, "n_layers": 3, "ffn_dim": 256, "max_len": 20, "dropout": 0.1,
+            "positions": "rotary", "input_norm": True, "times": "history", "head": "tied",
+        },
+        mode="dmp", device_type="cpu", world_size=6, local_world_size=3, sparse_optimizer="rowwise_adagrad",
+        optimizer="sgd", batch_size=5, mask_prob=0.3, loss="gbce", n_train_negatives=7, negatives_shared_by=2,
+        sharding_type="table_wise", compute_kernel="fused", averages=True,
+    )  # fmt: skip
+    assert job(config, Sizes(items=98), device_type="cpu", world_size=6, local_world_size=3) == expected
+
+
+@pytest.mark.parametrize(("power", "are_unlike"), [(0.0, True), (1.0, False)])
+def test_negatives(small_config: Settings, small_dataset: Dataset, power: float, are_unlike: bool) -> None:
+    n_items = small_dataset.n_items
+    assert sampler(small_config(**{"training.loss": "softmax"}), small_dataset, WORLD) is None
+    sampled = {"training.loss": "gbce", "training.n_train_negatives": n_items, "training.negatives_power": power}
+    ids = sampler(small_config(**sampled), small_dataset, WORLD).draw(0).ids
+    assert len(ids) == n_items
+    assert (sorted(ids.tolist()) == list(range(n_items))) == are_unlike
+
+
+@pytest.mark.parametrize(("shared_by", "groups"), [("all", [0, 0, 0, 0]), (1, [0, 1, 2, 3]), (2, [0, 0, 1, 1])])
+def test_processes_share_a_draw(
+    small_config: Settings, small_dataset: Dataset, shared_by: int | str, groups: list[int]
+) -> None:
+    def draws(rank: int, shared_by: int | str) -> list[tuple[int, ...]]:
+        changes = {"training.loss": "gbce", "training.n_train_negatives": 20, "training.negatives_shared_by": shared_by}
+        drawing = sampler(small_config(**changes), small_dataset, replace(WORLD, rank=rank, world_size=4))
+        return [tuple(drawing.draw(step).ids.tolist()) for step in range(3)]
+
+    rank_draws = [draws(rank, shared_by) for rank in range(4)]
+    assert [rank_draws.index(drawn) for drawn in rank_draws] == [groups.index(group) for group in groups]
+    assert rank_draws[0] == draws(0, "all")
+    assert len({drawn for steps in rank_draws for drawn in steps}) == 3 * len(set(groups))
+
+
+def test_all_baselines_unless_chosen_or_slow(small_config: Settings, small_folder: Path, monkeypatch: Patch) -> None:
+    dataset, others = open_dataset(small_folder), ["recent_popularity", "markov", "transition_graph"]
+    chosen = {"evaluation.baselines": ["transition_graph", "popularity", "markov"]}
+    cases = [
+        ({}, others), (chosen, ["markov", "transition_graph"]), ({"evaluation.baselines": []}, []),
+        ({"model.kind": "markov"}, []),
+    ]  # fmt: skip
+    for changes, expected in cases:
+        assert choose_baselines(small_config(**changes), dataset) == (expected, "")
+    assert "popularity" not in vars(dataset)  # each process would hold the counts for the whole training
+    n_positions = dataset.metadata["train_positions"]
+    assert n_positions == dataset.popularity.sum()
+    limits = {"ALL_BASELINES_UP_TO": n_positions, "ALL_BASELINES_UP_TO_SCORES": 60 * dataset.n_items}
+    for name, limit in limits.items():
+        monkeypatch.setattr(build, name, limit)
+        assert choose_baselines(small_config(), dataset) == (others, "")
+        monkeypatch.setattr(build, name, limit - 1)
+        none, why = choose_baselines(small_config(), dataset)
+        assert (none, "evaluation.baselines" in why) == ([], True)
+        assert choose_baselines(small_config(**chosen), dataset)[0] == ["markov", "transition_graph"]
+        monkeypatch.undo()
+
+
+def test_the_windows_of_the_training_are_built_once(small_dataset: Dataset, small_config: Settings) -> None:
+    config = small_config()
+    windows = build.training_windows(config, small_dataset)
+    assert build.training_windows(config, small_dataset) is windows
+    assert small_dataset.windows(max_len=2, step=1) is not windows
 
 
 def decided(few: int) -> Decision:
@@ -173,3 +265,46 @@ def test_a_loss_that_is_not_finite_ends_the_run(make: Make, monkeypatch: Patch, 
     with pytest.raises(DivergenceError, match=f"--run.init_from={late}$"):
         run(make(**{"training.n_epochs": 2, "run.name": "late"}))
     assert (late / "checkpoints" / "best").is_dir()
+
+
+def snapshot() -> list[Any]:
+    loggers = [logging.getLogger(name) for name in (None, "torch", "torchrec")]
+    return [
+        random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist(), torch.get_num_threads(),
+        torch.backends.mkldnn.enabled, torch.get_float32_matmul_precision(), dist.is_initialized(),
+        torch.are_deterministic_algorithms_enabled(), list(warnings.filters),
+        {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
+        [(logger.level, list(logger.handlers)) for logger in loggers],
+    ]  # fmt: skip
+
+
+def turn_everything() -> None:
+    """As a training does, and the libraries that it imports."""
+    seed_everything(7, 0)
+    torch.set_num_threads(2)
+    torch.use_deterministic_algorithms(True)
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+    torch.set_float32_matmul_precision("high")
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    logging.getLogger().addHandler(logging.StreamHandler())
+
+
+def test_all_is_as_before_after_an_end_and_after_a_failure(alone: None) -> None:
+    torch.set_num_threads(1)
+    before = snapshot()
+    with quiet_libraries(), preserve_global_state():
+        turn_everything()
+        warnings.warn("of a library", FutureWarning, stacklevel=1)
+        assert logging.getLogger("torchrec").level == logging.ERROR
+    assert snapshot() == before
+    group = process_group(this_process("cpu"), deterministic=True)
+    with suppress(ZeroDivisionError), quiet_libraries(), preserve_global_state(), group:
+        turn_everything()
+        _ = 1 / 0
+    assert snapshot() == before
+
+
+def test_a_group_that_was_there_stays(group_of_one: None) -> None:
+    with preserve_global_state():
+        pass
+    assert dist.is_initialized()
