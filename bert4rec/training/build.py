@@ -61,8 +61,8 @@ def resolved(config: Config, world: Processes, dataset: Dataset) -> Config:
 def facts_of_dataset(config: Config, dataset: Dataset) -> Facts:
     """Return the facts of the dataset that "auto" settings depend on."""
     n_windows = len(training_windows(config, dataset))
-    about = Facts(dataset.n_items, dataset.n_rows, dataset.typical_length, n_windows, dataset.share_of_repeats)
-    return about._replace(**_facts_of_times(config, dataset.metadata))
+    known = dataset.n_items, dataset.n_rows, dataset.typical_length, n_windows, dataset.share_of_repeats
+    return Facts(*known, **_facts_of_times(config, dataset.metadata))
 
 
 def _facts_of_times(config: Config, metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,8 +90,7 @@ def training_windows(config: Config, dataset: Dataset) -> TrainingWindows:
 def sizes_of(config: Config, dataset: Dataset) -> Sizes:
     """Return the numbers of items, users and kinds of events, the mean length of a window, the sizes of features."""
     features = dataset.features if config.model.item_features else None
-    length = training_windows(config, dataset).mean_length
-    n_events = len(dataset.histories.kinds)
+    length, n_events = training_windows(config, dataset).mean_length, len(dataset.histories.kinds)
     sizes = features.sizes._replace(tables_from=config.model.feature_tables_from) if features else None
     return Sizes(dataset.n_items, dataset.n_users, length, sizes, n_events)
 
@@ -145,9 +144,8 @@ def plan_of_all(config: Config, world: Processes, sizes: Sizes, *, trains: bool 
 
     Raises `SettingsError`, on every rank, if the job cannot fit.
     """
-    local_memory = available(world.device, world.local_world_size)
-    limits = (local_memory.host, local_memory.device)
-    memory = Memory(*(None if limit is None else all_reduce_min(limit) for limit in limits))
+    local = available(world.device, world.local_world_size)
+    memory = Memory(*(None if limit is None else all_reduce_min(limit) for limit in (local.host, local.device)))
     described = job(
         config, sizes, device_type=world.device.type, world_size=world.world_size,
         local_world_size=world.local_world_size, trains=trains,
@@ -335,8 +333,8 @@ def sampler(config: Config, dataset: Dataset, world: Processes) -> NegativeSampl
 
 def metrics_log(config: Config, folder: Path, *, purge_from: int = 0) -> MetricsLog:
     """Return the metrics log in the run's `folder`, with the trackers of the settings."""
-    settings = config.model_dump(mode="json")
-    return MetricsLog(folder, open_trackers(config.run.trackers, folder, settings, purge_from=purge_from))
+    trackers = open_trackers(config.run.trackers, folder, config.model_dump(mode="json"), purge_from=purge_from)
+    return MetricsLog(folder, trackers)
 
 
 def checkpoint_manager(

@@ -1,5 +1,6 @@
 """Write the list of each test user beside the actual item: `lists-test` as CSV, JSON lines or Parquet."""
 
+import csv
 import json
 from collections.abc import Iterator
 from functools import partial
@@ -7,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -37,13 +37,16 @@ def write_lists(folder: Path, form: str, dataset: Dataset, ranking: Ranking) -> 
             for part in parts:
                 writer.write_table(part)
         return
+    rows = (row for part in parts for row in part.to_pylist())
     with path.open("w", newline="", encoding="utf-8") as file:
         if form == "jsonl":
-            for part in parts:
-                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in part.to_pylist())
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             return
-        for number, part in enumerate(parts):
-            pl.DataFrame(part).select(_wide(part.column_names)).write_csv(file, include_header=not number)
+        lines = csv.writer(file, lineterminator="\n")
+        for number, cells in enumerate(map(_wide, rows)):
+            if not number:
+                lines.writerow(cells)
+            lines.writerow(cells.values())
 
 
 def _parts(dataset: Dataset, ranking: Ranking) -> Iterator[pa.Table]:
@@ -69,11 +72,13 @@ def _parts(dataset: Dataset, ranking: Ranking) -> Iterator[pa.Table]:
         yield pa.table(columns)
 
 
-def _wide(names: list[str]) -> Iterator[pl.Expr]:
-    """Yield the columns of the CSV file: item_1, item_2, … for `items`; a list that is shorter leaves cells empty."""
-    for name in names:
-        column, is_list = pl.col(name), name in ("items", "titles", "scores")
-        for n in range(LIST_LENGTH if is_list else 0):
-            yield column.list.get(n, null_on_oob=True).alias(f"{name[:-1]}_{n + 1}")
-        if not is_list:
-            yield column
+def _wide(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of the CSV file: item_1, item_2, … of `items`; a list that is shorter leaves cells empty."""
+    cells = {}
+    for name, value in row.items():
+        if isinstance(value, list):
+            padded = value + [None] * (LIST_LENGTH - len(value))
+            cells |= {f"{name[:-1]}_{n}": cell for n, cell in enumerate(padded, 1)}
+        else:
+            cells[name] = value
+    return cells

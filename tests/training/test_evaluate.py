@@ -165,9 +165,6 @@ def test_what_ends_early_leaves_nothing(whole: Path, small_folder: Path, tmp_pat
         assert str(caught.value).startswith(str(start))
         assert [*(tmp_path / "x").glob("*")] == []
 
-    def fail(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
     nothing = Path(shutil.copytree(small_folder, tmp_path / "nothing"))
     remove_targets(nothing, "validation", "test")
     for dataset in (tmp_path, nothing):
@@ -176,7 +173,7 @@ def test_what_ends_early_leaves_nothing(whole: Path, small_folder: Path, tmp_pat
         in_step(patch, ranker.Ranker, "_encode_batch", 2)
         assert_ends(143, "stopped by SIGTERM")
     with monkeypatch.context() as patch:
-        patch.setattr(evaluation, "write_json", fail)
+        patch.setattr(evaluation, "write_json", mock.Mock(side_effect=OSError(28, "No space left on device")))
         assert_ends(1, tmp_path / "x" / "out")
     best = (whole / "checkpoints" / "best").resolve()
     flip(best / "__0_0.distcp", 1000)

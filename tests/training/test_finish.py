@@ -1,11 +1,11 @@
 """What a finished run leaves: page, pictures, examples, and what a new user gets; what is optional costs no report."""
 
 import json
-import signal
 from collections import Counter
 from math import log2
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -50,9 +50,7 @@ def test_a_run_leaves_its_page_its_pictures_and_its_examples(made: Path) -> None
 
 @pytest.mark.usefixtures("alone")
 def test_what_is_optional_never_costs_the_report(make: Settings, monkeypatch: Patch, capsys: Capture) -> None:
-    def fail(*_: Any) -> None:
-        raise pa.ArrowInvalid("offset overflow\nwhile concatenating arrays")
-
+    fail = Mock(side_effect=pa.ArrowInvalid("offset overflow\nwhile concatenating arrays"))
     for place, name in ((Evaluator, "write_ranks"), *((results, name) for name in OPTIONAL)):
         monkeypatch.setattr(place, name, fail)
     folder = run(make(**{"model.kind": "popularity"}))
@@ -65,7 +63,7 @@ def test_what_is_optional_never_costs_the_report(make: Settings, monkeypatch: Pa
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(("place", "name"), [(Evaluator, "write_ranks"), (results, "described")])
 def test_the_report_is_written_before_the_ids(make: Settings, monkeypatch: Patch, place: Any, name: str) -> None:
-    monkeypatch.setattr(place, name, lambda *_: signal.raise_signal(signal.SIGINT))  # as for too little memory
+    monkeypatch.setattr(place, name, Mock(side_effect=KeyboardInterrupt))  # as the system ends it for its memory
     config = make(**{"run.name": "ended", "model.kind": "popularity"})
     with pytest.raises(KeyboardInterrupt):
         run(config)

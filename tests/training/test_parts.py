@@ -164,28 +164,20 @@ def test_in_an_evaluation_signals_come_with_the_next_batch_and_the_first_of_seve
     assert pools(3).run(signalled_in_an_evaluation) == [expected] * 3
 
 
-def measured(*steps: tuple[float, int, int, float]) -> Meter:
+def test_the_meter(group_of_one: None) -> None:
+    """The loss is the mean over the positions since it was last read; the first steps do not count for the speed."""
     meter = Meter(torch.device("cpu"))
-    for loss, n_positions, n_sequences, seconds in steps:
-        meter.add(torch.tensor(loss, requires_grad=True), n_positions, n_sequences, seconds)
-    return meter
-
-
-def test_the_loss_is_the_mean_over_the_positions_since_it_was_last_read(group_of_one: None) -> None:
-    meter = measured((6.0, 2, 1, 0.1), (3.0, 4, 1, 0.1))
+    for loss, n_positions in ((6.0, 2), (3.0, 4)):
+        meter.add(torch.tensor(loss, requires_grad=True), n_positions, 1, 0.1)
     assert (meter.unread_positions, meter.read_loss(), meter.unread_positions) == (6, 1.5, 0)
-    meter.add(torch.tensor(7.0), 2, 1, 0.1)
-    assert meter.read_loss() == 3.5
-    for loss in (math.nan, math.inf):
-        meter.add(torch.tensor(loss), 1, 1, 0.1)
+    for _ in range(WARM_STEPS - 2):
+        meter.add(torch.tensor(7.0), 2, 1000, 100.0)
+    assert (meter.read_loss(), meter.rate) == (3.5, 0)
+    for loss, n_sequences, seconds in ((math.nan, 16, 0.5), (math.inf, 8, 1.0)):
+        meter.add(torch.tensor(loss), 1, n_sequences, seconds)
         with pytest.raises(DivergenceError, match=f"{loss}"):
             meter.read_loss()
-
-
-def test_the_first_steps_are_left_out_of_the_speed() -> None:
-    warm = [(1.0, 1, 1000, 100.0)] * WARM_STEPS
-    assert measured(*warm).rate == 0
-    assert measured(*warm, (1.0, 1, 16, 0.5), (1.0, 1, 8, 1.0)).rate == 16
+    assert meter.rate == 16
 
 
 def test_the_best_is_remembered_and_the_others_are_counted() -> None:

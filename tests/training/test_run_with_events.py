@@ -251,18 +251,14 @@ def test_the_folder_is_what_the_check_computes_and_evaluation_reads_the_inputs(t
     folder = prepare_shop(tmp_path, **{"preprocessing.hide_before_target": before})
     check_dataset(folder)
     dataset = open_dataset(folder)
-    histories, split = dataset.histories, dataset.splits["test"]
-    every = np.arange(len(split))
-    places = histories.targets("test")
-    places = places[places >= 0]
-    rows = np.searchsorted(histories.users, split.users)
-    starts = np.zeros_like(places)
-    times, events = histories.times(rows, starts, places + 1), histories.read(rows, starts, places + 1).events
-    is_target = np.isin(events, histories.target_kinds)
-    expected = window_starts(before, times, is_target, places + 1)[(places + 1).cumsum() - 1]
-    expected -= (places + 1).cumsum() - places - 1
+    histories, split, places = dataset.histories, dataset.splits["test"], dataset.histories.targets("test")
+    every, ends = np.arange(len(split)), places[places >= 0] + 1
+    rows, starts = np.searchsorted(histories.users, split.users), np.zeros_like(ends)
+    is_target = np.isin(histories.read(rows, starts, ends).events, histories.target_kinds)
+    first = window_starts(before, histories.times(rows, starts, ends), is_target, ends)[ends.cumsum() - 1]
+    expected = first - (ends.cumsum() - ends)
     assert split.lengths(every).tolist() == split.read(every).lengths.tolist() == expected.tolist()
-    assert (expected < places).any()
+    assert (expected < ends - 1).any()
     repeated = dataset.metadata["repeated_targets"]["test"]
     assert repeated == {"users": int(split.read(every).are_repeated().sum()), "of": len(split)}
 

@@ -5,6 +5,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -63,9 +64,7 @@ def test_a_signal_at_any_moment_loses_nothing(
 
 
 def test_what_could_not_be_saved_is_not_called_saved(make: Make, whole: Path, monkeypatch: Patch) -> None:
-    def full(*_: Any) -> None:
-        raise SaveError("the disk is full")
-
+    full = Mock(side_effect=SaveError("the disk is full"))
     with monkeypatch.context() as patch:
         patch.setattr(store, "_write_shards", full)
         in_step(patch, *FORWARD, 4)
@@ -189,10 +188,9 @@ def test_a_run_saves_tests_and_starts_others_from_the_mean(make: Make, monkeypat
     for name in names:
         torch.testing.assert_close(first[LATEST + name], best[MODEL_PREFIX + name])
 
-    def lost(folder: Path) -> None:
-        raise DataError(f"{folder}: is lost")
-
-    monkeypatch.setattr("bert4rec.training.state.verify", lost)  # then the mean of the last steps is tested
+    monkeypatch.setattr(
+        "bert4rec.training.state.verify", Mock(side_effect=DataError("is lost"))
+    )  # then the mean of the last steps is tested
     assert report_of(ran("other"))["test"] == report_of(folder)["test"]
 
 
