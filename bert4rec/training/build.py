@@ -211,7 +211,6 @@ def make_evaluator(
 ) -> Evaluator:
     """Return the evaluator for resolved settings, of a model with the item `features`."""
     settings = config.evaluation
-    partition = Partition(world.rank, world.world_size)
     baselines, left_out = choose_baselines(config, dataset)
     names, not_tested = choose_features(config, dataset, features)
     is_rated = config.training.loss == "mse"
@@ -224,7 +223,7 @@ def make_evaluator(
         max_len=config.max_len,
         precision=config.training.precision,
         baselines=baselines,
-        counting=BaselineFactory(dataset=dataset, partition=partition),
+        counting=BaselineFactory(dataset=dataset, partition=Partition(world.rank, world.world_size)),
         leaves_out_seen=settings.seen_items == "leave_out",
         left_out=left_out,
         features=names,

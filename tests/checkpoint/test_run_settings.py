@@ -211,8 +211,5 @@ def test_how_to_continue(monkeypatch: Patch, tmp_path: Path, environment: dict[s
     (run / "checkpoints" / "step-000000004").mkdir(parents=True)
     assert how_to_continue(run).endswith(f": {command} '--resume={run}'")
     assert how_to_continue().endswith(" --resume=auto")  # which run it was is not known
-
-
-def test_the_command_for_processes_of_this_host() -> None:
     assert on_processes(1, "--resume=x") == "bert4rec train --resume=x"
     assert on_processes(4, "--resume=x") == "torchrun --standalone --nproc_per_node=4 -m bert4rec train --resume=x"

@@ -144,10 +144,14 @@ def test_rankings_are_learnt_without_ratings(small_config: Settings) -> None:
     assert report["test"]["full"]["users"] == 60
 
 
-def test_ratings_that_are_not_there_cannot_be_learnt(small_config: Settings, small_folder: Path) -> None:
-    with pytest.raises(DataError, match=f"{small_folder}: .*--data.rating_column"):
-        run(small_config(**RATED))
-    leave_group()
+def test_data_without_ratings_or_item_features_are_refused(small_config: Settings, small_folder: Path) -> None:
+    for changes, named in (
+        (RATED, f"{small_folder}: .*--data.rating_column"), ({"model.kind": "content_neighbours"}, r"model\.kind"),
+        ({"evaluation.baselines": ["content_neighbours"]}, r"evaluation\.baselines"),
+    ):  # fmt: skip
+        with pytest.raises(DataError, match=named):
+            run(small_config(**changes))
+        leave_group()
 
 
 def test_evaluate_and_similar(rated_run: Path, log_folder: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -161,12 +165,20 @@ def test_evaluate_and_similar(rated_run: Path, log_folder: Path, tmp_path: Path,
     assert len(capsys.readouterr().out.splitlines()) > 3
 
 
-def test_what_wants_histories_says_so_in_one_line(rated_run: Path, capsys: Capture) -> None:
-    for name, *options in (
-        ["recommend", "--user", "3"], ["recommend", "--items=3,4"], ["export"], ["extend", "nowhere"],
-    ):  # fmt: skip
-        assert main([name, str(rated_run), *options]) == 2
-        assert capsys.readouterr().err.count("\n") == 1
+def test_what_wants_histories_or_a_trained_model_says_so_in_one_line(
+    rated_run: Path, small_config: Settings, tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "config.toml").write_text(small_config(**{"model.kind": "markov"}).to_toml())
+    of_factors = ["recommend RUN --user 3", "recommend RUN --items=3,4", "export RUN", "extend RUN nowhere"]
+    of_counts = [
+        "recommend RUN --all", "similar RUN 3", "export RUN", "evaluate RUN", "extend RUN x", "train --resume=RUN",
+        "train --model.kind=markov --run.init_from=RUN", "plan --config=RUN/config.toml --device=cpu --world-size=2",
+    ]  # fmt: skip
+    for path, named, commands in ((rated_run, "", of_factors), (tmp_path, 'model.kind = "markov"', of_counts)):
+        for words in commands:
+            assert main(words.replace("RUN", str(path)).split()) == 2
+            out, err = capsys.readouterr()
+            assert (out, err.count("\n"), named in err) == ("", 1, True), words
 
 
 def test_each_kind_has_the_figures_that_it_has_beside_a_trained_model(small_config: Settings, made: Path) -> None:
@@ -190,25 +202,8 @@ def test_each_kind_has_the_figures_that_it_has_beside_a_trained_model(small_conf
         assert not (folder / "checkpoints").exists()
 
 
-def test_a_kind_that_needs_item_features_refuses_data_without(small_config: Settings) -> None:
-    for changes in ({"model.kind": "content_neighbours"}, {"evaluation.baselines": ["content_neighbours"]}):
-        with pytest.raises(DataError, match=next(iter(changes))):
-            run(small_config(**changes))
-
-
 def test_a_signal_to_a_count_leaves_nothing(small_config: Settings, monkeypatch: Patch) -> None:
     in_step(monkeypatch, ranker.Ranker, "_encode_batch", 1)
     config = small_config(**{"model.kind": "transition_graph"})
     interrupted(config)
     assert not Path(config.run.dir).exists()
-
-
-def test_what_needs_a_trained_model_says_so(small_config: Settings, tmp_path: Path, capsys: Capture) -> None:
-    (tmp_path / "config.toml").write_text(small_config(**{"model.kind": "markov"}).to_toml())
-    for words in (
-        "recommend RUN --all", "similar RUN 3", "export RUN", "evaluate RUN", "extend RUN x", "train --resume=RUN",
-        "train --model.kind=markov --run.init_from=RUN", "plan --config=RUN/config.toml --device=cpu --world-size=2",
-    ):  # fmt: skip
-        assert main(words.replace("RUN", str(tmp_path)).split()) == 2
-        out, err = capsys.readouterr()
-        assert (out, err.count("\n"), 'model.kind = "markov"' in err) == ("", 1, True), words
