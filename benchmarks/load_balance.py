@@ -21,7 +21,6 @@ import numpy.typing as npt
 import torch
 
 from bert4rec.config.load import load_config
-from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.feed.batch import Batch, Candidates
@@ -106,7 +105,7 @@ def _measure(
 
 
 def _before(batch: Batch) -> Iterator[torch.Tensor]:
-    yield torch.cat([batch.items.ids, torch.tensor([NO_ITEM])])[batch.places]
+    yield torch.cat([batch.items.ids, torch.tensor([0])])[batch.places]  # the token has the first row
     yield from _candidates(batch)
 
 
