@@ -159,7 +159,8 @@ def _complete(
 ) -> Evaluation:  # fmt: skip
     config = resolved(config, world, dataset)
     features = _features(trained, dataset)
-    sizes = Sizes(trained.n_items, dataset.n_users, features=features and features.sizes, events=len(trained.kinds))
+    feature_sizes = features.sizes if features else None
+    sizes = Sizes(trained.n_items, dataset.n_users, features=feature_sizes, events=len(trained.kinds))
     plan = plan_of_all(config, world, sizes, trains=False)
     logger.info(summary(plan))
     logger.info(f"weights: {trained.folder}; dataset: {dataset.folder}")

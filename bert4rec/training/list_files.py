@@ -74,7 +74,7 @@ def _parts(dataset: Dataset, ranking: Ranking) -> Iterator[pa.Table]:
 
 def _wide(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row of the CSV file: item_1, item_2, … of `items`; a list that is shorter leaves cells empty."""
-    cells = {}
+    cells: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, list):
             padded = value + [None] * (LIST_LENGTH - len(value))
