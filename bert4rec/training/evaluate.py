@@ -28,14 +28,7 @@ from bert4rec.report.figures import TRAINED_TARGETS, common_figures, differences
 from bert4rec.report.results_folder import ResultsFolder
 from bert4rec.runtime.collectives import StepSync, on_rank_zero
 from bert4rec.runtime.console import ProgressBar
-from bert4rec.runtime.errors import (
-    DataError,
-    Interrupted,
-    RunInterruptedError,
-    SettingsError,
-    format_duration,
-    pluralize,
-)
+from bert4rec.runtime.errors import DataError, Interrupted, RunInterruptedError, SettingsError, format_duration
 from bert4rec.runtime.processes import Processes, process_group, rendezvous, this_process
 from bert4rec.runtime.signals import Interruption
 from bert4rec.serving.histories import ItemIds
@@ -138,7 +131,7 @@ def _known_items(dataset: Dataset, trained: Trained) -> KnownItems | None:
         )
     if (indices == NO_ITEM).all():
         raise DataError(
-            f"{dataset.folder}: the model knows none of its {pluralize(dataset.n_items, 'item')}; after the run, "
+            f"{dataset.folder}: the model knows none of its {dataset.n_items:,} items; after the run, "
             "name a dataset that has items of the model"
         )
     if np.array_equal(indices, np.arange(trained.n_items)):

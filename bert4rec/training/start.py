@@ -157,9 +157,8 @@ def write_run_header(context: Context, evaluator: Evaluator, n_sequences: int) -
         logger.info(f"this dataset holds nothing out for {what}: the run keeps its last weights")
     if features := context.dataset.features:
         names = ", ".join(f"{name} ({feature['kind']})" for name, feature in features.about.items())
-        logger.info(
-            f"item features: {names if config.model.item_features else 'not used (model.item_features = false)'}"
-        )
+        is_used = config.model.item_features
+        logger.info(f"item features: {names if is_used else 'not used (model.item_features = false)'}")
     if evaluator.left_out:
         logger.info(evaluator.left_out)
     begin_folder(folder, config, world)
