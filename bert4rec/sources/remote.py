@@ -11,7 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -35,18 +35,11 @@ from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import try_lock
 from bert4rec.sources.database import fetch_database
 from bert4rec.sources.interactions import choose_columns, named_columns
-from bert4rec.sources.lake import fetch_lake
+from bert4rec.sources.lake import fetch_lake, fetch_workbook
 from bert4rec.sources.progress import Progress
 from bert4rec.sources.tables import FIRST_ROWS
-from bert4rec.sources.workbook import fetch_workbook
 
-# Copies the place, table and query into the Parquet file; counts rows, warns, and returns what identifies their state.
-Fetch: TypeAlias = Callable[[str, str, str, Path, Callable[[int], None], Callable[[str], None]], dict[str, Any]]
-FETCHERS: dict[str, tuple[Fetch, str]] = {  # kind, as in `FETCHED` → function, and the extra with its packages
-    "database": (fetch_database, "sql"),
-    "lake": (fetch_lake, "lake"),
-    "workbook": (fetch_workbook, "excel"),
-}
+EXTRAS = {"database": "sql", "lake": "lake", "workbook": "excel"}  # kind, as in `FETCHED` → extra with its packages
 LOGIN_ADVICE = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to keys that may read it; for public data "
     "AWS_SKIP_SIGNATURE=true",
@@ -205,8 +198,8 @@ class LocalFiles:
     """
 
     data: Data
-    names: Mapping[str, str] = field(default_factory=dict)
-    version: Mapping[str, Any] = field(default_factory=dict)
+    names: Mapping[str, str]
+    version: Mapping[str, Any]
 
     def named(self, text: str) -> str:
         """Return `text` with the paths of copies replaced by what was copied."""
@@ -221,9 +214,7 @@ def local_files(data: Data, folder: Path, progress: Progress) -> Iterator[LocalF
 
     Raises `DataError` for what cannot be copied, and for `data.table` or `data.query` where they have no meaning.
     """
-    names: dict[str, str] = {}
-    changes: dict[str, str] = {}
-    version: dict[str, Any] = {}
+    names, changes, version = dict[str, str](), dict[str, str](), dict[str, Any]()
 
     def choose(first: pl.DataFrame, url: str) -> Collection[str]:
         return choose_columns(data, first, url).values()
@@ -264,23 +255,24 @@ def _refuse_useless_settings(data: Data, kind: str) -> None:
 def _fetched(kind: str, place: str, table: str, query: str, target: Path, progress: Progress) -> dict[str, Any]:
     """Copy what is at `place` into the Parquet file `target`, and return what `metadata.json` says of its state."""
     target.parent.mkdir(parents=True)
-    fetch, extra = FETCHERS[kind]
     try:
         with progress.stage("fetch", 0) as stage:
-            return fetch(place, table, query, target, stage.advance, progress.warn)
+            if kind == "database":
+                return fetch_database(place, table, query, target, stage.advance, progress.warn)
+            if kind == "workbook":
+                return fetch_workbook(place, table, target, stage.advance, progress.warn)
+            return fetch_lake(place, target, stage.advance)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0].replace("_", "-")
         is_other = re.match(r"adbc-driver-(?!postgresql|sqlite|manager)", package)
-        wanted = package if is_other else f'"bert4rec-torchrec[{extra}]"'
+        wanted = package if is_other else f'"bert4rec-torchrec[{EXTRAS[kind]}]"'
         raise DataError(
             f"{without_secrets(place)}: is {FETCHED[kind]}, and the package {package} is not installed; type pip "
             f"install {wanted}"
         ) from None
 
 
-def _copied(
-    url: str, folder: Path, choose: Choose | None, names: dict[str, str], progress: Progress
-) -> str:  # fmt: skip
+def _copied(url: str, folder: Path, choose: Choose | None, names: dict[str, str], progress: Progress) -> str:
     """Copy the files at `url` into `folder`, add them to `names`, and return the path or the pattern of the copies."""
     folder.mkdir(parents=True)
     files: dict[str, str] = {}

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from bert4rec.config.load import load_config
-from bert4rec.sources.workbook import fetch_workbook
+from bert4rec.sources.lake import fetch_workbook
 from tests.checks import one_line
 from tests.sources.same_rows import made
 
@@ -31,7 +31,7 @@ def workbook(path: Path, **sheets: list[list[Any]]) -> str:
 
 def fetched(path: str, folder: Path, table: str = "") -> tuple[list[tuple[Any, ...]], dict[str, Any], list[str]]:
     said: list[str] = []
-    version = fetch_workbook(path, table, "", folder / "copy.parquet", lambda n: None, said.append)
+    version = fetch_workbook(path, table, folder / "copy.parquet", lambda n: None, said.append)
     return pl.read_parquet(folder / "copy.parquet").rows(), version, said
 
 
