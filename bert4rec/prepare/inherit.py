@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec.config.load import Overrides, load_settings
+from bert4rec.config.recognition import NAMED_IN, fetched_kind
 from bert4rec.config.sources import GENERATED
 from bert4rec.config.tables import Config, Preprocessing
 from bert4rec.dataset.format import READING
@@ -46,7 +47,7 @@ def with_inherited(file: str | None, overrides: Mapping[str, Any]) -> Mapping[st
 
 
 def _inherited_data(config: Config, metadata: Mapping[str, Any], typed: Collection[str]) -> dict[str, Any]:
-    """Return the source and the columns of the dataset with this `metadata`; {} if the new one has another source."""
+    """Return source, table and columns of the dataset with this `metadata`; {} if the new one has another source."""
     source, columns = metadata["source"], metadata.get("columns", {})
     is_other = config.data.source != source and (config.data.source not in GENERATED or "data.source" in typed)
     if source in GENERATED or is_other:
@@ -54,6 +55,9 @@ def _inherited_data(config: Config, metadata: Mapping[str, Any], typed: Collecti
     settings = {f"data.{name}": columns.get(field, "") for name, field in FIELD_COLUMNS.items() if columns}
     if config.data.titles_path:
         settings.pop("data.title_column", "")
+    if not (config.data.table or config.data.query or {"data.table", "data.query"} & {*typed}):
+        of_kind = NAMED_IN.get(fetched_kind(config.data.path), ())
+        settings |= {f"data.{name}": metadata["created_from"].get(name, "") for name in of_kind}
     return {"data.source": source, **settings}
 
 

@@ -319,8 +319,7 @@ def write_features(
         bags.append((encoded.items, n_values + encoded.values))
         about[feature.column] = entry | {"first": n_values, "separator": feature.separator} | encoded.about
         about[feature.column]["values_per_item"] = len(encoded.items) / len(originals)
-        numbers = range(n_values + 1, n_values + 1 + len(encoded.names))
-        names += [(feature.column, number, name) for number, name in zip(numbers, encoded.names, strict=True)]
+        names += [(feature.column, number, name) for number, name in enumerate(encoded.names, n_values + 1)]
         n_values += encoded.about["n_values"]
     (folder / FEATURES_FOLDER).mkdir()
     write_bags(folder, Bags.of(bags, n_items=len(originals)), vectors)
@@ -365,8 +364,8 @@ def _encode(feature: Feature, values: pl.Series, is_trained: pl.Series, fitted: 
     pairs = pl.DataFrame({"item": np.arange(len(values)), "value": values}).drop_nulls()
     if feature.kind == "number":
         trained = values.filter(is_trained).drop_nulls().to_numpy()
-        shares = np.arange(1, N_QUANTILES) / N_QUANTILES if len(trained) else []
-        edges = fitted["edges"] if fitted else np.unique(np.quantile(trained, shares)).tolist()
+        quantiles = np.quantile(trained, np.arange(1, N_QUANTILES) / N_QUANTILES) if len(trained) else trained
+        edges = fitted["edges"] if fitted else np.unique(quantiles).tolist()
         numbers = 1 + np.searchsorted(edges, pairs["value"].to_numpy(), side="right")
         about = {"n_values": len(edges) + 2, "edges": list(edges)}
         return _with_missing(pairs["item"].to_numpy(), numbers, len(values), about, [])
@@ -378,8 +377,8 @@ def _encode(feature: Feature, values: pl.Series, is_trained: pl.Series, fitted: 
         counts = pairs.filter(is_trained.gather(pairs["item"]))["value"].value_counts()
         counts = counts.filter(pl.col("count") >= (FEWEST if is_text else 1))
         names = counts.sort("count", "value", descending=[True, False])["value"].to_list()
-    numbers = [1 + zlib.crc32(name.encode()) % N_WORDS for name in names] if is_text else range(1, 1 + len(names))
-    known = pl.DataFrame({"value": names, "number": numbers}, schema={"value": pl.String, "number": pl.Int64})
+    codes = [1 + zlib.crc32(name.encode()) % N_WORDS if is_text else code for code, name in enumerate(names, 1)]
+    known = pl.DataFrame({"value": names, "number": codes}, schema={"value": pl.String, "number": pl.Int64})
     found = pairs.join(known, on="value", maintain_order="left")
     found = found.unique(["item", "number"], maintain_order=True)  # two words may have the same number
     about = {"n_values": 1 + N_WORDS, "words": names} if is_text else {"n_values": 1 + len(names)}

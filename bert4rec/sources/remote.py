@@ -23,6 +23,7 @@ import requests
 from bert4rec.config.addresses import LISTED, is_url, without_secrets
 from bert4rec.config.recognition import (
     FETCHED,
+    NAMED_IN,
     SUFFIXES,
     TYPED_NAMES,
     Format,
@@ -245,10 +246,9 @@ def local_files(data: Data, folder: Path, progress: Progress) -> Iterator[LocalF
 
 
 def _refuse_useless_settings(data: Data, kind: str) -> None:
-    valid = {"table": ("database", "workbook"), "query": ("database",)}
-    for name, kinds in valid.items():
-        if (value := getattr(data, name)) and (kind not in kinds or data.source != "table"):
-            wanted = " or ".join(FETCHED[kind] for kind in kinds)
+    for name in ("table", "query"):
+        if (value := getattr(data, name)) and (name not in NAMED_IN.get(kind, ()) or data.source != "table"):
+            wanted = " or ".join(FETCHED[kind] for kind, names in NAMED_IN.items() if name in names)
             raise DataError(f"--{name}={value}: is only for {wanted} in data.path; remove it")
 
 

@@ -128,27 +128,22 @@ def read_item_list(
         return lines, ""
     columns = [*TableFile(path, kind).columns]
     if not columns:
-        raise DataError(
-            f'{path}: has no objects with a column, such as {{"item": 7}}; or write one item a line as text'
-        )
+        raise DataError(f'{path}: has no objects with a column, such as {{"item": 7}}; write one item a line as text')
     column = next((name for name in (item_column, "item") if name in columns), "")
     if kind == "text" and not column and len(columns) > 1 and any(places := [*is_known(columns)]):
         numbers = [str(number) for number, is_item in enumerate(places, 1) if is_item]
         if len(numbers) > 1:
             named = ", ".join(columns[int(number) - 1] for number in numbers)
             raise DataError(f"{path}: its first line has several items: {named}; write one item a line")
-        rows = _all_rows(TableFile(path, kind, has_header=False))
-        return rows[numbers[0]].drop_nulls().to_list(), numbers[0]
+        column, table = numbers[0], _all_rows(TableFile(path, kind, has_header=False))
+        return table[column].drop_nulls().to_list(), column
     if len(columns) == 1 and kind == "text":
         return (lines[1:], columns[0]) if column or name_words(columns[0]) & ITEM_WORDS else (lines, "")
     if not column and any(known):
         return lines, ""
     likely = [name for name in columns if name_words(name) & ITEM_WORDS] or columns
     if not column and len(likely) > 1:
-        raise DataError(
-            f"{path}: the column of the items is not recognized; it has: {', '.join(columns)}; rename that column to "
-            "item"
-        )
+        raise DataError(f"{path}: which column has the items? it has: {', '.join(columns)}; rename that column to item")
     column = column or likely[0]
     return read_table(path, item_column=column)[column].drop_nulls().to_list(), column
 

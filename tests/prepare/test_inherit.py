@@ -3,9 +3,12 @@
 import json
 import random
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from bert4rec.__main__ import main
@@ -80,6 +83,25 @@ def test_what_is_typed_or_stands_in_a_file_wins(place: Path) -> None:
     assert main(["prepare", "new.csv", "--data.extends=data/old", *typed]) == 0
     settings = metadata("data/new")["preprocessing"]
     assert (settings["min_user_interactions"], settings["n_eval_negatives"], settings["seed"]) == (1, 4, 3)
+
+
+@pytest.mark.parametrize("rows", ["--table=log", "--query=SELECT * FROM log WHERE druh = 'buy'"])
+def test_the_table_or_query_of_a_database_is_inherited(place: Path, rows: str) -> None:
+    pytest.importorskip("adbc_driver_sqlite")
+    log = pl.read_csv("old.csv", separator="|", infer_schema=False)
+    with closing(sqlite3.connect("shop.db")) as shop, shop:
+        for name, part in (("log", log), ("other", log[:50])):
+            shop.execute(f"CREATE TABLE {name} ({', '.join(part.columns)})")
+            shop.executemany(f"INSERT INTO {name} VALUES (?, ?, ?, ?, ?, ?)", part.rows())
+    assert main(["prepare", "shop.db", rows, *NAMED, *SETTINGS, "--out=data/first"]) == 0
+    assert main(["prepare", "shop.db", "--data.extends=data/first", "--out=data/second"]) == 0
+    assert main(["prepare", "new.csv", "--data.extends=data/first", "--out=data/third"]) == 0
+    assert main(["prepare", "shop.db", "--table=other", "--data.extends=data/first", "--data.accept_lost_rows=true",
+                 "--out=data/fourth"]) == 0  # fmt: skip
+    first, second, third, fourth = (metadata(f"data/{name}") for name in ("first", "second", "third", "fourth"))
+    assert (second["created_from"], second["rows"]) == (first["created_from"], first["rows"])
+    assert "table" not in third["created_from"]
+    assert (fourth["created_from"]["table"], fourth["created_from"].get("query")) == ("other", None)
 
 
 def test_a_limit_that_ended_the_old_log_does_not_end_the_new_one(place: Path) -> None:
