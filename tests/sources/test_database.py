@@ -12,10 +12,7 @@ import polars as pl
 import pytest
 
 from bert4rec.config.load import load_config
-from bert4rec.config.tables import Data
 from bert4rec.sources.database import SQLITE_ROWS, fetch_database
-from bert4rec.sources.progress import Progress
-from bert4rec.sources.remote import local_files
 from tests.checks import Capture, Patch, one_line
 from tests.sources.same_rows import COLUMNS, ROWS, made
 
@@ -44,6 +41,12 @@ def test_a_database_gives_the_dataset_of_the_same_rows_in_a_file(tmp_path: Path,
     shop = database(tmp_path / "shop.db", "orders")
     expected = made(tmp_path / "a", path=str(tmp_path / "log.parquet"))
     assert made(tmp_path / "b", path=str(shop), table=table, query=query) == expected
+    if table:  # the dataset of a table is not replaced by that of another
+        database(shop, "carts")
+        with one_line(f"{tmp_path}/b: ", "shop.db (orders)", "shop.db (carts)", "--replace"):
+            made(tmp_path / "b", path=str(shop), table="carts")
+        with one_line("--query", "a database"):
+            made(tmp_path / "c", path=str(tmp_path / "log.parquet"), query="SELECT 1")
 
 
 def test_the_address_of_a_file_is_that_file(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -72,6 +75,7 @@ REFUSED = [  # table, query, words of the message
     ("", "SELECT * FROM ordrs", ["no such table: ordrs", "did you mean orders?"]),
     ("", "SELECT 1 FROM", ["incomplete"]),
     ("", "WITH x AS (SELECT 1) DELETE FROM orders", ["readonly"]),
+    ("damaged", "", ["database"]),
     ("mixed", "", ["column sku", "CAST(sku AS TEXT)"]), ("", "SELECT nope FROM orders", ["no such column: nope"]),
 ]  # fmt: skip
 
@@ -83,33 +87,13 @@ def test_what_cannot_be_read_is_one_line_and_leaves_nothing(
     shop = database(tmp_path / "shop.db", "orders", "Items")
     if table == "mixed":
         database(shop, "mixed", rows=[("u", 1, "", 1)] * (SQLITE_ROWS + 1) + [("u", "a7", "", 1)])
+    if table == "damaged":
+        shop.write_bytes(b"SQLite format 3\0" + b"x" * 5000)
     before = shop.read_bytes()
     with one_line("--" if words[0].startswith("--") or "no SELECT" in words else f"{shop}: ", *words):
         made(tmp_path / "dataset", path=str(shop), table=table, query=query)
     assert [*tmp_path.iterdir()] == [shop]
     assert shop.read_bytes() == before
-
-
-def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
-    shop = tmp_path / "shop.db"
-    shop.write_bytes(b"SQLite format 3\0" + b"x" * 5000)
-    with one_line(f"{shop}: ", "database"):
-        made(tmp_path / "dataset", path=str(shop))
-
-
-@pytest.mark.parametrize("data", [{"table": "orders"}, {"query": "SELECT 1"}])
-def test_a_table_or_query_of_no_database_is_refused(tmp_path: Path, data: dict[str, str]) -> None:
-    (tmp_path / "log.csv").write_text("user,item\n1,2\n")
-    settings = Data(source="table", path=str(tmp_path / "log.csv"), **data)  # type: ignore[arg-type]
-    with one_line("--", "a database"), local_files(settings, tmp_path / "copies", Progress()):
-        pass
-
-
-def test_a_dataset_of_another_table_is_not_replaced(tmp_path: Path) -> None:
-    shop = database(tmp_path / "shop.db", "orders", "carts")
-    made(tmp_path / "dataset", path=str(shop), table="orders")
-    with one_line(f"{tmp_path}/dataset: ", "shop.db (orders)", "shop.db (carts)", "--replace"):
-        made(tmp_path / "dataset", path=str(shop), table="carts")
 
 
 @pytest.mark.parametrize(
@@ -123,15 +107,14 @@ def test_a_missing_driver_is_named(tmp_path: Path, monkeypatch: Patch, url: str,
         made(tmp_path / "dataset", path=shop, table="orders")
 
 
-@pytest.mark.parametrize(
-    ("url", "driver", "expected"),
-    [
-        ("snowflake://ann:$SHOP_PW@account/shop?warehouse=w", "snowflake", "ann:p%40%2Fw@account/shop?warehouse=w"),
-        ("bigquery://project/shop", "bigquery",
-         {"adbc.bigquery.sql.project_id": "project", "adbc.bigquery.sql.dataset_id": "shop"}),
-        ("grpc+tls://h:443", "flightsql", "grpc+tls://h:443"), ("shopdb://h/shop", "shopdb", "shopdb://h/shop"),
-    ],
-)  # fmt: skip
+BIGQUERY = {"adbc.bigquery.sql.project_id": "project", "adbc.bigquery.sql.dataset_id": "shop"}
+ADDRESSES = [  # address, driver, what it gets
+    ("snowflake://ann:$SHOP_PW@account/shop?warehouse=w", "snowflake", "ann:p%40%2Fw@account/shop?warehouse=w"),
+    ("bigquery://project/shop", "bigquery", BIGQUERY), ("grpc+tls://h:443", "flightsql", "grpc+tls://h:443"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("url", "driver", "expected"), ADDRESSES)
 def test_any_driver_gets_the_address_as_it_expects_it(
     tmp_path: Path, monkeypatch: Patch, capsys: Capture, url: str, driver: str, expected: Any
 ) -> None:

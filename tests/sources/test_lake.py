@@ -1,6 +1,7 @@
 """A Delta or Iceberg table is read in its newest state, which the dataset names."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -35,16 +36,13 @@ def same(folder: Path, path: str) -> dict[str, object]:
     return {name: value for name, value in origin.items() if name not in ("source", "path_sha256")}
 
 
-def test_a_delta_table_has_the_rows_of_its_newest_version(tmp_path: Path) -> None:
-    path = str(delta(tmp_path / "orders"))
-    assert same(tmp_path, path) == {"name": "orders", "version": 3}
-    assert load_config(None, {"data.path": path}).data.folder == Path("data/orders")
-
-
-def test_an_address_with_a_slash_at_its_end_is_a_delta_table(storage: Storage, tmp_path: Path) -> None:
-    delta(storage.folder / "lake/orders")
-    assert same(tmp_path, "s3://lake/orders/") == {"name": "s3://lake/orders/", "version": 3}
-    assert load_config(None, {"data.path": "s3://lake/orders/"}).data.folder == Path("data/orders")
+def test_a_delta_table_has_the_rows_of_its_newest_version(storage: Storage, tmp_path: Path) -> None:
+    path, url = delta(tmp_path / "orders"), "s3://lake/orders/"
+    shutil.copytree(path, storage.folder / "lake/orders")
+    for number, (place, name) in enumerate(((str(path), "orders"), (url, url))):
+        (tmp_path / str(number)).mkdir()
+        assert same(tmp_path / str(number), place) == {"name": name, "version": 3}
+        assert load_config(None, {"data.path": place}).data.folder == Path("data/orders")
     with one_line("s3://lake/carts/: ", "not a Delta"):
         made(tmp_path / "c", path="s3://lake/carts/")
 
@@ -56,15 +54,12 @@ def test_an_iceberg_table_has_the_rows_of_its_newest_snapshot(tmp_path: Path) ->
     table = catalog.create_table("shop.orders", TABLE[:50].to_arrow().schema)
     for rows in (TABLE[:50], TABLE[50:]):
         table.append(rows.to_arrow())
-    snapshot = table.current_snapshot().snapshot_id
-    file = table.metadata_location.removeprefix("file://")
-    (tmp_path / "one").mkdir()
-    origin = same(tmp_path / "one", file)
-    assert (origin["name"], origin["snapshot"]) == (Path(file).name, snapshot)
-    (tmp_path / "two").mkdir()
-    place = str(tmp_path / "lake/shop/orders")
-    assert same(tmp_path / "two", place) == {"name": "orders", "snapshot": snapshot}
-    assert {load_config(None, {"data.path": path}).data.folder for path in (file, place)} == {Path("data/orders")}
+    file, place = table.metadata_location.removeprefix("file://"), str(tmp_path / "lake/shop/orders")
+    for number, (path, name) in enumerate(((file, Path(file).name), (place, "orders"))):
+        (tmp_path / str(number)).mkdir()
+        origin = {"name": name, "snapshot": table.current_snapshot().snapshot_id}
+        assert same(tmp_path / str(number), path) == origin
+        assert load_config(None, {"data.path": path}).data.folder == Path("data/orders")
 
 
 @pytest.mark.parametrize(

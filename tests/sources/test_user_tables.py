@@ -67,16 +67,17 @@ def test_a_list_of_items_is_the_same_in_every_form(tmp_path: Path, form: str, pa
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("name", "text", "words"),
     [
-        (b"item,why\nPlain,x,y\n", ["line 2", "3 fields"]), (b"\x89PNG\r\n\0\0", ["is not text"]),
-        (b"a,b\nx,y\n", ["a, b", "rename"]),
+        ("list.csv", b"item,why\nPlain,x,y\n", ["line 2", "3 fields"]), ("list.csv", b"\x89PNG\r\n\0\0", ["not text"]),
+        ("list.csv", b"a,b\nx,y\n", ["a, b", "rename"]), ("list.csv", b"Plain,a;b|c d,1\n", []),
+        ("list.jsonl", b'"Plain"\n7\n', []), ("list.jsonl", b'["Plain"]\n', []), ("list.jsonl", b"{}\n", []),
     ],
 )  # fmt: skip
-def test_a_list_that_cannot_be_read_is_refused(tmp_path: Path, text: bytes, words: list[str]) -> None:
-    (tmp_path / "list.csv").write_bytes(text)
-    with one_line(str(tmp_path / "list.csv"), *words):
-        listed(tmp_path / "list.csv")
+def test_a_list_that_cannot_be_read_is_refused(tmp_path: Path, name: str, text: bytes, words: list[str]) -> None:
+    (tmp_path / name).write_bytes(text)
+    with one_line(str(tmp_path / name), *words):
+        listed(tmp_path / name)
 
 
 LOG: dict[str, list[Any]] = {"user": ["u", "u", "é 2", "v"], "item": [7, 8, 10, 7], "time": [3, 5, 4, 9]}
@@ -180,9 +181,6 @@ def test_titles_may_be_in_another_column_and_look_like_numbers(tmp_path: Path) -
 @given(st.lists(st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1).map(str.strip).filter(bool)))
 def test_items_of_the_command_line_are_those_that_csv_writes(items: list[str]) -> None:
     assert split_items(csv_text([items]).rstrip("\n")) == items
-
-
-def test_items_of_the_command_line_may_have_blanks_between_them() -> None:
     assert split_items('a, "b, c",d,') == ["a", "b, c", "d"]
     with one_line('--items="a', error=SettingsError):
         split_items('"a')
@@ -215,14 +213,3 @@ def test_a_decimal_comma_is_named_where_a_row_has_one_field_too_many(tmp_path: P
     found = opened("table", path=str(path), user_column="user", item_column="item")
     assert sum(len(rows) for rows, _ in found) == 1
     assert ['"3,50"' in line for line in found.bad.shown] == [True, False]
-
-
-@pytest.mark.parametrize(("name", "text"), [
-    ("several items on a line.csv", "Plain,a;b|c d,1\n"), ("values.jsonl", '"Plain"\n7\n'),
-    ("lists.jsonl", '["Plain"]\n'), ("nothing.jsonl", "{}\n"),
-])  # fmt: skip
-def test_a_list_that_names_no_items_is_one_line(tmp_path: Path, name: str, text: str) -> None:
-    path = tmp_path / name
-    path.write_text(text)
-    with one_line(f"{path}: "):
-        listed(path)
