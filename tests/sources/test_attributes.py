@@ -117,7 +117,7 @@ def test_each_other_column_is_named_once_with_its_reason(prepare: Prepare, capsy
     assert '"N/A"' in printed
     assert attributes().columns == ["original", "brand", "cost"]
     assert {"events", "sessions"} <= {finding.name for finding in findings(read_metadata(Path("out")))}
-    assert prepare(rows[:2].select("user", "item", "brand")) == 0
+    assert prepare(rows[:16].select("user", "item", "brand")) == 0
     assert "brand" in unused(capsys.readouterr().out)  # too few items to tell
 
 
@@ -167,22 +167,18 @@ def test_a_feature_of_the_log_is_that_of_a_file_of_items(prepare: Prepare) -> No
 
 def test_a_file_of_items_wins_and_both_give_features(prepare: Prepare, capsys: Capture) -> None:
     rows = log_rows(brand=brand, price=price)
-    Path("items.csv").write_text(
-        "item,brand,size\n" + "".join(f"A{i},own,{i % 2}\n" for i in range(N_ITEMS)) + "B,x,1\n"
-    )
-    kinds = [f"--data.item_features.{kind}" for kind in ("brand=category", "size=category", "price=number")]
-    assert prepare(rows, "--items=items.csv", *kinds) == 0
-    assert "brand" in unused(capsys.readouterr().out)
-    items = attributes()
-    assert items.columns == ["original", "brand", "size", "price"]
-    assert items["brand"].value_counts(sort=True)["brand"].to_list() == ["own", "x"]
-    assert items.filter(pl.col("original") == "B")["price"].to_list() == [None]
-    assert set(read_metadata(Path("out"))["item_features"]) == {"brand", "size", "price"}
-    assert prepare(rows, "--items=items.csv") == 0  # features are those of the file, unless the log's are named
-    assert set(read_metadata(Path("out"))["item_features"]) == {"brand", "size"}
-    assert attributes().equals(items)
-    assert prepare(rows, "--items=items.csv", "--data.item_features.price=number") == 0
-    assert set(read_metadata(Path("out"))["item_features"]) == {"price"}
+    lines = [f"A{item},own,{item % 2}" for item in range(N_ITEMS)]
+    Path("items.csv").write_text("\n".join(["item,brand,size", *lines, "B,x,1"]) + "\n")
+    expected = {("brand=category", "size=category", "price=number"): {"brand", "size", "price"},
+                (): {"brand", "size"}, ("price=number",): {"price"}}  # fmt: skip  # unless named, those of the file
+    for kinds, names in expected.items():
+        assert prepare(rows, "--items=items.csv", *(f"--data.item_features.{kind}" for kind in kinds)) == 0
+        assert read_metadata(Path("out"))["item_features"].keys() == names
+        assert "brand" in unused(capsys.readouterr().out)
+        items = attributes()
+        assert items.columns == ["original", "brand", "size", "price"]
+        assert items["brand"].value_counts(sort=True)["brand"].to_list() == ["own", "x"]
+        assert items.filter(pl.col("original") == "B")["price"].to_list() == [None]
 
 
 def test_a_file_of_new_items_extends_the_features_of_a_log(prepare: Prepare) -> None:
@@ -236,50 +232,40 @@ VALUES = st.sampled_from([None, "", "a", "b", "1", "1.0", "1.50", "1.5"])
 @given(st.lists(st.tuples(st.integers(0, 4), VALUES), min_size=1, max_size=40), st.integers(1, 9))
 def test_values_in_parts_are_those_of_the_whole(pairs: list[tuple[int, str | None]], size: int) -> None:
     rows = pl.DataFrame(pairs, schema={"item": pl.Int64, "\nx": pl.String}, orient="row")
-    found = ItemValues({"\nx": "x"})
-    for place in range(0, len(rows), size):
-        found.add(rows[place : place + size])
-    values: dict[int, list[str]] = {item: [] for item, _ in pairs}
-    for item, value in pairs:
-        values[item] += [value] if value else []
-    expected = {item: next(iter(known), None) for item, known in values.items()}
-    assert dict(found.first(["\nx"]).rows()) == expected
-    equal = {"1.0": "1", "1.50": "1.5"}
+    found, equal = ItemValues({"\nx": "x"}), {"1.0": "1", "1.50": "1.5"}
+    for part in rows.iter_slices(size):
+        found.add(part)
+    values = {item: [value for other, value in pairs if other == item and value] for item, _ in pairs}
+    assert dict(found.first(["\nx"]).rows()) == {item: next(iter(known), None) for item, known in values.items()}
     distinct = [{equal.get(value, value) for value in known} for known in values.values()]
     item_evidence = found.evidence("\nx")
     assert item_evidence.n_groups == sum(len(known) > 1 for known in values.values())
     assert item_evidence.n_varied == sum(len(each) > 1 for each in distinct)
-    assert item_evidence.n_values == min(2, len({value for each in distinct for value in each}))
+    assert item_evidence.n_values == min(2, len(set().union(*distinct)))
 
 
 @pytest.mark.parametrize("name", ["log.parquet", "log.feather"])
 def test_categories_are_texts_and_durations_are_seconds(prepare: Prepare, name: str) -> None:
-    def moment(_user: int, _item: int, row: int) -> str:
-        return f"2026-01-{1 + row // 60 % 28:02} 10:{row % 60:02}:00"
-
     rows = log_rows(
-        title=lambda _user, item, _row: f"Thing number {item}", stars=lambda *_: "4.5", at=moment, brand=brand
-    )
-    rows = rows.drop("time").with_columns(
+        title=lambda _u, item, _r: f"Thing number {item}", stars=lambda *_: "4.5", brand=brand,
+        at=lambda _u, _i, row: f"2026-01-{1 + row // 60 % 28:02} 10:{row % 60:02}:00",
+    ).drop("time").with_columns(
         length=pl.duration(seconds=pl.col("item").str.slice(1).cast(pl.Int64)),
         played=pl.duration(minutes=pl.int_range(pl.len())),
-    )
-    texts, categories = Path("texts"), Path("categories")
-    assert prepare(rows, "--rating=stars", name=name, out=str(texts)) == 0
-    assert prepare(rows.cast({pl.String: pl.Categorical}), "--rating=stars", name=name, out=str(categories)) == 0
-    assert read_metadata(texts)["fingerprint"] == read_metadata(categories)["fingerprint"]
-    items = pl.read_parquet("texts/items.parquet")
-    assert items["length"].to_list() == [float(item[1:]) for item in items["original"]]
-    assert "played" not in items.columns
-    assert read_metadata(Path("texts"))["columns"] == {
-        "user": "user", "item": "item", "time": "at", "rating": "stars", "title": "title"
-    }  # fmt: skip
+    )  # fmt: skip
+    assert prepare(rows, "--rating=stars", name=name, out="texts") == 0
+    assert prepare(rows.cast({pl.String: pl.Categorical}), "--rating=stars", name=name, out="categories") == 0
+    texts, categories = (read_metadata(Path(folder)) for folder in ("texts", "categories"))
+    assert texts["fingerprint"] == categories["fingerprint"]
+    assert attributes("texts")["length"].to_list() == [float(item[1:]) for item in attributes("texts")["original"]]
+    assert "played" not in attributes("texts").columns
+    fields = {"user": "user", "item": "item", "time": "at", "rating": "stars", "title": "title"}
+    assert texts["columns"] == fields
 
 
 def test_a_true_or_false_in_json_lines_is_no_bad_row(prepare: Prepare) -> None:
-    rows = [
-        {"user": f"u{n % 9}", "item": n % 4, "gift": n % 3 == 0, "more": {"a": 1} if n == 50 else n} for n in range(90)
-    ]
+    gifts = ({"gift": n % 3 == 0, "more": {"a": 1} if n == 50 else n} for n in range(90))
+    rows = [{"user": f"u{n % 9}", "item": n % 4} | gift for n, gift in enumerate(gifts)]
     Path("x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert preprocessing.main(["x.jsonl", "--data.dataset_dir=out", "--preprocessing.n_eval_negatives=1"]) == 0
     assert read_metadata(Path("out"))["bad_rows"] == {}

@@ -40,10 +40,9 @@ SMALL = zipped({"ml-latest-small/ratings.csv": RATINGS})
 @pytest.fixture
 def site(tmp_path_factory: pytest.TempPathFactory, monkeypatch: Patch) -> Iterator[Storage]:
     """A server like GroupLens', and what it was asked for."""
-    files = {"ml-1m.zip": SET, "ml-latest-small.zip": SMALL}
     with serving(tmp_path_factory.mktemp("site")) as site:
-        for name, content in files.items():
-            site.write(name, content)
+        site.write("ml-1m.zip", SET)
+        site.write("ml-latest-small.zip", SMALL)
         monkeypatch.setenv("no_proxy", "*")
         monkeypatch.setattr(remote, "BASE_URL", site.http)
         publish(monkeypatch, SET)

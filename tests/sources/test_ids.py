@@ -17,7 +17,6 @@ from bert4rec.dataset.ids import NO_IDS, OUTER_BLANKS, canonical, canonical_valu
 from bert4rec.sources.ids import canonical_ids, ids_like, numbers_or_text
 from tests.checks import Capture
 from tests.prepare.test_bad_input import assert_refused, content_of, run
-from tests.sources.log import content, opened
 
 BLANK = st.text(st.sampled_from(OUTER_BLANKS), max_size=3)
 CORE = st.one_of(
@@ -69,41 +68,6 @@ def write(path: Path, row: Callable[..., str], header: str = "user,item,time") -
 
 def plain(user: int, item: int, at: int) -> str:
     return f"{user},{item},{at}"
-
-
-UNTIDY: dict[str, tuple[Callable[..., str], str]] = {
-    "blanks": (lambda u, i, t: f"{u}, {i} ,\t{t}", "user, item , time"),
-    "decimals": (lambda u, i, t: f"{u}.0,{i}.00,{t}", "user,item,time"),
-    "decimals in some rows": (lambda u, i, t: f"{u}{'.0' * (i % 2)},{i}{'.0' * (u % 2)},{t}", "user,item,time"),
-    "no-break spaces": (lambda u, i, t: f"\u00a0{u},{i}\u200b,{t}", "\ufeffuser,item\u00a0,time"),
-    "quotes": (lambda u, i, t: f'"{u} ","{i}",{t}', '"user","item ",time'),
-    "returns": (lambda u, i, t: f"{u},{i},{t}\r", "user,item,time\r"),
-}
-
-
-@pytest.mark.parametrize("letter", ["", "u"])  # ids that are numbers, and text
-def test_an_untidy_log_is_the_clean_one(tmp_path: Path, letter: str) -> None:
-    def prepared(name: str, row: Callable[..., str], header: str) -> dict[str, bytes]:
-        form = (lambda u, i, t: row(f"ü{u}", f"x{i}", t)) if letter else row
-        path = write(tmp_path / f"{name}.csv", form, header)
-        assert run(tmp_path, f"--data.path={path}", folder=name) == 0
-        return content_of(tmp_path / name)
-
-    clean = prepared("clean", plain, "user,item,time")
-    for kind, (untidy, header) in UNTIDY.items():
-        if not letter or "decimals" not in kind:
-            assert prepared(kind, untidy, header) == clean, kind
-
-
-@pytest.mark.parametrize("block_bytes", [11, 1 << 20])
-@pytest.mark.parametrize("blanks", ["", " ", "   "])
-def test_a_quoted_field_may_follow_blanks(tmp_path: Path, blanks: str, block_bytes: int) -> None:
-    rows = [("1", '"b, c"', '"x ""y, "" z"'), ("2", "d", '"e,\nf, "", ""g"'), ("3", '"b, c"', "w")]
-    lines = [f",{blanks}".join(row) for row in (("user", '"item"', "title"), *rows)]
-    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
-    found = opened("table", path=str(tmp_path / "log.csv"), title_column="title", block_bytes=block_bytes)
-    assert content(found) == {"user": [1, 2, 3], "item": ["b, c", "d", "b, c"]}
-    assert found.titles.rows().rows() == [("b, c", 'x "y, " z'), ("d", 'e,\nf, ", "g')]
 
 
 @pytest.mark.parametrize("is_text", [False, True])
@@ -177,16 +141,3 @@ def test_a_log_of_the_new_day_alone_does_not_extend_a_dataset(tmp_path: Path, ca
     assert_refused(tmp_path, capsys, new, "--data.path='day*.csv'", "--data.accept_lost_rows=true")
     assert run(tmp_path, *new, "--data.accept_lost_rows=true", folder="accepted") == 0
     assert run(tmp_path, f"--data.path={tmp_path}/day*.csv", extends) == 0
-
-
-@pytest.mark.parametrize("ids", ["{}", "{}.0", " {}", "x{}"])
-def test_titles_and_items_of_other_files_have_the_same_ids(tmp_path: Path, ids: str) -> None:
-    letter = "x" * ("x" in ids)
-    log = write(tmp_path / "log.csv", lambda u, i, t: f"{u},{letter}{i},{t}")
-    for name, column in (("titles", "title"), ("items", "colour")):
-        lines = [f"{ids.format(item)},a {'red' if item % 2 else 'blue'} one" for item in range(8)]
-        (tmp_path / f"{name}.csv").write_text("\n".join([f"item,{column}", *lines]) + "\n")
-    options = [f"--data.titles_path={tmp_path}/titles.csv", f"--data.items_path={tmp_path}/items.csv"]
-    assert run(tmp_path, f"--data.path={log}", *options) == 0
-    items = pl.read_parquet(tmp_path / "dataset" / "items.parquet")
-    assert (len(items), items["title"].null_count(), items["colour"].null_count()) == (8, 0, 0)

@@ -178,12 +178,6 @@ def test_one_json_object_and_lines_of_json_are_read(prepare: Prepare) -> None:
     assert features(open_dataset(Path("out")))[1] == {"kind": ["b"]}
 
 
-def test_settings_name_the_kinds_and_leave_the_rest_out(prepare: Prepare) -> None:
-    Path("config.toml").write_text('[data.item_features]\nprice = "number"\nbrand = "ignore"\n')
-    assert prepare(TABLE, "--config=config.toml", "--data.item_features.stock=category") == 0
-    assert list(open_dataset(Path("out")).metadata["item_features"]) == ["price", "stock"]
-
-
 def test_a_dataset_that_extends_another_keeps_its_numbers(prepare: Prepare, capsys: Capture) -> None:
     assert prepare(TABLE) == 0
     before = features(open_dataset(Path("out")))
@@ -204,22 +198,24 @@ def test_a_dataset_that_extends_another_keeps_its_numbers(prepare: Prepare, caps
 
 
 def test_an_extension_may_have_its_columns_in_another_order_and_empty_ones(prepare: Prepare) -> None:
-    table = pl.DataFrame({"item": [1, 2, 3, 4], **GUESSES, "sound": [[1.0], [2.0], [3.0], [4.0]]})
+    table = pl.DataFrame({"item": [1, 2, 3, 4], **GUESSES, **UNUSED})
     assert prepare(table, name="items.parquet") == 0
     Path("out").rename("old")
     assert prepare(table[:, ::-1], "--data.extends=old", name="items.parquet") == 0
     before, after = (open_dataset(Path(name)).metadata["item_features"] for name in ("old", "out"))
+    assert {name: feature["kind"] for name, feature in before.items()} == {kind: kind for kind in GUESSES}
     assert [*before.items()] == [*after.items()]
     for file in Path("old/item_features").iterdir():
         assert Path("out/item_features", file.name).read_bytes() == file.read_bytes()
-    vectors = ("vector", "sound")
     for empty in (None, ""):
-        emptied = table.with_columns(pl.lit(None if name in vectors else empty).alias(name) for name in before)
-        assert prepare(emptied, "--data.extends=old", name="new.parquet") == 0
+        columns = [pl.lit(None if name == "vector" else empty).alias(name) for name in GUESSES]
+        assert prepare(table.with_columns(columns), "--data.extends=old", name="new.parquet") == 0
         found = open_dataset(Path("out")).metadata["item_features"]
-        kinds = {name: (before[name]["kind"], 0) for name in before}
-        assert {name: (found[name]["kind"], found[name]["coverage"]) for name in found} == kinds
-    assert prepare(table.with_columns(sound=pl.lit([1.0, 2.0])), "--data.extends=old", name="items.parquet") == 2
+        assert {name: (found[name]["kind"], found[name]["coverage"]) for name in found} == {k: (k, 0) for k in GUESSES}
+    assert prepare(table.with_columns(vector=pl.lit([1.0])), "--data.extends=old", name="items.parquet") == 2
+    Path("config.toml").write_text('[data.item_features]\nprice = "number"\nbrand = "ignore"\n')
+    assert prepare(TABLE, "--config=config.toml", "--data.item_features.stock=category", "--data.replace=true") == 0
+    assert list(open_dataset(Path("out")).metadata["item_features"]) == ["price", "stock"]
 
 
 TIME_TYPES = [
@@ -289,7 +285,7 @@ MALFORMED: list[tuple[str | bytes | list[Any], list[str]]] = [
     )],
     *[([["a"], ["b"], None], [f"{KIND}={kind}"]) for kind in ("vector", "category", "number", "words")],
     *[(column, [f"{KIND}=categories"]) for column in ([[[1]], [[2]], None], [{"a": 1}, {"a": 2}, None], [[], [], []])],
-    ([b"a", b"b", None], [f"{KIND}=category"]), (ITEMS, ["--items=none.csv"]), (ITEMS, ["--data.source=synthetic"]),
+    ([b"a", b"b", None], [f"{KIND}=category"]), (ITEMS, ["--items=none.csv"]),
 ]  # fmt: skip
 
 
@@ -303,15 +299,6 @@ def test_what_cannot_be_used_is_one_line(
     error = capsys.readouterr().err
     assert (error.startswith("error: "), error.count("\n"), "item" in error or "none.csv" in error) == (True, 1, True)
     assert {path.name for path in Path.cwd().iterdir()} == {"log.csv", name}
-
-
-def test_no_column_is_left_out_in_silence(tmp_path: Path) -> None:
-    table = pl.DataFrame({"item": [1, 2, 3, 4], **GUESSES, **UNUSED})
-    table.write_parquet(tmp_path / "items.parquet")
-    file = read_item_file(str(tmp_path / "items.parquet"), {}, item_column="item", item_type=pl.Int64())
-    assert {feature.column: feature.kind for feature in file.features} == {kind: kind for kind in GUESSES}
-    assert file.unused.keys() == UNUSED.keys()
-    assert len(file.lines()) == len(table.columns) - 1
 
 
 VALUES: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {

@@ -58,7 +58,7 @@ def test_an_iceberg_table_has_the_rows_of_its_newest_snapshot(tmp_path: Path) ->
     for number, (path, name) in enumerate(((file, Path(file).name), (place, "orders"))):
         (tmp_path / str(number)).mkdir()
         origin = {"name": name, "snapshot": table.current_snapshot().snapshot_id}
-        assert same(tmp_path / str(number), path) == origin
+        assert same(tmp_path / str(number), path).items() >= origin.items()
         assert load_config(None, {"data.path": path}).data.folder == Path("data/orders")
 
 

@@ -138,9 +138,8 @@ def test_the_password_comes_from_outside(
 
 REFUSED = [  # table, query, words of the message
     ("", "", ["which table? it has old.only, old.orders, public.Carts"]),
-    ("orders", "", ["which table?", "--table=old.orders"]),
-    ("Cart", "", ["did you mean Carts?"]), ("", "SELECT * FROM ordrs", ["ordrs", "did you mean orders?"]),
-    ("", "SELECT nope FROM orders", ["nope"]), ("", "SELECT 1 / (sku - 3) AS sku FROM orders", ["division by zero"]),
+    ("orders", "", ["which table?", "--table=old.orders"]), ("", "SELECT * FROM ordrs", ["did you mean orders?"]),
+    ("", "SELECT 1 / (sku - 3) AS sku FROM orders", ["division by zero"]),
     ("", "WITH x AS (DELETE FROM orders RETURNING *) SELECT * FROM x", ["read-only"]),
     ("", "SELECT age FROM typed", ["age (interval)", "cast"]), ("", "SELECT 1; DROP TABLE orders", ["multiple"]),
 ]  # fmt: skip

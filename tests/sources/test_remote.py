@@ -1,6 +1,12 @@
-"""Remote files are copied as lines or columns, in the order of the file; each failure is one line without secrets."""
+"""The same input gives the same dataset, wherever it lies; a failure is one line without secrets, and leaves none."""
 
 import gzip
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
 from pathlib import Path
 
 import polars as pl
@@ -8,13 +14,15 @@ import pyarrow as pa
 import pytest
 from polars.testing import assert_frame_equal
 
+import preprocessing
 from bert4rec.config.recognition import Format
 from bert4rec.config.tables import Data
 from bert4rec.sources.progress import LINE, Progress
 from bert4rec.sources.remote import copy_remote, local_files, readable
 from bert4rec.sources.tables import FIRST_ROWS, TableFile, typed_rows
-from tests.checks import one_line
+from tests.checks import Capture, one_line
 from tests.conftest import long
+from tests.folders import contents
 from tests.sources.storage import BROKEN, CLOSED, WHOLE, Storage
 
 TABLE = b"user,item\na,1\nb,2\n"
@@ -91,23 +99,6 @@ def test_only_the_needed_columns_of_a_table_travel(storage: Storage, tmp_path: P
     assert (n_rows, [*TableFile(path, "arrow stream").columns]) == (FIRST_ROWS, frame.columns)
 
 
-@pytest.mark.parametrize("scheme", ["s3", "gs"])
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_the_files_of_a_pattern_come_in_the_order_of_their_names(
-    storage: Storage, tmp_path: Path, scheme: str, suffix: str
-) -> None:
-    for number in (2, 10, 1):
-        frame = pl.DataFrame({"user": [number], "item": [number]}).with_columns(pl.lit(1).alias(f"only in {number}"))
-        path = storage.write(f"parts/logs/p{number}.{suffix}", b"")
-        frame.write_csv(path) if suffix == "csv" else frame.write_parquet(path)
-    storage.write(f"parts/logs/q1.{suffix}", b"no part")
-    found = copied(f"{scheme}://parts/logs/p*.{suffix}", tmp_path, ["user", "item"])
-    names = [f"p1.{suffix}", f"p10.{suffix}", f"p2.{suffix}"]
-    assert [*found] == [f"{scheme}://parts/logs/{name}" for name in names]
-    assert [path.name for path, _ in found.values()] == [f"{i:06d}-{name}" for i, name in enumerate(names)]
-    assert sorted(tmp_path.iterdir()) == [path for path, _ in found.values()]
-
-
 def test_a_copy_is_named_after_its_address(storage: Storage, tmp_path: Path) -> None:
     for key, query, copy in (
         ("a[1].csv", "?X-Amz-Signature=5ec2e7", "a[1].csv"),  # of the web: no pattern; the query is sent but not shown
@@ -119,7 +110,6 @@ def test_a_copy_is_named_after_its_address(storage: Storage, tmp_path: Path) -> 
         assert (name, path.name) == (url, f"000000-{copy}")
 
 
-LATIN = "user,item\né,1\n".encode("latin-1")
 ANSWERS = [
     "s3://b/log.xlsx",  # before anything travels
     *[f"{place}/none.csv" for place in ("s3://open", "gs://open", "{http}/open")], "s3://none/*.csv",
@@ -135,9 +125,8 @@ def test_what_the_server_answers_is_one_line(storage: Storage, tmp_path: Path, u
     for bucket in (BROKEN, WHOLE):
         frame.write_csv(storage.write(f"{bucket}/log.csv", b""))
         frame.write_parquet(storage.write(f"{bucket}/log.parquet", b""))
-    storage.write("open/latin.csv", LATIN)
-    storage.write("open/text.parquet", b"user,item\n1,2\n")
-    storage.write("open/text.feather", b"user,item\n1,2\n")
+    for name, text in (("latin.csv", "é,1\n".encode("latin-1")), ("text.parquet", TABLE), ("text.feather", TABLE)):
+        storage.write(f"open/{name}", text)
     url = url.format(http=storage.http)
     with one_line(f"{url}: "):
         list(copy_remote(url, tmp_path, lambda first, address: ["user", "item"]))
@@ -190,3 +179,107 @@ def test_a_pattern_becomes_a_pattern_of_the_copies_alone(storage: Storage, tmp_p
         assert local.data.path == f"{tmp_path}/[[]1][*]/copies/path/*"
         assert local.named(f"{local.data.path}: empty") == "s3://here/part-*.csv: empty"
         assert [*local.names.values()][:2] == ["s3://here/part-a.csv", "s3://here/part-b.csv"]
+
+
+SETTINGS = ["--preprocessing.n_eval_negatives=1", "--preprocessing.validation_users=all", "--model.max_len=6"]
+
+
+def run(target: Path, *arguments: str) -> int:
+    return preprocessing.main(["--config=/dev/null", f"--data.dataset_dir={target}", *SETTINGS, *arguments])
+
+
+def assert_same_everywhere(storage: Storage, key: str, *arguments: str) -> dict[str, bytes]:
+    """The datasets from the file itself, by HTTP, S3 and Google Cloud Storage; return what they hold."""
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        assert run(place / "here", f"--data.path={storage.folder / key}", *arguments) == 0
+        expected = contents(place / "here")
+        http = [] if "*" in key else [f"{storage.http}/{key}?sig=5ec2e7"]
+        for number, url in enumerate([*http, f"s3://{key}", f"gs://{key}"]):
+            assert run(place / f"{number}", f"--data.path={url}", *arguments) == 0
+            assert contents(place / f"{number}") == expected
+            shown = url.partition("?")[0]
+            origin = json.loads((place / f"{number}/metadata.json").read_text())["created_from"]
+            assert {*origin} == {"source", "name", "path_sha256"}
+            assert (origin["source"], origin["name"]) == ("sequences" if "txt" in key else "table", shown)
+    return {name: value for name, value in expected.items() if name not in ("metadata.json", "README.md")}
+
+
+def test_the_same_rows_give_the_same_folder_in_every_format(storage: Storage) -> None:
+    rows = [(user, item, 10**9, 4.0, "x") for user in (8, 9, 3) for item in ("a", "é", "7", "a")]
+    rows += [(3, "é", 10**9 + 1, 0.5, "one, two"), (1, "7", 10**9 - 1, 5.0, "☃")]
+    frame = pl.DataFrame(rows, schema=["user", "item", "at", "stars", "name"], orient="row")
+    options = ["--data.source=table", "--data.time_column=at", "--data.rating_column=stars", "--data.title_column=name"]
+    made = []
+    for suffix, kind in (("csv", "csv"), ("parquet", "parquet"), ("jsonl", "ndjson"), ("feather", "ipc")):
+        getattr(frame, f"write_{kind}")(storage.write(f"same/log.{suffix}", b""))
+        made.append(assert_same_everywhere(storage, f"same/log.{suffix}", *options))
+    assert made == made[:1] * 4
+
+
+def test_sequences_and_titles_are_read_from_elsewhere(storage: Storage, tmp_path: Path) -> None:
+    storage.write("seq/log.txt", b"1 5 6 7 8\r\n2 6 5 9\n3 7 8 5")
+    storage.write("seq/titles.csv", "item,title\n5,Amélie\n".encode())
+    options = ["--data.source=sequences", "--data.titles_path=s3://seq/titles.csv"]
+    assert_same_everywhere(storage, "seq/log.txt", *options)
+    assert run(tmp_path / "log", "--data.path=s3://seq/log.txt", *options) == 0
+    items = pl.read_parquet(tmp_path / "log/items.parquet")
+    assert items.filter(pl.col("title").is_not_null()).select("original", "title").rows() == [(5, "Amélie")]
+
+
+def test_many_rows_with_few_times_keep_the_order_of_their_files(storage: Storage) -> None:
+    number = pl.int_range(20_000, eager=True)
+    frame = pl.DataFrame({"user": number * 7 % 500, "item": number * number % 97, "at": 10**9 + number % 2})
+    for at, part in zip((2, 10, 1), frame.iter_slices(9_000), strict=True):
+        own = part.with_columns(pl.lit(1).alias(f"only in {at}"))
+        own.write_csv(storage.write(f"many/part-{at}.csv", b""))
+        own.write_parquet(storage.write(f"many/part-{at}.parquet", b""), row_group_size=2_000)
+    for suffix in ("csv", "parquet"):
+        storage.write(f"many/other.{suffix}", b"no part")
+        assert_same_everywhere(storage, f"many/part-*.{suffix}", "--data.source=table", "--data.time_column=at")
+
+
+def test_bad_rows_are_named_by_the_address_and_the_line(storage: Storage, tmp_path: Path, capsys: Capture) -> None:
+    rows = [f"{user},{item}" for user in "abcd" for item in range(5)]
+    storage.write("bad/log.csv", "\n".join(["user,item", *rows[:9], "no item", *rows[9:]]).encode())
+    url = f"{storage.http}/bad/log.csv"
+    assert run(tmp_path / "dataset", f"--data.path={url}?sig=5ec2e7") == 0
+    out = capsys.readouterr().out
+    assert f"unusable: {url}, line 11: " in out
+    assert "5ec2e7" not in out + (tmp_path / "dataset/metadata.json").read_text()
+    for place, path in ((f"{url}, line 11", url), (none := "s3://open/none.csv", none)):
+        assert run(tmp_path / "none", f"--data.path={path}", "--preprocessing.max_bad_rows=0") == 2
+        errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+        assert [error.startswith(f"error: {place}: ") for error in errors] == [True]
+        assert [path.name for path in tmp_path.iterdir()] == ["dataset"]
+
+
+def test_columns_are_recognized_as_in_a_file_of_this_machine(storage: Storage, tmp_path: Path, capsys: Capture) -> None:
+    frame = pl.DataFrame({"customer": [1, 1, 1, 2, 2, 2], "sku": [1, 2, 3] * 2, "created_at": [1_700_000_000] * 6})
+    frame.write_parquet(storage.write("advice/log.parquet", b""))
+    frame.rename({"sku": "what", "customer": "who"}).write_parquet(storage.write("advice/unclear.parquet", b""))
+    for path in (str(storage.folder / "advice/log.parquet"), "s3://advice/log.parquet"):
+        assert run(tmp_path / "log", f"--data.path={path}", "--data.replace=true") == 0
+        columns = json.loads((tmp_path / "log/metadata.json").read_text())["columns"]
+        assert columns == {"user": "customer", "item": "sku", "time": "created_at"}
+    capsys.readouterr()
+    for path in (str(storage.folder / "advice/unclear.parquet"), "s3://advice/unclear.parquet"):
+        assert run(tmp_path / "none", f"--data.path={path}") == 2
+        assert capsys.readouterr().err.startswith(f"error: {path}: ")
+
+
+def test_a_preparation_that_is_stopped_while_it_fetches_leaves_nothing_behind(storage: Storage, tmp_path: Path) -> None:
+    storage.write("long/log.csv", b"user,item\n" + b"1,2\n" * 10_000_000)
+    # Where the tests run in the background the signal is ignored, by their children too: here it is not.
+    heed = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    program = f"{heed}; runpy.run_path({preprocessing.__file__!r}, run_name='__main__')"
+    settings = ["--config=/dev/null", f"--data.dataset_dir={tmp_path / 'dataset'}", "--data.path=s3://long/log.csv"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *settings], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    while not any(path.stat().st_size for path in tmp_path.rglob("000000-log.csv")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    assert (process.returncode, list(tmp_path.iterdir())) == (130, [])

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 import pytest
 
 from bert4rec.config.tables import Data, Preprocessing
@@ -15,21 +14,13 @@ from bert4rec.sources.first_look import first_rows
 from bert4rec.sources.interactions import Interactions, open_histories
 from bert4rec.sources.user_tables import read_titles
 from tests.checks import one_line
-from tests.sources.log import opened
+from tests.sources.log import content, opened
 
 USER_ITEM = {"user": [1, 1, 20], "item": [9, 3, 9]}
 
 
 def frame(interactions: Interactions) -> pl.DataFrame:
     return pl.concat([part for part, _ in interactions], how="vertical_relaxed")  # ids that turn out to be text
-
-
-def content(interactions: Interactions) -> dict[str, list[object]]:
-    return frame(interactions).to_dict(as_series=False)
-
-
-def open_table(path: Path, **options: Any) -> Interactions:
-    return opened("table", path=str(path), time_column="at", **options)
 
 
 def write(path: Path, text: str, encoding: str = "utf-8") -> str:
@@ -119,36 +110,13 @@ ROWS = [("a", "9", 70), ("a", "3", 60), ("b", "x,y", 50), ("c", "3", 40)]
 FOUND = {"user": ["a", "a", "b", "c"], "item": ["9", "3", "x,y", "3"], "time": [70, 60, 50, 40]}
 
 
-def lines(separator: str, *, quoted: bool = False) -> str:
-    shown = [(user, f'"{item}"' if quoted else item, str(time)) for user, item, time in ROWS]
-    return "".join(separator.join(row) + "\n" for row in [("user", "item", "at"), *shown])
-
-
-@pytest.mark.parametrize(
-    ("name", "content_of_file"),
-    [
-        ("t.csv", lines(",", quoted=True).encode()), ("t.csv", lines("::").encode()),
-        ("t.csv.gz", gzip.compress(lines(",", quoted=True).encode(), mtime=0)),
-        ("t.csv", b"".join(gzip.compress(part.encode(), mtime=0) for part in (lines("\t")[:20], lines("\t")[20:]))),
-        ("t.tsv.zst", pa.compress(lines("\t").encode(), codec="zstd", asbytes=True)),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("block_bytes", [7, 1 << 20])
-def test_every_kind_of_text_file_gives_the_same_rows(
-    tmp_path: Path, name: str, content_of_file: bytes, block_bytes: int
-) -> None:
-    (tmp_path / name).write_bytes(content_of_file)
-    assert content(open_table(tmp_path / name, block_bytes=block_bytes)) == FOUND
-    assert content(open_table(tmp_path)) == FOUND
-
-
 def test_a_pattern_names_several_files_of_any_kind_in_the_order_of_their_names(tmp_path: Path) -> None:
     table = pl.DataFrame(ROWS, schema=["user", "item", "at"], orient="row")
     table[:1].write_csv(tmp_path / "log-1.csv")
     table[1:2].write_csv(tmp_path / "log-2.tsv", separator="\t")
     table[2:3].write_parquet(tmp_path / "log-3")
     (tmp_path / "log-4.gz").write_bytes(gzip.compress(table[3:].write_csv().encode()))
-    found = open_table(tmp_path / "log-*")
+    found = opened("table", path=str(tmp_path / "log-*"), time_column="at")
     assert content(found) == FOUND
     assert [done for _, done in found][-1] == found.n_bytes == sum(file.stat().st_size for file in tmp_path.iterdir())
 

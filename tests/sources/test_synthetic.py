@@ -25,13 +25,10 @@ def test_ranks_count_better_items_and_give_ties_to_the_lower_id(monkeypatch: pyt
     none = test.with_columns(pl.lit([], LIST).alias(name) for name in NEGATIVES)
     # weights by dense id: 0 → 2, 1 → 3, 2 → 2 (first target), 3 → 2, 4 seen by the first user
     found, without = [(0, 3, 2, 2), (1, 4, 3, 3)], [(0, 3, None, None), (1, 4, None, None)]
+    some = pl.concat([none[:1], test[1:]])
     for cells_at_once in (1, 9, 10):  # blocks of users
         monkeypatch.setattr(synthetic, "CELLS_AT_ONCE", cells_at_once)
-        for held_out, ranks in (
-            (test, found),
-            (none, without),
-            (pl.concat([none[:1], test[1:]]), [without[0], found[1]]),
-        ):
+        for held_out, ranks in ((test, found), (none, without), (some, [without[0], found[1]])):
             assert oracle_ranks(ORACLE, held_out, users=USERS, items=ITEMS).rows() == ranks  # type: ignore[union-attr]
     monkeypatch.setattr(synthetic, "MAX_CELLS", 9)
     assert oracle_ranks(ORACLE, test, users=USERS, items=ITEMS) is None
