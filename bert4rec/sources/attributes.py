@@ -75,9 +75,10 @@ class _Parts:
         self._parts.append(part)
         self._n_pending += len(part)
         if self._n_pending > max(self._n_merged, 1 << 20):
-            self.merged()
+            self.rows()
 
-    def merged(self) -> pl.DataFrame:
+    def rows(self) -> pl.DataFrame:
+        """Return the merged rows."""
         if len(self._parts) > 1:
             self._parts = [self.join()]
             self._n_merged, self._n_pending = len(self._parts[0]), 0
@@ -110,13 +111,13 @@ class ItemValues(_Parts):
 
     def first(self, keys: Sequence[str]) -> pl.DataFrame:
         """Return each item, in ascending order, with its first values in the columns `keys`, by column."""
-        merged = self.merged()
+        merged = self.rows()
         present = {key: merged[key] if key in merged.columns else pl.lit(None, pl.String) for key in keys}
         return merged.select(*self._by, **{self.columns[key]: values for key, values in present.items()}).sort(self._by)
 
     def evidence(self, key: str) -> Evidence:
         """Return what the rows that were added say of a column."""
-        merged = self.merged()
+        merged = self.rows()
         if key not in merged.columns:
             return Evidence(0, 0, 0, 1.0)
         low, high, count = (merged[f"{key}{end}"] for end in (*RANGE_SUFFIXES, COUNT_SUFFIX))
@@ -129,9 +130,8 @@ class ItemValues(_Parts):
     def join(self) -> pl.DataFrame:
         """Return the values of the items in all parts."""
         names = dict.fromkeys(name for part in self._parts for name in part.columns)
-        as_text = [
-            name for name in names if _mixes({part.schema[name] for part in self._parts if name in part.columns})
-        ]
+        types = {name: {part.schema[name] for part in self._parts if name in part.columns} for name in names}
+        as_text = [name for name in names if _mixes(types[name])]
         parts = [part.cast({name: pl.String for name in as_text if name in part.columns}) for part in self._parts]
         keys = [key for key in self.columns if key in names]
         return self._grouped(pl.concat(parts, how="diagonal_relaxed"), keys)
@@ -266,10 +266,6 @@ class FirstItemRows(_Parts):
     def add(self, rows: pl.DataFrame) -> None:
         """Add a part. Numbers become text if the items of any part are text."""
         self.append(rows.unique("item", keep="first", maintain_order=True))
-
-    def rows(self) -> pl.DataFrame:
-        """Return the first row of each item, in the order in which they were added."""
-        return self.merged()
 
     def join(self) -> pl.DataFrame:
         """Return the first row of each item in all parts."""

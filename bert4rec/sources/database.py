@@ -112,14 +112,12 @@ def _source(place: str, table: str, tables: Sequence[tuple[str, str]], *, is_lis
 def _copy(reader: Any, target: Path, place: str, warn: Callable[[str], None]) -> Iterator[int]:
     """Write the batches of `reader` into the Parquet file `target`, and yield the numbers of rows."""
     kept = [number for number, field in enumerate(reader.schema) if not _unread_type(field.type)]
-    plain_types = [_plain(pa.nulls(0, reader.schema[number].type)).type for number in kept]
-    schema = pa.schema(zip((reader.schema[number].name for number in kept), plain_types, strict=True))
+    fields = [reader.schema[number] for number in kept]
+    schema = pa.schema([(field.name, _plain(pa.nulls(0, field.type)).type) for field in fields])
     if lost := [f"{field.name} ({kind})" for field in reader.schema if (kind := _unread_type(field.type))]:
         warn(f"{place}: left out {join_names(lost, MOST_CHOICES)}: not read; to read a column, cast it in --query")
     if not kept:
-        raise DataError(
-            f"{place}: has no other columns than {join_names(lost, MOST_CHOICES)}; cast them to text in --query"
-        )
+        raise DataError(f"{place}: has only {join_names(lost, MOST_CHOICES)}; cast them to text in --query")
     with pq.ParquetWriter(target, schema) as writer:
         for batch in reader:
             writer.write_batch(pa.record_batch([_plain(batch.column(number)) for number in kept], schema=schema))
@@ -146,10 +144,8 @@ def _problem(text: str, variables: Sequence[str], tables: Sequence[tuple[str, st
         text = text.replace(os.environ[variable], "…").replace(quote(os.environ[variable], safe=""), "…")
     if mixed := OTHER_TYPE.search(text):
         column = columns[int(mixed[1])]
-        return (
-            f"column {column} has values of several types; read it as one: --query='SELECT CAST({column} AS TEXT) AS "
-            f"{column}, … FROM …'"
-        )
+        cast = f"--query='SELECT CAST({column} AS TEXT) AS {column}, … FROM …'"
+        return f"column {column} has values of several types; read it as one: {cast}"
     found = re.search(r"(?:ERROR|FATAL|PANIC):\s+(.+)", text)
     reason = found[1] if found else re.sub(r"^(?:[A-Z_]+: )?(?:\[\w+\] )?", "", text.strip()).split("\n")[0]
     if "password" in reason:

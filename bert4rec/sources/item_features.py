@@ -211,14 +211,9 @@ def _check(path: str, rows: pl.DataFrame, feature: Feature, fitted: Fitted | Non
     column, kind, _ = feature
     place = f'{path}: data.item_features.{column} = "{kind}"'
     values, dtype = rows[column], rows[column].dtype
-    if not len(values):
-        if fitted:
-            return
-        raise DataError(f"{place}: the column is empty; remove it")
     inner = getattr(dtype, "inner", pl.Struct({}) if dtype.is_nested() else None)
-    no_value = pl.Binary in (dtype, inner) or (inner is not None and inner.is_nested())
     is_bad, expected = pl.repeat(True, len(values), eager=True), ""
-    if no_value:
+    if pl.Binary in (dtype, inner) or (inner is not None and inner.is_nested()):
         expected = "a value or a list of values, or the kind ignore"
     elif kind == "vector":
         expected = "a list of finite numbers, none of them missing"
@@ -227,7 +222,7 @@ def _check(path: str, rows: pl.DataFrame, feature: Feature, fitted: Fitted | Non
             is_bad = ~numbers.list.eval(pl.element().is_finite().fill_null(value=False)).list.all()
             lengths = numbers.list.len()
             if not is_bad.any():
-                width = fitted["width"] if fitted else lengths[0]
+                width = fitted["width"] if fitted else int(lengths.head(1).sum())
                 is_bad, expected = lengths != max(1, width), f"all vectors of one length, such as {width}"
     elif inner is not None:
         is_bad, expected = is_bad & (kind != "categories"), "one value; for lists choose categories"
@@ -252,7 +247,7 @@ def _check(path: str, rows: pl.DataFrame, feature: Feature, fitted: Fitted | Non
 
 def _numbers(column: pl.Series) -> pl.Series:
     """Return values as numbers, null for others; dates and times in microseconds since 1970, whatever their unit."""
-    if column.dtype == pl.Date or column.dtype == pl.Datetime:
+    if column.dtype in (pl.Date, pl.Datetime):
         column = column.dt.epoch("us")
     elif column.dtype == pl.Duration:
         column = column.dt.total_microseconds()

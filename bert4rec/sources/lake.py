@@ -85,9 +85,8 @@ def fetch_workbook(
     if others := [name for name in sheets if name not in log]:
         warn(f"{place}: left out {join_names(others, MOST_CHOICES)}: another header than {next(iter(log))}")
     texts = [name for name in first.columns if {pl.String} < {rows.schema[name] for rows in log.values()}]
-    whole = pl.concat(
-        [rows.with_columns(pl.col(texts).cast(pl.String)) for rows in log.values()], how="vertical_relaxed"
-    )
+    parts = [rows.with_columns(pl.col(texts).cast(pl.String)) for rows in log.values()]
+    whole = pl.concat(parts, how="vertical_relaxed")
     whole.write_parquet(target)
     advance(len(whole))
     return {"sheets": [*log]}

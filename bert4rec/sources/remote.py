@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import polars as pl
 import pooch
@@ -42,17 +42,14 @@ from bert4rec.sources.tables import FIRST_ROWS
 
 EXTRAS = {"database": "sql", "lake": "lake", "workbook": "excel"}  # kind, as in `FETCHED` → extra with its packages
 LOGIN_ADVICE = {
-    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to keys that may read it; for public data "
-    "AWS_SKIP_SIGNATURE=true",
-    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the key file of an account that may read it; for public data "
-    "GOOGLE_SKIP_SIGNATURE=true",
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to keys that may read it; public: AWS_SKIP_SIGNATURE=true",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the key file of an account that may; public: GOOGLE_SKIP_SIGNATURE=true",
     "hf": "set HF_TOKEN to a token that may read it",
     **dict.fromkeys(("https", "http"), "it needs a login, or a signature in the address that is still valid"),
 }
 CONTENT = {  # words of an error → what is wrong with the remote file
     "expanded paths were empty": "no file fits this pattern; correct the address",
-    "Range request not supported": "the server does not send parts of a file (HTTP ranges); copy the file here and "
-    "name the copy",
+    "Range request not supported": "the server does not send parts of a file (HTTP ranges); name a copy of it here",
     "invalid utf8": "not UTF-8 text (the name of a Parquet file must end with .parquet); convert it, or copy it here "
     "and name the copy: of a local file only the lines with other bytes are left out",
 }
@@ -61,7 +58,6 @@ NO_LOGIN = ("169.254.169.254", "metadata.google.internal", "169.254.170.2")  # h
 UNREACHED = ("client error (Connect)", "error sending request", "dns error")
 FILE = "file\n"  # column with the address of each row's file; no header has a name with a line end
 LONGEST_NAME = 60  # characters of a copy's name: keys of a bucket may be longer than the 255 bytes of a file name
-Typed: TypeAlias = Literal["parquet", "arrow file"]
 Choose: TypeAlias = Callable[[pl.DataFrame, str], Collection[str]]
 Copied: TypeAlias = tuple[Path, str, int]  # the local file, its address, the number of rows just copied
 BASE_URL = "https://files.grouplens.org/datasets/movielens"
@@ -146,7 +142,7 @@ def _copy_lines(url: str, folder: Path) -> Iterator[Copied]:
         yield path, without_secrets(url), 0
 
 
-def _copy_columns(url: str, kind: Typed, path: Path, choose: Choose) -> Iterator[int]:
+def _copy_columns(url: str, kind: Format, path: Path, choose: Choose) -> Iterator[int]:
     """Write the table at `url` as an Arrow stream, which can hold every type, and yield the numbers of rows written."""
     with readable(url, kind):
         table = pl.scan_parquet(url, glob=False) if kind == "parquet" else pl.scan_ipc(url, glob=False)
@@ -164,7 +160,7 @@ def _copy_columns(url: str, kind: Typed, path: Path, choose: Choose) -> Iterator
             yield len(frame)
 
 
-def _files(url: str, kind: Typed) -> list[str]:
+def _files(url: str, kind: Format) -> list[str]:
     """Return the addresses of all files that fit the pattern `url`; only `url` if it is no pattern."""
     if not _is_pattern(url):
         return [url]
@@ -176,7 +172,7 @@ def _files(url: str, kind: Typed) -> list[str]:
         return rows.select(pl.col(FILE).unique().sort()).collect()[FILE].to_list()
 
 
-def _frames(table: pl.LazyFrame, url: str, kind: Typed | None = None) -> Iterator[pl.DataFrame]:
+def _frames(table: pl.LazyFrame, url: str, kind: Format | None = None) -> Iterator[pl.DataFrame]:
     """Yield the rows in order, in batches that are read on demand."""
     with readable(url, kind):
         yield from table.collect_batches(lazy=True)
@@ -307,9 +303,7 @@ def fetch_movielens(source: str, folder: Path) -> Path:
             f"zip some other way, put it at {folder.absolute() / source}.zip and repeat the command"
         ) from None
     except OSError as error:
-        raise DataError(
-            f"{error.filename or folder}: {error.strerror or error}; correct that and repeat the command"
-        ) from None
+        raise DataError(f"{error.filename or folder}: {error.strerror or error}; correct that, and repeat it") from None
 
 
 @contextmanager

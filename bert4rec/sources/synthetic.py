@@ -59,7 +59,7 @@ class Oracle:
         cell = rows * n_clusters + self.cluster[history]
         left = total - np.bincount(cell, self.weight[history], len(users) * n_clusters).reshape(-1, n_clusters)
         per_weight = step / np.maximum(left, 1e-12)
-        scores: Float64s = per_weight[:, self.cluster] * self.weight
+        scores = per_weight[:, self.cluster] * self.weight
         scores[rows, history] = -1.0
         return scores
 
@@ -101,8 +101,7 @@ def noise(*, n_users: int, n_items: int, n_rows: int, seed: int) -> tuple[pl.Dat
 
 def _zipf(rank: Int64s, exponent: float) -> Float64s:
     """Return weights that fall with the rank (from 0)."""
-    weights: Float64s = np.power(1.0 + rank, -exponent)
-    return weights
+    return np.power(1.0 + rank, -exponent)
 
 
 def _cluster_size(*, n_users: int, n_items: int, n_rows: int) -> int:

@@ -64,10 +64,8 @@ def id_column(path: str, table: pl.DataFrame, item_column: str) -> str:
     if len(likely) != 1:
         if is_row(table.columns):
             raise DataError(f"{path}: its first line is a row and not a header; write one above it, such as item,title")
-        raise DataError(
-            f"{path}: no column {item_column}, and no other column is recognized as the ids of the items; it has: "
-            f"{', '.join(table.columns)}; rename the column of the ids to {item_column}"
-        )
+        advice = f"it has: {', '.join(table.columns)}; rename the column of the ids to {item_column}"
+        raise DataError(f"{path}: no column {item_column}, and no other is recognized as the ids of items; {advice}")
     return likely[0]
 
 
@@ -203,10 +201,8 @@ def _read_json(path: Path, id_keys: Collection[str]) -> pl.DataFrame:
         return pl.DataFrame(rows, infer_schema_length=None)
     for item, values in rows[0].items():
         if not isinstance(values, list):
-            raise DataError(
-                f'{path}: item "{item}" has {shown(values)}; expected: a list of values, as in {{"7": ["drama"]}}, or '
-                'one object a line with the id of its item, as in {"item": 7, "genre": "drama"}'
-            )
+            expected = 'a list of values, as {"7": ["drama"]}; or one object a line, as {"item": 7, "genre": "drama"}'
+            raise DataError(f'{path}: item "{item}" has {shown(values)}; expected: {expected}')
     return pl.DataFrame({"item": [*rows[0]], "attributes": [*rows[0].values()]}, strict=False)
 
 
