@@ -43,7 +43,7 @@ from bert4rec.sources.tables import FIRST_ROWS
 EXTRAS = {"database": "sql", "lake": "lake", "workbook": "excel"}  # kind, as in `FETCHED` → extra with its packages
 LOGIN_ADVICE = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to keys that may read it; public: AWS_SKIP_SIGNATURE=true",
-    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the key file of an account that may; public: GOOGLE_SKIP_SIGNATURE=true",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the key file of an account; public: GOOGLE_SKIP_SIGNATURE=true",
     "hf": "set HF_TOKEN to a token that may read it",
     **dict.fromkeys(("https", "http"), "it needs a login, or a signature in the address that is still valid"),
 }

@@ -81,9 +81,7 @@ REFUSED = [  # table, query, words of the message
 
 
 @pytest.mark.parametrize(("table", "query", "words"), REFUSED)
-def test_what_cannot_be_read_is_one_line_and_leaves_nothing(
-    tmp_path: Path, table: str, query: str, words: list[str]
-) -> None:
+def test_what_cannot_be_read_leaves_nothing(tmp_path: Path, table: str, query: str, words: list[str]) -> None:
     shop = database(tmp_path / "shop.db", "orders", "Items")
     if table == "mixed":
         database(shop, "mixed", rows=[("u", 1, "", 1)] * (SQLITE_ROWS + 1) + [("u", "a7", "", 1)])

@@ -88,7 +88,7 @@ def test_a_set_is_downloaded_once_and_can_be_read(tmp_path: Path, site: Storage)
         ("ml-latest-small", SMALL, []), ("ml-latest-small", None, ["ml-latest-small.zip"]),  # it changes: has no MD5
     ],
 )  # fmt: skip
-def test_a_zip_in_the_folder_is_used_if_it_is_the_published_one(
+def test_the_published_zip_is_used(
     tmp_path: Path, site: Storage, source: str, content: bytes | None, asked: list[str]
 ) -> None:
     if content is not None:
@@ -99,9 +99,7 @@ def test_a_zip_in_the_folder_is_used_if_it_is_the_published_one(
 
 
 @pytest.mark.parametrize("how", [{"sends_at_most": 1000}, {"status": 404}, {"status": 503}, SET + b"x", b"<html>"])
-def test_nothing_is_left_of_a_failed_download_and_the_next_one_succeeds(
-    tmp_path: Path, site: Storage, how: dict[str, int] | bytes
-) -> None:
+def test_nothing_is_left_of_a_failed_download(tmp_path: Path, site: Storage, how: dict[str, int] | bytes) -> None:
     site.write("ml-1m.zip", how if isinstance(how, bytes) else SET)
     with patch.multiple(site, **how) if isinstance(how, dict) else nullcontext():
         refused(tmp_path, remote.BASE_URL)
@@ -135,9 +133,7 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize("content", DAMAGED)
-def test_a_damaged_or_another_zip_writes_nothing(
-    tmp_path: Path, site: Storage, monkeypatch: Patch, content: bytes
-) -> None:
+def test_a_damaged_zip_writes_nothing(tmp_path: Path, site: Storage, monkeypatch: Patch, content: bytes) -> None:
     publish(monkeypatch, content)
     site.write("ml-1m.zip", content)
     refused(tmp_path, f"{tmp_path}/ml-1m.zip: ")

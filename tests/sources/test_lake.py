@@ -65,9 +65,7 @@ def test_an_iceberg_table_has_the_rows_of_its_newest_snapshot(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("file", "package"), [("_delta_log/0.json", "deltalake"), ("metadata/v1.metadata.json", "pyiceberg")]
 )
-def test_a_damaged_table_and_a_missing_package_are_one_line(
-    tmp_path: Path, monkeypatch: Patch, file: str, package: str
-) -> None:
+def test_a_damaged_table_or_a_missing_package(tmp_path: Path, monkeypatch: Patch, file: str, package: str) -> None:
     place = tmp_path / "orders"
     (place / file).parent.mkdir(parents=True)
     (place / file).write_text("{}")

@@ -6,7 +6,6 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from datetime import UTC, date, datetime
@@ -26,6 +25,7 @@ dbapi = pytest.importorskip("adbc_driver_postgresql.dbapi")
 PROGRAMS = next(iter(sorted(glob("/usr/lib/postgresql/*/bin"), reverse=True)), "")
 pytestmark = pytest.mark.skipif(not PROGRAMS, reason="no PostgreSQL here: apt-get install postgresql")
 PASSWORD = "5ec/2e7@"
+Shop = tuple[str, Callable[[str], None]]
 SHOP = """
 DROP SCHEMA IF EXISTS old, public CASCADE; CREATE SCHEMA public; CREATE SCHEMA old;
 CREATE TABLE "Carts" (id integer);
@@ -50,43 +50,30 @@ def server() -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    who: dict[str, Any] = {"user": user, "cwd": place, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    login = ["-U", "ann", "-A", "scram-sha-256", "--pwfile", "password", "--no-sync", "-E", "UTF8"]
-    subprocess.run([f"{PROGRAMS}/initdb", "-D", "data", *login], check=True, **who)
-    options = ["-p", str(port), "-k", str(place), "-h", "127.0.0.1", "-F"]
-    with subprocess.Popen([f"{PROGRAMS}/postgres", "-D", "data", *options], **who) as process:
-        try:
-            yield f"postgresql://ann@127.0.0.1:{port}/postgres"
-        finally:
-            process.terminate()
+
+    def run(program: str, *options: str) -> None:
+        command = [f"{PROGRAMS}/{program}", "-D", "data", *options]
+        subprocess.run(command, check=True, user=user, cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    run("initdb", "-U", "ann", "-A", "scram-sha-256", "--pwfile", "password", "--no-sync", "-E", "UTF8")
+    run("pg_ctl", "start", "-w", "-l", "log", "-o", f"-p {port} -k {place} -h 127.0.0.1 -F")
+    yield f"postgresql://ann@127.0.0.1:{port}/postgres"
+    run("pg_ctl", "stop", "-m", "immediate")
     shutil.rmtree(place)
 
 
 @pytest.fixture
-def shop(server: str, monkeypatch: Patch) -> Iterator[tuple[str, Callable[[str], None]]]:
+def shop(server: str, monkeypatch: Patch) -> Iterator[Shop]:
     """Its address, and a function that executes statements; its database is new."""
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
-    until = time.monotonic() + 60
-    while True:
-        try:
-            connection = dbapi.connect(server, autocommit=True)
-            break
-        except dbapi.OperationalError:
-            assert time.monotonic() < until
-            time.sleep(0.1)
-    with connection, connection.cursor() as cursor:
+    with dbapi.connect(server, autocommit=True) as connection, connection.cursor() as cursor:
         for statement in SHOP.strip("; \n").split(";"):
             cursor.execute(statement)
         cursor.adbc_ingest("orders", pl.DataFrame(ROWS, COLUMNS, orient="row").to_arrow(), mode="create")
         yield server, cursor.execute
 
 
-Shop = tuple[str, Callable[[str], None]]
-
-
-def test_a_table_and_a_query_give_the_dataset_of_the_same_rows_in_a_file(
-    shop: Shop, tmp_path: Path, capsys: Capture
-) -> None:
+def test_a_table_and_a_query_give_the_dataset_of_a_file(shop: Shop, tmp_path: Path, capsys: Capture) -> None:
     url, _ = shop
     pl.DataFrame(ROWS, COLUMNS, orient="row").write_parquet(tmp_path / "log.parquet")
     expected = made(tmp_path / "a", path=str(tmp_path / "log.parquet"))
@@ -145,7 +132,7 @@ REFUSED = [  # table, query, words of the message
 ]  # fmt: skip
 
 
-def test_what_cannot_be_read_is_one_line_and_leaves_nothing(shop: Shop, tmp_path: Path) -> None:
+def test_what_cannot_be_read_leaves_nothing(shop: Shop, tmp_path: Path) -> None:
     for table, query, words in REFUSED:
         with one_line("postgresql://127.0.0.1:", *words):
             made(tmp_path / "dataset", path=shop[0], table=table, query=query)

@@ -45,9 +45,7 @@ TEXTS: list[tuple[str, bytes, bytes]] = [  # scheme, content, lines of the copy
 
 
 @pytest.mark.parametrize(("scheme", "content", "lines"), TEXTS)
-def test_text_is_copied_line_by_line(
-    storage: Storage, tmp_path: Path, scheme: str, content: bytes, lines: bytes
-) -> None:
+def test_text_is_copied_by_lines(storage: Storage, tmp_path: Path, scheme: str, content: bytes, lines: bytes) -> None:
     storage.write("texts/log.csv", content)
     url = f"{storage.http}/texts/log.csv" if scheme == "http" else f"{scheme}://texts/log.csv"
     ((name, (path, n_rows)),) = copied(url, tmp_path).items()
@@ -73,7 +71,7 @@ FIELDS = ["at", "user", "item", "kind", "stars", "price"]
 
 @pytest.mark.parametrize("n_rows", [0, FIRST_ROWS, FIRST_ROWS + 1, 12_000])
 @pytest.mark.parametrize(("name", "kind"), [("log.parquet", "parquet"), ("log.feather", "arrow file")])
-def test_a_table_has_the_same_values_types_and_columns(
+def test_a_table_has_the_same_values_and_types(
     storage: Storage, tmp_path: Path, name: str, kind: Format, n_rows: int
 ) -> None:
     whole, table = storage.write(f"tables/{name}", b""), table_of(n_rows)
@@ -208,12 +206,11 @@ def assert_same_everywhere(storage: Storage, key: str, *arguments: str) -> dict[
 def test_the_same_rows_give_the_same_folder_in_every_format(storage: Storage) -> None:
     rows = [(user, item, 10**9, 4.0, "x") for user in (8, 9, 3) for item in ("a", "é", "7", "a")]
     rows += [(3, "é", 10**9 + 1, 0.5, "one, two"), (1, "7", 10**9 - 1, 5.0, "☃")]
-    frame = pl.DataFrame(rows, schema=["user", "item", "at", "stars", "name"], orient="row")
-    options = ["--data.source=table", "--data.time_column=at", "--data.rating_column=stars", "--data.title_column=name"]
+    frame = pl.DataFrame(rows, schema=["customer", "sku", "created_at", "stars", "title"], orient="row")
     made = []
     for suffix, kind in (("csv", "csv"), ("parquet", "parquet"), ("jsonl", "ndjson"), ("feather", "ipc")):
         getattr(frame, f"write_{kind}")(storage.write(f"same/log.{suffix}", b""))
-        made.append(assert_same_everywhere(storage, f"same/log.{suffix}", *options))
+        made.append(assert_same_everywhere(storage, f"same/log.{suffix}", "--rating=stars"))
     assert made == made[:1] * 4
 
 
@@ -252,20 +249,6 @@ def test_bad_rows_are_named_by_the_address_and_the_line(storage: Storage, tmp_pa
         errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
         assert [error.startswith(f"error: {place}: ") for error in errors] == [True]
         assert [path.name for path in tmp_path.iterdir()] == ["dataset"]
-
-
-def test_columns_are_recognized_as_in_a_file_of_this_machine(storage: Storage, tmp_path: Path, capsys: Capture) -> None:
-    frame = pl.DataFrame({"customer": [1, 1, 1, 2, 2, 2], "sku": [1, 2, 3] * 2, "created_at": [1_700_000_000] * 6})
-    frame.write_parquet(storage.write("advice/log.parquet", b""))
-    frame.rename({"sku": "what", "customer": "who"}).write_parquet(storage.write("advice/unclear.parquet", b""))
-    for path in (str(storage.folder / "advice/log.parquet"), "s3://advice/log.parquet"):
-        assert run(tmp_path / "log", f"--data.path={path}", "--data.replace=true") == 0
-        columns = json.loads((tmp_path / "log/metadata.json").read_text())["columns"]
-        assert columns == {"user": "customer", "item": "sku", "time": "created_at"}
-    capsys.readouterr()
-    for path in (str(storage.folder / "advice/unclear.parquet"), "s3://advice/unclear.parquet"):
-        assert run(tmp_path / "none", f"--data.path={path}") == 2
-        assert capsys.readouterr().err.startswith(f"error: {path}: ")
 
 
 def test_a_preparation_that_is_stopped_while_it_fetches_leaves_nothing_behind(storage: Storage, tmp_path: Path) -> None:

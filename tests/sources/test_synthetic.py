@@ -51,16 +51,6 @@ def test_rows_are_seeded_without_repeats_with_times_that_increase_and_heavy_tail
     assert lengths.max() > 2.5 * lengths.mean() > 2.5 * lengths.median()
 
 
-def test_the_oracle_scores_by_hand() -> None:
-    oracle = Oracle(
-        cluster=np.array([0, 0, 0, 1, 1]), weight=np.array([4.0, 2.0, 2.0, 3.0, 1.0]),
-        current=np.array([0]), following=np.array([1]), popularity=np.array([0.6, 0.4]),
-    )  # fmt: skip
-    found = oracle.scores(np.array([0]), np.array([0, 4]), np.array([0, 2]))
-    first, second = 0.8 + 0.05 * 0.6, 0.15 + 0.05 * 0.4
-    np.testing.assert_allclose(found, [[-1, first / 2, first / 2, second, -1]])
-
-
 def test_the_oracle_is_calibrated() -> None:
     """The score of what really came next is, on average, what a calibrated distribution expects of itself."""
     rows, oracle = structured(**COUNTS, seed=1)

@@ -169,9 +169,7 @@ assert {4, "refused"} <= said, said
 
 
 @pytest.mark.parametrize("write", [in_batches, pytest.param(stream, marks=pytest.mark.long)])
-def test_no_byte_of_an_arrow_file_ends_the_program_otherwise_than_by_one_line(
-    tmp_path: Path, write: Callable[[Path], None]
-) -> None:
+def test_no_byte_of_an_arrow_file_ends_the_program(tmp_path: Path, write: Callable[[Path], None]) -> None:
     """What Polars is given unchecked may kill a process."""
     write(tmp_path / "t.arrow")
     command = [sys.executable, "-c", CHANGED, str(tmp_path / "t.arrow")]

@@ -80,9 +80,7 @@ REFUSED: list[tuple[bytes, str, list[str]]] = [  # content, table, words of the 
 
 
 @pytest.mark.parametrize(("content", "table", "words"), REFUSED)
-def test_what_cannot_be_read_is_one_line_and_leaves_nothing(
-    tmp_path: Path, content: bytes, table: str, words: list[str]
-) -> None:
+def test_what_cannot_be_read_leaves_nothing(tmp_path: Path, content: bytes, table: str, words: list[str]) -> None:
     log = workbook(tmp_path / "log.xlsx", log=[HEADER, [1, 2, AT]], empty=[])
     Path(log).write_bytes(content or Path(log).read_bytes())
     with one_line(f"{log}: ", *words):
