@@ -1,6 +1,5 @@
 """Columns of a log that depend on the item become attributes of the items; all others are named with the reason."""
 
-import json
 import random
 from collections.abc import Callable
 from itertools import takewhile
@@ -96,6 +95,7 @@ def test_what_depends_on_the_item_becomes_typed_columns_of_the_items(prepare: Pr
     columns = {column: [value(0, item, 0) for item in numbers] for column, value in of_items.items()}
     assert_frame_equal(attributes(), pl.DataFrame({"original": [f"A{item}" for item in numbers], **columns}))
     assert "item_features" not in read_metadata(Path("out"))
+    assert read_metadata(Path("out"))["bad_rows"] == {}  # of JSON lines with true and false
     check_dataset(Path("out"))
 
 
@@ -262,11 +262,3 @@ def test_categories_are_texts_and_durations_are_seconds(prepare: Prepare, name: 
     assert "played" not in attributes("texts").columns
     fields = {"user": "user", "item": "item", "time": "at", "rating": "stars", "title": "title"}
     assert texts["columns"] == fields
-
-
-def test_a_true_or_false_in_json_lines_is_no_bad_row(prepare: Prepare) -> None:
-    gifts = ({"gift": n % 3 == 0, "more": {"a": 1} if n == 50 else n} for n in range(90))
-    rows = [{"user": f"u{n % 9}", "item": n % 4} | gift for n, gift in enumerate(gifts)]
-    Path("x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert preprocessing.main(["x.jsonl", "--data.dataset_dir=out", "--preprocessing.n_eval_negatives=1"]) == 0
-    assert read_metadata(Path("out"))["bad_rows"] == {}

@@ -197,8 +197,8 @@ def test_a_dataset_that_extends_another_keeps_its_numbers(prepare: Prepare, caps
     assert preprocessing.main(["log.csv", "--data.extends=old", "--data.dataset_dir=other"]) == 2
 
 
-UNITS = {"day": (pl.Date, pl.Datetime("ms")), "at": (pl.Datetime("ns"), pl.Date), "took": (pl.Duration, pl.Duration("ms")),
-         "zone": (pl.Datetime("us", "UTC"), pl.Datetime("ms"))}  # fmt: skip
+UNITS = {"day": (pl.Date, pl.Datetime("ms")), "at": (pl.Datetime("ns"), pl.Date),
+         "took": (pl.Duration, pl.Duration("ms")), "zone": (pl.Datetime("us", "UTC"), pl.Datetime("ms"))}  # fmt: skip
 
 
 def test_an_extension_may_have_other_columns_empty_ones_and_other_units(prepare: Prepare) -> None:
