@@ -56,8 +56,8 @@ def _inherited_data(config: Config, metadata: Mapping[str, Any], typed: Collecti
     if config.data.titles_path:
         settings.pop("data.title_column", "")
     if not (config.data.table or config.data.query or {"data.table", "data.query"} & {*typed}):
-        of_kind = NAMED_IN.get(fetched_kind(config.data.path), ())
-        settings |= {f"data.{name}": metadata["created_from"].get(name, "") for name in of_kind}
+        names = NAMED_IN.get(fetched_kind(config.data.path), ())
+        settings |= {f"data.{name}": metadata["created_from"].get(name, "") for name in names}
     return {"data.source": source, **settings}
 
 

@@ -40,7 +40,7 @@ from bert4rec.sources.lake import fetch_lake, fetch_workbook
 from bert4rec.sources.progress import Progress
 from bert4rec.sources.tables import FIRST_ROWS
 
-EXTRAS = {"database": "sql", "lake": "lake", "workbook": "excel"}  # kind, as in `FETCHED` → extra with its packages
+EXTRA_OF = {"database": "sql", "lake": "lake", "workbook": "excel"}  # kind, as in `FETCHED` → extra with its packages
 LOGIN_ADVICE = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to keys that may read it; public: AWS_SKIP_SIGNATURE=true",
     "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the key file of an account; public: GOOGLE_SKIP_SIGNATURE=true",
@@ -261,7 +261,7 @@ def _fetched(kind: str, place: str, table: str, query: str, target: Path, progre
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0].replace("_", "-")
         is_other = re.match(r"adbc-driver-(?!postgresql|sqlite|manager)", package)
-        wanted = package if is_other else f'"bert4rec-torchrec[{EXTRAS[kind]}]"'
+        wanted = package if is_other else f'"bert4rec-torchrec[{EXTRA_OF[kind]}]"'
         raise DataError(
             f"{without_secrets(place)}: is {FETCHED[kind]}, and the package {package} is not installed; type pip "
             f"install {wanted}"
