@@ -1,6 +1,5 @@
 """One id is one id, however a program wrote it: a log and its untidy copies give the same bytes."""
 
-import json
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 from bert4rec.dataset.findings import findings
 from bert4rec.dataset.ids import NO_IDS, OUTER_BLANKS, canonical, canonical_value
+from bert4rec.dataset.reader import read_metadata
 from bert4rec.sources.ids import canonical_ids, ids_like, numbers_or_text
 from tests.checks import Capture
 from tests.prepare.test_bad_input import assert_refused, content_of, run
@@ -98,10 +98,6 @@ def test_ids_of_every_type_are_the_same_numbers(ids: pl.Series) -> None:
     assert (found.dtype, found.to_list()) == (pl.Int64, [7, 8])
 
 
-def metadata(tmp_path: Path) -> dict[str, Any]:
-    return dict(json.loads((tmp_path / "dataset" / "metadata.json").read_text()))
-
-
 @pytest.mark.parametrize("word", ["", "NA", "\u00a0"])
 def test_guests_are_left_out_and_many_are_refused(tmp_path: Path, capsys: Capture, word: str) -> None:
     clean = write(tmp_path / "clean.csv", plain)
@@ -111,7 +107,7 @@ def test_guests_are_left_out_and_many_are_refused(tmp_path: Path, capsys: Captur
     named = [f"--data.path={guests}", "--data.user_column=user"]
     assert run(tmp_path, *named) == 0
     assert content_of(tmp_path / "dataset") == content_of(tmp_path / "clean")
-    found = metadata(tmp_path)
+    found = read_metadata(tmp_path / "dataset")
     assert (found["guests"], found["rows_read"], found["bad_rows"]) == (20, len(ROWS) + 20, {})
     guests.write_text(guests.read_text() + f"{word},1,1700000000\n" * 30)
     (tmp_path / "dataset").rename(tmp_path / "before")
@@ -124,7 +120,7 @@ def test_guests_are_left_out_and_many_are_refused(tmp_path: Path, capsys: Captur
 def test_ids_that_differ_in_letter_case_alone_are_said(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", lambda u, i, t: f"{'cC'[u % 2]}{u // 2},p{i},{t}")
     assert run(tmp_path, f"--data.path={path}") == 0
-    (found,) = [finding for finding in findings(metadata(tmp_path)) if finding.name == "letter case"]
+    (found,) = [finding for finding in findings(read_metadata(tmp_path / "dataset")) if finding.name == "letter case"]
     assert ("4 users" in found.text, "items" in found.text) == (True, False)
 
 

@@ -230,17 +230,18 @@ def test_an_extension_may_have_other_columns_empty_ones_and_other_units(prepare:
     assert list(open_dataset(Path("out")).metadata["item_features"]) == ["price", "stock"]
 
 
+EXTENDS = ("--data.extends=out1",)
+
+
 def test_the_categories_of_an_extension_are_split_as_before(prepare: Prepare) -> None:
-    assert prepare("item,tags\n1,a;b\n2,b\n3,a;b\n4,7;b\n", name="items.tsv") == 0
-    before = features(open_dataset(Path("out")))
-    Path("out").rename("old")
-    assert prepare("item,tags\n1,a;b\n2,b\n3,a\n4,7\n", "--data.extends=old") == 0
-    after = features(open_dataset(Path("out")))
-    assert after[1] == before[1]
-    assert sorted(after[1]["tags"]) == ["a", "b"]
-    Path("out").rename("older")
-    assert prepare("item,tags\n4,7\n", "--data.extends=old") == 0
-    assert features(open_dataset(Path("out")))[4] == {"tags": ["7"]}
+    found = []
+    for content, words in (("1,a;b\n2,b\n3,a;b\n4,7;b\n", ()), ("1,a;b\n2,b\n3,a\n4,7\n", EXTENDS), ("4,7\n", EXTENDS)):
+        assert prepare(f"item,tags\n{content}", *words, name="items.tsv") == 0
+        found.append(features(open_dataset(Path("out"))))
+        Path("out").rename(f"out{len(found)}")
+    assert found[1][1] == found[0][1]
+    assert sorted(found[1][1]["tags"]) == ["a", "b"]
+    assert found[2][4] == {"tags": ["7"]}
 
 
 ITEMS = "item,kind\n1,a\n2,b\n3,a\n4,b\n"
