@@ -3,6 +3,7 @@
 import re
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,16 +69,17 @@ def fetch_workbook(
     """
     import fastexcel
 
+    read = partial(pl.read_excel, place, engine="calamine", raise_if_empty=False)
     try:
-        read = pl.read_excel(place, engine="calamine", sheet_id=0, raise_if_empty=False)
+        if table and table not in (names := fastexcel.read_excel(place).sheet_names):
+            raise DataError(
+                f'{place}: no sheet "{table}"{nearest(table, names) or f"; it has {join_names(names, MOST_CHOICES)}"}'
+            )
+        whole = read(sheet_name=[table]) if table else read(sheet_id=0)
     except (fastexcel.FastExcelError, pl.exceptions.PolarsError) as error:
         reason = str(error).removeprefix("calamine error: ").split("\n")[0]
         raise DataError(f"{place}: not a workbook, or damaged: {reason}") from None
-    if table and table not in read:
-        raise DataError(
-            f'{place}: no sheet "{table}"{nearest(table, read) or f"; it has {join_names([*read], MOST_CHOICES)}"}'
-        )
-    sheets = {name: rows for name, rows in read.items() if len(rows) and table in ("", name)}
+    sheets = {name: rows for name, rows in whole.items() if len(rows)}
     if not sheets:
         raise DataError(f"{place}: has no rows; name another file")
     first = next(iter(sheets.values()))
@@ -86,7 +88,7 @@ def fetch_workbook(
         warn(f"{place}: left out {join_names(others, MOST_CHOICES)}: another header than {next(iter(log))}")
     texts = [name for name in first.columns if {pl.String} < {rows.schema[name] for rows in log.values()}]
     parts = [rows.with_columns(pl.col(texts).cast(pl.String)) for rows in log.values()]
-    whole = pl.concat(parts, how="vertical_relaxed")
-    whole.write_parquet(target)
-    advance(len(whole))
+    rows = pl.concat(parts, how="vertical_relaxed")
+    rows.write_parquet(target)
+    advance(len(rows))
     return {"sheets": [*log]}

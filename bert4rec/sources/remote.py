@@ -59,7 +59,6 @@ UNREACHED = ("client error (Connect)", "error sending request", "dns error")
 FILE = "file\n"  # column with the address of each row's file; no header has a name with a line end
 LONGEST_NAME = 60  # characters of a copy's name: keys of a bucket may be longer than the 255 bytes of a file name
 Choose: TypeAlias = Callable[[pl.DataFrame, str], Collection[str]]
-Copied: TypeAlias = tuple[Path, str, int]  # the local file, its address, the number of rows just copied
 BASE_URL = "https://files.grouplens.org/datasets/movielens"
 TERMS = "https://grouplens.org/datasets/movielens/"
 TIMEOUT = 30.0  # seconds without a byte
@@ -106,13 +105,13 @@ def _reason(text: str) -> str:
     return re.sub(r"\S+://\S+", "…", re.sub(r"^\d+: ", "", line))[:200]
 
 
-def copy_remote(url: str, folder: Path, choose: Choose | None) -> Iterator[Copied]:
+def copy_remote(url: str, folder: Path, choose: Choose | None) -> Iterator[tuple[Path, str, int]]:
     """Copy the file at `url`, or all files that fit a pattern, into `folder` in the order of their names, part by part.
 
-    Of a typed table (Parquet, Arrow), the first rows are copied with all columns, and the rest with only those that
-    `choose` returns for the first rows and the address. Text, and any file if `choose` is None, is copied as whole
-    lines, unpacked. Raises `DataError` for a file that is missing, forbidden or unreachable, and for an interrupted
-    copy.
+    Yields for each part the local file, its address, and the number of rows in the part. Of a typed table (Parquet,
+    Arrow), the first rows are copied with all columns, and the rest with only those that `choose` returns for the first
+    rows and the address. Text, and any file if `choose` is None, is copied as whole lines, unpacked. Raises `DataError`
+    for a file that is missing, forbidden or unreachable, and for an interrupted copy.
     """
     refuse_unsupported_format(without_secrets(url))
     kind = SUFFIXES.get(Path(without_secrets(url)).suffix.lower(), ("text", ""))[0]
@@ -125,7 +124,7 @@ def copy_remote(url: str, folder: Path, choose: Choose | None) -> Iterator[Copie
             yield path, without_secrets(file), n_rows
 
 
-def _copy_lines(url: str, folder: Path) -> Iterator[Copied]:
+def _copy_lines(url: str, folder: Path) -> Iterator[tuple[Path, str, int]]:
     places: dict[str, Path] = {}
     for frame in _frames(pl.scan_lines(url, glob=_is_pattern(url), include_file_paths=FILE), url):
         for part in frame.partition_by(FILE, maintain_order=True):

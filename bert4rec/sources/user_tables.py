@@ -28,7 +28,6 @@ from bert4rec.sources.text_values import shown, typed
 MOVIELENS_FILES = ("movies.csv", "movies.dat", "u.item")
 TABLE_BLOCK_BYTES = 1 << 24
 ITEM_KEYS = ("item", "movieId")  # keys of an object of JSON lines that is an item
-MOVIES_DAT = ("movieId", "title", "genres")  # columns of movies.dat
 
 
 def read_table(path: Path, *, item_column: str = "item", texts: Collection[str] | None = None) -> pl.DataFrame:
@@ -171,7 +170,7 @@ def _movielens(path: Path) -> TableFile:
     table = TableFile(path, "text", may_be_latin=suffix in (".dat", ".item"))
     first = head(path).partition(NEWLINE)[0].decode("latin-1")
     if suffix == ".dat":
-        return replace(table, separator="::", has_header=False, names=MOVIES_DAT)
+        return replace(table, separator="::", has_header=False, names=("movieId", "title", "genres"))
     if suffix == ".item" and column_names(fields := first.split("\t")) == fields:  # u.item; RecBole's have typed names
         numbers = map(str, range(3, first.count("|") + 2))
         return replace(table, separator="|", has_header=False, names=("movieId", "title", *numbers))
