@@ -3,7 +3,6 @@
 import re
 import warnings
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,13 +68,13 @@ def fetch_workbook(
     """
     import fastexcel
 
-    read = partial(pl.read_excel, place, engine="calamine", raise_if_empty=False)
+    wanted: dict[str, Any] = {"sheet_name": [table]} if table else {"sheet_id": 0}
     try:
         if table and table not in (names := fastexcel.read_excel(place).sheet_names):
             raise DataError(
                 f'{place}: no sheet "{table}"{nearest(table, names) or f"; it has {join_names(names, MOST_CHOICES)}"}'
             )
-        whole = read(sheet_name=[table]) if table else read(sheet_id=0)
+        whole = pl.read_excel(place, engine="calamine", raise_if_empty=False, **wanted)
     except (fastexcel.FastExcelError, pl.exceptions.PolarsError) as error:
         reason = str(error).removeprefix("calamine error: ").split("\n")[0]
         raise DataError(f"{place}: not a workbook, or damaged: {reason}") from None
