@@ -1,6 +1,7 @@
 """Take the settings of a dataset that a new one extends, so that nothing has to be typed twice."""
 
 from collections.abc import Collection, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ OF_ONE_LOG = "preprocessing.time_until"  # where the older log ends is where the
 
 def reading_of(config: Config) -> dict[str, Any]:
     """Return the settings that say how the input is read, "table.key" → value, where they are not the defaults."""
-    return {name: _value(config, name) for name in READ_BY if _is_set(config, name)}
+    return {name: attrgetter(name)(config) for name in READ_BY if _is_set(config, name)}
 
 
 def with_inherited(file: str | None, overrides: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -61,13 +62,9 @@ def _inherited_data(config: Config, metadata: Mapping[str, Any], typed: Collecti
     return {"data.source": source, **settings}
 
 
-def _value(config: Config, name: str) -> Any:
-    table, key = name.split(".")
-    return getattr(getattr(config, table), key)
-
-
 def _is_set(config: Config, name: str) -> bool:
-    return bool(_value(config, name) != _value(DEFAULTS, name))
+    value = attrgetter(name)
+    return bool(value(config) != value(DEFAULTS))
 
 
 def _refuse_other_split(config: Config, folder: Path, metadata: Mapping[str, Any], chosen: Collection[str]) -> None:

@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 import datasets
@@ -28,6 +27,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bert4rec.config.addresses import is_url, without_secrets
+from bert4rec.config.sources import OWN_DATA
+from bert4rec.config.tables import Data
 from bert4rec.dataset.format import (
     DATASET_FORMAT,
     EVALUATED,
@@ -53,7 +54,6 @@ from bert4rec.prepare.negatives import (
     HeldOutCounts,
     SeenItems,
     count_held_out,
-    count_unseen,
     draw_negatives,
 )
 from bert4rec.prepare.ordering import Chunks, chunked
@@ -114,40 +114,38 @@ def clear_target(folder: Path) -> None:
         raise DataError(f"{folder}: cannot be used as data.dataset_dir: {error.strerror}") from None
 
 
-def created_from(source: str, path: str, rows: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-    """Return the entry of `metadata.json` that identifies the input, without revealing its path on this machine.
+def created_from(data: Data) -> dict[str, str]:
+    """Return the entry of `metadata.json` that identifies the input, without revealing its path on this machine."""
+    if not data.path:
+        return {"source": data.source}
+    place, name = os.path.realpath(data.path), os.path.basename(os.path.abspath(data.path))
+    if is_url(data.path):
+        place, name = data.path, without_secrets(data.path)
+    rows = {key: text for key, text in (("table", data.table), ("query", data.query)) if text}  # of a database
+    digest = hashlib.sha256("\n".join([place, *rows.values()]).encode()).hexdigest()
+    return {"source": data.source, "name": name, "path_sha256": digest[:16], **rows}
 
-    `rows`: the table or query that names them, in a database.
+
+def refuse_another_input(data: Data) -> None:
+    """Raise `DataError` if the dataset folder of `data` has a dataset that was made from another input.
+
+    Where the source is a file format, the path identifies the input; else the source does.
     """
-    if not path:
-        return {"source": source}
-    place, name = os.path.realpath(path), os.path.basename(os.path.abspath(path))
-    if is_url(path):
-        place, name = path, without_secrets(path)
-    named = {key: text for key, text in rows.items() if text}
-    digest = hashlib.sha256("\n".join([place, *named.values()]).encode()).hexdigest()
-    return {"source": source, "name": name, "path_sha256": digest[:16], **named}
-
-
-def refuse_another_input(folder: Path, origin: Mapping[str, str], *, is_own_data: bool) -> None:
-    """Raise `DataError` if the dataset at `folder` was made from another input than `origin` (see `created_from`).
-
-    With `is_own_data`, the source is a file format and the path identifies the input; else the source identifies it.
-    """
-    path = folder / METADATA
+    path, origin = data.folder / METADATA, created_from(data)
     if not path.is_file():
         return
     try:
         metadata = json.loads(path.read_text(encoding="utf-8"))
         before = metadata["created_from"]
-        is_same_path = not is_own_data or before.get("path_sha256") == origin.get("path_sha256")
+        is_same_path = data.source not in OWN_DATA or before.get("path_sha256") == origin.get("path_sha256")
         if before["source"] == origin["source"] and is_same_path:
             return
         name = _input_name(before)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         name = "an input that it does not name"
     new = f"a {origin['name']} that lies elsewhere" if name == _input_name(origin) else _input_name(origin)
-    raise DataError(f"{folder}: holds a dataset made from {name}, this one is from {new}; {_how_to_keep(folder)}")
+    advice = _how_to_keep(data.folder)
+    raise DataError(f"{data.folder}: holds a dataset made from {name}, this one is from {new}; {advice}")
 
 
 def free_folder(folder: Path, fingerprint: str = "") -> Path:
@@ -188,17 +186,12 @@ class FolderWriter:
         self._rows, self._starts = Chunks(ROWS_PER_BATCH), deque(starts)
         self._files: list[dict[str, Any]] = []
         self._writer: Any = None
-        self.n_rows = 0
+        self.n_rows, self.columns = 0, [*columns]
         self._open()
-
-    @property
-    def columns(self) -> list[str]:
-        """Return the names of the columns."""
-        return list(self._schema.names)
 
     def add(self, frame: pl.DataFrame) -> None:
         """Append the rows of `frame`."""
-        frame = frame.select(self._schema.names)
+        frame = frame.select(self.columns)
         while self._starts and len(frame) and frame["user"][-1] >= self._starts[0]:
             n = frame["user"].search_sorted(self._starts[0])
             self._write(self._rows.add(frame[:n]))
@@ -271,9 +264,7 @@ def _batch(frame: pl.DataFrame, schema: pa.Schema) -> pa.RecordBatch:
     return table.take(pa.array(np.arange(len(frame)))).combine_chunks().to_batches()[0]
 
 
-def write_metadata(
-    folder: Path, metadata: Mapping[str, Any], *, known: Mapping[str, Any] = MappingProxyType({})
-) -> int:
+def write_metadata(folder: Path, metadata: Mapping[str, Any], *, known: Mapping[str, Any] | None = None) -> int:
     """Write `metadata.json` with the checksums of every other file; return the size of the folder in bytes.
 
     `known` are the checksums of files that came from another dataset.
@@ -281,7 +272,7 @@ def write_metadata(
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != DATASET_LOCK)
     sizes = {path: path.stat().st_size for path in paths}
     files = {
-        name: known.get(name) or {"bytes": size, "sha256": sha256(path), "sample_sha256": sample_sha256(path)}
+        name: (known or {}).get(name) or {"bytes": size, "sha256": sha256(path), "sample_sha256": sample_sha256(path)}
         for name, path, size in ((path.relative_to(folder).as_posix(), path, size) for path, size in sizes.items())
     }
     content = {
@@ -353,7 +344,7 @@ def split_block(
     if (key := tie_key(split.columns)) is not None:
         split = split.with_columns(is_tied(key, pl.col(TEST)).fill_null(value=False).cast(pl.Int8).alias(TEST_TIED))
     evaluated = split.filter(pl.max_horizontal(EVALUATED) >= 0)
-    unseen = count_unseen(evaluated, n_items=len(popularity))
+    unseen = len(popularity) - evaluated["items"].list.n_unique().to_numpy().astype(np.int64)  # items of each user
     whole = evaluated.filter(pl.Series(unseen >= n_negatives))
     seen = SeenItems.of(whole, len(popularity))
     drawn = [
