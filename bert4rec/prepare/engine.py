@@ -15,6 +15,7 @@ import datasets
 import polars as pl
 
 from bert4rec.config.addresses import is_url
+from bert4rec.config.sources import OWN_DATA
 from bert4rec.config.tables import Config, Data, Preprocessing
 from bert4rec.dataset.findings import findings
 from bert4rec.dataset.format import (
@@ -91,7 +92,7 @@ def describe_rows(
     bad = source.bad
     kinds = source.kinds if isinstance(source, Interactions) and "event" in source.columns else []
     return {
-        "created_from": created_from(config.data) | _checksum(config.data.path) | dict(version),
+        "created_from": _origin(config.data) | _checksum(config.data.path) | dict(version),
         "source": config.data.source,
         "preprocessing": config.preprocessing.recipe,
         "extends": bool(config.data.extends),
@@ -129,6 +130,10 @@ def _about_log(
     log = survey.log.result(survey.lengths, ordered.counts, survey.known_span(time.time()), columns)
     unordered = {"unordered": dict(source.n_unordered)} if source.n_unordered else {}
     return named | {"log": log | {"order_options": order_options(source)} | unordered}
+
+
+def _origin(data: Data) -> dict[str, str]:
+    return created_from(data.source, data.path, {"table": data.table, "query": data.query})
 
 
 def _checksum(name: str) -> dict[str, str]:
@@ -360,7 +365,7 @@ def _refuse_early(config: Config) -> None:
     if data.replace:
         return
     if not (runs := runs_of(data.folder)):
-        refuse_another_input(data)
+        refuse_another_input(data.folder, _origin(data), is_own_data=data.source in OWN_DATA)
     elif data.dataset_dir and read_metadata(data.folder)["preprocessing"] != config.preprocessing.recipe:
         refuse_to_replace(data.folder, runs)
 

@@ -27,8 +27,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bert4rec.config.addresses import is_url, without_secrets
-from bert4rec.config.sources import OWN_DATA
-from bert4rec.config.tables import Data
 from bert4rec.dataset.format import (
     DATASET_FORMAT,
     EVALUATED,
@@ -114,38 +112,40 @@ def clear_target(folder: Path) -> None:
         raise DataError(f"{folder}: cannot be used as data.dataset_dir: {error.strerror}") from None
 
 
-def created_from(data: Data) -> dict[str, str]:
-    """Return the entry of `metadata.json` that identifies the input, without revealing its path on this machine."""
-    if not data.path:
-        return {"source": data.source}
-    place, name = os.path.realpath(data.path), os.path.basename(os.path.abspath(data.path))
-    if is_url(data.path):
-        place, name = data.path, without_secrets(data.path)
-    rows = {key: text for key, text in (("table", data.table), ("query", data.query)) if text}  # of a database
-    digest = hashlib.sha256("\n".join([place, *rows.values()]).encode()).hexdigest()
-    return {"source": data.source, "name": name, "path_sha256": digest[:16], **rows}
+def created_from(source: str, path: str, rows: Mapping[str, str]) -> dict[str, str]:
+    """Return the entry of `metadata.json` that identifies the input, without revealing its path on this machine.
 
-
-def refuse_another_input(data: Data) -> None:
-    """Raise `DataError` if the dataset folder of `data` has a dataset that was made from another input.
-
-    Where the source is a file format, the path identifies the input; else the source does.
+    `rows`: the table or query that names them, in a database.
     """
-    path, origin = data.folder / METADATA, created_from(data)
+    if not path:
+        return {"source": source}
+    place, name = os.path.realpath(path), os.path.basename(os.path.abspath(path))
+    if is_url(path):
+        place, name = path, without_secrets(path)
+    named = {key: text for key, text in rows.items() if text}
+    digest = hashlib.sha256("\n".join([place, *named.values()]).encode()).hexdigest()
+    return {"source": source, "name": name, "path_sha256": digest[:16], **named}
+
+
+def refuse_another_input(folder: Path, origin: Mapping[str, str], *, is_own_data: bool) -> None:
+    """Raise `DataError` if the dataset at `folder` was made from another input than `origin` (see `created_from`).
+
+    With `is_own_data`, the source is a file format and the path identifies the input; else the source identifies it.
+    """
+    path = folder / METADATA
     if not path.is_file():
         return
     try:
         metadata = json.loads(path.read_text(encoding="utf-8"))
         before = metadata["created_from"]
-        is_same_path = data.source not in OWN_DATA or before.get("path_sha256") == origin.get("path_sha256")
+        is_same_path = not is_own_data or before.get("path_sha256") == origin.get("path_sha256")
         if before["source"] == origin["source"] and is_same_path:
             return
         name = _input_name(before)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         name = "an input that it does not name"
     new = f"a {origin['name']} that lies elsewhere" if name == _input_name(origin) else _input_name(origin)
-    advice = _how_to_keep(data.folder)
-    raise DataError(f"{data.folder}: holds a dataset made from {name}, this one is from {new}; {advice}")
+    raise DataError(f"{folder}: holds a dataset made from {name}, this one is from {new}; {_how_to_keep(folder)}")
 
 
 def free_folder(folder: Path, fingerprint: str = "") -> Path:

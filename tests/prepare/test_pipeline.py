@@ -236,14 +236,11 @@ def test_one_and_several_threads_write_the_same_bytes_also_where_the_file_is_lar
 
 
 def test_sequences_and_the_same_rows_as_a_table_with_times_give_the_same_dataset(tmp_path: Path) -> None:
-    rng = np.random.default_rng(5)
-    pairs = [(user, int(item)) for user in range(1, 60) for item in rng.permutation(80)[: 3 + user % 20]]
+    pairs = [(user, (user * step) % 83) for user in range(1, 60) for step in range(1, 4 + user % 20)]
     (tmp_path / "pairs.txt").write_text("".join(f"{user} {item}\n" for user, item in pairs))
-    scattered = sorted(((user, item, time) for time, (user, item) in enumerate(pairs)), key=lambda row: row[1])
-    shared = ["--preprocessing.n_eval_negatives=20", "--preprocessing.validation_users=30"]
-    sequences = prepared(tmp_path, "--data.source=sequences", f"--data.path={tmp_path / 'pairs.txt'}", *shared)
-    rows = pl.DataFrame(scattered, schema=["user", "item", "at"], orient="row")
-    table = prepared(tmp_path, "--data.time_column=at", *shared, table=rows, name="table")
+    rows = pl.DataFrame(pairs, schema=["user", "item"], orient="row").with_row_index("at").sort("item")
+    sequences = prepared(tmp_path, "--data.source=sequences", f"--data.path={tmp_path / 'pairs.txt'}")
+    table = prepared(tmp_path, "--data.time_column=at", table=rows, name="table")
     assert [{key: row[key] for key in row if key != "times"} for row in stored(table)] == stored(sequences)
     for name in ("users.parquet", "items.parquet"):
         assert (sequences / name).read_bytes() == (table / name).read_bytes()

@@ -12,7 +12,6 @@ import polars as pl
 import pytest
 
 import preprocessing
-from bert4rec.config.tables import Data
 from bert4rec.dataset.format import negative_columns
 from bert4rec.prepare import engine, writer
 from bert4rec.prepare.writer import FolderWriter, created_from, in_order, new_dataset, write_metadata
@@ -152,7 +151,7 @@ def test_what_is_noted_of_the_input_tells_nothing_of_the_machine(prepare: Prepar
     assert str(tmp_path) not in (folder / "metadata.json").read_text()
     assert "log.csv" not in (folder / "README.md").read_text()
     urls = [f"https://ann:pw@host/log.csv?X-Amz-Signature={sign * 400}" for sign in "ab"]
-    notes = [created_from(Data(source="table", path=url)) for url in urls]
+    notes = [created_from("table", url, {}) for url in urls]
     assert [note["name"] for note in notes] == ["https://host/log.csv"] * 2
     digests = [hashlib.sha256(url.encode()).hexdigest()[:16] for url in urls]  # another query may be another input
     assert [note["path_sha256"] for note in notes] == digests

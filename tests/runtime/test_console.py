@@ -109,8 +109,9 @@ def test_the_bar_is_whole_not_wider_than_the_terminal_and_stays_if_it_should(col
     written = run(columns, stays=stays)
     above, also, *bars, interrupted, end = screen(written)
     assert (above, also, interrupted, end) == ("above", "warning: also above", "interrupted", "")
-    assert [bar.startswith(" 50 % |█") for bar in bars] == [True] * stays
+    assert len(bars) == stays
     if columns == 80:
+        assert bars[0].startswith(" 50 % |█")
         assert {"20.0/40", "6.543", "1,390", "3:21"} <= {*bars[0].split("|")[-1].split()}
     for part in written.replace("\x1b[K", "").replace("\r\n", "\r").split("\r"):
         assert len(part.partition("READY")[0].rstrip()) + len("^C") < columns
