@@ -91,7 +91,8 @@ def look_at_other_columns(
     `fitted` are the features of the dataset to extend. Raises `DataError` for features that neither the log nor the
     file of items can have, and for such a file that cannot be used.
     """
-    present, fields = dict[str, bool](), dict[str, str]()
+    present: Mapping[str, bool] = {}
+    fields: Mapping[str, str] = {}
     if isinstance(source, Interactions) and source.source.form == "table":
         present, fields = source.open(source.files[0]).columns, source.columns
     title = fields.get("title", "")

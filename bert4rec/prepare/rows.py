@@ -310,10 +310,8 @@ def limit_rows(ordered: OrderedRows, settings: Preprocessing, *, progress: Progr
                 stage.advance(len(frame))
         is_rare = bool(((ordered.counts > 0) & (ordered.counts < least)).any())
     if not ordered.counts.any():
-        default = Preprocessing()
-        changed = [
-            f"{name} = {value}" for name in FILTERS if (value := getattr(settings, name)) != getattr(default, name)
-        ]
+        chosen = settings.model_dump(exclude_defaults=True)
+        changed = [f"{name} = {chosen[name]}" for name in FILTERS if name in chosen]
         raise DataError(
             f"0 of {ordered.n_rows_read} rows and {ordered.n_users_read} users pass [preprocessing] "
             f"{', '.join(changed) or 'as it is'}; relax these filters"

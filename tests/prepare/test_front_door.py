@@ -48,6 +48,13 @@ def test_what_a_spreadsheet_has_changed_is_refused(tmp_path: Path, capsys: Captu
     assert_refused(tmp_path, capsys, ["--data.source=table", f"--data.path={tmp_path / 'log.csv'}"], named)
 
 
+def test_few_ids_that_have_lost_their_last_digits_are_bad_rows(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("".join(["user,item,at\n", *BASKETS, "u1,4.00638E+12,2026-02-01\n"]))
+    found = opened("table", path=str(tmp_path / "log.csv"))
+    assert sum(len(rows) for rows, _ in found) == N
+    assert dict(found.bad.counts) == {"item has lost its last digits": 1}
+
+
 @pytest.mark.parametrize("above", ["sep=;\n", "SEP=;\r\n", '"sep=;"\n', "sep=;;\n"])
 @pytest.mark.parametrize("has_header", [True, False])
 def test_a_line_for_excel_above_the_header_is_skipped(tmp_path: Path, above: str, has_header: bool) -> None:
