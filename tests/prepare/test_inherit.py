@@ -100,7 +100,7 @@ def test_the_table_or_query_of_a_database_is_inherited(place: Path, rows: str) -
     assert main(["prepare", "new.csv", "--data.extends=data/first", "--out=data/third"]) == 0
     assert main(["prepare", "shop.db", "--table=other", "--data.extends=data/first", "--data.accept_lost_rows=true",
                  "--out=data/fourth"]) == 0  # fmt: skip
-    first, second, third, fourth = (metadata(f"data/{name}") for name in ("first", "second", "third", "fourth"))
+    first, second, third, fourth = (metadata_of(Path("data", name)) for name in ("first", "second", "third", "fourth"))
     assert (second["created_from"], second["rows"]) == (first["created_from"], first["rows"])
     assert "table" not in third["created_from"]
     assert (fourth["created_from"]["table"], fourth["created_from"].get("query")) == ("other", None)
