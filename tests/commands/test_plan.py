@@ -22,30 +22,28 @@ def test_a_billion_items_on_a_thousand_gpus(capsys: Capture) -> None:
     asked = ["--world-size=1024", "--device=cuda", "--items=1_000_000_000", "--model.embed_dim=128"]
     assert plan(*asked, "--training.loss=softmax") == 0
     lines = capsys.readouterr().out.splitlines()
-    tokens = ["1024 x cuda", "[976,051 x 132 … 976,563 x 132]", "table optimizer state 1.03 GB", "", "--memory-gb"]
-    tokens += ["--model.max_len", "--host-memory-gb", "3,169 files", " ms a step", "1.69 MB", "GPU memory 963"]
-    assert [token for token, line in zip(tokens, lines, strict=False) if token not in line] == []
+    tokens = [
+        "1024 x cuda",
+        "[976,051 x 132 … 976,563 x 132]",
+        "table optimizer state 1.03 GB",
+        "3,169 files",
+        "1.69 MB",
+    ]
+    assert [token for token in tokens if not any(token in line for line in lines)] == []
     assert lines[-1] == "it fits"
 
 
 @pytest.mark.parametrize(
-    ("option", "has_share"),
-    [
-        ("compute_kernel=fused_uvm", True), ("sharding_type=column_wise", False), ("sharding_type=row_wise", None),
-        ("sharding_type=table_wise", None), ("sharding_type=auto", None),
-    ],
-)  # fmt: skip
+    ("option", "has_share"), [("compute_kernel=fused_uvm", True), ("sharding_type=column_wise", False)]
+)
 def test_a_share_of_the_catalogue_is_scored_without_messages_by_rows_alone(
-    capsys: Capture, option: str, has_share: bool | None
+    capsys: Capture, option: str, has_share: bool
 ) -> None:
     assert plan(*ASKED, f"--parallelism.{option}") == 0
-    printed = capsys.readouterr().out
-    assert "embedding time: " in printed
-    assert has_share in (None, "share of the catalogue" in printed)
+    assert ("share of the catalogue" in capsys.readouterr().out) == has_share
 
 
 def test_the_loss_is_that_of_a_run(capsys: Capture) -> None:
-    """Which by default scores the whole catalogue, and so has gradients of its shards, up to 100,000 items."""
     for n_items, has_gradients in ((100_000, True), (100_001, False)):
         assert plan("--world-size=2", "--device=cuda", f"--items={n_items}") == 0
         assert (", table gradients " in capsys.readouterr().out) is has_gradients
@@ -84,7 +82,6 @@ def advised(line: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("options", REFUSED.values(), ids=REFUSED)
 def test_what_does_not_fit_is_status_1_and_every_advice_fits_when_it_is_typed(options: str, capsys: Capture) -> None:
-    """That each kind of advice fits is stated in tests/sharding/test_advice.py."""
     asked = ["--world-size=2", "--device=cpu", "--host-memory-gb=24", *options.split()]
     assert plan(*asked) == 1
     out, err = capsys.readouterr()
@@ -124,14 +121,7 @@ def test_features_with_many_values_have_tables_of_their_own(featured_folder: Pat
         assert tables == [("item", n_items, "68"), *dataset_rows]
 
 
-@pytest.mark.parametrize("features", ["", "5,", "5,-1", "many"])
-def test_a_number_of_values_that_is_none_is_refused(features: str, capsys: Capture) -> None:
-    assert plan("--items=10", f"--features={features}") == 2
-    assert f"--features={features.split(',')[-1]}: " in capsys.readouterr().err
-
-
 def test_popular_items_make_a_step_longer(small_folder: Path, capsys: Capture) -> None:
-    """Where the dataset is known; the time is that of even items, times the busiest process's share of the mean."""
     batches = "--training.per_device_train_batch_size=64"
 
     def milliseconds(*arguments: str) -> tuple[float, float]:
