@@ -91,7 +91,17 @@ def test_two_processes_find_what_those_of_torchrun_find(settings: dict[str, Any]
     assert_same_results(run.folder, tmp_path / "runs" / "torchrun")
 
 
-def test_what_it_says_is_shown_line_by_line_and_its_progress_as_numbers(settings: dict[str, Any]) -> None:
+def test_lines_are_shown_and_events_are_progress_and_the_folder(program: Callable[[str], None]) -> None:
+    event = '{"done": %d, "total": 9, "figures": "epoch 1"}'
+    lines = ["run folder: x", f"\x1e{event % 3}", f"\x1e{event % 9}", '\x1e{"run": "runs/x"}', "HR@10 0.5"]
+    program(f"for line in {lines}: print(line)")
+    shown = Shown()
+    assert train_on([], n_processes=1, view=shown) == Path("runs/x")
+    assert (shown.lines, shown.done) == (["run folder: x", "HR@10 0.5"], [3, 9])
+
+
+@pytest.mark.long
+def test_what_a_training_says_is_shown_line_by_line_and_its_progress_as_numbers(settings: dict[str, Any]) -> None:
     shown = Shown()
     folder = train_on(words(settings), n_processes=1, view=shown)
     assert any(str(folder) in line for line in shown.lines)

@@ -250,13 +250,8 @@ def test_commands_take_a_run_with_new_items(place: Path, capsys: Capture) -> Non
     assert main(["recommend", "runs/run-2", "--user=1", "--where=train_count = 0", "--top=9"]) == 0
     said = capsys.readouterr().out
     assert all(re.search(rf"\b{item}\b", said) for item in (25, 26, 27, 40, 31, 35))
-    commands = (
-        "similar runs/run-2 40",
-        "evaluate runs/run-2",
-        "export runs/run-2 --format=vectors",
-        "check data/log-2",
-    )
-    assert [main(command.split()) for command in commands] == [0, 0, 0, 0]
+    commands = ["similar runs/run-2 40", "evaluate runs/run-2", "export runs/run-2 --format=vectors"]
+    assert [main(command.split()) for command in [*commands, "check data/log-2"]] == [0, 0, 0, 0]
     shutil.move("data/log-2", "data/moved")
     shutil.copy("new.parquet", "more.parquet")
     pl.read_parquet("new.parquet")[:1].with_columns(item=pl.lit(50)).write_parquet("more.parquet")

@@ -22,13 +22,7 @@ def test_a_billion_items_on_a_thousand_gpus(capsys: Capture) -> None:
     asked = ["--world-size=1024", "--device=cuda", "--items=1_000_000_000", "--model.embed_dim=128"]
     assert plan(*asked, "--training.loss=softmax") == 0
     lines = capsys.readouterr().out.splitlines()
-    tokens = [
-        "1024 x cuda",
-        "[976,051 x 132 … 976,563 x 132]",
-        "table optimizer state 1.03 GB",
-        "3,169 files",
-        "1.69 MB",
-    ]
+    tokens = ["1024 x cuda", "[976,051 x 132 … 976,563 x 132]", "table optimizer state 1.03 GB", "3,169 files"]
     assert [token for token in tokens if not any(token in line for line in lines)] == []
     assert lines[-1] == "it fits"
 
