@@ -57,6 +57,17 @@ def pytest_configure(config: pytest.Config) -> None:
         os.sched_setaffinity(0, cores[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]])
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """The garbage collection never looks at the million objects that the imports make."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.fixture(autouse=True)
 def terminal() -> None:
     """What is logged is shown, as by the scripts."""
@@ -201,17 +212,8 @@ def small_dataset(small_folder: Path) -> Dataset:
     return open_dataset(small_folder)
 
 
-@pytest.fixture(scope="session")
-def frozen() -> None:
-    """Exempt imported modules from the garbage collection at the end of a run, which saves a third of a second."""
-    import bert4rec.training.run  # noqa: F401
-
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.fixture
-def alone(frozen: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Runs in this process: on the CPU, whatever this machine has, and without a trace in the tests that follow."""
     import torch
 

@@ -37,12 +37,6 @@ def test_a_share_of_the_catalogue_is_scored_without_messages_by_rows_alone(
     assert ("share of the catalogue" in capsys.readouterr().out) == has_share
 
 
-def test_the_loss_is_that_of_a_run(capsys: Capture) -> None:
-    for n_items, has_gradients in ((100_000, True), (100_001, False)):
-        assert plan("--world-size=2", "--device=cuda", f"--items={n_items}") == 0
-        assert (", table gradients " in capsys.readouterr().out) is has_gradients
-
-
 def test_few_negatives_for_the_positions_that_share_them_are_warned_of(capsys: Capture) -> None:
     asked = ["--world-size=64", "--device=cuda", "--items=10000000"]
     assert plan(*asked) == 0
@@ -55,10 +49,8 @@ def test_few_negatives_for_the_positions_that_share_them_are_warned_of(capsys: C
     assert "warning" not in capsys.readouterr().out
 
 
-REFUSED = {
-    "a batch": "--items=2000 --training.per_device_train_batch_size=100000",
+REFUSED = {  # each kind of advice is tested in tests/sharding/test_advice.py
     "copies with adam": "--items=20000000 --mode=ddp --parallelism.sparse_optimizer=adam",
-    "every score with adam": "--items=20000000 --training.loss=softmax --parallelism.sparse_optimizer=adam",
     "a cluster": "--items=1000000000",
 }
 
