@@ -124,6 +124,7 @@ def test_an_interrupt_saves_says_how_to_go_on_and_leaves_no_process(settings: di
     assert run.report["training"]["resumed"] == [[step, 2]]
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_child_first(program: Callable[[str], None], number: signal.Signals) -> None:
     """It gets the signal once, from its parent: it is in no group that the terminal sends one to."""
@@ -138,14 +139,10 @@ def test_a_signal_ends_the_child_first(program: Callable[[str], None], number: s
         time.sleep(60)
         """
     )
-    before = signal.signal(number, signal.default_int_handler)  # where the tests run in the background it is ignored
-    shown = Shown()
-    try:
-        with pytest.raises(KeyboardInterrupt, match=f"{number.name}.*runs/x"):
-            train_on([], n_processes=1, view=shown)
-        assert signal.getsignal(number) == signal.default_int_handler
-    finally:
-        signal.signal(number, before)
+    shown, before = Shown(), signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt, match=f"{number.name}.*runs/x"):
+        train_on([], n_processes=1, view=shown)
+    assert signal.getsignal(number) == before
     assert shown.lines == ["saved"]
     assert "BERT4REC_PARENT" not in os.environ
 

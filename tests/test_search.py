@@ -23,7 +23,6 @@ optuna = pytest.importorskip("optuna", reason="optuna is not installed: pip inst
 from optuna.trial import TrialState  # noqa: E402
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-N_HEADS = 'trial.suggest_categorical("model.n_heads", [1, 2, 4])'
 
 
 @pytest.fixture
@@ -40,8 +39,8 @@ def script(monkeypatch: Patch) -> ModuleType:
     return importlib.import_module("search")
 
 
-def start(options: list[str], place: Path = EXAMPLES) -> "subprocess.Popen[str]":
-    words = [sys.executable, str(place / "search.py"), *options]
+def start(options: list[str]) -> "subprocess.Popen[str]":
+    words = [sys.executable, str(EXAMPLES / "search.py"), *options]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -66,16 +65,6 @@ def trials_of(folder: Path) -> list[Any]:
 
 def report_of(folder: Path, number: int) -> dict[str, Any]:
     return json.loads((folder / f"trial-{number:03d}" / "report.json").read_text())
-
-
-def changed_script(place: Path, old: str, new: str) -> Path:
-    """A copy of the script with another line, as somebody writes it who searches for something else."""
-    place.mkdir()
-    for path in EXAMPLES.glob("search*.py"):
-        text = path.read_text()
-        assert path.name != "search.py" or text.count(old) == 1
-        (place / path.name).write_text(text.replace(old, new))
-    return place
 
 
 @pytest.mark.long
@@ -136,23 +125,6 @@ def test_a_killed_search_goes_on_where_it_was(options: list[str], tmp_path: Path
         assert sorted(trial.intermediate_values) == list(range(1, 31))
     assert "\n2 trials finished, 0 stopped early, 0 failed\n" in said(start(words))  # there is nothing left to do
     assert trials_of(folder) == trials
-
-
-@pytest.mark.long
-def test_a_trial_that_is_worse_than_others_is_stopped_early(options: list[str], tmp_path: Path) -> None:
-    folder = tmp_path / "search"
-    pruner = "optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=2)"
-    place = changed_script(tmp_path / "changed", pruner, "optuna.pruners.ThresholdPruner(lower=1.1)")
-    words = [*options, "--training.n_epochs=1000", "--training.eval_every_n_epochs=2"]
-    text = said(start(["--trials=1", *words], place), status=1)
-    assert "\ntrial 0: stopped early: worse than others at this epoch; 1 of 1 done\n" in text
-    assert text.endswith("\n0 trials finished, 1 stopped early, 0 failed\nerror: no trial has finished\n")
-    (trial,) = trials_of(folder)
-    lines = (folder / "trial-000/metrics.jsonl").read_text().splitlines()
-    first = next(record for record in map(json.loads, lines) if record["kind"] == "validation")
-    assert trial.state == TrialState.PRUNED
-    assert trial.intermediate_values == {2: first["full"]["NDCG@10"]}
-    assert not (folder / "trial-000/report.json").exists()
 
 
 @pytest.fixture

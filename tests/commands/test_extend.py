@@ -140,9 +140,7 @@ def test_one_line_for_what_cannot_be(
     assert [path.name for path in trained.parent.iterdir()] == ["run"]
 
 
-def test_what_cannot_be_read_or_written_leaves_nothing(
-    old: Path, grown_folder: Path, tmp_path: Path, capsys: Capture
-) -> None:
+def test_what_cannot_be_read_leaves_nothing(old: Path, grown_folder: Path, tmp_path: Path, capsys: Capture) -> None:
     def refusal(path: Path) -> str:
         capsys.readouterr()
         assert main(["extend", str(path), str(grown_folder)]) == 2
