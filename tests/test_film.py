@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts import film
-from scripts.film import COLUMNS, ROWS, Event, outputs, read_cast, screens, write_cast
+from scripts.film import COLUMNS, ROWS, Event, outputs, screens
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 
@@ -27,12 +27,6 @@ def test_a_terminal_returns_erases_wraps_and_scrolls() -> None:
     assert shown("\r\n".join(map(str, range(ROWS + 2)))) == tuple(map(str, range(2, ROWS + 2)))
     with pytest.raises(ValueError, match="cannot draw"):
         shown("\x1b[31mred")
-
-
-def test_a_recording_is_read_as_written(tmp_path: Path) -> None:
-    events = [Event(0.0, "é\r\n"), Event(1.5, "\x1b[K█")]
-    write_cast(events, tmp_path / "x.cast")
-    assert read_cast(tmp_path / "x.cast") == events
 
 
 def test_a_command_runs_on_a_terminal_of_the_films_size(tmp_path: Path) -> None:

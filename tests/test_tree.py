@@ -26,24 +26,10 @@ def test_every_file_that_is_no_module_is_installed_too() -> None:
 
 def test_the_newest_version_in_the_changelog_is_that_of_the_package() -> None:
     versions = re.findall(r"^## (\S+)", (TESTS.parent / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert versions[0] == bert4rec.__version__
+    citation = (TESTS.parent / "CITATION.cff").read_text(encoding="utf-8")
+    assert versions[0] == bert4rec.__version__ == re.findall(r"^version: (.+)$", citation, re.MULTILINE)[0]
 
 
 def test_the_picture_of_the_rooms_is_that_of_the_imports() -> None:
     """`python -m scripts.architecture` draws it anew."""
     assert architecture.PICTURE.read_text(encoding="utf-8") == architecture.picture()
-
-
-def test_the_citation_names_the_package_as_it_is() -> None:
-    root = TESTS.parent
-    citation = (root / "CITATION.cff").read_text(encoding="utf-8")
-    facts = dict(
-        re.findall(r"^ *(?:- )?(title|version|license|name): (.+)$", citation.partition("references:")[0], re.MULTILINE)
-    )
-    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    assert facts["name"] in (root / "LICENSE").read_text()
-    assert (facts["title"], facts["version"], facts["license"]) == (
-        project["name"],
-        bert4rec.__version__,
-        project["license"],
-    )

@@ -25,9 +25,8 @@ from benchmarks.bench.plain_model import IGNORED, MASK, Plain, padded
 from benchmarks.bench.preparing import prepare, prepare_plainly
 from benchmarks.bench.ranking import MAX_LEN, our_metrics, plain_metrics
 from benchmarks.bench.recommending import plain_recommend, random_histories
-from benchmarks.bench.record import Record, compared, has_changed
 from benchmarks.bench.step import Device, Shape, counts, our_model, random_batch, step_case
-from benchmarks.bench.timing import OURS, WHOLE, Case, Figure, measure
+from benchmarks.bench.timing import OURS, WHOLE, Case, measure
 from benchmarks.evaluation_speed import make_folder, open_folder, random_model
 from benchmarks.preprocessing import write_goodreads
 from benchmarks.recommend import random_network
@@ -186,30 +185,6 @@ def test_the_plain_preparation_has_the_same_windows_and_targets(tmp_path: Path) 
                     len(set(drawn)) == len(drawn) == (100 if len(theirs["items"]) - len({*seen, target}) >= 100 else 0)
                 )
                 assert not {*seen, target} & {*drawn}
-
-
-def record(figures: list[Figure], **changes: object) -> Record:
-    return Record("2026-01-01 10:00:00", {"cpu": "a"}, {}, "fp32", [2e11, 1.9e11], figures)._replace(**changes)
-
-
-def figure(*milliseconds: float, contestant: str = OURS, step: str = WHOLE) -> Figure:
-    return Figure("step", "tiny", contestant, step, "sequences", 10, 1e9, [each / 1000 for each in milliseconds])
-
-
-def test_what_has_changed_by_more_than_its_spread_is_told() -> None:
-    assert has_changed(figure(10, 11, 12), figure(13, 13.5, 14))
-    assert not has_changed(figure(10, 11, 12), figure(12, 13, 14))  # medians as far apart as the rounds are
-    assert not has_changed(figure(10, 11, 14), figure(14, 14, 14))
-    before = record([figure(10, 11, 12), figure(20, 20, 20, step="softmax"), figure(5, 5, contestant="plain")])
-    now = [figure(22, 22, 22), figure(20, 20, 20, step="softmax"), figure(1, 1, contestant="plain")]
-    assert [*compared(record(now, peaks=[1e11]), before)] == [
-        "this machine's matrix products: 200 → 100 GFLOP/s",
-        "slower: step, bert4rec: 11 [10 – 12] → 22 [22 – 22] ms (+100%)",
-        "1 of 2 figures changed by more than their spread",
-        "1 more have fewer than 3 rounds: nothing is said of them",
-    ]
-    elsewhere = compared(record(now, machine={"cpu": "b"}), before)
-    assert next(elsewhere).startswith("the earlier run is of another machine")
 
 
 @contextmanager
