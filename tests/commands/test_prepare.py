@@ -69,7 +69,7 @@ def test_the_name_of_a_data_set_downloads_it_unless_a_file_has_it(
     assert main(["prepare", "ml-100k"]) == 2
     assert fetched == ["ml-100k"]
     for words in (["ml-100k", "--data.source=ml-1m"], ["log.csv", "--path=log.csv"], ["missing.csv"]):
-        assert main(["prepare", *words]) == 2
+        assert main(["prepare", *words, *COLUMNS]) == 2
         assert words[-1] in capsys.readouterr().err
     Path("log.csv").rename("ml-100k")
     assert main(["prepare", "ml-100k", "--data.source=table", *COLUMNS]) == 0
