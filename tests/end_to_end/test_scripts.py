@@ -45,7 +45,7 @@ def runs(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callab
 
 
 @pytest.mark.parametrize(
-    ("launcher", "mode"), [(ALONE, "dmp"), (TORCHRUN, "dmp"), long(TORCHRUN, "ddp"), long(TORCHX, "dmp")]
+    ("launcher", "mode"), [long(ALONE, "dmp"), (TORCHRUN, "dmp"), long(TORCHRUN, "ddp"), long(TORCHX, "dmp")]
 )
 def test_a_run_leaves_its_folder(runs: Callable[..., dict[str, Any]], launcher: list[str], mode: str) -> None:
     report = runs(launcher, mode)
@@ -98,7 +98,7 @@ def test_settings_that_cost_are_warned_of_once(small_config: Settings, tmp_path:
 
 @pytest.mark.usefixtures("alone")
 def test_a_finished_run_is_never_overwritten(runs: Callable[..., dict[str, Any]]) -> None:
-    first = runs(ALONE, "dmp")["folder"]
+    first = runs(TORCHRUN, "dmp")["folder"]
     assert main(["train", f"--config={first / 'config.toml'}", "--training.n_epochs=1"]) == 0
     second = first.with_name(first.name + "-2")
     assert json.loads((second / "report.json").read_text())["training"]["epochs"] == 1
