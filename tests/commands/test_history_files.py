@@ -43,7 +43,7 @@ def test_json_lines_of_standard_input(monkeypatch: Patch) -> None:
     assert read("-") == [(1, ["a"]), (2, []), (3, [7])]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(
     rows=st.lists(
         st.tuples(st.sampled_from("uvwx"), st.sampled_from("abcdef"), st.integers(0, 5)), min_size=1, max_size=40
