@@ -248,17 +248,10 @@ def choices(setting: Any) -> list[str]:
 
 def usual_help(options: Mapping[str, str], prog: str) -> str:
     """Return the end of `--help`: a line for each of the short `options` (name → "table.key")."""
-    settings = all_settings()
-    chosen = [(option, settings[key]) for option, key in options.items()]
-    lines = [(f"--{option}={_plain(setting.default)}", summary(setting)) for option, setting in chosen]
-    return "\n".join(
-        [
-            "usual settings, with their defaults:",
-            *(f"  {option:<26} {text}" for option, text in lines),
-            "",
-            f"settings file: --config=FILE; all settings: {prog} --help-all",
-        ]
-    )
+    settings, lines = all_settings(), ["usual settings, with their defaults:"]
+    for option, key in options.items():
+        lines.append(f"  {f'--{option}={_plain(settings[key].default)}':<26} {summary(settings[key])}")
+    return "\n".join([*lines, "", f"settings file: --config=FILE; all settings: {prog} --help-all"])
 
 
 def settings_help() -> str:

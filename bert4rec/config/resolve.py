@@ -13,7 +13,7 @@ from bert4rec.config.kinds import (
     needs_negatives,
     supports_column_sharding,
     table_updates,
-)  # fmt: skip
+)
 from bert4rec.config.load import with_changes
 from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, WINDOW_LENGTHS, Config
 from bert4rec.runtime.errors import SettingsError, pluralize

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bert4rec.dataset.format import EVALUATED, USERS, one_array
-from bert4rec.dataset.histories import EvaluationSplit, Histories, Rows
+from bert4rec.dataset.histories import EvaluationSplit, Histories
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.runtime.arrays import Bools, Int32s, Int64s
 
@@ -51,10 +51,4 @@ def _are_trained(split: EvaluationSplit, numbers: Int64s, histories: Histories, 
     rows, is_there = histories.user_rows(users[split.users[numbers]])
     stops = np.where(is_there, histories.n_train_at(rows), 0)
     trained = histories.read(rows, np.zeros_like(stops), stops)
-    return _n_of(trained, items[targets]) > _n_of(before, targets)
-
-
-def _n_of(rows: Rows, targets: Int32s) -> Int64s:
-    """Return how often each of `targets` [B] is in the same one of `rows` [B]."""
-    row_numbers = np.repeat(np.arange(len(targets)), rows.lengths)
-    return np.bincount(row_numbers[rows.items == targets[row_numbers]], minlength=len(targets))
+    return trained.n_of(items[targets]) > before.n_of(targets)
