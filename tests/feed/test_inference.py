@@ -1,45 +1,39 @@
 """Inference batches and gaps of time."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.dataset.histories import Rows
+from bert4rec.feed.batch import Batch
 from bert4rec.feed.inference import append_mask_batch, causal_batch
 from bert4rec.feed.masking import inference_time_deltas, time_deltas, until_next
-from tests.feed.shown import shown
+from tests.feed.shown import rows_of, shown
 
-ROWS = Rows(np.array([2, 3, 4, 5, 6, 7], np.int32), np.array([4, 1, 1]), np.array([8, 9, 10], np.int32))
-
-
-def test_the_last_items_and_the_mask_behind_them() -> None:
-    batch = append_mask_batch(ROWS, max_len=3)
-    assert shown(batch).tolist() == [4, 5, NO_ITEM, 6, NO_ITEM, 7, NO_ITEM]
-    assert batch.lengths.tolist() == [3, 2, 2]
-    assert batch.positions.tolist() == [2, 4, 6]
-    assert batch.targets.tolist() == [8, 9, 10]
+ROWS = replace(rows_of([[2, 3, 4, 5], [6], [7]]), targets=np.array([8, 9, 10], np.int32))
 
 
-def test_the_last_items_alone() -> None:
-    batch = causal_batch(ROWS, max_len=3)
-    assert shown(batch).tolist() == [4, 5, 6, 7]
-    assert batch.lengths.tolist() == [2, 1, 1]
-    assert batch.positions.tolist() == [1, 2, 3]
-    assert batch.targets.tolist() == [8, 9, 10]
-
-
-def test_histories_without_targets_have_zeros() -> None:
-    rows = Rows(ROWS.items, ROWS.lengths)
-    assert (
-        append_mask_batch(rows, max_len=3).targets.tolist()
-        == causal_batch(rows, max_len=3).targets.tolist()
-        == [0, 0, 0]
-    )
+@pytest.mark.parametrize(
+    ("make", "items", "lengths", "positions"),
+    [
+        (append_mask_batch, [4, 5, NO_ITEM, 6, NO_ITEM, 7, NO_ITEM], [3, 2, 2], [2, 4, 6]),
+        (causal_batch, [4, 5, 6, 7], [2, 1, 1], [1, 2, 3]),
+    ],
+)
+def test_the_last_items_and_the_position_that_asks(
+    make: Callable[..., Batch], items: list[int], lengths: list[int], positions: list[int]
+) -> None:
+    for rows, targets in ((ROWS, [8, 9, 10]), (replace(ROWS, targets=None), [0, 0, 0])):
+        batch = make(rows, max_len=3)
+        assert (shown(batch).tolist(), batch.lengths.tolist()) == (items, lengths)
+        assert (batch.positions.tolist(), batch.targets.tolist()) == (positions, targets)
+        assert batch.gaps is None
 
 
 def test_times_of_what_is_left_of_histories_and_of_what_is_asked() -> None:
@@ -51,9 +45,7 @@ def test_times_of_what_is_left_of_histories_and_of_what_is_asked() -> None:
     }
     for known, (causal, masked, instants) in expected.items():
         for batch, gaps in ((causal_batch(rows, 3, known), causal), (append_mask_batch(rows, 3, known), masked)):
-            assert batch.gaps.tolist() == gaps
-            assert batch.instants.tolist() == instants
-    assert causal_batch(ROWS, 3).gaps is append_mask_batch(ROWS, 3).gaps is None
+            assert (batch.gaps.tolist(), batch.instants.tolist()) == (gaps, instants)
 
 
 TIMES = st.lists(st.lists(st.integers(0, 10**10), min_size=1, max_size=6).map(sorted), min_size=1, max_size=6)
@@ -70,32 +62,20 @@ def between(history: list[int]) -> list[int]:
 
 @settings(deadline=None)
 @given(TIMES)
-def test_gaps_lie_within_sequences(histories: list[list[int]]) -> None:
-    seconds, lengths = ragged(histories)
-    assert time_deltas(seconds, lengths).tolist() == [gap for one in histories for gap in [0, *between(one)]]
-    assert until_next(seconds, lengths).tolist() == [gap for one in histories for gap in [*between(one), 0]]
-
-
-@settings(deadline=None)
-@given(TIMES)
-def test_the_last_gap_is_that_to_the_instant_asked_for(histories: list[list[int]]) -> None:
+def test_gaps_lie_within_sequences_and_the_last_one_is_that_to_the_instant_asked_for(
+    histories: list[list[int]],
+) -> None:
+    since, until = (gaps(*ragged(histories)).tolist() for gaps in (time_deltas, until_next))
+    assert since == [gap for one in histories for gap in [0, *between(one)]]
+    assert until == [gap for one in histories for gap in [*between(one), 0]]
     before = [history[:-1] or history for history in histories]
-    at = torch.tensor([history[-1] for history in histories])
-    seconds, lengths = ragged(before)
-    asked = [[*history, time] for history, time in zip(before, at.tolist(), strict=True)]
-    causal, instants = inference_time_deltas(seconds, lengths, at, is_causal=True)
-    assert causal.tolist() == [gap for one in asked for gap in between(one)]
-    masked, same = inference_time_deltas(seconds, lengths, at, is_causal=False)
-    assert masked.tolist() == time_deltas(*ragged(asked)).tolist()
-    assert instants.tolist() == same.tolist() == at.tolist()
-
-
-@settings(deadline=None)
-@given(TIMES)
-def test_where_no_instant_is_known_it_is_that_of_the_last_item(histories: list[list[int]]) -> None:
-    seconds, lengths = ragged(histories)
-    causal, instants = inference_time_deltas(seconds, lengths, None, is_causal=True)
-    assert causal.tolist() == time_deltas(seconds, lengths).tolist()
-    masked, same = inference_time_deltas(seconds, lengths, None, is_causal=False)
-    assert masked.tolist() == time_deltas(*ragged([[*one, one[-1]] for one in histories])).tolist()
-    assert instants.tolist() == same.tolist() == [one[-1] for one in histories]
+    for at in ([history[-1] for history in histories], None):
+        last = at or [history[-1] for history in before]
+        asked = [[*history, time] for history, time in zip(before, last, strict=True)]
+        instant = None if at is None else torch.tensor(at)
+        causal, instants = inference_time_deltas(*ragged(before), instant, is_causal=True)
+        gaps = [gap for one in asked for gap in between(one)]
+        assert causal.tolist() == (gaps if at else time_deltas(*ragged(before)).tolist())
+        masked, same = inference_time_deltas(*ragged(before), instant, is_causal=False)
+        assert masked.tolist() == time_deltas(*ragged(asked)).tolist()
+        assert instants.tolist() == same.tolist() == last

@@ -1,18 +1,13 @@
-"""Pairs of a dataset: read where they are, held out at random, in one order whatever the processes."""
+"""Pairs of a dataset: read where they are, held out at random."""
 
-import pickle
 from pathlib import Path
 
 import datasets
 import numpy as np
 import pytest
 
-from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Histories, TrainingPairs
-from bert4rec.feed.batch import AnyBatch, Pairs
-from bert4rec.feed.batches import TrainingBatches
 from bert4rec.feed.pairs import TEST_PAIRS, TRAINING_PAIRS, VALIDATION_PAIRS, PairExamples, parts_of_pairs
-from bert4rec.runtime.collectives import Partition
 
 MSE = {"seed": 3, "loss": "mse", "rating_holdout": 0.1, "rating_validation": 0.05}
 
@@ -29,14 +24,10 @@ def pairs(rated_folder: Path) -> list[tuple[int, int, float]]:
     return [(row["user"], row["items"][at], row["ratings"][at]) for row in rows for at in range(row["n_train"])]
 
 
-def users_of(pairs: AnyBatch) -> list[int]:
-    assert isinstance(pairs, Pairs)
-    return pairs.users.ids[pairs.places].tolist()
-
-
 def read(examples: PairExamples, indices: list[int]) -> list[tuple[int, int, float]]:
     found = examples.batch(np.array(indices), 0)
-    return list(zip(users_of(found), found.targets.tolist(), found.ratings.tolist(), strict=True))
+    users = found.users.ids[found.places]
+    return list(zip(users.tolist(), found.targets.tolist(), found.ratings.tolist(), strict=True))
 
 
 def test_pairs_are_those_of_the_folder(training_pairs: TrainingPairs, pairs: list[tuple[int, int, float]]) -> None:
@@ -68,35 +59,3 @@ def test_rankings_are_learnt_from_all_pairs_without_ratings(training_pairs: Trai
     assert parts.keys() == {TRAINING_PAIRS}
     assert len(parts[TRAINING_PAIRS]) == len(training_pairs)
     assert parts[TRAINING_PAIRS].batch(np.arange(3), 0).ratings is None
-
-
-@pytest.mark.parametrize("n_processes", [2, 3])
-def test_every_process_has_its_share_of_one_order(training_pairs: TrainingPairs, n_processes: int) -> None:
-    """The last global batch has fewer pairs than there are processes."""
-    examples = parts_of_pairs(training_pairs, **MSE)[TRAINING_PAIRS]
-    global_batch = len(examples) - 1
-
-    def batches(rank: int, n: int) -> TrainingBatches:
-        whole = global_batch // 6 * 6
-        return TrainingBatches(examples, Partition(rank, n), n_epochs=2, per_device=whole // n, seed=1)
-
-    alone = batches(0, 1)
-    ranks = [batches(rank, n_processes) for rank in range(n_processes)]
-    for step in range(len(alone)):
-        whole, dealt = alone[step], [rank[step] for rank in ranks]
-        found = [pair for part in dealt for pair in zip(users_of(part), part.targets.tolist(), strict=True)]
-        real = sorted(pair for pair in found if pair[1] != NO_ITEM)
-        assert real == sorted(zip(users_of(whole), whole.targets.tolist(), strict=True))
-        assert {part.n_sequences for part in dealt} == {whole.n_sequences}
-    assert alone[0].targets.tolist() != alone[len(alone) // 2].targets.tolist()  # epochs have orders of their own
-
-
-def test_a_loader_process_gets_none_of_the_pairs(training_pairs: TrainingPairs) -> None:
-    assert len(training_pairs)
-    examples = parts_of_pairs(training_pairs, **MSE)[TRAINING_PAIRS]
-    before = examples.batch(np.arange(9), 0)
-    pickled = pickle.dumps(examples)
-    assert len(pickled) < 3000 < 4 * len(training_pairs)
-    again = pickle.loads(pickled).batch(np.arange(9), 0)
-    assert users_of(again) == users_of(before)
-    assert [value.tolist() for value in again[1:3]] == [value.tolist() for value in before[1:3]]
