@@ -9,7 +9,7 @@ import pytest
 
 import bert4rec
 from bert4rec.__main__ import COMMANDS, main
-from bert4rec.config.help import DATA_OPTIONS, SHORT_OPTIONS, all_keys
+from bert4rec.config.help import DATA_OPTIONS, SHORT_OPTIONS, all_settings
 
 ROOT = Path(__file__).parents[1]
 
@@ -80,7 +80,7 @@ def test_help_all_lists_every_setting(command: str, capsys: pytest.CaptureFixtur
         main([command, "--help-all"])
     text = capsys.readouterr().out
     assert text.startswith("usage: ")
-    assert [key for key in all_keys() if f"\n  --{key}=" not in text] == []
+    assert [key for key in all_settings() if f"\n  --{key}=" not in text] == []
     assert "\n  --training.learning_rate=0.001\n" in text
 
 

@@ -9,7 +9,7 @@ from bert4rec.config.help import (
     OTHER_SOURCES,
     PREPARE_OPTIONS,
     SHORT_OPTIONS,
-    all_keys,
+    all_settings,
 )
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Source
@@ -51,12 +51,12 @@ def test_an_error_names_the_option_and_what_was_meant(argument: str) -> None:
 
 
 def test_every_setting_is_named_as_people_write_it() -> None:
-    assert {*PREPARE_OPTIONS.values(), *SHORT_OPTIONS.values(), "checkpoint.async"} <= {*all_keys()}
-    assert not [key for key in all_keys() if key.endswith("_")]
+    assert {*PREPARE_OPTIONS.values(), *SHORT_OPTIONS.values(), "checkpoint.async"} <= {*all_settings()}
+    assert not [key for key in all_settings() if key.endswith("_")]
 
 
 def test_other_names_are_those_of_settings_and_sources_that_exist() -> None:
-    for names, valid in ((OTHER_KEYS, {*all_keys()}), (OTHER_SOURCES, {*get_args(Source)})):
+    for names, valid in ((OTHER_KEYS, {*all_settings()}), (OTHER_SOURCES, {*get_args(Source)})):
         assert names.keys() <= valid
         others = {name for text in names.values() for name in text.split()}
         assert not others & {name.partition(".")[2] or name for name in valid}

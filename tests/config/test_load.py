@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bert4rec.config.help import PREPARE_OPTIONS
+from bert4rec.config.help import PREPARE_OPTIONS, SHORT_OPTIONS
 from bert4rec.config.load import (
     load_config,
     parse_command_line,
@@ -30,45 +30,39 @@ def test_ready_made_files_are_valid(path: Path) -> None:
 def test_the_command_line_beats_the_file_and_the_file_beats_the_default(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text("[model]\nmax_len = 30\nn_layers = 5\n")
-    path, overrides = parse_command_line([f"--config={file}", "--model.n_layers=7", "--mode", "ddp"])
+    path, overrides = parse_command_line([f"--config={file}", "--model.n_layers=7"])
     config = load_config(path, overrides)
     assert (config.model.max_len, config.model.n_layers, config.model.n_heads) == (30, 7, 2)
-    assert config.parallelism.mode == "ddp"
 
 
-def test_values_are_read_as_toml_or_else_as_text() -> None:
-    table = ["--data.source=table", "--data.path=my file.csv"]
-    arguments = ["--evaluation.ks=[3, 7]", "--training.compile=true", *table, "--run.name=7"]
-    config = load_config(None, parse_command_line(arguments)[1])
-    assert config.evaluation.ks == [3, 7]
-    assert config.training.compile is True
-    assert (config.data.path, config.run.name) == ("my file.csv", "7")
-    numbers = parse_command_line(["--lr=.5", "--model.dropout=-1."])[1]
-    assert numbers == {"training.learning_rate": 0.5, "model.dropout": -1.0}
+@pytest.mark.parametrize(
+    ("words", "short", "settings"),
+    [  # values are TOML, or else text; the value of a text setting is always text
+        (["--evaluation.ks=[3, 7]", "--mode", "ddp"], {}, {"evaluation.ks": [3, 7], "parallelism.mode": "ddp"}),
+        (["--training.compile=true", "--name=7"], {}, {"training.compile": True, "run.name": "7"}),
+        (["--data.path=my file.csv", "--lr=.5"], {}, {"data.path": "my file.csv", "training.learning_rate": 0.5}),
+        (["--model.dropout=-1.", "--name="], {}, {"model.dropout": -1.0, "run.name": ""}),
+        (["--out=x", "--seed=2"], {}, {"run.dir": "x", "training.seed": 2}),
+        (["--out=x", "--seed=2", "--user", "7"], PREPARE_OPTIONS,
+         {"data.dataset_dir": "x", "preprocessing.seed": 2, "data.user_column": "7"}),
+    ],
+)  # fmt: skip
+def test_words_of_a_command_line_are_settings(
+    words: list[str], short: dict[str, str], settings: dict[str, Any]
+) -> None:
+    assert parse_command_line(words, short or SHORT_OPTIONS) == (None, settings)
+
+
+@pytest.mark.parametrize("option", ["--user=a", "--resume="])  # one of a preparation; one without a value
+def test_options_of_another_command_or_without_a_value_are_refused(option: str) -> None:
+    with one_line(option.partition("=")[0], error=SettingsError):
+        parse_command_line([option])
 
 
 def test_resolved_settings_can_be_passed_back(tmp_path: Path) -> None:
     config = load_config(None, {"model.max_len": 7, "evaluation.protocols": ["full"], "training.max_minutes": 1.5})
     (tmp_path / "config.toml").write_text(config.to_toml())
     assert load_config(tmp_path / "config.toml") == config
-
-
-def test_short_names_are_those_of_the_command() -> None:
-    argv = ["--epochs", "3", "--batch-size=8", "--lr", "0.1", "--out=x", "--seed=2", "--name="]
-    assert parse_command_line(argv)[1] == {
-        "training.n_epochs": 3, "training.per_device_train_batch_size": 8, "training.learning_rate": 0.1,
-        "run.dir": "x", "training.seed": 2, "run.name": "",
-    }  # fmt: skip
-    overrides = parse_command_line(["--out=x", "--seed=2", "--user", "7", "--epochs=3"], PREPARE_OPTIONS)[1]
-    assert overrides == {
-        "data.dataset_dir": "x", "preprocessing.seed": 2, "data.user_column": "7", "training.n_epochs": 3,
-    }  # fmt: skip
-    assert parse_mapping({"batch_size": 8, "lr": 0.1}) == {
-        "training.per_device_train_batch_size": 8, "training.learning_rate": 0.1,
-    }  # fmt: skip
-    for option in ("--user", "--resume"):  # one of a preparation; one without a value
-        with pytest.raises(SettingsError, match=option):
-            parse_command_line([f"{option}=" + "a" * (option == "--user")])
 
 
 @pytest.mark.parametrize(
@@ -84,6 +78,8 @@ def test_short_names_are_those_of_the_command() -> None:
 )  # fmt: skip
 def test_a_bad_file_is_one_line_that_names_it(tmp_path: Path, content: str, named: str) -> None:
     file = tmp_path / "bad.toml"
+    with one_line(f"{file}: ", error=SettingsError):  # is not there yet
+        load_config(file)
     file.write_text(content)
     with one_line(f"{file}: ", named, error=SettingsError):
         load_config(file)
@@ -115,11 +111,6 @@ def test_a_home_folder_is_known_in_every_path(tmp_path: Path, monkeypatch: pytes
     assert load_config(None, {"run.resume": "auto", "data.path": ""}).run.resume == "auto"
 
 
-def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"none\.toml: "):
-        load_config(tmp_path / "none.toml")
-
-
 def test_the_usual_file_counts_where_it_is_there_and_none_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,11 +122,9 @@ def test_the_usual_file_counts_where_it_is_there_and_none_is_named(
 
 def test_settings_from_python_are_those_of_the_command_line() -> None:
     features = {"data.item_features": {"a.b": "category", 'size = "S"': "number"}}
-    settings = {"data.path": Path("log.csv"), "mode": "ddp", "evaluation.ks": (5,), "training.n_epochs": 3} | features
-    overrides = parse_mapping(settings)
-    assert overrides == {
-        "data.path": "log.csv", "parallelism.mode": "ddp", "evaluation.ks": [5], "training.n_epochs": 3,
-    } | features  # fmt: skip
+    overrides = parse_mapping({"data.path": Path("log.csv"), "batch_size": 8, "evaluation.ks": (5,)} | features)
+    plain = {"data.path": "log.csv", "training.per_device_train_batch_size": 8, "evaluation.ks": [5]}
+    assert overrides == plain | features
     assert parse_command_line(overrides.options) == (None, overrides)
 
 

@@ -4,8 +4,6 @@ import gzip
 import io
 import pickle
 import sqlite3
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +20,6 @@ from bert4rec.sources.interactions import open_interactions
 from bert4rec.sources.synthetic import GENERATORS
 from tests.checks import one_line
 
-ROOT = Path(__file__).parents[2]
 MOVIELENS = b"userId,movieId,rating,timestamp\n1,31,2.5,1260759144\n"
 TABLE = b"customer,sku,at\nc1,a,5\nc2,b,6\n"
 PAIRS = b"1 2\n1 3\n2 2\n"
@@ -241,13 +238,3 @@ def test_a_path_beside_a_generated_source_is_an_error(tmp_path: Path, content: s
     with one_line("", "data.source", error=SettingsError) as caught:
         load(tmp_path, content, *arguments)
     assert "5ec2e7" not in str(caught.value)
-
-
-def test_neither_polars_nor_torch_is_imported_to_recognize_a_file(tmp_path: Path) -> None:
-    path = write(tmp_path, "log.csv.zst", pa.compress(TABLE, codec="zstd", asbytes=True))
-    code = (
-        "import sys; from bert4rec.config.load import load_config\n"
-        "print(load_config(None, {'data.path': sys.argv[1]}).data.source, {'torch', 'polars'} & {*sys.modules})"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "table set()\n"

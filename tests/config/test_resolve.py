@@ -59,6 +59,7 @@ OF_LOGS = [
     (FACTORS, Facts(100, 900, n_windows=900), "--batch-size=32"),
     (f"{FACTORS} --model.form=neural", FEW, "--loss=sampled_softmax"),
     (f"{FACTORS} --model.form=dot", FEW, "--loss=softmax"),
+    ("--model=sasrec --model.form=neural", FEW, "--loss=softmax"),
 ]  # fmt: skip
 OF_SETTINGS = [
     *[(words, FEW, f"{AGE}={age}") for words, age in (
@@ -69,6 +70,11 @@ OF_SETTINGS = [
     ("--model=sasrec", FEW, "--model.input_norm=true"), ("", FEW, "--model.input_norm=false"),
     ("--model=sasrec --model.input_norm=false", FEW, "--model.input_norm=false"),
     ("--model.input_norm=true", FEW, "--model.input_norm=true"),
+]  # fmt: skip
+OF_UPDATES = [  # an average is of tables that fbgemm does not update
+    *[(words, CUDA, f"{AGE}={age}") for words, age in (
+        ("", 0.1), (GBCE, 0.0), ("--parallelism.compute_kernel=fused_uvm", 0.0), ("--model.head=linear", 0.0),
+        (f"{GBCE} --parallelism.sparse_weight_decay=0.1", 0.1), (f"{WISE}=table_wise", 0.0))],
 ]  # fmt: skip
 OF_STEPS = [
     *[(words, LARGE, ("cpu", n), f"{NEGATIVES}={k} {SHARED}={shared}") for words, n, k, shared in (
@@ -85,7 +91,7 @@ OF_STEPS = [
 @pytest.mark.parametrize(
     ("words", "facts", "where", "expected"),
     [
-        *[(f"--lr=0.003 {NEGATIVES}=9 {words}", FEW, where, expected) for words, where, expected in OF_OPTIMIZERS],
+        *[(f"--lr=0.003 {NEGATIVES}=9 {words}", FEW, *others) for words, *others in OF_OPTIMIZERS + OF_UPDATES],
         *[(words, facts, CPU, expected) for words, facts, expected in OF_LOGS + OF_SETTINGS],
         *[(f"{STEP} {words}", *others) for words, *others in OF_STEPS],
         ("--parallelism.compute_kernel=fused_uvm_caching", FEW, CUDA, "--parallelism.compute_kernel=fused_uvm_caching"),

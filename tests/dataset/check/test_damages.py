@@ -21,9 +21,11 @@ Sound = dict[str, Path]  # a sound folder of each kind of split, to be copied
 @pytest.fixture(scope="session")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
     place = tmp_path_factory.mktemp("sound")
-    folders = {split: damages.sound(split).save(place / split) for split in ("leave_one_out", "time", "none")}
-    for path in folders.values():
-        accepted(path)
+    folders = {}
+    for split in TABLES:
+        (place / split).mkdir()
+        folders[split] = damages.sound(place / split, split).save(place / split / "sound")
+        accepted(folders[split])
     return folders
 
 

@@ -1,10 +1,12 @@
-"""The card of a dataset: its head, how the rows were split, its tables, the rules of the evaluation."""
+"""The form of the dataset folder, to the letter: what other programs read; and its card."""
 
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from bert4rec.dataset.format import dataset_card
+from bert4rec.dataset.format import dataset_card, history_columns, lengths_of, negative_columns
 
 HISTORIES = ["user", "items", "times", "n_train", "validation", "test"]
 NEGATIVES = ["user", "popular_negatives", "uniform_negatives"]
@@ -43,3 +45,20 @@ def test_only_columns_and_tables_that_are_there_are_explained() -> None:
         "file", "`items.parquet`", "`oracle.parquet`", "`train_counts.npy`", "`metadata.json`",
         "preprocessing", "`split`", "`n_eval_negatives`",
     ]  # fmt: skip
+
+
+def test_the_folders_have_these_columns_of_these_types() -> None:
+    numbers, offsets = pa.list_(pa.int32()), dict.fromkeys(("n_train", "validation", "test"), pa.int32())
+    lists = {"times": pa.list_(pa.int64()), "ratings": pa.list_(pa.float32())}
+    for has, known in ((False, {}), (True, lists)):
+        found = history_columns(has_times=has, has_ratings=has)
+        assert [*found.items()] == [*({"user": pa.int32(), "items": numbers} | known | offsets).items()]
+    negatives = {"user": pa.int32(), "popular_negatives": numbers, "uniform_negatives": numbers}
+    assert [*negative_columns().items()] == [*negatives.items()]
+
+
+def test_the_lengths_are_those_of_numpy() -> None:
+    assert lengths_of(np.array([1, 2, 3, 4, 7, 8, 100])) == {
+        "min": 1, "median": 4.0, "third_quartile": 8, "mean": 17.86, "max": 100,
+        "histogram": [[1, 1, 1], [2, 3, 2], [4, 7, 2], [8, 15, 1], [16, 31, 0], [32, 63, 0], [64, 127, 1]],
+    }  # fmt: skip
