@@ -130,12 +130,7 @@ def _item_findings(log: Mapping[str, Any], n_items: int) -> Iterator[Finding]:
         ("rare_items", "rare items", RARE_FROM, f"{rare}; --min-item-interactions={RARE_ITEM_ROWS} leaves them out"),
         ("gone_items", "gone items", GONE_FROM, f"have no row since {since}; {stock}"),
         ("new_items", "new items", NEW_FROM, f"appear only since {since}; prepare again often (`bert4rec extend`)"),
-        (
-            "seasonal_items",
-            "season",
-            SEASONAL_FROM,
-            f"have most of their rows in four months of the year; {USES_TIMES}",
-        ),
+        ("seasonal_items", "season", SEASONAL_FROM, seasonal),
     ):
         if (share := log[key] / n_items) >= least:
             yield Finding(name, f"{_percent(share)} of the items {text}")

@@ -1,4 +1,4 @@
-"""Opening a dataset folder: what is read, and the one line for a folder that must not be trained on."""
+"""Opening a dataset folder: what is read, what is refused, and whether it keeps the items of another one."""
 
 import json
 import shutil
@@ -15,8 +15,8 @@ import pytest
 
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.dataset.reader import Dataset, open_dataset
-from bert4rec.runtime.arrays import Int64s
+from bert4rec.dataset.histories import Histories
+from bert4rec.dataset.reader import Dataset, checksum, open_dataset, problem_of, read_metadata, require_kinds
 from bert4rec.runtime.errors import DataError
 from tests.checks import one_line
 from tests.folders import rewrite
@@ -149,45 +149,36 @@ def test_other_processes_of_the_host_look_at_sizes_only(folder: Path) -> None:
         open_dataset(folder, verify=False)
 
 
-@pytest.mark.parametrize(
-    ("column", "change", "sound", "found"),
-    [
-        ("histories/items", lambda items: [10_000, *items[1:]], [6, 8], "column items has the id 10000, "),
-        ("histories/items", lambda items: [*items[:-1], -1], [6, 8], " has the id -1, "),  # the target
-        ("negatives/popular_negatives", lambda items: [*items[:-1], 10_000], [6, 8], " has the id 10000, "),
-        ("negatives/uniform_negatives", lambda items: [*items[:-1], -1], [6, 8], " has the id -1, "),
-        ("negatives/uniform_negatives", lambda items: items[:9], [6, 8], "column uniform_negatives"),
-        ("histories/n_train", lambda _: -1, [], "column n_train is outside the history of row 7"),
-        ("histories/n_train", lambda _: 999, [], "column n_train is outside the history of row 7"),
-        ("histories/test", lambda _: 0, [], "column test is outside the history of row 7"),
-        ("histories/test", lambda _: 999, [], "column test is outside the history of row 7"),
-    ],
-)
+OUTSIDE = [10_000, -1]
+LISTS = [
+    *[("histories/items", lambda items, id_=id_: [*items[:-1], id_], f" has the id {id_}, ") for id_ in OUTSIDE],
+    *[("negatives/popular_negatives", lambda ids, id_=id_: [*ids[:-1], id_], f"has the id {id_}, ") for id_ in OUTSIDE],
+    ("histories/items", lambda items: [10_000, *items[1:]], "column items has the id 10000, "),
+    ("negatives/uniform_negatives", lambda ids: ids[:9], "column uniform_negatives"),
+]
+OFFSETS = [
+    (f"histories/{name}", lambda _, value=value: value, f"column {name} is outside the history of row 7")
+    for name, value in (("n_train", -1), ("n_train", 999), ("test", 0), ("test", 999))
+]
+
+
+@pytest.mark.parametrize(("column", "change", "found"), LISTS + OFFSETS)
 def test_what_is_outside_of_its_table_or_history_is_found_where_it_is_read(
-    folder: Path,
-    reopen: Callable[..., Dataset],
-    column: str,
-    change: Callable[[Any], Any],
-    sound: list[int],
-    found: str,
+    folder: Path, reopen: Callable[..., Dataset], column: str, change: Callable[[Any], Any], found: str
 ) -> None:
     place, name = column.split("/")
+    rows = datasets.load_from_disk(str(folder / place), keep_in_memory=True)[name]
+    changed = [change(value) if at == 7 else value for at, value in enumerate(rows)]
     rewrite(
-        folder,
-        place,
-        lambda rows: rows.map(lambda row, at: row | {name: change(row[name])} if at == 7 else row, with_indices=True),
+        folder, place, lambda rows: rows.remove_columns(name).add_column(name, changed, feature=rows.features[name])
     )
     dataset = reopen()
-
-    def read(rows: Int64s) -> None:
-        dataset.splits["test"].read(rows)
-        windows = dataset.windows(max_len=12, step=12)
-        windows.read(np.arange(len(windows)))
-
-    for row in sound:
-        dataset.splits["test"].read(np.array([row]))
+    split, windows = dataset.splits["test"], dataset.windows(max_len=12, step=12)
+    if name not in ("n_train", "test"):
+        split.read(np.array([6, 8]))
     with one_line(f"{folder / place}: ", found):
-        read(np.array([6, 7, 8]))
+        split.read(np.array([6, 7, 8]))
+        windows.read(np.arange(len(windows)))
 
 
 def test_who_is_left_out_has_padding_for_negatives(log_config: Callable[..., Config]) -> None:
@@ -216,3 +207,48 @@ def test_the_ranks_of_the_oracle_stand_in_the_order_of_the_test_split(
     pq.write_table(pa.table(table | {"uniform": left_out}), folder / "oracle.parquet")
     ranks = dataset.oracle_ranks()["uniform"]
     assert (ranks[3], ranks.dtype.kind) == (-1, "i")
+
+
+def opened(folder: Path, *, items: int = 10) -> Dataset:
+    return Dataset(folder, read_metadata(folder) | {"items": items}, Histories(folder, 0), {})
+
+
+def rename(folder: Path, originals: pa.Array | pa.ChunkedArray) -> None:
+    """Give the items of a dataset folder other ids of their own."""
+    path = folder / "items.parquet"
+    items = pq.read_table(path)
+    pq.write_table(items.set_column(items.column_names.index("original"), "original", originals), path)
+
+
+def test_new_items_behind_the_old_ones_are_an_extension(log_folder: Path, grown_folder: Path, tmp_path: Path) -> None:
+    new, old = opened(grown_folder), opened(log_folder, items=8)
+    as_text = Path(shutil.copytree(grown_folder, tmp_path / "text"))
+    rename(as_text, pq.read_table(as_text / "items.parquet")["original"].cast(pa.string()))
+    for dataset, previous in ((old, None), (new, log_folder), (opened(as_text), log_folder)):
+        assert problem_of(dataset, n_items=8, first_ids=old.first_ids, previous=previous) == ""
+    assert problem_of(old, n_items=10, first_ids=new.first_ids) != ""
+    assert problem_of(new, n_items=8, first_ids="0" * 12) != ""
+
+
+def test_where_the_older_dataset_is_there_every_id_is_compared(
+    log_folder: Path, grown_folder: Path, tmp_path: Path
+) -> None:
+    """A checkpoint knows the first ids alone."""
+    folder = Path(shutil.copytree(grown_folder, tmp_path / "new"))
+    originals = pq.read_table(folder / "items.parquet")["original"].to_pylist()
+    changed = [*originals[:7], 99, *originals[8:]]
+    rename(folder, pa.array(changed))
+    first_ids = checksum(changed[:8])
+    assert problem_of(opened(folder), n_items=8, first_ids=first_ids) == ""
+    problem = problem_of(opened(folder), n_items=8, first_ids=first_ids, previous=log_folder)
+    assert all(str(part) in problem for part in (9, 99, originals[7]))
+
+
+def test_new_kinds_of_events_are_refused_with_what_to_do(event_folder: Path) -> None:
+    metadata = read_metadata(event_folder)
+    kinds = [*metadata["events"]]
+    require_kinds(event_folder, metadata, kinds)
+    grown = metadata | {"events": metadata["events"] | {"refund": 3}}
+    for has, named in ((grown, "refund"), ({"events": {"": 0, "refund": 3}}, "--data.extends")):
+        with one_line(f"{event_folder}: ", named):
+            require_kinds(event_folder, has, kinds)

@@ -66,14 +66,6 @@ def test_all_orders_of_a_few_are_equally_frequent(n: int) -> None:
     assert abs(deviation(found, n_keys / len(found), len(found) - 1)) < SIX_SIGMA
 
 
-@pytest.mark.parametrize("n", [long(6), 7, 10, long(25), 37])
-def test_everything_is_as_often_at_every_position(n: int) -> None:
-    n_keys, found = 3000, np.zeros((n, n))
-    for epoch in range(n_keys):
-        found[np.arange(n), whole(n, 7, epoch)] += 1
-    assert abs(deviation(found, n_keys / n, (n - 1) ** 2)) < SIX_SIGMA
-
-
 @pytest.mark.parametrize("n", [1000, 1024, 99_991])
 @pytest.mark.parametrize("apart", [1, 2, 31, 32])
 def test_neighbours_know_nothing_of_each_other(n: int, apart: int) -> None:

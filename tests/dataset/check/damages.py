@@ -20,7 +20,7 @@ FileCases = dict[str, tuple[FileDamage, str]]
 N_USERS, N_ITEMS = 24, 60
 SHORT, LONG, CHECKED = 1, 2, 3  # users with 2, 19 and 18 interactions; of them only CHECKED is validated
 ONE, LAST = 4, N_USERS - 1  # users with one interaction, and with 5
-WIDE = pa.list_(pa.int64())
+WIDE_ITEMS = {"histories.items": pa.list_(pa.int64())}
 BOTH = ("popular_negatives", "uniform_negatives")
 
 
@@ -149,74 +149,45 @@ LEAVE_ONE_OUT: Cases = {
     # Metadata.
     "format_version": (metadata(format_version=-1), "metadata.json: format_version ="),
     "key missing": (lambda f: f.metadata.pop("train_positions"), "metadata.json: train_positions ="),
-    "neither true nor false": (metadata(extends=None), "metadata.json: extends ="),
     "test_users, neither number nor all": (setting(test_users="some"), "metadata.json: test_users ="),
-    "no negatives wanted": (setting(n_eval_negatives=0), "metadata.json: n_eval_negatives ="),
     "too many users for ids": (metadata(users=2**31), "metadata.json: users ="),
-    "unknown split": (setting(split="odd"), "metadata.json: split ="),
     # Columns and nulls.
     "column missing": (every("histories", lambda row: row.pop("times")), f"histories/{ARROW}"),
-    "column too many": (every("negatives", lambda row: row.update(user_2=row["user"])), f"negatives/{ARROW}"),
-    "items of another type": (
-        lambda f: f.types.update({"histories.items": pa.list_(pa.int64())}),
-        f"histories/{ARROW}",
-    ),
+    "items of another type": (lambda f: f.types.update(WIDE_ITEMS), f"histories/{ARROW}"),
     "counts are text": (every("items", lambda row: row.update(count="1")), "items.parquet"),
     "item is null": (put("histories", 9, "items", 0, None), f"{HISTORY} 9: items"),
-    "list is null": (change("histories", 0, times=None), f"{HISTORY} 0: times"),
     "original is null": (table("items", 3, original=None), f"{PARQUET} 3: original"),
     # Which rows there are.
-    "history missing": (without("histories", LONG), f"{HISTORY} 2 (user 3):"),
     "last history missing": (without("histories", LAST), f"{HISTORY} 23: must be user 23"),
     "history too many": (more("histories", user=24), f"{HISTORY} 24: must be the end"),
     "negatives missing": (without("negatives", LONG), "negatives: row 1 (user 3):"),
     "ranks of another user": (ranks_of_another_user, "oracle.parquet: row 0 (user 1):"),
-    "item missing": (lambda f: f.tables["items"].pop(), f"{PARQUET} 59: must be item 59"),
     "users": (metadata(users=1), "users.parquet: row 24: must be user 24"),
     "original of two items": (an_original_twice, f"{PARQUET} 50: original"),
-    "original of two users": (table("users", 7, original="u03"), "users.parquet: row 7: original"),
     # Lists of a history.
     "lists of unequal length": (change("histories", 0, times=[1]), at(0, "times")),
-    "empty history": (
-        change("histories", ONE, items=[], times=[], ratings=[], n_train=0),
-        at(ONE, "items"),
-    ),
-    "item is none": (put("histories", LONG, "items", 5, -1), at(LONG, "items[5] is -1")),
+    "empty history": (change("histories", ONE, items=[], times=[], ratings=[]), at(ONE, "items")),
     "item too large": (put("histories", 0, "items", -1, 60), at(0, "items[19] is 60")),
     "times decrease": (put("histories", LONG, "times", 3, -1), at(LONG, "times[3] is -1")),
     "rating without end": (put("histories", 0, "ratings", 2, float("inf")), at(0, "ratings[2]")),
     # Targets.
-    "validation target in train": (
-        change("histories", CHECKED, n_train=17),
-        at(CHECKED, "n_train is 17, must be 16"),
-    ),
+    "validation target in train": (change("histories", CHECKED, n_train=17), at(CHECKED, "n_train is 17, must be 16")),
     "no test": (change("histories", LONG, test=-1, n_train=19), at(LONG, "test is -1, must be 18")),
-    "too short for a test": (change("histories", SHORT, test=1, n_train=1), at(SHORT, "test")),
-    "validation earlier": (
-        change("histories", CHECKED, validation=15, n_train=15),
-        at(CHECKED, "validation is 15"),
-    ),
+    "validation earlier": (change("histories", CHECKED, validation=15), at(CHECKED, "validation is 15, must be 16")),
     "user not validated": (not_validated, "histories: 7 users"),
     "test_users, the setting": (setting(test_users=3), "users have a test target, must be 3 with test_users = 3"),
     "validation_users, the setting": (setting(validation_users="all"), "histories: 8 users"),
     # Negatives.
-    "negatives of one kind only": (change("negatives", LONG, popular_negatives=[]), f"{NEGATIVE}popular_negatives"),
     "negatives, though too few items are unseen": (setting(n_eval_negatives=59), "must have 0"),
-    "negatives missing, though items are unseen": (
-        change("negatives", LONG, popular_negatives=[], uniform_negatives=[]),
-        f"{NEGATIVE}popular",
-    ),
+    "no negatives": (change("negatives", LONG, popular_negatives=[], uniform_negatives=[]), f"{NEGATIVE}popular"),
     "negative twice": (put("negatives", LONG, BOTH[0], 2, drawn_first), f"{NEGATIVE}popular_negatives[2]"),
-    "negative out of range": (put("negatives", LONG, BOTH[1], 1, 60), f"{NEGATIVE}uniform_negatives[1] is 60"),
     "negative is the target": (put("negatives", LONG, BOTH[0], 1, item_at(-1)), f"{NEGATIVE}popular_negatives[1]"),
     # Counts.
     "count of a user": (table("users", SHORT, count=1), at(SHORT, "items")),
     "user without interactions": (table("users", ONE, count=-1), "users.parquet: row 4 (user 4): count"),
     "test target changed": (put("histories", LONG, "items", -1, unseen), PARQUET),
     "count of an item": (table("items", 5, count=1), f"{PARQUET} 5 (item 5): count"),
-    "train_count of an item": (table("items", 5, train_count=-1), f"{PARQUET} 5 (item 5): train_count"),
     "item without interactions": (a_cold_item, f"{PARQUET} 60 (item 60): count"),
-    "rows": (metadata(rows=1), "metadata.json: rows ="),
     "test_users": (metadata(test_users=1), "metadata.json: test_users ="),
     "repeated_targets": (lambda f: f.metadata["repeated_targets"]["test"].update(users=99), "json: repeated_targets ="),
     "left_out": (lambda f: f.metadata["left_out"]["validation"].update(of=9), "metadata.json: left_out ="),
@@ -225,20 +196,11 @@ BY_TIME: Cases = {
     "no instant": (lambda f: f.metadata.pop("split_instant"), "metadata.json: split_instant ="),
     "no times": (metadata(has_times=False), "metadata.json: has_times ="),
     "earlier instant": (metadata(split_instant=-10), at(0, "test")),
-    "time beyond the instant": (
-        put("histories", LONG, "times", 0, lambda f, _: f.metadata["split_instant"]),
-        at(LONG, "times[1]"),
-    ),
     "test target in train": (change("histories", LONG, n_train=19), at(LONG, "n_train")),
     "no test": (change("histories", LONG, test=-1, n_train=19), at(LONG, "test")),
-    "too little before it": (
-        change("histories", ONE, validation=0, n_train=0),
-        at(ONE, "validation"),
-    ),
     "negative taken after the test": (put("negatives", LONG, BOTH[0], 0, item_at(-1)), "popular_negatives[0]"),
 }
 WITHOUT_TEST: Cases = {
-    "a test": (change("histories", LONG, test=18, n_train=18), at(LONG, "test")),
     "trained on too little": (change("histories", LONG, n_train=18), at(LONG, "n_train")),
     "negatives": (lambda f: f.negatives.append({"user": 2, BOTH[0]: [2], BOTH[1]: [2]}), "row 0: must be the end"),
 }  # fmt: skip
@@ -289,7 +251,6 @@ FILES: FileCases = {
     "no table": (lambda p: (p / "metadata.json").write_text("[]"), "metadata.json: format_version ="),
     "fingerprint": (edit("metadata.json", lambda m: m.update(fingerprint="0")), "metadata.json"),
     "no checksum": (edit("metadata.json", lambda m: m["files"][FIRST].pop("sha256")), f"files: {FIRST}: sha256 ="),
-    "a byte of a folder": (lambda p: flip(p / FIRST, 900), FIRST),
     "truncated": (lambda p: truncate(p / FIRST), f"{FIRST}: has"),
     "table missing": (lambda p: (p / "items.parquet").unlink(), "items.parquet: is missing"),
     "another file": (lambda p: ((p / "old").mkdir(), (p / "old" / ".x").write_text("x")), "old/.x"),
@@ -297,7 +258,6 @@ FILES: FileCases = {
 SEALED: FileCases = {  # with the checksums of the damaged files
     "other counts": (lambda p: flip(p / COUNTS, 140), f"{COUNTS}: differs from train_count"),
     "other type of counts": (lambda p: np.save(p / COUNTS, np.load(p / COUNTS) + 0.0), COUNTS),
-    "list of files missing": (lambda p: (p / "negatives" / "state.json").unlink(), "negatives/state.json: is missing"),
     "list of files broken": (lambda p: (p / "negatives" / "state.json").write_text("{}"), "negatives/state.json"),
     "file missing": (lambda p: (p / FIRST).unlink(), "histories/state.json"),
     "file not listed": (lambda p: shutil.copy(p / FIRST, p / "histories" / "data-2.arrow"), "histories/state.json"),
@@ -305,5 +265,4 @@ SEALED: FileCases = {  # with the checksums of the damaged files
     "batches of other sizes": (of_files(lambda files: files[0]["batches"].pop()), "state.json: lists other batches"),
     "truncated": (lambda p: truncate(p / FIRST), FIRST),
     "list outside the file": (lambda p: point_outside(p / f"negatives/{ARROW}"), f"negatives/{ARROW}: cannot be read"),
-    "no Parquet": (lambda p: (p / "users.parquet").write_text("x"), "users.parquet"),
 }  # fmt: skip
