@@ -155,9 +155,8 @@ def _shift_text(shift: Mapping[str, Any]) -> str:
 def _column_findings(log: Mapping[str, Any]) -> Iterator[Finding]:
     for name, values in log["events"].items():
         kinds = ", ".join(f"{value} {_percent(share)}" for value, share in values.items())
-        yield Finding(
-            "events", f"{name} has {kinds}; all are treated alike; --data.event_column={name} distinguishes them"
-        )
+        text = f"{name} has {kinds}; all are treated alike; --data.event_column={name} distinguishes them"
+        yield Finding("events", text)
     for name in log["sessions"]:
         yield Finding("sessions", f"{name}; --user={name} makes each session a history of its own")
 

@@ -148,9 +148,8 @@ class Histories(SmallPickle):
     def n_train_parts(self, *, with_target: bool = False) -> Iterator[Int64s]:
         """Yield what `n_train_at` returns of all rows in order, some at a time. Raises `DataError`."""
         first = 0
-        for numbers, lengths in zip(
-            self._columns.number_parts("n_train"), self._columns.length_parts("items"), strict=True
-        ):
+        parts = self._columns.number_parts("n_train"), self._columns.length_parts("items")
+        for numbers, lengths in zip(*parts, strict=True):
             n_train = numbers.astype(np.int64)
             self._refuse("n_train", (n_train < 0) | (n_train > lengths), first=first)
             rows = np.arange(first, first := first + len(n_train))

@@ -25,9 +25,8 @@ def append_mask_batch(rows: Rows, max_len: int, times: str = "none") -> Batch:
     shown[is_item] = items
     gaps, instants = _times(rows, times, is_causal=False)
     batch = Batch.from_items(shown, lengths + 1, ends - 1, _targets(rows), gaps, instants)
-    if (events := events_of(rows)) is None:
-        return batch
-    return batch._replace(events=torch.zeros_like(shown).masked_scatter(is_item, events))
+    events = events_of(rows)
+    return batch if events is None else batch._replace(events=torch.zeros_like(shown).masked_scatter(is_item, events))
 
 
 def causal_batch(rows: Rows, max_len: int, times: str = "none") -> Batch:

@@ -9,7 +9,6 @@ from unittest.mock import patch
 
 import numpy as np
 import polars as pl
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,19 +94,6 @@ def test_only_the_part_of_the_users_who_are_asked_for_is_opened(folders: list[Pa
     found, are_there = histories.user_rows(asked)
     assert are_there.tolist() == [True, True, False, True, False]
     assert found[are_there].tolist() == [39, 0, 17]
-
-
-def test_the_bounds_of_its_row_groups_find_a_user(tmp_path: Path) -> None:
-    ids = [f"u{number}" for number in range(150_000)]
-    originals = sorted(ids[::2]) + sorted(ids[1::2])  # known ones, and new ones
-    writer.write_table(tmp_path / "users.parquet", [pl.DataFrame({"original": originals})])
-    with pq.ParquetFile(tmp_path / "users.parquet") as table:
-        groups = [table.metadata.row_group(number).column(0).statistics for number in range(table.num_row_groups)]
-        for name in (originals[5], originals[-1], originals[75_000], "u", "v"):
-            inside = [number for number, of in enumerate(groups) if of.min <= name <= of.max]
-            assert len(inside) < len(groups)
-            rows = [table.read_row_group(number)["original"].to_pylist().count(name) for number in inside]
-            assert sum(rows) == originals.count(name)
 
 
 def test_rows_of_some_users_change_their_parts_alone(folders: list[Path], tmp_path: Path) -> None:

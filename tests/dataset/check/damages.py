@@ -263,6 +263,6 @@ SEALED: FileCases = {  # with the checksums of the damaged files
     "file not listed": (lambda p: shutil.copy(p / FIRST, p / "histories" / "data-2.arrow"), "histories/state.json"),
     "files swapped": (of_files(lambda files: files.reverse()), f"{HISTORY} 0 (user 12):"),
     "batches of other sizes": (of_files(lambda files: files[0]["batches"].pop()), "state.json: lists other batches"),
-    "truncated": (lambda p: truncate(p / FIRST), FIRST),
+    "truncated, sealed": (lambda p: truncate(p / FIRST), FIRST),
     "list outside the file": (lambda p: point_outside(p / f"negatives/{ARROW}"), f"negatives/{ARROW}: cannot be read"),
 }  # fmt: skip
