@@ -200,41 +200,31 @@ def test_the_generated_sources_are_those_that_the_preparation_knows() -> None:
     assert {*GENERATED} == {*GENERATORS}
 
 
-def load(tmp_path: Path, file: str, *arguments: str) -> str:
-    """The source that applies, given the content of a settings file and the command line."""
-    (tmp_path / "my.toml").write_text(file)
-    config, recognized = load_and_recognize(*parse_command_line([f"--config={tmp_path / 'my.toml'}", *arguments]))
-    assert recognized is None or recognized.source == config.data.source
-    return config.data.source
+BOTH = "--data.source=random --data.path="
 
 
 @pytest.mark.parametrize(
-    ("content", "arguments", "source"),
+    ("content", "words", "source"),
     [
-        ("", ["--data.path=log.csv"], "table"), ('source = "synthetic"', ["--data.path=log.csv"], "table"),
-        ('path = "log.csv"', [], "table"), ('source = "ml-1m"', ["--data.path=log.csv"], "ml-1m"),
-        ('path = "log.csv"', ["--data.source=sequences"], "sequences"), ("", [], "synthetic"),
-        ('path = "log.csv"', ["--data.source=random", "--data.path="], "random"),
-        ('source = "random"\npath = "x"', ["--data.path="], "random"),
+        ("", "--data.path=log.csv", "table"), ('source = "synthetic"', "--data.path=log.csv", "table"),
+        ('path = "log.csv"', "", "table"), ('source = "ml-1m"', "--data.path=log.csv", "ml-1m"),
+        ('path = "log.csv"', "--data.source=sequences", "sequences"), ("", "", "synthetic"),
+        ('path = "log.csv"', BOTH, "random"), ('source = "random"\npath = "x"', "--data.path=", "random"),
+        ("", f"{BOTH}log.csv", None), ("", f"{BOTH}https://host/log.csv?sig=5ec2e7", None),
+        ('path = "log.csv"', "--data.source=random", None), ('path = "log.csv"\nsource = "synthetic"', "", None),
     ],
 )  # fmt: skip
 def test_a_path_decides_where_no_source_was_named_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, arguments: list[str], source: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, words: str, source: str | None
 ) -> None:
     monkeypatch.chdir(write(tmp_path, "log.csv", TABLE).parent)
-    assert load(tmp_path, f"[data]\n{content}\n", *arguments) == source
-
-
-@pytest.mark.parametrize(
-    ("content", "arguments"),
-    [
-        ("", ["--data.source=synthetic", "--data.path=log.csv"]),
-        ('[data]\npath = "log.csv"\n', ["--data.source=random"]),
-        ('[data]\npath = "log.csv"\nsource = "synthetic"\n', []),
-        ("", ["--data.source=random", "--data.path=https://host/log.csv?sig=5ec2e7"]),
-    ],
-)
-def test_a_path_beside_a_generated_source_is_an_error(tmp_path: Path, content: str, arguments: list[str]) -> None:
-    with one_line("", "data.source", error=SettingsError) as caught:
-        load(tmp_path, content, *arguments)
-    assert "5ec2e7" not in str(caught.value)
+    write(tmp_path, "my.toml", f"[data]\n{content}\n".encode())
+    settings = parse_command_line(["--config=my.toml", *words.split()])
+    if source is None:  # a generated source is named beside a path
+        with one_line("", "data.source", error=SettingsError) as caught:
+            load_and_recognize(*settings)
+        assert "5ec2e7" not in str(caught.value)
+        return
+    config, recognized = load_and_recognize(*settings)
+    assert config.data.source == source
+    assert recognized is None or recognized.source == source

@@ -1,12 +1,9 @@
 """What the settings left to the program become, and settings that contradict each other."""
 
 from itertools import product
-from typing import Any
 
 import pytest
-import tomli
 
-from bert4rec.config.conflicts import conflicts
 from bert4rec.config.kinds import SHARDING_TYPES, supports_column_sharding
 from bert4rec.config.load import flat, load_config, parse_command_line
 from bert4rec.config.resolve import Facts, choices, resolve, slow_settings
@@ -185,58 +182,40 @@ def test_a_single_item_leaves_no_negatives() -> None:
         resolve(config_of("--loss=gbce"), "cpu", Facts(1))
 
 
-FACTORS = 'model.kind = "matrix_factorization"'
-AVERAGE = "training.average_age = 0.1"
-UVM = 'parallelism.compute_kernel = "fused_uvm"'
-
-
-def settings_of(lines: str) -> dict[str, Any]:
-    """Settings as they stand in a file, by their whole names."""
-    pairs = (line.split(" = ", 1) for line in lines.split("; "))
-    return {name: tomli.loads(f"value = {value}")["value"] for name, value in pairs}
-
-
-def test_the_defaults_go_together() -> None:
-    assert list(conflicts(Config())) == []
+AVERAGE, UVM = f"{AGE}=0.1", "--parallelism.compute_kernel=fused_uvm"
 
 
 @pytest.mark.parametrize(
-    "settings",  # the error names the first
+    "words",  # the error names the first option
     [
-        "model.n_heads = 3", "training.sliding_step = 51; model.max_len = 50", "training.random_token_share = 0.5",
-        "preprocessing.max_user_interactions = 4; preprocessing.min_user_interactions = 5",
-        'preprocessing.time_until = "2019-03-01"; preprocessing.time_from = "2019-03-01T12:00:00"',
-        'run.init_from = "runs/a"; run.resume = "runs/b"', 'training.loss = "mse"',
-        'model.positions = "rotary"; model.embed_dim = 36; model.n_heads = 4', f'model.head = "linear"; {FACTORS}',
-        f'{AVERAGE}; parallelism.table_precision = "fp16"', f"{AVERAGE}; {UVM}", f"training.compile = true; {FACTORS}",
-        'training.precision = "tf32"; parallelism.device = "cpu"', "training.rating_range = [5.0, 0.0]",
-        f'training.loss = "softmax"; model.form = "neural"; {FACTORS}',
-        'training.warmup_steps = 3; training.lr_schedule = "one_cycle"',
-        'parallelism.sparse_weight_decay = 0.1; parallelism.sharding_type = "table_wise"',
-        'data.title_column = "name"; data.titles_path = "t.csv"',
-        'parallelism.sparse_optimizer = "rowwise_adagrad"; parallelism.sharding_type = "column_wise"',
-        'parallelism.table_precision = "fp16"; parallelism.mode = "ddp"',
-        'parallelism.messages = "bf16"; parallelism.mode = "ddp"',
-        *[
-            f'{UVM}; parallelism.mode = "{mode}"; parallelism.device = "{device}"'
-            for mode, device in (("ddp", "cuda"), ("ddp", "auto"), ("dmp", "cpu"))
-        ],
+        "--model.n_heads=3", "--training.sliding_step=51 --max-len=50", "--training.random_token_share=0.5",
+        "--preprocessing.max_user_interactions=4 --preprocessing.min_user_interactions=5",
+        "--preprocessing.time_until=2019-03-01 --preprocessing.time_from=2019-03-01T12:00:00",
+        "--run.init_from=runs/a --resume=runs/b", "--run.init_from=runs/a --model=popularity", "--loss=mse",
+        "--model.positions=rotary --embed-dim=36 --model.n_heads=4", f"--model.head=linear {FACTORS}",
+        f"{AVERAGE} {HALF}", f"{AVERAGE} {UVM}", f"--training.compile=true {FACTORS}",
+        "--precision=tf32 --device=cpu", "--training.rating_range=[5.0,0.0]",
+        f"--loss=softmax --model.form=neural {FACTORS}",
+        "--training.warmup_steps=3 --training.lr_schedule=one_cycle",
+        f"--parallelism.sparse_weight_decay=0.1 {WISE}=table_wise", "--data.title_column=name --data.titles_path=t.csv",
+        f"{OPTIMIZER}=rowwise_adagrad {WISE}=column_wise", f"{HALF} --mode=ddp",
+        "--parallelism.messages=bf16 --mode=ddp",
+        "--parallelism.sharding_group_size=2 --mode=ddp", f"--parallelism.sharding_group_size=2 {UVM}",
+        "--preprocessing.hide_before_target=visit",
+        f"{UVM} --mode=ddp --device=cuda", f"{UVM} --mode=ddp", f"{UVM} --device=cpu",
     ],
 )  # fmt: skip
-def test_a_conflict_is_one_line_that_begins_with_the_setting_and_its_value(settings: str) -> None:
-    with one_line(f"{settings.partition('; ')[0]}: ", error=SettingsError):
-        load_config(None, settings_of(settings))
+def test_a_conflict_is_one_line_that_begins_with_the_setting_and_its_value(words: str) -> None:
+    with one_line(f"{words.split()[0]}: ", error=SettingsError):
+        config_of(words)
 
 
 @pytest.mark.parametrize(
-    "settings",
+    "words",
     [
-        'parallelism.table_precision = "fp16"; parallelism.mode = "dmp"',
-        'parallelism.messages = "bf16"; parallelism.mode = "dmp"',
-        f"{FACTORS}; model.n_heads = 3", 'data.title_column = "name"',
-        'parallelism.sparse_optimizer = "adagrad"; parallelism.sharding_type = "column_wise"',
-        *[f'{UVM}; parallelism.mode = "dmp"; parallelism.device = "{device}"' for device in ("cuda", "auto")],
+        HALF, "--parallelism.messages=bf16", f"{FACTORS} --model.n_heads=3", "--data.title_column=name",
+        f"{OPTIMIZER}=adagrad {WISE}=column_wise", f"{UVM} --device=cuda", UVM,
     ],
 )  # fmt: skip
-def test_these_go_together(settings: str) -> None:
-    load_config(None, settings_of(settings))
+def test_these_go_together(words: str) -> None:
+    config_of(words)
