@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import datasets
 import numpy as np
@@ -17,9 +18,11 @@ from bert4rec.config.tables import Config
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Histories
 from bert4rec.dataset.reader import Dataset, checksum, open_dataset, problem_of, read_metadata, require_kinds
-from bert4rec.runtime.errors import DataError
 from tests.checks import one_line
+from tests.dataset.check.damages import flip
 from tests.folders import rewrite
+
+Open = Callable[..., Dataset]
 
 
 @pytest.fixture
@@ -29,7 +32,7 @@ def folder(small_folder: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def reopen(folder: Path, small_config: Callable[..., Config]) -> Callable[..., Dataset]:
+def reopen(folder: Path, small_config: Callable[..., Config]) -> Open:
     """Open with the settings that the folder was made with."""
     return partial(open_dataset, folder, preprocessing=small_config().preprocessing.recipe)
 
@@ -39,7 +42,7 @@ def edit_metadata(folder: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_rows_are_those_of_the_folder(folder: Path, reopen: Callable[..., Dataset]) -> None:
+def test_rows_are_those_of_the_folder(folder: Path, reopen: Open) -> None:
     histories, negatives = (
         datasets.load_from_disk(str(folder / name)).to_list() for name in ("histories", "negatives")
     )
@@ -66,11 +69,9 @@ def test_rows_are_those_of_the_folder(folder: Path, reopen: Callable[..., Datase
         assert last_times.tolist() == [row["times"][row[name] - 1] for row in plain]
 
 
-def test_a_dataset_without_times_is_refused_where_they_are_asked_for(
-    folder: Path, reopen: Callable[..., Dataset]
-) -> None:
+def test_a_dataset_without_times_is_refused_where_they_are_asked_for(folder: Path, reopen: Open) -> None:
     edit_metadata(folder, has_times=False, source="table")  # a folder may come from elsewhere
-    with pytest.raises(DataError, match=r"model\.times"):
+    with one_line(f"{folder}: ", "model.times"):
         reopen(with_times=True)
     rewrite(folder, "histories", lambda rows: rows.remove_columns("times"))
     dataset, items = reopen(), pq.read_table(folder / "items.parquet")
@@ -78,36 +79,16 @@ def test_a_dataset_without_times_is_refused_where_they_are_asked_for(
     assert dataset.popularity.tolist() == items["train_count"].to_pylist()
 
 
-def flip_byte(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def test_some_items_are_read_from_the_parts_of_the_table_that_have_them(
-    folder: Path, reopen: Callable[..., Dataset], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset, path, groups = reopen(), folder / "items.parquet", []
+def test_some_items_are_read_from_the_parts_of_the_table_that_have_them(folder: Path, reopen: Open) -> None:
+    dataset, path, items = reopen(), folder / "items.parquet", np.array([0, 9, 30, 35])
     whole = pq.read_table(path)
     pq.write_table(whole, path, row_group_size=10)
-    read_row_group = pq.ParquetFile.read_row_group
-
-    def read(self: pq.ParquetFile, group: int, **settings: Any) -> pa.Table:
-        groups.append(group)
-        return read_row_group(self, group, **settings)
-
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", read)
-    items = np.array([0, 9, 30, 35])
-    assert dataset.item_rows(items, ["original", "no such column"]).equals(whole.select(["original"]).take(items))
-    assert groups == [0, 3]
+    with patch.object(
+        pq.ParquetFile, "read_row_group", autospec=True, side_effect=pq.ParquetFile.read_row_group
+    ) as read:
+        assert dataset.item_rows(items, ["original", "no such column"]).equals(whole.select(["original"]).take(items))
+        assert [call.args[1] for call in read.call_args_list] == [0, 3]
     assert len(dataset.item_rows(items[:0], ["original"])) == 0
-
-
-def test_opening_reads_no_rows(folder: Path, reopen: Callable[..., Dataset]) -> None:
-    dataset = reopen()
-    shutil.rmtree(folder / "histories")
-    with pytest.raises(DataError, match=r"histories/state\.json"):
-        len(dataset.splits["test"])
 
 
 @pytest.mark.parametrize(
@@ -118,14 +99,12 @@ def test_opening_reads_no_rows(folder: Path, reopen: Callable[..., Dataset]) -> 
         (lambda f: edit_metadata(f, format_version=2), "format_version 2"),
         (lambda f: (f / "items.parquet").unlink(), "items.parquet"),
         (lambda f: (f / "README.md").write_text("x"), "README.md"),
-        (lambda f: flip_byte(f / "histories" / "part-0000000000.arrow"), "histories/part-0"),
-        (lambda f: flip_byte(f / "items.parquet"), "items.parquet"), (lambda f: forget_samples(f), ""),
+        (lambda f: flip(f / "histories" / "part-0000000000.arrow", 900), "histories/part-0"),
+        (lambda f: flip(f / "items.parquet", 900), "items.parquet"), (lambda f: forget_samples(f), ""),
         (lambda f: edit_preprocessing(f, seed=2), "preprocessing.seed = 2"),
     ],
 )  # fmt: skip
-def test_a_damaged_folder_is_one_line(
-    folder: Path, reopen: Callable[..., Dataset], damage: Callable[[Path], None], named: str
-) -> None:
+def test_a_damaged_folder_is_one_line(folder: Path, reopen: Open, damage: Callable[[Path], None], named: str) -> None:
     damage(folder)
     with one_line("", named):
         reopen()
@@ -142,7 +121,7 @@ def forget_samples(folder: Path) -> None:
 
 def test_other_processes_of_the_host_look_at_sizes_only(folder: Path) -> None:
     file = folder / "histories" / "part-0000000000.arrow"
-    flip_byte(file)
+    flip(file, 900)
     open_dataset(folder, verify=False)
     file.write_bytes(file.read_bytes()[:-1])
     with one_line(f"{file}: "):
@@ -164,7 +143,7 @@ OFFSETS = [
 
 @pytest.mark.parametrize(("column", "change", "found"), LISTS + OFFSETS)
 def test_what_is_outside_of_its_table_or_history_is_found_where_it_is_read(
-    folder: Path, reopen: Callable[..., Dataset], column: str, change: Callable[[Any], Any], found: str
+    folder: Path, reopen: Open, column: str, change: Callable[[Any], Any], found: str
 ) -> None:
     place, name = column.split("/")
     rows = datasets.load_from_disk(str(folder / place), keep_in_memory=True)[name]
@@ -172,7 +151,7 @@ def test_what_is_outside_of_its_table_or_history_is_found_where_it_is_read(
     rewrite(
         folder, place, lambda rows: rows.remove_columns(name).add_column(name, changed, feature=rows.features[name])
     )
-    dataset = reopen()
+    dataset = reopen()  # which reads no rows
     split, windows = dataset.splits["test"], dataset.windows(max_len=12, step=12)
     if name not in ("n_train", "test"):
         split.read(np.array([6, 8]))
@@ -196,9 +175,7 @@ def test_who_is_left_out_has_padding_for_negatives(log_config: Callable[..., Con
     assert dataset.splits["validation"].read(np.arange(6)).are_repeated().tolist() == [False, True, True] + [False] * 3
 
 
-def test_the_ranks_of_the_oracle_stand_in_the_order_of_the_test_split(
-    folder: Path, reopen: Callable[..., Dataset]
-) -> None:
+def test_the_ranks_of_the_oracle_stand_in_the_order_of_the_test_split(folder: Path, reopen: Open) -> None:
     dataset, table = reopen(), pq.read_table(folder / "oracle.parquet").to_pydict()
     assert table.pop("user") == dataset.splits["test"].users.tolist()
     assert {name: ranks.tolist() for name, ranks in dataset.oracle_ranks().items()} == table
