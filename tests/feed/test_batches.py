@@ -161,35 +161,25 @@ def training_pairs(rated_folder: Path) -> TrainingPairs:
     return TrainingPairs(Histories(rated_folder, 10**6))
 
 
-@pytest.fixture
-def pairs(rated_folder: Path) -> list[tuple[int, int, float]]:
-    """All of them as another library reads them."""
+def test_pairs_are_those_of_the_folder(training_pairs: TrainingPairs, rated_folder: Path) -> None:
     rows = datasets.load_from_disk(str(rated_folder / "histories"))
-    return [(row["user"], row["items"][at], row["ratings"][at]) for row in rows for at in range(row["n_train"])]
-
-
-def read(examples: PairExamples, indices: list[int]) -> list[tuple[int, int, float]]:
-    found = examples.batch(np.array(indices), 0)
-    users = found.users.ids[found.places]
-    return list(zip(users.tolist(), found.targets.tolist(), found.ratings.tolist(), strict=True))
-
-
-def test_pairs_are_those_of_the_folder(training_pairs: TrainingPairs, pairs: list[tuple[int, int, float]]) -> None:
+    pairs = [(row["user"], row["items"][at], row["ratings"][at]) for row in rows for at in range(row["n_train"])]
     everything = PairExamples(training_pairs, range(len(training_pairs)), seed=None, has_ratings=True)
     assert len(everything) == len(pairs) > 900
-    assert read(everything, list(range(len(pairs)))) == pairs
-    assert read(everything, [5, 900, 5, 0]) == [pairs[0], pairs[5], pairs[5], pairs[900]]
+    for indices in ([*range(len(pairs))], [5, 900, 5, 0]):
+        batch = everything.batch(np.array(indices), 0)
+        columns = (batch.users.ids[batch.places], batch.targets, batch.ratings)
+        found = zip(*(column.tolist() for column in columns), strict=True)
+        assert [*found] == [pairs[index] for index in sorted(indices)]
 
 
 def test_parts_share_the_pairs_out_by_the_seed(training_pairs: TrainingPairs) -> None:
     parts = parts_of_pairs(training_pairs, **MSE)
     numbers = {name: part.numbers(np.arange(len(part))).tolist() for name, part in parts.items()}
     n = len(training_pairs)
-    assert {name: len(part) for name, part in numbers.items()} == {
-        TEST_PAIRS: round(0.1 * n),
-        VALIDATION_PAIRS: round(0.05 * n),
-        TRAINING_PAIRS: n - round(0.1 * n) - round(0.05 * n),
-    }  # fmt: skip
+    shares = {TEST_PAIRS: round(0.1 * n), VALIDATION_PAIRS: round(0.05 * n)}
+    shares[TRAINING_PAIRS] = n - sum(shares.values())
+    assert {name: len(part) for name, part in numbers.items()} == shares
     assert sorted(number for part in numbers.values() for number in part) == list(range(n))
     assert numbers[TEST_PAIRS] != sorted(numbers[TEST_PAIRS])
     without = parts_of_pairs(training_pairs, **MSE | {"rating_validation": 0.0})
