@@ -142,7 +142,7 @@ from pathlib import Path
 from bert4rec.prepare.writer import new_dataset
 
 folder, *versions = map(Path, sys.argv[1:])
-for number in range(25):
+for number in range(12):
     with new_dataset(folder) as new:
         shutil.copytree(versions[number % 2], new, dirs_exist_ok=True)
 """
