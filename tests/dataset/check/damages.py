@@ -122,12 +122,6 @@ def a_cold_item(folder: Folder) -> None:
     metadata(items=1)(folder)
 
 
-def unseen(folder: Folder, user: int) -> int:
-    """Return an item that the user has not taken and that was not drawn."""
-    negatives = [item for row in folder.negatives if row["user"] == user for name in BOTH for item in row[name]]
-    return next(item for item in range(N_ITEMS) if item not in {*folder.row("histories", user)["items"], *negatives})
-
-
 def not_validated(folder: Folder) -> None:
     """A user fewer is validated than the settings say, and everything else is as it must be then."""
     row = folder.row("histories", CHECKED)
@@ -185,7 +179,6 @@ LEAVE_ONE_OUT: Cases = {
     # Counts.
     "count of a user": (table("users", SHORT, count=1), at(SHORT, "items")),
     "user without interactions": (table("users", ONE, count=-1), "users.parquet: row 4 (user 4): count"),
-    "test target changed": (put("histories", LONG, "items", -1, unseen), PARQUET),
     "count of an item": (table("items", 5, count=1), f"{PARQUET} 5 (item 5): count"),
     "item without interactions": (a_cold_item, f"{PARQUET} 60 (item 60): count"),
     "test_users": (metadata(test_users=1), "metadata.json: test_users ="),
