@@ -82,8 +82,6 @@ def test_the_position_that_asks_has_an_unknown_kind() -> None:
     assert (asked.tolist(), causal.tolist()) == ([VIEW, BUY, 0, BUY, 0], [VIEW, BUY, BUY])
 
 
-VIEW, BUY = 1, 2
-WEIGHTS = [0.0, 0.0, 1.0]
 MINUTE = 60
 Sequence = list[tuple[int, int, int]]
 
@@ -130,7 +128,7 @@ BEFORE = pytest.mark.parametrize("before", ["visit", "last_target", 5, 60])
 @BEFORE
 def test_a_causal_model_predicts_each_target_from_the_last_item_of_its_input(before: int | str) -> None:
     rows = sequences(2)
-    batch = Shifting(event_weights=WEIGHTS)(read(rows, before), np.arange(len(rows)), 0)
+    batch = Shifting(event_weights=PURCHASES)(read(rows, before), np.arange(len(rows)), 0)
     inputs = [row[:-1] or row for row in rows]
     starts = [0, *accumulate(map(len, inputs))]
     expected = [
@@ -151,7 +149,7 @@ def test_a_causal_model_predicts_each_target_from_the_last_item_of_its_input(bef
 @pytest.mark.parametrize(("last", "epoch"), [(0.0, 0), (0.0, 1), (1.0, 2)])
 def test_nothing_between_the_input_and_a_masked_target_is_shown(before: int | str, last: float, epoch: int) -> None:
     rows = sequences(3)
-    masking, whole = Masking(1, 30, 0.5, last, 1.0, 0.0, "target", WEIGHTS), read(rows, before)
+    masking, whole = Masking(1, 30, 0.5, last, 1.0, 0.0, "target", PURCHASES), read(rows, before)
     batch, plain = (
         masking(some, np.arange(len(rows)), epoch) for some in (whole, replace(whole, n_visible=None))
     )  # fmt: skip
@@ -168,7 +166,7 @@ def test_a_causal_model_that_is_asked_twice_at_a_position_sees_the_same_past() -
     """The number of targets is that of the positions here, which must not be taken for one target at each."""
     rows = [[(3, 0, VIEW), (5, 9000, BUY), (6, 9000, BUY), (9, 9000, BUY)], [(7, 0, VIEW), (8, 9000, BUY)]]
     short = [[*row[:1], (1, 99, BUY)] for row in rows]
-    make, network = Shifting(event_weights=WEIGHTS), model(SASRec, n_events=3, positions="rotary")
+    make, network = Shifting(event_weights=PURCHASES), model(SASRec, n_events=3, positions="rotary")
     batch, of_input = make(read(rows, "visit"), np.arange(2), 0), make(read(short, 1), np.arange(2), 0)
     assert batch.targets[batch.targets != NO_ITEM].tolist() == [5, 6, 9, 8]
     states = hidden_of(network, batch)[batch.targets != NO_ITEM]
