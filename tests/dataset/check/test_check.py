@@ -56,16 +56,6 @@ def test_damaged_files_are_refused(sound: Sound, tmp_path: Path, name: str) -> N
     refused(path, place)
 
 
-def test_the_first_row_of_an_original_may_be_found_in_a_later_pass(
-    sound: Sound, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(check_module, "KEYS_AT_ONCE", 8)
-    monkeypatch.setattr(check_module, "TABLE_ROWS_AT_ONCE", 3)
-    folder = load(sound["leave_one_out"])
-    folder.tables["users"][20]["original"] = "u11"
-    refused(folder.save(tmp_path / "dataset"), "users.parquet: row 20: original")
-
-
 # Damage at random. What another folder could rightly hold is left out: other ratings, other times in the same order,
 # other unseen negatives.
 
