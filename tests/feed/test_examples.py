@@ -82,7 +82,7 @@ def test_another_epoch_seed_or_sequence_is_masked_otherwise(change: dict[str, An
 def test_shares_are_as_asked() -> None:
     sequences = [list(range(2, 42))] * 2000
     masked = mask(sequences)
-    counts = torch.tensor([len(positions) for _, positions in per_sequence(masked)])
+    counts = torch.bincount(torch.repeat_interleave(masked.lengths)[masked.positions])
     assert abs((counts == 1).double().mean() - 0.2) < 0.03
     assert abs(counts[counts > 1].double().mean() / 40 - 0.3) < 0.01
     at_asked, targets = shown(masked)[masked.positions], masked.targets
