@@ -9,7 +9,7 @@ import pytest
 
 import bert4rec
 from bert4rec.__main__ import COMMANDS, main
-from bert4rec.config.help import DATA_OPTIONS, SHORT_OPTIONS, all_keys
+from bert4rec.config.help import DATA_OPTIONS, SHORT_OPTIONS, all_settings
 from tests.fixture_types import Capture, Patch
 
 ROOT = Path(__file__).parents[1]
@@ -62,7 +62,7 @@ def test_help_has_the_usual_settings_and_help_all_every_one(capsys: Capture) -> 
         assert found == [*options]
     for command in ("prepare", "train", "plan", "doctor", "extend", "evaluate"):
         text = help_of(command, "--help-all", capsys=capsys)
-        assert [key for key in all_keys() if f"\n  --{key}=" not in text] == []
+        assert [key for key in all_settings() if f"\n  --{key}=" not in text] == []
 
 
 def test_ctrl_c_is_one_line(monkeypatch: Patch, capsys: Capture) -> None:

@@ -88,7 +88,8 @@ def test_hidden_events_leave_honest_figures_which_recommendations_equal(
     places = histories.targets("test")[rows]
     whole = histories.read(rows, np.zeros_like(places), places)
     asked, ends = [], places.cumsum()
-    for end, n, at in zip(ends.tolist(), places.tolist(), histories.times_at(rows, places).tolist(), strict=True):
+    instants = histories.values_at("times", rows, places)
+    for end, n, at in zip(ends.tolist(), places.tolist(), instants.tolist(), strict=True):
         part = slice(end - n, end)
         events = [histories.kinds[event] for event in whole.events[part]]
         asked.append(TimedHistory(model.ids.of(whole.items[part].tolist()), whole.times[part].tolist(), at, events))
