@@ -88,11 +88,9 @@ def test_a_bad_row_costs_its_own_line(content: str | bytes, wanted: Found, shown
 
 
 def test_cut_lines_cost_no_second_look_at_the_other_lines() -> None:
-    """A file with bad lines here and there is read once or twice, not once for each halving around each of them."""
     lines = [f'{n},"a, {n}"' for n in range(20_000)]
     lines[7000], lines[7001], lines[15_000] = "7", "", '8,"b",'
-    text = "\n".join(["x,y", *lines, ""])
-    layout, n_bytes, read_csv = Layout(("x", "y"), b",", quoted=True, header=("x", "y")), 0, csv.read_csv
+    text, n_bytes, read_csv = "\n".join(["x,y", *lines, ""]), 0, csv.read_csv
 
     def counted(read: pa.BufferReader, *options: Any) -> pa.Table:
         nonlocal n_bytes
@@ -100,8 +98,7 @@ def test_cut_lines_cost_no_second_look_at_the_other_lines() -> None:
         return read_csv(read, *options)
 
     with patch.object(csv, "read_csv", counted):
-        found, bad = parsed(text, layout)
-    assert len(found) == 20_000 - 3
+        found, bad = parsed(text, replace(CSV, header=("x", "y")))
     assert [row[0] for row in found] == [n + 2 for n in range(20_000) if n not in (7000, 7001, 15_000)]
     assert bad.counts == {"wrong number of fields": 2, "empty line": 1, "header line again": 1}
     assert len(text) <= n_bytes <= 2 * len(text)
@@ -130,47 +127,18 @@ NUMBERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("other", ["1,1\n", "1,1\n1\n"])  # all at once, and one by one
-def test_numbers_parsed_as_such_are_those_of_their_text(number: str, other: str) -> None:
-    typed = Layout(("a", "b"), b",", quoted=True, header=("a", "b"), types=TYPES)
-    found, _ = parsed(f"{number},{number}\n{other}", typed)
-    text = number.strip('"')
-    is_number = isinstance(found[0][1], int)
-    wanted = (int(text), pl.Series([text.strip()]).cast(pl.Float32)[0]) if is_number else (text, text)
-    assert found[0][1:] == wanted
+def test_numbers_parsed_as_such_are_those_of_their_text(other: str) -> None:
+    for number in NUMBERS:
+        (first, *_), _ = parsed(f"{number},{number}\n{other}", replace(CSV, types=TYPES))
+        text = number.strip('"')
+        is_number = isinstance(first[1], int)
+        assert first[1:] == ((int(text), pl.Series([text.strip()]).cast(pl.Float32)[0]) if is_number else (text, text))
 
 
-def fields_letter_by_letter(text: str) -> tuple[list[str], int]:
-    """Return the result of `split_fields`, without `csv`."""
-    fields, at, is_strict = [], 0, True
-    while True:
-        within, behind, is_quoted = "", "", text[at : at + 1] == '"'
-        if is_quoted:
-            at += 1
-            while text[at : at + 1] != '"' or text[at : at + 2] == '""':
-                if at >= len(text):
-                    return [], 1
-                step = 2 if text[at] == '"' else 1
-                within, at = within + text[at], at + step
-            at += 1
-        while at < len(text) and text[at] not in ",\n":
-            behind, at = behind + text[at], at + 1
-        is_last = text[at : at + 1] != ","
-        behind = behind.removesuffix("\r") if is_last else behind
-        is_strict &= not (is_quoted and behind)
-        fields.append(within + behind)
-        if is_last and "\n" in text[:at] and not is_strict:
-            return [], 1
-        if is_last:
-            return fields, 1 + text.count("\n", 0, at)
-        at += 1
-
-
-@settings(max_examples=80, deadline=None)
-@given(st.text(alphabet='a,"\n\r', max_size=14))
-def test_the_fields_of_a_row_are_those_found_letter_by_letter(text: str) -> None:
-    assert split_fields(text.split("\n"), ",", quoted=True) == fields_letter_by_letter(text)
+def test_text_behind_a_closing_quote_belongs_to_a_field_of_one_line_only() -> None:
+    assert split_fields(['"a"b,c'], ",", quoted=True) == (["ab", "c"], 1)
+    assert split_fields(['"a"b,"c', 'd"'], ",", quoted=True) == ([], 1)
 
 
 PIECES = st.sampled_from(
@@ -179,7 +147,7 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(PIECES, max_size=40).map("".join), st.sampled_from([",", "::"]), st.sampled_from([1, 3, 7, 50]),
     st.sampled_from([4, 16, 1 << 14]), st.sampled_from([20, 1 << 16]),
@@ -224,13 +192,11 @@ def test_a_header_names_the_columns(
     assert read_layout(tmp_path / "t.csv", separator=separator, has_header=has_header, types=types) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "place"), [("", ": "), (" \n\n", ": "), ('a,"b\n1,2\n', ", line 1: "), ('a,"b\n1",2\n', ", line 1: ")]
-)
-def test_a_first_line_that_tells_nothing_is_refused(tmp_path: Path, text: str, place: str) -> None:
-    (tmp_path / "t.csv").write_text(text)
-    with one_line(f"{tmp_path / 't.csv'}{place}"):
-        read_layout(tmp_path / "t.csv", separator="auto", has_header=True)
+def test_a_first_line_that_tells_nothing_is_refused(tmp_path: Path) -> None:
+    for text, place in (("", ": "), (" \n\n", ": "), ('a,"b\n1,2\n', ", line 1: "), ('a,"b\n1",2\n', ", line 1: ")):
+        (tmp_path / "t.csv").write_text(text)
+        with one_line(f"{tmp_path / 't.csv'}{place}"):
+            read_layout(tmp_path / "t.csv", separator="auto", has_header=True)
 
 
 def found_in(path: Path, *, size: int, quoted: bool = False) -> list[tuple[bytes, int, bool]]:
@@ -245,14 +211,13 @@ def test_blocks_end_with_a_line_and_know_the_number_of_their_first(tmp_path: Pat
     assert [block.done for block in blocks(path, size=8, quoted=False)] == [8, 16, 16]
 
 
-@pytest.mark.parametrize("name", ["gzip", "zstd"])
-def test_packed_text_is_unpacked_whatever_its_file_is_called(tmp_path: Path, name: str) -> None:
+def test_packed_text_is_unpacked_whatever_its_file_is_called(tmp_path: Path) -> None:
     text = b"ab\ncde\n" * 3
-    packed = gzip.compress(text) if name == "gzip" else pa.compress(text, codec="zstd", asbytes=True)
-    (tmp_path / "t.csv").write_bytes(packed)
-    assert found_in(tmp_path / "t.csv", size=1 << 20) == [(text, 1, False)]
-    with patch.object(text_blocks, "FIRST_BYTES", 9):
-        assert head(tmp_path / "t.csv") == b"ab\ncde\nab"
+    for packed in (gzip.compress(text), pa.compress(text, codec="zstd", asbytes=True)):
+        (tmp_path / "t.csv").write_bytes(packed)
+        assert found_in(tmp_path / "t.csv", size=1 << 20) == [(text, 1, False)]
+        with patch.object(text_blocks, "FIRST_BYTES", 9):
+            assert head(tmp_path / "t.csv") == b"ab\ncde\nab"
 
 
 def test_a_quoted_field_of_several_lines_is_not_cut_and_an_open_quote_costs_its_line(tmp_path: Path) -> None:
@@ -268,16 +233,6 @@ def test_a_line_that_does_not_end_is_refused(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "t.csv").write_bytes(b"1,2\n" + b"x" * 60)
     with pytest.raises(DataError, match=r"t\.csv, line 2: "):
         found_in(tmp_path / "t.csv", size=20)
-
-
-@pytest.mark.parametrize(
-    "content", ["a,b\n".encode("utf-16"), gzip.compress(b"a,b\n" * 99, mtime=0)[:20]], ids=["UTF-16", "damaged"]
-)
-def test_what_is_no_text_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "t.csv").write_bytes(content)
-    for read in (lambda path: found_in(path, size=99), head):
-        with pytest.raises(DataError, match=r"t\.csv: "):
-            read(tmp_path / "t.csv")
 
 
 @pytest.mark.parametrize(
@@ -319,7 +274,7 @@ def json_rows_of(block: Block) -> tuple[list[tuple[Any, ...]], BadRows]:
     return [row for rows in frames for row in rows.rows()], bad
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(JSON_LINES, min_size=1, max_size=8), st.integers(1, 10**9), st.booleans())
 def test_at_once_and_line_by_line_are_the_same(lines: list[bytes], first: int, ends: bool) -> None:
     block = Block(Path("log.jsonl"), b"\n".join(lines) + b"\n" * ends, first, 0)

@@ -56,20 +56,16 @@ DAY = EIGHT - 8 * 3600
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("05.01.2026 08:00:00", EIGHT), ("5.1.2026 8:00", EIGHT), ("05.01.2026", DAY), ("05.01.26 08:00", EIGHT),
-        ("05.01.2026, 08:00", EIGHT), ("05.01.2026 08:00:00.75", EIGHT), ("01.13.2026", DAY + 8 * 86_400),
-        ("13/1/2026 8:00", EIGHT + 8 * 86_400), ("1/13/2026 8:00", EIGHT + 8 * 86_400),
+        ("5.1.2026 8:00", EIGHT), ("05.01.2026 08:00:00.75", EIGHT), ("05.01.2026 09:00+01:00", EIGHT),
+        ("01.13.2026", DAY + 8 * 86_400), ("13/1/2026 8:00", EIGHT + 8 * 86_400),
         ("1/13/2026, 8:00:00 PM", EIGHT + 8 * 86_400 + 43_200), ("1/13/26 8:00am", EIGHT + 8 * 86_400),
-        ("01/13/2026 12:00 am", DAY + 8 * 86_400), ("2026/01/05 08:00:00", EIGHT), ("2026-01-05 08:00", EIGHT),
-        ("2026-01-05T08:00Z", EIGHT), ("5 Jan 2026", DAY), ("5 January 2026 08:00", EIGHT), ("Jan 5, 2026", DAY),
-        ("January 5, 2026 8:00 AM", EIGHT), ("05-Jan-2026 08:00:00", EIGHT), ("05-Jan-26", DAY),
-        ("5. January 2026", DAY), ("05/Jan/2026:08:00:00 +0000", EIGHT), ("Mon Jan 05 08:00:00 +0000 2026", EIGHT),
+        ("01/13/2026 12:00 am", DAY + 8 * 86_400), ("5 Jan 2026", DAY), ("January 5, 2026 8:00 AM", EIGHT),
         ("Mon Jan 05 09:00:00 +0100 2026", EIGHT), ("Mon Jan  5 08:00:00 2026", EIGHT),
-        ("Mon Jan 05 08:00:00 UTC 2026", EIGHT), ("Mon, 05 Jan 2026 08:00:00 GMT", EIGHT),
-        ("Mon, 05 Jan 2026 09:00:00 +0100", EIGHT), ("20260105T080000Z", EIGHT), ("20260105T090000+0100", EIGHT),
-        ("2026-01-05 08:00:00,123", EIGHT), ("05.01.2026 09:00:00 +0100", EIGHT), ("05.01.2026 09:00+01:00", EIGHT),
-        ("05.01.2026 08:00 UTC", EIGHT), ("20260105", DAY), ("20260105080000", EIGHT), ("202601050800", EIGHT),
-        ("20260105.0", DAY), (20260105, DAY), (20260105080000, EIGHT), (20260105.0, DAY), ("20260105 080000", EIGHT),
+        ("Mon, 05 Jan 2026 08:00:00 GMT", EIGHT), ("20260105T090000+0100", EIGHT), ("2026-01-05 08:00:00,123", EIGHT),
+        ("20260105.0", DAY), (20260105, DAY), (20260105080000, EIGHT), (20260105.0, DAY), ("20260105080000123", EIGHT),
+        (20260105080000123, EIGHT), ("20260105080000.123", EIGHT), ("13012026", DAY + 8 * 86_400),
+        (1132026, DAY + 8 * 86_400), (2026010508, EIGHT), ("05-JAN-26 08.00.00.000000 AM", EIGHT),
+        ("[05/Jan/2026:08:00:00 +0000]", EIGHT),
     ],
 )  # fmt: skip
 def test_one_form_that_fits_is_used_and_said(text: Any, seconds: int) -> None:
@@ -79,27 +75,21 @@ def test_one_form_that_fits_is_used_and_said(text: Any, seconds: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"),
+    ("values", "form", "seconds"),
     [
-        ("2026-01-05", DAY), ("2026-01-05 08:00:00", EIGHT), ("2026-01-05T08:00:00.5Z", EIGHT), (EIGHT, EIGHT),
-        ("2026-01-05 09:00:00 +0100", EIGHT), ("2026-01-05 08:00:00 UTC", EIGHT), (f"{EIGHT * 1000}", EIGHT),
-        (EIGHT * 10**9, EIGHT), (5.5, 5), ("260105", 260_105),
+        *[([text], "", [EIGHT]) for text in (
+            "2026-01-05 08:00:00", "2026-01-05T08:00:00.5Z", "2026-01-05 09:00:00 +0100", "2026-01-05 08:00:00 UTC",
+            "2026-01-05T09:00:00+01:00[Europe/Berlin]", EIGHT, f"{EIGHT * 1000}", EIGHT * 10**9)],
+        (["2026-01-05"], "", [DAY]), ([5.5], "", [5]), (["260105"], "", [260_105]), ([0, 100_000], "", [0, 100_000]),
+        ([*[EIGHT] * 9, 0], "", [*[EIGHT] * 9, None]), ([*[EIGHT] * 9, 7], "", [*[EIGHT] * 9, 7]),
+        ([*["2026-01-05 08:00:00"] * 9, "1970-01-01 01:00:00"], "", [*[EIGHT] * 9, None]),
+        ([46000, 46001], "excel", [1_765_238_400, 1_765_324_800]), ([46000.3875], "excel", [1_765_271_880]),
+        (["46000.39", "46000"], "excel", [1_765_272_096, 1_765_238_400]), (["46000,3875"], "excel", [1_765_271_880]),
+        ([*[46000.0] * 9, 5.0], "excel", [*[1_765_238_400] * 9, None]),
     ],
 )  # fmt: skip
-def test_iso_8601_and_numbers_need_no_form(text: Any, seconds: int) -> None:
-    assert choose([text]) == ("", [seconds], "")
-
-
-@pytest.mark.parametrize(
-    ("days", "seconds"),
-    [
-        ([46000, 46001], [1_765_238_400, 1_765_324_800]), ([46000.3875], [1_765_271_880]),
-        (["46000.39", "46000"], [1_765_272_096, 1_765_238_400]), (["46000,3875"], [1_765_271_880]),
-        ([*[46000.0] * 9, 5.0], [*[1_765_238_400] * 9, None]),
-    ],
-)  # fmt: skip
-def test_days_as_spreadsheets_count_them(days: list[Any], seconds: list[int | None]) -> None:
-    assert choose(days, name="order date")[:2] == ("excel", seconds)
+def test_iso_8601_numbers_and_days_of_spreadsheets(values: list[Any], form: str, seconds: list[int | None]) -> None:
+    assert choose(values, name="order date")[:2] == (form, seconds)
 
 
 def test_what_may_be_read_in_two_ways_is_asked_about() -> None:
@@ -116,7 +106,7 @@ AMBIGUOUS = [form for form in TIME_FORMS if re.match(r"%[dm](.?)%[dm]", form)]
 RECENT = st.datetimes(datetime(1996, 1, 1), datetime(2037, 1, 1), timezones=st.just(UTC))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(times=st.lists(RECENT, min_size=1, max_size=6), form=st.sampled_from(TIME_FORMS), short=st.booleans())
 def test_a_column_written_in_a_form_is_read_as_the_same_times(times: list[datetime], form: str, short: bool) -> None:
     if form in AMBIGUOUS:
@@ -129,13 +119,13 @@ def test_a_column_written_in_a_form_is_read_as_the_same_times(times: list[dateti
 BOTH = ["01/02/2026", "03/04/2026", "05/06/2026"]
 
 
-@pytest.mark.parametrize("clock", ["", " 10:27:01", " 10:27 AM"])
-def test_where_day_and_month_could_be_either_the_error_has_both_options(clock: str, look: Look) -> None:
-    with pytest.raises(DataError) as error:
-        look([day + clock for day in BOTH * 8])
-    words = [word for word in shlex.split(str(error.value)) if word.startswith("--data.time_format=")]
-    forms = [word.partition("=")[2] for word in words]
-    assert [datetime.strptime("01/02/2026" + clock, form).day for form in forms] == [1, 2]
+def test_where_day_and_month_could_be_either_the_error_has_both_options(look: Look) -> None:
+    for clock in ("", " 10:27:01", " 10:27 AM"):
+        with pytest.raises(DataError) as error:
+            look([day + clock for day in BOTH * 8])
+        words = [word for word in shlex.split(str(error.value)) if word.startswith("--data.time_format=")]
+        forms = [word.partition("=")[2] for word in words]
+        assert [datetime.strptime("01/02/2026" + clock, form).day for form in forms] == [1, 2]
     assert look(BOTH, time_format="%m/%d/%Y")[1]["time"][0] == midnight(2026, 1, 2)
 
 
@@ -181,16 +171,16 @@ def test_rows_of_both_forms_are_refused_with_an_example_of_each() -> None:
     assert choose([*["13/01/2026"] * 11, "01/14/2026"])[1].count(None) == 1
 
 
-@pytest.mark.parametrize("bad", ["n/a", "0000-00-00", "yesterday", "sku-7", "01/14/2026"])
 @pytest.mark.parametrize("place", [0, 1500])
 @pytest.mark.parametrize("form", ["%Y-%m-%d", "%d.%m.%Y", "%s"])
-def test_one_bad_value_is_one_bad_row(bad: str, place: int, form: str, look: Look) -> None:
+def test_one_bad_value_is_one_bad_row(place: int, form: str, look: Look) -> None:
     start = datetime(2026, 1, 5, tzinfo=UTC)
     times = [(start + timedelta(days=k % 400)).strftime(form) for k in range(1600 if place > 12 else 12)]
-    times[place] = bad
-    found, rows, _ = look(times)
-    kind = "time is missing" if bad in ("n/a", "0000-00-00") else "time is not a time"
-    assert (found.columns["time"], found.bad.counts, len(rows)) == ("order_date", {kind: 1}, len(times) - 1)
+    for bad, kind in (("0000-00-00", "is missing"), ("yesterday", "is not a time"), ("01/14/2026", "is not a time")):
+        times[place] = bad
+        found, rows, _ = look(times)
+        assert found.columns["time"] == "order_date"
+        assert (found.bad.counts, len(rows)) == ({f"time {kind}": 1}, len(times) - 1)
 
 
 def test_one_bad_rating_leaves_the_ratings(tmp_path: Path) -> None:
@@ -243,23 +233,6 @@ def test_times_in_the_future_do_not_make_items_seasonal_or_gone(prepare: Prepare
 def test_a_price_as_the_item_is_doubted(column: str, is_doubted: bool, look: Look) -> None:
     warnings = look([k % 5 for k in range(24)], column, item_column=column)[2]
     assert any(f"is {column} really the item?" in line for line in warnings) == is_doubted
-
-
-@pytest.mark.parametrize(
-    ("values", "seconds"),
-    [
-        (["13012026", "01022026"], [DAY + 8 * 86_400, midnight(2026, 2, 1)]),
-        ([1132026, 2012026], [DAY + 8 * 86_400, midnight(2026, 2, 1)]),  # the month comes first
-        (["20260105080000123"], [EIGHT]), ([20260105080000123], [EIGHT]), (["20260105080000.123"], [EIGHT]),
-        ([2026010508, 2026010509], [EIGHT, EIGHT + 3600]), (["05-JAN-26 08.00.00.000000 AM"], [EIGHT]),
-        (["[05/Jan/2026:08:00:00 +0000]"], [EIGHT]), (["2026-01-05T09:00:00+01:00[Europe/Berlin]"], [EIGHT]),
-        ([*[EIGHT] * 9, 0], [*[EIGHT] * 9, None]), ([0, 1, 2], [0, 1, 2]), ([*[EIGHT] * 9, 7], [*[EIGHT] * 9, 7]),
-        ([*["2026-01-05 08:00:00"] * 9, "1970-01-01 01:00:00"], [*[EIGHT] * 9, None]),
-        ([0, 100_000], [0, 100_000]),
-    ],
-)  # fmt: skip
-def test_dates_that_programs_write(values: list[Any], seconds: list[int | None]) -> None:
-    assert choose(values)[1] == seconds
 
 
 @pytest.mark.parametrize("start", ["0", "1970-01-01", "1970-01-01 00:00:00"])
