@@ -1,6 +1,6 @@
 """Recognize which columns of a table have the users, items, times, ratings and titles, by names and first values."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import polars as pl
 
@@ -57,7 +57,7 @@ def infer_columns(first: pl.DataFrame, named: Mapping[str, str], path: str) -> d
     first = _plain(first)
     free = [name for name in first.columns if name not in found.values()]
     unknown: dict[str, list[str]] = {}
-    for field, candidates in CANDIDATES.items():
+    for field, candidates in (("user", _users), ("item", _items)):
         if named.get(field, "") != "auto":
             continue
         likely = candidates(first.select(free))
@@ -246,9 +246,8 @@ def _is_other(column: pl.Series) -> bool:
     if looks_like_time(column) or words & NO_ID_WORDS:
         return True
     known = column.drop_nulls()
-    if known.dtype.is_float() or not (known.dtype.is_integer() or known.dtype == pl.String):
-        return True
-    if len(known) < max(1, MOST_MISSING * len(column)):
+    is_id_type = known.dtype.is_integer() or known.dtype == pl.String
+    if not is_id_type or len(known) < max(1, MOST_MISSING * len(column)):
         return True
     if len(known) >= ENOUGH_ROWS and (known.n_unique() == 1 or _is_row_number(known)):
         return True
@@ -281,9 +280,6 @@ def _ratings(first: pl.DataFrame, free: Sequence[str], _: Mapping[str, str]) -> 
         is_named = words & RANKED and not words & IDENTIFIER_WORDS
         if is_named and fits(known.cast(pl.Float64, strict=False).count(), len(known)):
             yield name
-
-
-CANDIDATES: dict[str, Callable[[pl.DataFrame], list[str]]] = {"user": _users, "item": _items}
 
 
 def _titles(first: pl.DataFrame, free: Sequence[str], found: Mapping[str, str]) -> Iterator[str]:

@@ -101,9 +101,7 @@ def date_parts(first: pl.DataFrame) -> list[str]:
 
 def _are_whole(column: pl.Series, low: int, high: int) -> bool:
     numbers = numbers_or_texts(column).cast(pl.Float64, strict=False)
-    return len(numbers) > 0 and bool(
-        (numbers.is_between(low, high) & (numbers == numbers.floor())).fill_null(False).all()
-    )
+    return len(numbers) > 0 and bool((numbers.is_between(low, high) & (numbers % 1 == 0)).fill_null(False).all())
 
 
 def why_coarse(column: pl.Series) -> str:

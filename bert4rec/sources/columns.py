@@ -215,8 +215,8 @@ def why_no_time(values: pl.Series) -> str:
     known = without_missing(values)
     if not len(known):
         return "has no value in the first rows" if len(values) else ""
-    numbers = numbers_or_texts(known)
-    if len(negative := numbers.filter(numbers.cast(pl.Float64, strict=False) < 0)):
+    readable = numbers_or_texts(known)
+    if len(negative := readable.filter(readable.cast(pl.Float64, strict=False) < 0)):
         return f'the value "{negative[0]}" is a number below 0'
     return f'its first value "{known[0]}" is neither a number, a date nor ISO 8601'
 

@@ -1,8 +1,7 @@
 """Look at the first rows before all rows are read: show their values, and warn of what looks wrong."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import polars as pl
@@ -39,8 +38,9 @@ EXACT_FLOAT32 = 2**24  # from which on Float32 does not hold all whole numbers
 
 def first_look(interactions: Interactions) -> tuple[list[str], list[str]]:
     """Return lines that show the first rows and how their times are read, and the warnings about them."""
-    rows, source = first_rows(interactions), interactions.source
-    warnings = [*_skipped_warnings(interactions.skipped), *interactions.header_warnings()]
+    rows, source, skipped = first_rows(interactions), interactions.source, interactions.skipped
+    warnings = [f"skipped {pluralize(len(skipped), 'file')} without rows: {join_names(skipped)}"] if skipped else []
+    warnings += interactions.header_warnings()
     if source.form == "table":
         warnings += [*(_order_warnings(interactions) if len(rows) else ()), *_name_warnings(interactions)]
         warnings += _time_warnings(interactions, rows)
@@ -80,11 +80,6 @@ def order_options(interactions: Interactions) -> list[str]:
     columns = columns_that_order(rows, others)
     options = {name: "order" if "time" in named or not looks_like_time(others[name]) else "time" for name in columns}
     return [shlex.quote(f"--{option}={name}") for name, option in options.items()]
-
-
-def _skipped_warnings(skipped: Sequence[Path]) -> Iterator[str]:
-    if skipped:
-        yield f"skipped {pluralize(len(skipped), 'file')} without rows: {join_names(skipped)}"
 
 
 def _order_warnings(interactions: Interactions) -> Iterator[str]:
@@ -171,7 +166,8 @@ def _time_warnings(interactions: Interactions, rows: pl.DataFrame) -> Iterator[s
     first = ", ".join(moment(time) for time in times.head(SHOWN_ROWS))
     column, unit = interactions.columns["time"], interactions.times.unit
     doubt = "" if unit == "auto" else f', or data.time_format = "{unit}" wrong'
-    fitting = [form for form in SHORT if fits(_n_likely(form, raw), len(without_missing(raw)))]
+    n_likely = {form: int(Times(form).seconds(raw).is_between(SINCE, UNTIL).sum()) for form in SHORT}
+    fitting = [form for form, n in n_likely.items() if fits(n, len(without_missing(raw)))]
     reason = why_coarse(raw.rename("month"))
     dates = f"; dates fit {' or '.join(map(option_of, fitting))}" if fitting else ""
     options = f"; {reason}" if "no day" in reason else dates
@@ -179,10 +175,6 @@ def _time_warnings(interactions: Interactions, rows: pl.DataFrame) -> Iterator[s
         f"{n_early:,} of the first {len(times):,} times lie in 1970 ({first}): is {column} really a "
         f"time{doubt}? (a running number also gives the order{options})"
     )
-
-
-def _n_likely(form: str, raw: pl.Series) -> int:
-    return int(Times(form).seconds(raw).is_between(SINCE, UNTIL).sum())
 
 
 def _shown(rows: pl.DataFrame, columns: Mapping[str, str]) -> Iterator[str]:

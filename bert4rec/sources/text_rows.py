@@ -285,14 +285,10 @@ def read_layout(
     header = tuple(cells) if has_header else ()
     if not cells or (header and n_lines > 1):
         raise DataError(f'{path}, line 1: has a quote (") that is not closed on it; correct the line')
-    names = column_names([cell.strip(OUTER_BLANKS) for cell in header])
-    columns = _distinct(names) or tuple(str(number) for number in range(1, len(cells) + 1))
+    names = column_names([cell.strip(OUTER_BLANKS) for cell in header]) or [f"{n + 1}" for n in range(len(cells))]
+    # A repeated name gets its position appended, so that no setting names it by accident.
+    columns = tuple(name if names.index(name) == i else f"{name} {i + 1}" for i, name in enumerate(names))
     return Layout(columns, bar.encode(), quoted, header, types or {}, has_runs, n_above)
-
-
-def _distinct(columns: Sequence[str]) -> tuple[str, ...]:
-    """Return the names; a repeated name gets its position appended, so that no setting names it by accident."""
-    return tuple(name if columns.index(name) == i else f"{name} {i + 1}" for i, name in enumerate(columns))
 
 
 def _first_text(path: Path) -> bytes:
