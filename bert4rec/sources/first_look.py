@@ -102,12 +102,12 @@ def _order_warnings(interactions: Interactions) -> Iterator[str]:
         yield f"no time is used: {names} may not be that of an event; if it is: {times}; if there is none: --time="
     else:
         unread, coarse = [*_unread_times(interactions)], [*_coarse_times(interactions)]
-        reasons = "; ".join([*unread, *coarse]) or "the rows have no times"
+        reasons = f"{'; '.join([*unread, *coarse])};" if unread or coarse else "the rows have no times:"
         forms = (
             f": write it as 2024-03-19T10:27:00, name its form with {option_of(EXAMPLE)}, or name another column with "
             "--time=…"
         )
-        yield f"{reasons}; the order of the rows in the file is used{forms if unread else ''}{advice}"
+        yield f"{reasons} the order of the rows in the file is used{forms if unread else ''}{advice}"
 
 
 def _free(interactions: Interactions) -> pl.DataFrame:
