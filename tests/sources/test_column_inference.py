@@ -50,17 +50,11 @@ def test_what_looks_like_a_time(name: str, values: list[Any], is_time: bool) -> 
     assert looks_like_time(pl.Series(name, values)) == is_time
 
 
-@pytest.mark.parametrize(
-    ("user", "item", "swapped"),
-    [
-        ("sku", "customer", True), ("sku", "x", True), ("x", "customer_id", True), ("PRODUCT_ID", "who", True),
-        ("books", "readers", True), ("item", "session", True), ("userId", "movieId", False), ("a", "b", False),
-        ("user", "followed_user", False), ("product_reviewer", "product", False), ("item_a", "item_b", False),
-        ("user_id", "user_item", False), ("1", "2", False),
-    ],
-)  # fmt: skip
-def test_names_that_look_swapped(user: str, item: str, swapped: bool) -> None:
-    assert are_columns_swapped(user, item) == swapped
+def test_names_that_look_swapped() -> None:
+    swapped = ["sku customer", "sku x", "x customer_id", "PRODUCT_ID who", "books readers", "item session"]
+    others = ["userId movieId", "user followed_user", "product_reviewer product", "item_a item_b", "user_id user_item"]
+    for names in (*swapped, *others):
+        assert are_columns_swapped(*names.split()) == (names in swapped)
 
 
 USUAL = {"user": "user", "item": "item"}
