@@ -52,6 +52,7 @@ def cast_parts(name: str, *parts: Sequence[Any] | pl.Series) -> list[pl.Series]:
         (["9", "3", "-4"], [9, 3, -4]), ([9, 3, -4], [9, 3, -4]), ([str(BIG - 1), str(-BIG)], [BIG - 1, -BIG]),
         (pl.Series([1, 255], dtype=pl.UInt8), [1, 255]), ([7.0, -12.0, float(2**53 - 1)], [7, -12, 2**53 - 1]),
         (pl.Series([2**24 - 1], dtype=pl.Float32), [2**24 - 1]), (["1", "", None, "2"], [1, 2]),
+        (["1.0", "22.0", "nan"], [1, 22]),
         (["a", "", None, "2"], ["a", "2"]), (pl.Series(["b", "a", "b"], dtype=pl.Categorical), ["b", "a", "b"]),
         (pl.Series(["b", "a"], dtype=pl.Enum(["a", "b"])), ["b", "a"]),
         (pl.Series(["5", "4", "nil"], dtype=pl.Categorical), [5, 4]),
