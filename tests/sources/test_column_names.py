@@ -87,6 +87,7 @@ HEADERS = {  # name:kind of each column, and the field that is recognized
     "an export of Shopify":
         "Name:order, Email:email = user, Paid at:iso, Created at:iso = time, Lineitem quantity:few, "
         "Lineitem name:title = title, Lineitem price:amount, Lineitem sku:item = item",
+    "an address beside other ids": "email:email = user, xy:user, item:item = item, at:iso = time",
     "Google Analytics 4 in BigQuery":
         "event_date:ymd, event_timestamp:unix = time, event_name:few, user_pseudo_id:user = user, user_id:blank, "
         "item_id:item = item, item_name:title = title, ga_session_id:later",
