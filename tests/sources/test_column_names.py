@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bert4rec.__main__ import main
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.runtime.errors import ColumnUnknownError
-from bert4rec.sources.column_inference import infer_columns, other_times
+from bert4rec.sources.column_inference import columns_by_position, infer_columns, other_times
 from bert4rec.sources.column_words import name_words
 from bert4rec.sources.first_look import order_options
 from tests.fixture_types import Capture, Patch
@@ -197,6 +197,13 @@ def test_a_folder_of_parquet_files_is_read_whole() -> None:
         part.drop("day").write_parquet(f"lake/day={day}/part-0.parquet")
     Path("lake/_SUCCESS").touch()
     assert len(content(opened("table", path="lake"))["user"]) == len(log)
+
+
+def test_without_a_header_the_columns_count_by_their_places() -> None:
+    log = pl.DataFrame({"1": COLUMNS["user"], "2": COLUMNS["unix"], "3": COLUMNS["item"]})
+    assert columns_by_position(log, AUTO, "log.csv") == {"user": "1", "item": "3", "time": "2"}
+    with pytest.raises(ColumnUnknownError):
+        columns_by_position(log.select("1"), AUTO, "log.csv")
 
 
 def test_ratings_that_are_often_missing_can_be_left_out(capsys: Capture) -> None:

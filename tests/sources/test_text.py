@@ -3,7 +3,7 @@
 import gzip
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -224,6 +224,14 @@ def test_a_quoted_field_of_several_lines_is_not_cut_and_an_open_quote_costs_its_
     path.write_bytes(b"1,2\n" + b"x" * 60)
     with patch.object(text_blocks, "LONGEST_QUOTED", 10), one_line(f"{path}, line 2: "):
         found_in(path, size=20)
+
+
+@pytest.mark.parametrize("read", [lambda path: found_in(path, size=99), head])
+def test_utf_16_and_what_is_cut_off_are_refused(tmp_path: Path, read: Callable[[Path], Any]) -> None:
+    for content in ("a,b\n".encode("utf-16"), gzip.compress(b"a,b\n" * 99, mtime=0)[:20]):
+        (tmp_path / "t.csv").write_bytes(content)
+        with one_line(f"{tmp_path / 't.csv'}: "):
+            read(tmp_path / "t.csv")
 
 
 @pytest.mark.parametrize(
