@@ -23,17 +23,9 @@ __all__ = [
     "ArgumentError", "DataWarning", "Run", "TimedHistory", "UserError", "load", "log_to_terminal", "prepare", "train",
 ]  # fmt: skip
 
-_MODULES = {
-    "ArgumentError": "bert4rec.runtime.errors",
-    "DataWarning": "bert4rec.runtime.errors",
-    "Run": "bert4rec.api",
-    "TimedHistory": "bert4rec.serving.histories",
-    "UserError": "bert4rec.runtime.errors",
-    "load": "bert4rec.api",
-    "log_to_terminal": "bert4rec.runtime.console",
-    "prepare": "bert4rec.api",
-    "train": "bert4rec.api",
-}
+_MODULES = dict.fromkeys(("ArgumentError", "DataWarning", "UserError"), "bert4rec.runtime.errors") | {
+    "TimedHistory": "bert4rec.serving.histories", "log_to_terminal": "bert4rec.runtime.console",
+}  # fmt: skip
 
 # torch asks once, at its first large tensor, whether to take pages of 2 MiB: those of 4 KiB come one by one, which took
 # half of a step with a large catalogue (docs/performance.md).
@@ -44,12 +36,12 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # a library says 
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used, since torch takes seconds."""
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from bert4rec.runtime.console import quiet_libraries
 
     with quiet_libraries():
-        return getattr(import_module(_MODULES[name]), name)
+        return getattr(import_module(_MODULES.get(name, "bert4rec.api")), name)
 
 
 def __dir__() -> "list[str]":  # in quotes for a Python that is too old, which is to be told so

@@ -57,6 +57,17 @@ def pytest_configure(config: pytest.Config) -> None:
         os.sched_setaffinity(0, cores[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]])
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """The garbage collection never looks at the million objects that the imports make."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.fixture(autouse=True)
 def terminal() -> None:
     """What is logged is shown, as by the scripts."""
@@ -95,20 +106,25 @@ def write_items(path: Path, draw: np.random.Generator, n: int = 28) -> None:
     ).write_parquet(path)
 
 
-@pytest.fixture(scope="session")
-def featured_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset of 25 items with a category, categories, a number and a vector each, and of three cold ones."""
-    place, draw = tmp_path_factory.mktemp("features"), np.random.default_rng(3)
-    rows = [(user, item) for user in range(60) for item in draw.permutation(25)[: draw.integers(6, 14)]]
-    pl.DataFrame(rows, schema=["user", "item"], orient="row").write_csv(place / "log.csv")
+def prepare_with_items(place: Path, rows: pl.DataFrame, draw: np.random.Generator, **changes: object) -> Path:
+    """The dataset folder of the `rows`, with the features of `write_items`."""
+    rows.write_csv(place / "log.csv")
     write_items(place / "items.parquet", draw)
     settings = {
         "data.path": place / "log.csv", "data.source": "table", "data.items_path": place / "items.parquet",
         "data.dataset_dir": place / "dataset", "preprocessing.n_eval_negatives": 10,
         "preprocessing.validation_users": 20,
-    }  # fmt: skip
+    } | changes  # fmt: skip
     assert preprocessing.main([f"--{key}={value}" for key, value in settings.items()]) == 0
     return place / "dataset"
+
+
+@pytest.fixture(scope="session")
+def featured_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of 25 items with a category, categories, a number and a vector each, and of three cold ones."""
+    place, draw = tmp_path_factory.mktemp("features"), np.random.default_rng(3)
+    rows = [(user, item) for user in range(60) for item in draw.permutation(25)[: draw.integers(6, 14)]]
+    return prepare_with_items(place, pl.DataFrame(rows, schema=["user", "item"], orient="row"), draw)
 
 
 @pytest.fixture(scope="session")
@@ -121,16 +137,9 @@ def event_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for user in range(60)
         for at in range(draw.integers(4, 20))
     ]
-    pl.DataFrame(rows, schema=["user", "item", "time", "event"], orient="row").write_csv(place / "log.csv")
-    write_items(place / "items.parquet", draw)
-    settings = {
-        "data.path": place / "log.csv", "data.source": "table", "data.event_column": "event",
-        "data.items_path": place / "items.parquet",
-        "data.dataset_dir": place / "dataset", "preprocessing.n_eval_negatives": 5,
-        "preprocessing.validation_users": 20, "preprocessing.target_events": '["purchase"]',
-    }  # fmt: skip
-    assert preprocessing.main([f"--{key}={value}" for key, value in settings.items()]) == 0
-    return place / "dataset"
+    log = pl.DataFrame(rows, schema=["user", "item", "time", "event"], orient="row")
+    changes = {"data.event_column": "event", "preprocessing.target_events": '["purchase"]'}
+    return prepare_with_items(place, log, draw, **changes, **{"preprocessing.n_eval_negatives": 5})
 
 
 # The same and more: the items 9 and 10, which a new user and an old one have.
@@ -176,8 +185,6 @@ RATED = FACTORS | {
 @pytest.fixture(scope="session")
 def rated_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The dataset folder of 1,007 ratings that users and items explain to about half a star; windows of 12."""
-    import numpy as np
-
     place, draw = tmp_path_factory.mktemp("rated"), np.random.default_rng(7)
     users, items = draw.integers(0, 40, 1007), draw.integers(0, 70, 1007)
     taste = draw.normal(0, 0.8, 40)[users] + draw.normal(0, 0.8, 70)[items] + draw.normal(3, 0.5, 1007)
@@ -205,17 +212,8 @@ def small_dataset(small_folder: Path) -> Dataset:
     return open_dataset(small_folder)
 
 
-@pytest.fixture(scope="session")
-def frozen() -> None:
-    """Exempt imported modules from the garbage collection at the end of a run, which saves a third of a second."""
-    import bert4rec.training.run  # noqa: F401
-
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.fixture
-def alone(frozen: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Runs in this process: on the CPU, whatever this machine has, and without a trace in the tests that follow."""
     import torch
 

@@ -1,14 +1,44 @@
-"""Fixtures of the tests of bert4rec/sources and bert4rec/prepare."""
+"""Fixtures and builders of the tests of bert4rec/sources and bert4rec/prepare."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import datasets
+import polars as pl
 import pytest
 
 import preprocessing
 from tests.sources.storage import Storage, serving
 
 Prepare = Callable[..., Path]
+
+
+def prepared(place: Path, *options: str, table: pl.DataFrame | None = None, name: str = "dataset") -> Path:
+    """The folder that a preparation of `table`, or by `options` alone, makes, or would make if it did not refuse."""
+    target = place / name
+    source = []
+    if table is not None:
+        table.write_csv(place / f"{name}.csv")
+        source = ["--data.source=table", f"--data.path={place / name}.csv"]
+    command = ["--config=/dev/null", f"--data.dataset_dir={target}", "--preprocessing.n_eval_negatives=1"]
+    preprocessing.main([*command, *source, *options])
+    return target
+
+
+def stored(folder: Path) -> list[dict[str, Any]]:
+    """The rows of `histories`, with the original ids."""
+    users, items = (pl.read_parquet(folder / f"{name}s.parquet") for name in ("user", "item"))
+    user = dict(users.select("user", "original").iter_rows())
+    item = dict(items.select("item", "original").iter_rows())
+    rows = datasets.load_from_disk(str(folder / "histories")).to_list()
+    return [row | {"user": user[row["user"]], "items": [item[i] for i in row["items"]]} for row in rows]
+
+
+def metadata_of(folder: Path) -> dict[str, Any]:
+    metadata: dict[str, Any] = json.loads((folder / "metadata.json").read_text())
+    return metadata
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts import film
-from scripts.film import COLUMNS, ROWS, Event, draw, frames, outputs, read_cast, screens, write_cast
+from scripts.film import COLUMNS, ROWS, Event, outputs, screens
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 
@@ -29,30 +29,11 @@ def test_a_terminal_returns_erases_wraps_and_scrolls() -> None:
         shown("\x1b[31mred")
 
 
-def test_frames_are_the_screens_that_differ_and_last() -> None:
-    events = [Event(0, "a"), Event(0.05, "b"), Event(1, ""), Event(2, "\rc\x1b[K")]
-    assert frames(screens(events)) == [(0, ("ab",)), (2, ("c",))]
-
-
-def test_a_recording_is_read_as_written(tmp_path: Path) -> None:
-    events = [Event(0.0, "é\r\n"), Event(1.5, "\x1b[K█")]
-    write_cast(events, tmp_path / "x.cast")
-    assert read_cast(tmp_path / "x.cast") == events
-
-
 def test_a_command_runs_on_a_terminal_of_the_films_size(tmp_path: Path) -> None:
     size = f"{sys.executable} -c 'import os; print(os.isatty(1), *os.get_terminal_size())'"
     assert "".join(text for _, text in outputs(size, tmp_path)) == f"True {COLUMNS} {ROWS}\r\n"
     with pytest.raises(SystemExit, match="exit status 3"):
         list(outputs("exit 3", tmp_path))
-
-
-def test_each_frame_has_its_lines() -> None:
-    root = ET.fromstring(draw([(0.0, ("$ head <x>",)), (1.0, ("$ head <x>", "", "1 & 2"))]))
-    lines = {text.get("id"): text.text for text in root.iter(f"{NAMESPACE}text")}
-    (strip,) = (group for group in root.iter(f"{NAMESPACE}g") if group.get("class") == "film")
-    rows = [[lines[use.get("href", "")[1:]] for use in frame] for frame in strip]
-    assert rows == [["$ head <x>"], ["$ head <x>", "1 & 2"]]
 
 
 def test_the_film_is_small_and_of_the_commands() -> None:

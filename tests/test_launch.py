@@ -91,14 +91,21 @@ def test_two_processes_find_what_those_of_torchrun_find(settings: dict[str, Any]
     assert_same_results(run.folder, tmp_path / "runs" / "torchrun")
 
 
-def test_what_it_says_is_shown_line_by_line_and_its_progress_as_numbers(settings: dict[str, Any]) -> None:
+def test_lines_are_shown_and_events_are_progress_and_the_folder(program: Callable[[str], None]) -> None:
+    event = '{"done": %d, "total": 9, "figures": "epoch 1"}'
+    lines = ["run folder: x", f"\x1e{event % 3}", f"\x1e{event % 9}", '\x1e{"run": "runs/x"}', "HR@10 0.5"]
+    program(f"for line in {lines}: print(line)")
+    shown = Shown()
+    assert train_on([], n_processes=1, view=shown) == Path("runs/x")
+    assert (shown.lines, shown.done) == (["run folder: x", "HR@10 0.5"], [3, 9])
+
+
+@pytest.mark.long
+def test_what_a_training_says_is_shown_line_by_line_and_its_progress_as_numbers(settings: dict[str, Any]) -> None:
     shown = Shown()
     folder = train_on(words(settings), n_processes=1, view=shown)
-    assert any(str(folder) in line for line in shown.lines)
-    assert any("HR@10" in line for line in shown.lines)
-    assert not any(line.startswith(("step", "\x1e")) for line in shown.lines)
-    assert shown.done == sorted(shown.done)
-    assert shown.done[-1] == 14
+    assert all(any(part in line for line in shown.lines) for part in (str(folder), "HR@10"))
+    assert (shown.done, shown.done[-1]) == (sorted(shown.done), 14)
 
 
 @pytest.mark.long
@@ -117,6 +124,7 @@ def test_an_interrupt_saves_says_how_to_go_on_and_leaves_no_process(settings: di
     assert run.report["training"]["resumed"] == [[step, 2]]
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_child_first(program: Callable[[str], None], number: signal.Signals) -> None:
     """It gets the signal once, from its parent: it is in no group that the terminal sends one to."""
@@ -131,14 +139,10 @@ def test_a_signal_ends_the_child_first(program: Callable[[str], None], number: s
         time.sleep(60)
         """
     )
-    before = signal.signal(number, signal.default_int_handler)  # where the tests run in the background it is ignored
-    shown = Shown()
-    try:
-        with pytest.raises(KeyboardInterrupt, match=f"{number.name}.*runs/x"):
-            train_on([], n_processes=1, view=shown)
-        assert signal.getsignal(number) == signal.default_int_handler
-    finally:
-        signal.signal(number, before)
+    shown, before = Shown(), signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt, match=f"{number.name}.*runs/x"):
+        train_on([], n_processes=1, view=shown)
+    assert signal.getsignal(number) == before
     assert shown.lines == ["saved"]
     assert "BERT4REC_PARENT" not in os.environ
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import matplotlib.image
 import pytest
 
 from bert4rec.config.load import load_config, parse_command_line
@@ -24,7 +23,6 @@ optuna = pytest.importorskip("optuna", reason="optuna is not installed: pip inst
 from optuna.trial import TrialState  # noqa: E402
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-N_HEADS = 'trial.suggest_categorical("model.n_heads", [1, 2, 4])'
 
 
 @pytest.fixture
@@ -41,8 +39,8 @@ def script(monkeypatch: Patch) -> ModuleType:
     return importlib.import_module("search")
 
 
-def start(options: list[str], place: Path = EXAMPLES) -> "subprocess.Popen[str]":
-    words = [sys.executable, str(place / "search.py"), *options]
+def start(options: list[str]) -> "subprocess.Popen[str]":
+    words = [sys.executable, str(EXAMPLES / "search.py"), *options]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -69,19 +67,6 @@ def report_of(folder: Path, number: int) -> dict[str, Any]:
     return json.loads((folder / f"trial-{number:03d}" / "report.json").read_text())
 
 
-def changed_script(place: Path, old: str, new: str) -> Path:
-    """A copy of the script with another line, as somebody writes it who searches for something else."""
-    place.mkdir()
-    for path in EXAMPLES.glob("search*.py"):
-        text = path.read_text()
-        assert path.name != "search.py" or text.count(old) == 1
-        (place / path.name).write_text(text.replace(old, new))
-    return place
-
-
-# --- Whole searches ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.long
 def test_two_searches_side_by_side_share_the_trials(options: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "search"
@@ -98,10 +83,7 @@ def test_two_searches_side_by_side_share_the_trials(options: list[str], tmp_path
     best = max(range(5), key=lambda n: values[n])
     result, other = (text[text.index("\n5 trials finished, 0 stopped early, 0 failed\n") :] for text in texts)
     assert result == other
-    assert re.search(rf"^ +{best} +{values[best]:.4f} ", result.split("settings\n")[1])
-    assert "--evaluation.baselines" not in result
-    height, width, _ = matplotlib.image.imread(folder / "search.png").shape
-    assert (width, height > 400) == (1260, True)
+    assert (folder / "search.png").read_bytes().startswith(b"\x89PNG")
 
     program, name, *words = shlex.split(result.splitlines()[-1])
     assert (program, name) == ("bert4rec", "train")
@@ -143,41 +125,6 @@ def test_a_killed_search_goes_on_where_it_was(options: list[str], tmp_path: Path
         assert sorted(trial.intermediate_values) == list(range(1, 31))
     assert "\n2 trials finished, 0 stopped early, 0 failed\n" in said(start(words))  # there is nothing left to do
     assert trials_of(folder) == trials
-
-
-@pytest.mark.long
-def test_a_trial_that_fails_is_recorded_and_the_search_goes_on(options: list[str], tmp_path: Path) -> None:
-    """Three heads do not divide a width of 16."""
-    folder = tmp_path / "search"
-    place = changed_script(tmp_path / "changed", N_HEADS, N_HEADS.replace("[1, 2, 4]", "[2, 3]"))
-    text = said(start(["--trials=4", *options], place))
-    trials = trials_of(folder)
-    failed = [trial for trial in trials if trial.params["model.n_heads"] == 3]
-    assert [trial.state for trial in trials].count(TrialState.FAIL) == len(failed) in (1, 2, 3)
-    for trial in failed:
-        assert trial.user_attrs["problem"].startswith("--model.n_heads=3: ")
-        assert f"\ntrial {trial.number} failed: {trial.user_attrs['problem']}\n" in text
-    assert len(trials) == 4
-
-
-@pytest.mark.long
-def test_a_trial_that_is_worse_than_others_is_stopped_early(options: list[str], tmp_path: Path) -> None:
-    folder = tmp_path / "search"
-    pruner = "optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=2)"
-    place = changed_script(tmp_path / "changed", pruner, "optuna.pruners.ThresholdPruner(lower=1.1)")
-    words = [*options, "--training.n_epochs=1000", "--training.eval_every_n_epochs=2"]
-    text = said(start(["--trials=1", *words], place), status=1)
-    assert "\ntrial 0: stopped early: worse than others at this epoch; 1 of 1 done\n" in text
-    assert text.endswith("\n0 trials finished, 1 stopped early, 0 failed\nerror: no trial has finished\n")
-    (trial,) = trials_of(folder)
-    lines = (folder / "trial-000/metrics.jsonl").read_text().splitlines()
-    first = next(record for record in map(json.loads, lines) if record["kind"] == "validation")
-    assert trial.state == TrialState.PRUNED
-    assert trial.intermediate_values == {2: first["full"]["NDCG@10"]}
-    assert not (folder / "trial-000/report.json").exists()
-
-
-# --- Its parts --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -240,12 +187,7 @@ def test_validations_are_followed_until_one_is_worse_than_others(
 
 @pytest.mark.parametrize(
     ("kind", "n_items", "losses", "most"),
-    [
-        ("bert4rec", 2000, {"softmax", "gbce"}, 1024),
-        ("sasrec", 130, {"softmax", "gbce"}, 129),
-        ("sasrec", 8, {"softmax", "gbce"}, 7),
-        ("bert4rec", 200_000, {"sampled_softmax", "gbce"}, 1024),
-    ],
+    [("sasrec", 8, {"softmax", "gbce"}, 7), ("bert4rec", 200_000, {"sampled_softmax", "gbce"}, 1024)],
 )
 def test_every_point_of_the_space_can_be_trained(
     script: ModuleType, kind: str, n_items: int, losses: set[str], most: int
@@ -307,7 +249,7 @@ def test_trials_that_cannot_be_compared_are_no_search(
     with pytest.raises(script.SettingsError, match=r"training\.n_epochs"):
         opened("--training.n_epochs=3")
     trial, lock = script.take_trial(search)
-    trial.suggest_categorical("model.n_heads", [1, 2, 8])
+    trial.suggest_categorical("model.n_heads", [1, 2, 8])  # those of another space
     with pytest.raises(script.SettingsError):
         script.suggested(search, trial)
     lock.close()

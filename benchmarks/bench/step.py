@@ -4,12 +4,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from benchmarks.bench.arithmetic import Network, needed_flops
 from benchmarks.bench.plain_model import Plain, padded
 from benchmarks.bench.timing import OURS, Case, Clock, Seconds
+from bert4rec.dataset.histories import Rows
 from bert4rec.feed.batch import Batch
 from bert4rec.feed.masking import Masking
 from bert4rec.models.sequence_model import Bert4Rec
@@ -79,7 +81,8 @@ def random_batch(shape: Shape, seed: int) -> Batch:
     masking = Masking(
         seed, shape.n_items, mask_prob=0.2, last_item_mask_prob=0.1, mask_token_share=1.0, random_token_share=0.0
     )
-    return masking(items, lengths, torch.arange(shape.n_windows), 0)
+    rows = Rows(items.numpy().astype(np.int32), lengths.numpy())
+    return masking(rows, np.arange(shape.n_windows), 0)
 
 
 def counts(batch: Batch) -> tuple[list[int], list[int]]:

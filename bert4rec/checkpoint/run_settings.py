@@ -86,9 +86,8 @@ def load_run_settings(file: str | None, overrides: Overrides, *, dataset: str = 
     if file == "":
         file, looks_around = None, False
     if not dataset and looks_around and overrides.get("run.resume", "auto") in ("", "auto"):
-        dataset, notes = only_dataset(load_config(settings_file(file), overrides), overrides)
-    if dataset:
-        overrides = with_dataset(dataset, overrides)
+        dataset, notes = only_dataset(settings_file(file), overrides)
+    overrides = with_dataset(dataset, overrides)
     if overrides.get("run.resume", "auto") not in ("", "auto") and file is None:
         usual = load_config(None, {"run.resume": overrides["run.resume"]})  # the settings file has no effect
     else:
@@ -104,13 +103,13 @@ def load_run_settings(file: str | None, overrides: Overrides, *, dataset: str = 
     return _resumed(*named_run(usual.run.resume), overrides, {"run.resume": usual.run.resume}, file)
 
 
-def only_dataset(config: Config, overrides: Mapping[str, Any], *, command: str = COMMAND) -> tuple[str, list[str]]:
+def only_dataset(file: str | None, overrides: Overrides, *, command: str = COMMAND) -> tuple[str, list[str]]:
     """Return the only dataset beside the usual one, and a note, if no setting names a dataset and the usual is missing.
 
     Returns "" and no note in any other case. Raises `DataError`, with the `command` for one of them, if there are
     several datasets to choose from.
     """
-    folder, usual = config.data.folder, Data().folder
+    folder, usual = load_config(file, overrides).data.folder, Data().folder
     is_named = folder != usual or any(name.startswith("data.") for name in overrides)
     if is_named or folder.exists() or not (names := datasets_in(folder.parent)):
         return "", []
@@ -121,7 +120,12 @@ def only_dataset(config: Config, overrides: Mapping[str, Any], *, command: str =
 
 
 def with_dataset(folder: str, overrides: Overrides) -> Overrides:
-    """Return `overrides` plus the settings of [data] and [preprocessing] that the dataset `folder` was made with."""
+    """Return `overrides` plus the settings of [data] and [preprocessing] that the dataset `folder` was made with.
+
+    Without a `folder`, returns `overrides`.
+    """
+    if not folder:
+        return overrides
     from bert4rec.dataset.format import METADATA  # imports Arrow
     from bert4rec.dataset.reader import read_metadata
 

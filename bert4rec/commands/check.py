@@ -8,7 +8,6 @@ from typing import Any
 
 from bert4rec.runtime.console import log_to_terminal, visible
 from bert4rec.runtime.errors import DataError
-from bert4rec.runtime.signals import log_interrupted
 
 COUNTED = ("train_positions", "validation_users", "test_users", "users", "items", "rows")
 
@@ -23,10 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check a dataset folder and print its counts; return the exit status: 0, or 130 when stopped.
-
-    Raises `UserError` for the first thing that is wrong with the folder.
-    """
+    """Check a dataset folder and print its counts; return 0. Raises `UserError` for the first thing that is wrong."""
     # Imported late, because Arrow takes time to import.
     from bert4rec.dataset.check import check_dataset
     from bert4rec.dataset.findings import findings
@@ -37,9 +33,6 @@ def run(arguments: argparse.Namespace) -> int:
         metadata = check_dataset(arguments.folder)
     except OSError as error:
         raise DataError(f"{error.filename or arguments.folder}: cannot be read: {error.strerror}") from None
-    except KeyboardInterrupt:
-        log_interrupted("stopped before the check was finished")
-        return 130
     print(visible(summary(arguments.folder, metadata)))
     for finding in findings(metadata):
         print(visible(f"  {finding}"))

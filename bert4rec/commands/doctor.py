@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from packaging.requirements import Requirement
 
 from bert4rec.checkpoint.run_settings import only_dataset, with_dataset
+from bert4rec.commands.plan import plan_of
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import USUAL_FILE, load_config, parse_command_line, settings_file, take_positional
-from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
 from bert4rec.launch import TORCHRUN
 from bert4rec.runtime.console import hide_warnings
@@ -85,11 +85,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise SettingsError(f"--processes={arguments.processes}: must be at least 1")
     dataset, options = take_positional(arguments.settings)
     file, overrides, notes = settings_file(arguments.config), parse_command_line(options)[1], list[str]()
-    config = load_config(file, overrides)
     if not dataset:
-        dataset, notes = only_dataset(config, overrides, command="doctor")
-    if dataset:
-        config = load_config(file, with_dataset(dataset, overrides))
+        dataset, notes = only_dataset(file, overrides, command="doctor")
+    config = load_config(file, with_dataset(dataset, overrides))
     hide_warnings()
     n_bad = 0
     for note in notes:
@@ -269,19 +267,17 @@ def plan(config: Config, n_processes: int) -> Finding:
     from bert4rec.runtime.memory import available
     from bert4rec.runtime.processes import choose_device
     from bert4rec.sharding.memory_check import refuse_unless_it_fits
-    from bert4rec.sharding.plan import make_plan, summary
-    from bert4rec.training.build import facts_of_dataset, job, knows_times, sizes_of
+    from bert4rec.sharding.plan import summary
+    from bert4rec.training.build import facts_of_dataset, knows_times, sizes_of
 
     try:
         dataset = open_dataset(
             config.data.folder, preprocessing=config.preprocessing.recipe, with_times=knows_times(config)
         )
         device = choose_device(config.parallelism.device, local_rank=0, local_world_size=n_processes)
-        described = job(
-            resolve(config, device.type, facts_of_dataset(config, dataset), n_processes), sizes_of(config, dataset),
-            device_type=device.type, world_size=n_processes, local_world_size=n_processes,
-        )  # fmt: skip
-        planned = make_plan(described, available(device, n_processes))
+        facts, sizes = facts_of_dataset(config, dataset), sizes_of(config, dataset)
+        memory = available(device, n_processes)
+        planned = plan_of(config, facts, sizes, device.type, n_processes, n_processes, memory)
         refuse_unless_it_fits(planned, min_len=config.shortest_window)
     except UserError as error:
         problem, _, advice = str(error).partition("; ")

@@ -84,10 +84,8 @@ def _evaluate(arguments: argparse.Namespace, trained: Trained, config: Config) -
                 n_trained = (report["evaluation"].get(TRAINED_TARGETS) or {}).get(split, {}).get("users")
                 note = f" ({n_trained:,} of its targets were trained on)" if n_trained else ""
                 print(f"{split.capitalize()} of {arguments.model}{note}\n\n{metrics_table(report, split)}\n")
-        if trained_on := trained_targets(report):
-            print(f"{trained_on}\n")
-        if unknown := unknown_items(report):
-            print(f"{unknown}\n")
+        for text in filter(None, (trained_targets(report), unknown_items(report))):
+            print(f"{text}\n")
         lists = ", the lists of all test users" if arguments.lists else ""
         print(f"{rules(report)}\n\nReport, the ranks of all users{lists}: {evaluation.folder}")
 

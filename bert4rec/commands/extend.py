@@ -193,9 +193,8 @@ def _resolved(config: Config, saved: Mapping[str, Any], dataset: "Dataset") -> C
     """Return the settings resolved for the device and the world size of the run, unless overridden."""
     from bert4rec.training.build import facts_of_dataset
 
-    device = config.parallelism.device
-    if device == "auto":
-        device = saved["config"]["parallelism"]["device"]
+    settings = config.parallelism
+    device = saved["config"]["parallelism"]["device"] if settings.device == "auto" else settings.device
     facts = facts_of_dataset(config, dataset)  # the model is that of the run
     return resolve(config, device, Facts(facts.n_items, n_windows=facts.n_windows), saved["world_size"])
 

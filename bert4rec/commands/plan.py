@@ -69,15 +69,18 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.dataset, options = take_positional(arguments.settings)
     overrides = parse_command_line([*options, f"--parallelism.device={arguments.device}"])[1]
     file, notes = settings_file(arguments.config), list[str]()
-    if not arguments.dataset and _needs_dataset(usual := load_config(file, overrides), arguments):
-        arguments.dataset, notes = only_dataset(usual, overrides, command="plan")
-    config = load_config(file, with_dataset(arguments.dataset, overrides) if arguments.dataset else overrides)
+    if not arguments.dataset and _needs_dataset(load_config(file, overrides), arguments):
+        arguments.dataset, notes = only_dataset(file, overrides, command="plan")
+    config = load_config(file, with_dataset(arguments.dataset, overrides))
     if not KINDS[config.model.kind].is_trained:
         raise SettingsError(f'model.kind = "{config.model.kind}" is not trained: it has no plan; choose a trained kind')
     for note in ([NO_FILE] if file is None else []) + notes:
         print(note)
     hide_warnings()
-    plan = _plan(config, arguments)
+    with importing():
+        facts, sizes = _facts_and_sizes(config, arguments)
+    n_processes, on_host = arguments.world_size, arguments.local_world_size
+    plan = plan_of(config, facts, sizes, arguments.device, n_processes, on_host, _memory(arguments))
     from bert4rec.sharding.memory_check import few_negatives, refuse_unless_it_fits
     from bert4rec.sharding.plan import summary
 
@@ -95,21 +98,17 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _plan(config: Config, arguments: argparse.Namespace) -> "Plan":
-    with importing():
-        from bert4rec.config.resolve import resolve
-        from bert4rec.sharding.plan import make_plan
-        from bert4rec.training.build import job
+def plan_of(
+    config: Config, facts: "Facts", sizes: "Sizes", device_type: str, world_size: int, local_world_size: int,
+    memory: "Memory",
+) -> "Plan":  # fmt: skip
+    """Return the plan of a training with these settings. Raises `SettingsError` for settings that cannot be planned."""
+    from bert4rec.config.resolve import resolve
+    from bert4rec.sharding.plan import make_plan
+    from bert4rec.training.build import job
 
-    facts, sizes = _facts_and_sizes(config, arguments)
-    planned = job(
-        resolve(config, arguments.device, facts, arguments.world_size),
-        sizes,
-        device_type=arguments.device,
-        world_size=arguments.world_size,
-        local_world_size=arguments.local_world_size,
-    )
-    return make_plan(planned, _memory(arguments))
+    world: Any = {"device_type": device_type, "world_size": world_size, "local_world_size": local_world_size}
+    return make_plan(job(resolve(config, device_type, facts, world_size), sizes, **world), memory)
 
 
 def _facts_and_sizes(config: Config, arguments: argparse.Namespace) -> "tuple[Facts, Sizes]":

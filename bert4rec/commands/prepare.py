@@ -9,14 +9,7 @@ from pathlib import Path
 from bert4rec.api import DOWNLOADED, RAW, make_dataset
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, found
 from bert4rec.config.help import DATA_OPTIONS, PREPARE_OPTIONS, usual_help
-from bert4rec.config.load import (
-    NO_FILE,
-    Overrides,
-    load_config,
-    parse_command_line,
-    settings_file,
-    take_positional,
-)
+from bert4rec.config.load import NO_FILE, Overrides, load_config, parse_command_line, settings_file, take_positional
 from bert4rec.config.sources import MOVIELENS
 from bert4rec.config.tables import Config
 from bert4rec.runtime.console import log_to_terminal
@@ -68,14 +61,10 @@ def run(arguments: argparse.Namespace) -> int:
     others = [typed for name, typed in overrides.typed.items() if name.partition(".")[0] not in OF_DATA]
     is_usual = len(others) == len(overrides) and not arguments.download
     is_usual = is_usual and config.data.folder == load_config(file, overrides).data.folder
-    next_words = [
-        *([] if is_usual else [str(config.data.folder)]),
-        *([] if named is None else [f"--config={named}"]),
-        *others,
-    ]
+    places = ["" if is_usual else str(config.data.folder), "" if named is None else f"--config={named}"]
     if run := _trained_on(config.data.extends):
         print(f"to go on from {run}: {shlex.join(['bert4rec', 'extend', str(run), str(config.data.folder)])}")
-    print(f"next: {_training(arguments.prog, next_words)}")
+    print(f"next: {_training(arguments.prog, [*filter(None, places), *others])}")
     return 0
 
 

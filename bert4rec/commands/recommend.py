@@ -3,7 +3,7 @@
 import argparse
 import csv
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import tee
 from pathlib import Path
@@ -17,7 +17,7 @@ from bert4rec.runtime.startup import importing, threads_of_process
 
 if TYPE_CHECKING:
     from bert4rec.serving.histories import Histories, History, ItemIds
-    from bert4rec.serving.recommender import Recommendation, Recommender
+    from bert4rec.serving.recommender import Recommendation, Recommendations, Recommender
     from bert4rec.serving.rules import Rules
 
 COLUMN_SETTINGS = ("data.user_column", "data.item_column", "data.time_column")
@@ -39,12 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     add_seen_argument(parser)
     add_query = parser.add_mutually_exclusive_group(required=True).add_argument
-    add_query(
-        "--items",
-        metavar="ID,ID,…",
-        help="one history, the oldest item first, as CSV writes it: "
-        "--items='\"Rook, Knight\",Plain'; empty: popular items",
-    )
+    quoted = "--items='\"Rook, Knight\",Plain'; empty: popular items"
+    add_query("--items", metavar="ID,ID,…", help=f"one history, the oldest item first, as CSV writes it: {quoted}")
     add_query("--user", metavar="ID", nargs="+", help="users of the dataset, by their own ids")
     add_query("--all", action="store_true", help="all users of the dataset")
     add_query(
@@ -137,24 +133,20 @@ def run(arguments: argparse.Namespace) -> int:
         what = "are left out" if model.leaves_out_seen else "may be recommended"
         origin = "this model was exported" if model.is_package else "in the evaluation of this run"
         logger.info(f"seen items {what}, as {origin} (--seen=keep|leave-out decides)")
-    empty = Unanswered()
+    parts, read = tee(parts)
+    lists = model.recommend_in_parts(([history for _, history in part] for part in read), arguments.top, **options)
+    pairs = zip(parts, lists, strict=True)
+    answered = ([(user, best) for (user, _), best in zip(*pair, strict=True)] for pair in pairs)
     if arguments.output is None and (arguments.items is not None or arguments.user):
-        (named_histories,) = parts
-        (recommendations,) = model.recommend_in_parts(
-            [[items for _, items in named_histories]], arguments.top, **options
-        )
-        for (user, _), best in zip(named_histories, recommendations, strict=True):
+        (rows,) = answered
+        for user, best in rows:
             print(as_table(best) if arguments.items is not None else f"{visible(str(user), keep='')}\n{as_table(best)}")
-            empty.count(user, best)
+        unanswered = [str(user) for user, best in rows if not best]
     else:
-        _write_all(
-            arguments.output,
-            (total, parts),
-            lambda read: model.recommend_in_parts(read, arguments.top, **options),
-            empty,
-        )
-    leaves_out = model.leaves_out_seen if arguments.seen is None else arguments.seen == "leave-out"
-    empty.warn("user" if arguments.items is None else "history", leaves_out_seen=leaves_out)
+        total, unanswered = _write_all(arguments.output, answered, total)
+    if unanswered:
+        leaves_out = model.leaves_out_seen if arguments.seen is None else arguments.seen == "leave-out"
+        _warn_of_unanswered(unanswered, total, is_user=arguments.items is None, leaves_out_seen=leaves_out)
     return 0
 
 
@@ -167,54 +159,38 @@ def _refuse_own_input(arguments: argparse.Namespace) -> None:
 
 
 def _write_all(
-    path: Path | None, named: "tuple[int | None, Iterable[Histories]]", recommend: "Callable[[Iterable[Any]], Any]",
-    empty: "Unanswered",
-) -> None:  # fmt: skip
-    """Write what `recommend` returns for the `named` histories, their number and parts; count the `empty` lists."""
+    path: Path | None, answered: "Iterable[Sequence[tuple[Any, Recommendations]]]", total: int | None
+) -> tuple[int, list[str]]:
+    """Write the recommendations of the users, `total` if known; return their number, and those without any."""
     from bert4rec.commands.history_files import writer
 
-    (total, parts), is_new = named, path is None or not path.exists()
+    is_new, done, unanswered = path is None or not path.exists(), 0, list[str]()
     with writer(path) as write, ProgressBar(total or 1, form=BAR if total else NO_BAR) as bar:
-        done, (parts, read) = 0, tee(parts)
-        histories = ([history for _, history in part] for part in read)
-        for found, part in zip(recommend(histories), parts, strict=True):
-            write([(user, best) for (user, _), best in zip(part, found, strict=True)])
-            for (user, _), best in zip(part, found, strict=True):
-                empty.count(user, best)
-            done += len(part)
+        for rows in answered:
+            write(rows)
+            unanswered += [str(user) for user, best in rows if not best]
+            done += len(rows)
             if bar.is_due():
-                bar.show(done, _figures(bar, done, total))
+                left = f"  {format_duration(bar.seconds_left(done))} left" if total else ""
+                speed = f"{done / max(bar.seconds, 1e-3):,.0f} a second"
+                bar.show(done, f"{pluralize(done, 'history')}  {speed}{left}")
     if path is not None:
         logger.info(f"{path}: recommendations for {pluralize(done, 'history')}{_replaced(is_new=is_new)}")
+    return done, unanswered
 
 
 def _replaced(*, is_new: bool) -> str:
     return "" if is_new else "; the file of before is replaced"
 
 
-class Unanswered:
-    """Count the users who get no recommendation, for one warning that lists the first ones."""
-
-    def __init__(self) -> None:
-        self._n, self._total, self._names = 0, 0, list[str]()
-
-    def count(self, user: Any, found: "Sequence[Recommendation]") -> None:
-        """Count a user with the recommendations `found`."""
-        self._total += 1
-        if not found:
-            self._n += 1
-            self._names += [str(user)] if len(self._names) <= 3 else []
-
-    def warn(self, noun: str, *, leaves_out_seen: bool) -> None:
-        """Warn if there is a user without a recommendation."""
-        if not self._n:
-            return
-        named, advice = f" ({join_names(self._names)})" if noun == "user" else "", "relax --allow, --deny or --where"
-        advice = f"--seen=keep recommends seen items, too; or {advice}" if leaves_out_seen else advice
-        logger.warning(
-            f"{self._n:,} of {pluralize(self._total, noun)} without a recommendation, since no item is left for them"
-            f"{named}; {advice}"
-        )
+def _warn_of_unanswered(users: Sequence[str], total: int | None, *, is_user: bool, leaves_out_seen: bool) -> None:
+    """Warn of the `users` of all `total` who get no recommendation; name them unless they are no users."""
+    named, advice = f" ({join_names(users)})" if is_user else "", "relax --allow, --deny or --where"
+    advice = f"--seen=keep recommends seen items, too; or {advice}" if leaves_out_seen else advice
+    logger.warning(
+        f"{len(users):,} of {pluralize(total or 0, 'user' if is_user else 'history')} without a recommendation, since "
+        f"no item is left for them{named}; {advice}"
+    )
 
 
 def _refuse_with_item(arguments: argparse.Namespace) -> None:
@@ -254,11 +230,6 @@ def read_rules(arguments: argparse.Namespace, model: "Recommender") -> "Rules":
     except ArgumentError as error:
         option, sign, problem = str(error).partition(" = ")
         raise SettingsError(f"--{option.replace('_', '-')}{sign.strip()}{problem}") from None
-
-
-def _figures(bar: ProgressBar, done: int, total: int | None) -> str:
-    left = f"  {format_duration(bar.seconds_left(done))} left" if total else ""
-    return f"{pluralize(done, 'history')}  {done / max(bar.seconds, 1e-3):,.0f} a second{left}"
 
 
 def as_table(found: "list[Recommendation]") -> str:

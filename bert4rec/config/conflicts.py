@@ -42,10 +42,8 @@ def _model_conflicts(config: Config) -> Iterator[tuple[str, str]]:
     if traits.learns_pairs and training.compile:
         yield "training.compile", f"compiles the blocks of a transformer, but {kind} has none; set it to false"
     if loss == "mse" and not traits.learns_pairs:
-        yield (
-            "training.loss",
-            f'"mse" is for ratings of pairs, with model.kind = "matrix_factorization"; not for {kind}',
-        )
+        reason = '"mse" is for ratings of pairs, with model.kind = "matrix_factorization"'
+        yield "training.loss", f"{reason}; not for {kind}"
     if traits.learns_pairs and loss == "softmax" and not traits.has_products(model.form):
         reason = f'"softmax" scores the whole catalogue by products, which model.form = "{model.form}" does not have'
         yield "training.loss", f'{reason}; valid: "sampled_softmax", "gbce", "bpr", "mse"'

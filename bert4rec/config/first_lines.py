@@ -33,21 +33,14 @@ def problem_of_text(start: bytes) -> str:
         return IS_UTF_16
     head = start.partition(b"\n")[0]
     n_controls = len(CONTROLS.findall(start))
-    is_named = not CONTROLS.search(head) and b"\x1b" not in head and not (n_controls and _is_not_utf_8(head))
+    is_other = bool(n_controls) and "\ufffd" in head.decode(errors="replace")  # than UTF-8
+    is_named = not CONTROLS.search(head) and b"\x1b" not in head and not is_other
     if is_named and n_controls <= max(FEW_CONTROLS, MOST_CONTROLS * len(start)):
         return ""
     even, odd = start[::2].count(0), start[1::2].count(0)
     if max(even, odd) >= len(start) // 4 and min(even, odd) <= len(start) // 100:
         return IS_UTF_16
     return "is not text: expected lines of a table, or a Parquet file; name another file, or copy it again if damaged"
-
-
-def _is_not_utf_8(line: bytes) -> bool:
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return True
-    return False
 
 
 def infer_separator(text: str) -> str:

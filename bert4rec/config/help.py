@@ -170,7 +170,7 @@ def one_line(error: ValidationError, origins: Origins) -> str:
     if problem["type"] == "extra_forbidden":
         if name in origins.typed:
             return no_such_option(name)
-        nearest = did_you_mean(nearest_keys(name, all_keys()))
+        nearest = did_you_mean(nearest_keys(name, all_settings()))
         place = f"{origins.file}: " if name in origins.in_file else ""
         return f"{place}{name}: no such key{nearest or ';'} {ALL}"
     first, *others = dict.fromkeys(_expected(p) for p in error.errors() if [str(x) for x in p["loc"]][:2] == keys[:2])
@@ -181,7 +181,7 @@ def one_line(error: ValidationError, origins: Origins) -> str:
 def no_such_option(name: str, short: Mapping[str, str] = SHORT_OPTIONS) -> str:
     """Return the line for the unknown option --`name` of a command with these `short` names."""
     options = {} if "." in name else {key: option for option, key in short.items()}
-    nearest = [options.get(key, key) for key in nearest_keys(name, [*short, *all_keys(), "config"])]
+    nearest = [options.get(key, key) for key in nearest_keys(name, [*short, *all_settings(), "config"])]
     return f"--{name}: no such option{did_you_mean([f'--{o}' for o in dict.fromkeys(nearest)]) or ';'} {ALL}"
 
 
@@ -189,11 +189,6 @@ def all_settings() -> dict[str, Any]:
     """Return every setting by "table.key"."""
     tables = Config.model_fields.items()
     return {f"{table}.{key}": setting for table, cls in tables for key, setting in keys_of(cls.annotation).items()}
-
-
-def all_keys() -> list[str]:
-    """Return every setting as "table.key"."""
-    return [*all_settings()]
 
 
 def keys_of(table: Any) -> dict[str, Any]:
@@ -248,17 +243,10 @@ def choices(setting: Any) -> list[str]:
 
 def usual_help(options: Mapping[str, str], prog: str) -> str:
     """Return the end of `--help`: a line for each of the short `options` (name → "table.key")."""
-    settings = all_settings()
-    chosen = [(option, settings[key]) for option, key in options.items()]
-    lines = [(f"--{option}={_plain(setting.default)}", summary(setting)) for option, setting in chosen]
-    return "\n".join(
-        [
-            "usual settings, with their defaults:",
-            *(f"  {option:<26} {text}" for option, text in lines),
-            "",
-            f"settings file: --config=FILE; all settings: {prog} --help-all",
-        ]
-    )
+    settings, lines = all_settings(), ["usual settings, with their defaults:"]
+    for option, key in options.items():
+        lines.append(f"  {f'--{option}={_plain(settings[key].default)}':<26} {summary(settings[key])}")
+    return "\n".join([*lines, "", f"settings file: --config=FILE; all settings: {prog} --help-all"])
 
 
 def settings_help() -> str:

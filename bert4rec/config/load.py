@@ -21,7 +21,7 @@ from bert4rec.config.help import (
     NO_ORIGINS,
     SHORT_OPTIONS,
     Origins,
-    all_keys,
+    all_settings,
     keys_of,
     nearest_keys,
     nearest_values,
@@ -148,15 +148,14 @@ def parse_mapping(settings: Mapping[str, Any], short: Mapping[str, str] = SHORT_
     A short name may have "_" for "-". Paths become text and tuples become lists. Raises `SettingsError` for an unknown
     setting.
     """
-    known, overrides = all_keys(), Overrides()
+    known, overrides = all_settings(), Overrides()
     for name, value in settings.items():
         key = short.get(str(name).replace("_", "-"), name)
         if key not in known:
             nearest = did_you_mean(nearest_keys(str(name), known))
             raise SettingsError(f"{name}: no such setting{nearest or ';'} `bert4rec train --help-all` lists all")
-        overrides[key] = os.fspath(value) if isinstance(value, os.PathLike) else value
-        if isinstance(value, tuple):
-            overrides[key] = list(value)
+        plain = list(value) if isinstance(value, tuple) else value
+        overrides[key] = os.fspath(plain) if isinstance(plain, os.PathLike) else plain
     return overrides
 
 
@@ -173,7 +172,7 @@ def parse_command_line(argv: Sequence[str], short: Mapping[str, str] = SHORT_OPT
             raise SettingsError(f'"{word}": options have the form --table.key=value; {ALL}')
         name, sign, text = word[2:].partition("=")
         if not sign and not (following := [*islice(words, 1)]):
-            is_known = name == "config" or short.get(name, name) in all_keys()
+            is_known = name == "config" or short.get(name, name) in all_settings()
             wish = f"--{name}: a value is missing; write --{name}=VALUE"
             raise SettingsError(wish if is_known else no_such_option(name, short))
         text = text if sign else following[0]
@@ -225,7 +224,7 @@ def _read_toml(name: str | Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: not TOML: {error}") from None
     for name, table in tables.items():
         if not isinstance(table, dict):
-            nearest = did_you_mean(nearest_keys(name, all_keys()))
+            nearest = did_you_mean(nearest_keys(name, all_settings()))
             raise SettingsError(f"{path}: {name} = {shown(table)} is outside of the tables{nearest}")
         if name not in Config.model_fields:
             nearest = did_you_mean([f"[{table}]" for table in nearest_values(name, [*Config.model_fields], {})])

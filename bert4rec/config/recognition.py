@@ -58,6 +58,7 @@ BY_PANDAS = "write the table as Parquet or CSV, for instance with pandas"
 REPACK = "unpack it, or pack it with gzip or zstd"
 LOGIN_PAGE = "it may be a page to log in: download the file itself"
 FETCHED = {"database": "a database", "lake": "a Delta or Iceberg table", "workbook": "a workbook"}  # → what it is
+NAMED_IN = {"database": ("table", "query"), "workbook": ("table",)}  # the settings of `data` that name the rows there
 BY_HAND = "name it alone in data.path, or save the"
 UNREAD: tuple[tuple[str, str, tuple[bytes, ...], tuple[str, ...], str], ...] = (
     # format, advice if it is not read, first bytes, suffixes, its kind in FETCHED or ""

@@ -6,14 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-from bert4rec.config.kinds import (
-    KINDS,
-    Updates,
-    has_optimizer,
-    needs_negatives,
-    supports_column_sharding,
-    table_updates,
-)  # fmt: skip
+from bert4rec.config.kinds import KINDS, has_optimizer, needs_negatives, supports_column_sharding, table_updates
 from bert4rec.config.load import with_changes
 from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, WINDOW_LENGTHS, Config
 from bert4rec.runtime.errors import SettingsError, pluralize
@@ -84,7 +77,9 @@ def resolve(config: Config, device_type: str, facts: Facts, world_size: int = 1)
     rate = parallelism.sparse_learning_rate
     if rate == "auto":
         rate = 0.02 if "adagrad" in optimizer else config.training.learning_rate
-    config = _decide(config, "training", average_age=_average_age(config, updates))
+    # An average doubles the memory of tables, which fused updates are for, and decaying rates need none.
+    is_averaged = updates != "fused" and config.training.lr_schedule == "constant"
+    config = _decide(config, "training", average_age=AVERAGE_AGE if is_averaged else 0.0)
     changed = {"sparse_optimizer": optimizer, "sparse_learning_rate": rate, "device": device_type}
     # This checks conflicts again: the resolved optimizer must fit the sharding type and the kernel.
     return with_changes(config, "parallelism", changed)
@@ -185,9 +180,8 @@ def slow_settings(config: Config) -> Iterator[str]:
     if config.parallelism.device != "cpu":  # measured on CPU: docs/performance.md
         return
     if config.training.precision == "bf16":
-        yield (
-            'training.precision = "bf16": slower than "fp32" on CPU (MovieLens 1M: 1.5 times); faster: --precision=fp32'
-        )
+        slower = 'slower than "fp32" on CPU (MovieLens 1M: 1.5 times)'
+        yield f'training.precision = "bf16": {slower}; faster: --precision=fp32'
     if config.training.compile:
         yield "training.compile = true: slower on CPU (MovieLens 1M: 1.1 times); faster: --training.compile=false"
 
@@ -226,12 +220,6 @@ def _dropout(config: Config, facts: Facts) -> float:
     """Return the dropout, which is higher if items have fewer interactions."""
     levels = KINDS[config.model.kind].dropout
     return next(dropout for least, dropout in levels if not facts.n_rows or facts.n_rows >= least * facts.n_items)
-
-
-def _average_age(config: Config, updates: Updates) -> float:
-    """Return the age of the moving average: 0 for fused updates (it doubles the tables' memory) and decaying rates."""
-    is_averaged = updates != "fused" and config.training.lr_schedule == "constant"
-    return AVERAGE_AGE if is_averaged else 0.0
 
 
 def _has_compiler() -> bool:

@@ -197,8 +197,8 @@ class Data(Table):
     """format of the timestamps, "" = recognized by the values; s, ms, us, ns = numbers in that unit, excel = days as
     spreadsheets count them; or a strptime format of text (table), UTC unless it has %z"""
     extends: UserPath = ""
-    """older dataset folder that grows, "" = none; data.path then names the old and the new files; ids, columns, time
-    format, filters, split and validation users stay, unless they are set"""
+    """older dataset folder that grows, "" = none; data.path then names the old and the new files; ids, table, columns,
+    time format, filters, split and validation users stay, unless they are set"""
     accept_lost_rows: bool = False
     """accept that most users of data.extends have lost most of their rows; their histories are then those in
     data.path"""

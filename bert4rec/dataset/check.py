@@ -457,9 +457,8 @@ def _batches(place: Path, types: Types) -> Iterator[pa.RecordBatch]:
 def _check_columns(path: Path, schema: pa.Schema, types: Types, *, is_table: bool) -> None:
     kinds = [(field.name, field.type) for field in schema if field.name in types or not is_table]
     if is_table:  # all integer types are valid, and original ids of any type
-        kinds = [
-            (name, types[name] if pa.types.is_integer(kind) or name == "original" else kind) for name, kind in kinds
-        ]
+        is_valid = {name for name, kind in kinds if pa.types.is_integer(kind) or name == "original"}
+        kinds = [(name, types[name] if name in is_valid else kind) for name, kind in kinds]
     columns, expected = (sorted(f"{name} {kind}" for name, kind in fields) for fields in (kinds, types.items()))
     if columns != expected:
         raise DataError(f"{path}: has the columns {columns}; must be {expected}; {REMAKE}")

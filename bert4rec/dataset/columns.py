@@ -111,9 +111,7 @@ class Columns(SmallPickle):
 
     def _numbers(self, name: str, chunk: int) -> Array:
         """Return the values of a plain column in a record batch."""
-        if (name, chunk) not in self._opened:
-            self._opened[name, chunk] = self._values(self._batch(chunk)[name])
-        numbers: Array = self._opened[name, chunk]
+        numbers: Array = self._open(name, chunk, self._values)
         return numbers
 
     def _lists(self, name: str) -> Iterator[tuple[Int32s, Array]]:
@@ -127,10 +125,14 @@ class Columns(SmallPickle):
 
     def _list(self, name: str, chunk: int) -> tuple[Int32s, Array]:
         """Return the offsets and the values of a column of lists in a record batch."""
-        if (name, chunk) not in self._opened:
-            self._opened[name, chunk] = self._read_list(name, self._batch(chunk)[name])
-        lists: tuple[Int32s, Array] = self._opened[name, chunk]
+        lists: tuple[Int32s, Array] = self._open(name, chunk, partial(self._read_list, name))
         return lists
+
+    def _open(self, name: str, chunk: int, read: Callable[[Any], Any]) -> Any:
+        """Return what `read` returns of a column in a record batch, which it reads once."""
+        if (name, chunk) not in self._opened:
+            self._opened[name, chunk] = read(self._batch(chunk)[name])
+        return self._opened[name, chunk]
 
     def _read_list(self, name: str, column: Any) -> tuple[Int32s, Array]:
         if not pa.types.is_list(column.type) or column.null_count:

@@ -123,20 +123,17 @@ def _row_findings(log: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterat
 
 def _item_findings(log: Mapping[str, Any], n_items: int) -> Iterator[Finding]:
     since = datetime.fromtimestamp(log["recent_from"], UTC).date().isoformat()
-    if (share := log["rare_items"] / n_items) >= RARE_FROM:
-        text = f"{_percent(share)} of the items have fewer than {RARE_ITEM_ROWS} rows and are hardly learnt; "
-        yield Finding("rare items", f"{text}--min-item-interactions={RARE_ITEM_ROWS} leaves them out")
-    if (share := log["gone_items"] / n_items) >= GONE_FROM:
-        text = (
-            f"{_percent(share)} of the items have no row since {since}; `bert4rec recommend … --allow=FILE` recommends "
-        )
-        yield Finding("gone items", f"{text}only what is in stock")
-    if (share := log["new_items"] / n_items) >= NEW_FROM:
-        text = f"{_percent(share)} of the items appear only since {since}; prepare again often (`bert4rec extend`)"
-        yield Finding("new items", text)
-    if (share := log["seasonal_items"] / n_items) >= SEASONAL_FROM:
-        text = f"{_percent(share)} of the items have most of their rows in four months of the year; "
-        yield Finding("season", f"{text}{USES_TIMES}")
+    rare = f"have fewer than {RARE_ITEM_ROWS} rows and are hardly learnt"
+    seasonal = f"have most of their rows in four months of the year; {USES_TIMES}"
+    stock = "`bert4rec recommend … --allow=FILE` recommends only what is in stock"
+    for key, name, least, text in (
+        ("rare_items", "rare items", RARE_FROM, f"{rare}; --min-item-interactions={RARE_ITEM_ROWS} leaves them out"),
+        ("gone_items", "gone items", GONE_FROM, f"have no row since {since}; {stock}"),
+        ("new_items", "new items", NEW_FROM, f"appear only since {since}; prepare again often (`bert4rec extend`)"),
+        ("seasonal_items", "season", SEASONAL_FROM, seasonal),
+    ):
+        if (share := log[key] / n_items) >= least:
+            yield Finding(name, f"{_percent(share)} of the items {text}")
     if shift := log.get("shift"):
         yield Finding("shift", f"{_shift_text(shift)}; {USES_TIMES}")
 
@@ -158,9 +155,8 @@ def _shift_text(shift: Mapping[str, Any]) -> str:
 def _column_findings(log: Mapping[str, Any]) -> Iterator[Finding]:
     for name, values in log["events"].items():
         kinds = ", ".join(f"{value} {_percent(share)}" for value, share in values.items())
-        yield Finding(
-            "events", f"{name} has {kinds}; all are treated alike; --data.event_column={name} distinguishes them"
-        )
+        text = f"{name} has {kinds}; all are treated alike; --data.event_column={name} distinguishes them"
+        yield Finding("events", text)
     for name in log["sessions"]:
         yield Finding("sessions", f"{name}; --user={name} makes each session a history of its own")
 

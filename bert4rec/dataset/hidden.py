@@ -61,10 +61,8 @@ def window_starts(before: int | str, times: Int64s, is_target: Bools, lengths: I
     at, first = np.arange(len(times)), firsts(lengths)
     if isinstance(before, int):
         since_first = times - times[first]
-        # The keys of a history are below those of the next.
-        keys = since_first + np.repeat(np.arange(len(lengths)), lengths) * (
-            since_first.max(initial=0) + 60 * before + 1
-        )
+        step = since_first.max(initial=0) + 60 * before + 1  # the keys of a history are below those of the next
+        keys = since_first + step * np.repeat(np.arange(len(lengths)), lengths)
         return np.maximum(np.searchsorted(keys, keys - 60 * before), first)
     pauses = np.diff(times, prepend=times[:1]) > (PAUSE if before == VISIT else 0)
     begins = np.maximum.accumulate(np.where(pauses | (at == first), at, 0))

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -50,11 +51,25 @@ class Rows:
     events: Array | None = None
     n_visible: Int64s | None = None
 
+    @property
+    def numbers(self) -> Int64s:
+        """Return the number of the row of each position [total]."""
+        return np.repeat(np.arange(len(self.lengths)), self.lengths)
+
+    def part(self, is_kept: Bools) -> Self:
+        """Return the rows with some of their positions [total] alone, those that are kept."""
+        values = {name: getattr(self, name) for name in ("items", TIMES, EVENTS, "n_visible")}
+        kept = {name: array[is_kept] for name, array in values.items() if array is not None}
+        return replace(self, **kept, lengths=np.bincount(self.numbers[is_kept], minlength=len(self.lengths)))
+
+    def n_of(self, items: Int32s) -> Int64s:
+        """Return how often each of `items` [B] is in the same one of the rows [B]."""
+        return np.bincount(self.numbers[self.items == items[self.numbers]], minlength=len(items))
+
     def are_repeated(self) -> Bools:
         """Return for each target [B] whether its user has seen it before."""
         assert self.targets is not None, "an evaluation split has targets"
-        rows = np.repeat(np.arange(len(self.lengths)), self.lengths)
-        return np.bincount(rows[self.items == self.targets[rows]], minlength=len(self.lengths)) > 0
+        return self.n_of(self.targets) > 0
 
     def are_left_out(self, protocol: str) -> Bools:
         """Return for each user [B] whether negatives for `protocol` are missing."""
@@ -133,9 +148,8 @@ class Histories(SmallPickle):
     def n_train_parts(self, *, with_target: bool = False) -> Iterator[Int64s]:
         """Yield what `n_train_at` returns of all rows in order, some at a time. Raises `DataError`."""
         first = 0
-        for numbers, lengths in zip(
-            self._columns.number_parts("n_train"), self._columns.length_parts("items"), strict=True
-        ):
+        parts = self._columns.number_parts("n_train"), self._columns.length_parts("items")
+        for numbers, lengths in zip(*parts, strict=True):
             n_train = numbers.astype(np.int64)
             self._refuse("n_train", (n_train < 0) | (n_train > lengths), first=first)
             rows = np.arange(first, first := first + len(n_train))
@@ -206,17 +220,9 @@ class Histories(SmallPickle):
         """Return the item [B] at each of `places` [B] in the histories at `rows` [B]. Raises `DataError` as `read`."""
         return self.items(self._columns.elements("items", rows, places))
 
-    def times_at(self, rows: Int64s, places: Int64s) -> Int64s:
-        """Return the seconds [B] at `places` [B] in the histories at `rows` [B]."""
-        return self._columns.elements(TIMES, rows, places)
-
-    def events_at(self, rows: Int64s, places: Int64s) -> Array:
-        """Return the numbers of the kinds of events [B] at `places` [B] in the histories at `rows` [B]."""
-        return self._columns.elements(EVENTS, rows, places)
-
-    def ratings_at(self, rows: Int64s, places: Int64s) -> Float32s:
-        """Return the ratings [B] at `places` [B] in the histories at `rows` [B]."""
-        return self._columns.elements(RATINGS, rows, places)
+    def values_at(self, name: str, rows: Int64s, places: Int64s) -> Array:
+        """Return the `TIMES`, `EVENTS` or `RATINGS` [B] at `places` [B] in the histories at `rows` [B]."""
+        return self._columns.elements(name, rows, places)
 
     def items(self, ids: Int32s, *, place: str = "") -> Int32s:
         """Return `ids`; raise `DataError` if one is no item, naming the column `place` (default: items)."""
@@ -327,7 +333,7 @@ class TrainingPairs(_Entries):
 
     def events(self, numbers: Int64s) -> Array:
         """Return the numbers of the kinds of events [B] of the pairs with the `numbers` [B]."""
-        return self.histories.events_at(*self._places(numbers))
+        return self.histories.values_at(EVENTS, *self._places(numbers))
 
     def read(self, numbers: Int64s, *, with_ratings: bool = False) -> tuple[Int32s, Int32s, Float32s | None]:
         """Return users, items and, `with_ratings`, ratings [B] of the pairs with the `numbers` [B].
@@ -335,7 +341,7 @@ class TrainingPairs(_Entries):
         Raises `DataError` for an id that is no item.
         """
         rows, places = self._places(numbers)
-        ratings = self.histories.ratings_at(rows, places) if with_ratings else None
+        ratings = self.histories.values_at(RATINGS, rows, places) if with_ratings else None
         return self.histories.users_at(rows), self.histories.items_at(rows, places), ratings
 
     def _places(self, numbers: Int64s) -> tuple[Int64s, Int64s]:
@@ -364,7 +370,7 @@ class EvaluationSplit:
     def last_times(self) -> Int64s | None:
         """Return the time of the last item of each input [N], in seconds; None if the dataset has no times."""
         last = self.lengths(np.arange(len(self))) - 1
-        return self._histories.times_at(self._rows, last) if self._histories.has_times else None
+        return self._histories.values_at(TIMES, self._rows, last) if self._histories.has_times else None
 
     @property
     def copies(self) -> Copies | None:
@@ -395,7 +401,7 @@ class EvaluationSplit:
         stored = self._histories.test_tied_at(self._rows)
         if stored is not None or not self._histories.has_times:
             return stored if self.name == TEST else None
-        times = (self._histories.times_at(self._rows, self._places - before) for before in (0, 1))
+        times = (self._histories.values_at(TIMES, self._rows, self._places - before) for before in (0, 1))
         return np.equal(*times)
 
     def lengths(self, indices: Int64s) -> Int64s:
@@ -431,7 +437,7 @@ class EvaluationSplit:
             targets=self.targets(indices),
             negatives={name: self._equally_many(f"{name}_negatives", at) for name in PROTOCOLS},
             users=self.users[indices],
-            target_times=histories.times_at(rows, places) if histories.with_times else None,
+            target_times=histories.values_at(TIMES, rows, places) if histories.with_times else None,
         )
 
     def _equally_many(self, name: str, rows: Int64s) -> Int32s:

@@ -121,11 +121,6 @@ class Dataset(Catalogue):
         return float(held_out["users"] / held_out["of"])
 
     @property
-    def moved_share(self) -> float:
-        """Return by how much a share of the rows, 0 to 1, has changed in the last weeks of the log."""
-        return moved_share(self.metadata)
-
-    @property
     def typical_length(self) -> int:
         """Return the length that three quarters of the histories do not exceed."""
         return int(self.metadata["lengths"]["third_quartile"])

@@ -9,9 +9,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bert4rec.dataset.format import EVALUATED, USERS, one_array
-from bert4rec.dataset.histories import EvaluationSplit, Histories, Rows
 from bert4rec.dataset.reader import Dataset, open_dataset
-from bert4rec.runtime.arrays import Bools, Int32s, Int64s
+from bert4rec.runtime.arrays import Int32s, Int64s
 
 USERS_AT_A_TIME = 4096
 NO_USER = -1  # number of a user who is not in the dataset
@@ -31,7 +30,11 @@ def count_trained(
         split, n_trained = dataset.splits[name], 0
         for start in range(0, len(split), USERS_AT_A_TIME):
             numbers = np.arange(start, min(start + USERS_AT_A_TIME, len(split)))
-            n_trained += int(_are_trained(split, numbers, histories, users, items).sum())
+            before, targets = split.before(numbers), split.targets(numbers)
+            rows, is_there = histories.user_rows(users[split.users[numbers]])
+            stops = np.where(is_there, histories.n_train_at(rows), 0)
+            seen = histories.read(rows, np.zeros_like(stops), stops)
+            n_trained += int((seen.n_of(items[targets]) > before.n_of(targets)).sum())
         if len(split):
             counts[name] = {"users": n_trained, "of": len(split)}
     return counts
@@ -43,18 +46,3 @@ def _users_there(folder: Path, trained: Path) -> Int64s:
     here, there = (one_array(column.cast(pa.large_string())) for column in tables)
     places = pc.index_in(here, value_set=there).fill_null(NO_USER)
     return np.asarray(places.to_numpy(zero_copy_only=False), np.int64)
-
-
-def _are_trained(split: EvaluationSplit, numbers: Int64s, histories: Histories, users: Int64s, items: Int32s) -> Bools:
-    """Return whether the target of each row of `split` with these `numbers` [B] was trained on."""
-    before, targets = split.before(numbers), split.targets(numbers)
-    rows, is_there = histories.user_rows(users[split.users[numbers]])
-    stops = np.where(is_there, histories.n_train_at(rows), 0)
-    trained = histories.read(rows, np.zeros_like(stops), stops)
-    return _n_of(trained, items[targets]) > _n_of(before, targets)
-
-
-def _n_of(rows: Rows, targets: Int32s) -> Int64s:
-    """Return how often each of `targets` [B] is in the same one of `rows` [B]."""
-    row_numbers = np.repeat(np.arange(len(targets)), rows.lengths)
-    return np.bincount(row_numbers[rows.items == targets[row_numbers]], minlength=len(targets))

@@ -9,12 +9,11 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader
 
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.dataset.histories import TrainingWindows
-from bert4rec.feed.batch import AnyBatch, Batch, Candidates, FlatBatch, events_of, seconds_of, tensors_of
+from bert4rec.dataset.histories import Rows, TrainingWindows
+from bert4rec.feed.batch import AnyBatch, Batch, Candidates, FlatBatch
 from bert4rec.feed.features import FeatureReader
 from bert4rec.feed.fork_server import fork_server
 from bert4rec.feed.negatives import NegativeSampler
@@ -24,7 +23,8 @@ from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.signals import call_when_ended
 
-MakeExamples: TypeAlias = Callable[[Tensor, Tensor, Tensor, int, Tensor | None, Tensor | None, Int64s | None], Batch]
+MakeExamples: TypeAlias = Callable[[Rows, Int64s, int], Batch]
+"""Some training windows, their numbers [B] and the epoch → the training batch."""
 
 
 class EpochOrder:
@@ -54,9 +54,7 @@ class EpochOrder:
         return self._sequences(self.places(step)[:1])
 
     def __getitem__(self, step: int) -> Int64s:
-        """Return this rank's sequences of `step`. Raises `IndexError`."""
-        if not 0 <= step < len(self):
-            raise IndexError(step)
+        """Return this rank's sequences of `step`."""
         places = self.places(step)
         share = self._partition.of(len(places))
         return self._sequences(places[share.start : share.stop])
@@ -75,10 +73,6 @@ class Position:
 
 
 AT_START = Position()
-
-"""Concatenated sequences [total], their lengths [B], their ids [B], the epoch, and, if known, the seconds of the items
-[total], their kinds of events [total], and how many of the first items of its sequence are the input of each [total]
-→ the training batch."""
 
 
 class Examples(Protocol):
@@ -105,9 +99,7 @@ class Windows:
     def batch(self, indices: Int64s, epoch: int) -> Batch:
         """Return the windows at `indices` [B], sorted by length to keep the padding of attention small."""
         indices = indices[np.argsort(self._windows.lengths(indices), kind="stable")]
-        rows = self._windows.read(indices)
-        ids = torch.from_numpy(indices)
-        return self._make(*tensors_of(rows), ids, epoch, seconds_of(rows), events_of(rows), rows.n_visible)
+        return self._make(self._windows.read(indices), indices, epoch)
 
 
 class TrainingBatches:
@@ -162,7 +154,7 @@ class TrainingBatches:
             range(len(self)),  # type: ignore[arg-type]  # the steps; a loader process computes the batch of each
             batch_size=None,
             shuffle=False,
-            collate_fn=self._flat_batch_or_error if num_workers else self._batch_or_error,
+            collate_fn=partial(self._batch_or_error, is_flat=num_workers > 0),
             num_workers=num_workers,
             pin_memory=pin_memory,
             generator=torch.Generator(),  # else the loader would draw its unused seed from the generator of dropout
@@ -174,16 +166,12 @@ class TrainingBatches:
                 raise result
             yield result.unpack() if isinstance(result, FlatBatch) else result
 
-    def _batch_or_error(self, step: Any) -> AnyBatch | DataError:
+    def _batch_or_error(self, step: Any, *, is_flat: bool) -> AnyBatch | FlatBatch | DataError:
         """Return the batch of `step`, or its error: raised in a loader process, it would be printed as a traceback."""
         try:
-            return self[step]
+            return FlatBatch.of(self[step]) if is_flat else self[step]
         except DataError as error:
             return error
-
-    def _flat_batch_or_error(self, step: Any) -> FlatBatch | DataError:
-        result = self._batch_or_error(step)
-        return result if isinstance(result, DataError) else FlatBatch.of(result)
 
     def _find(self, step: int) -> tuple[int, int]:
         """Return the epoch of `step`, and the step within the remaining part of that epoch."""

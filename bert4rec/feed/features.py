@@ -44,10 +44,8 @@ class FeatureReader:
     def __init__(self, features: ItemFeatures, is_warm: Bools | WarmItems, tables_from: int) -> None:
         self._features, self._is_warm = features, is_warm
         self.sizes = features.sizes._replace(tables_from=tables_from)
-        ends = list(accumulate(bag.n_values for bag in self.sizes.bags))
-        self._values = {
-            bag.name: range(end - bag.n_values, end) for bag, end in zip(self.sizes.bags, ends, strict=True)
-        }
+        bags = zip(self.sizes.bags, accumulate(bag.n_values for bag in self.sizes.bags), strict=True)
+        self._values = {bag.name: range(end - bag.n_values, end) for bag, end in bags}
         self._table_values = [self._values[bag.name] for bag in self.sizes.tables.values()]
         self._left_out = ""
 

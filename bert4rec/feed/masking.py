@@ -6,6 +6,7 @@ sequence do not depend on the rank, the batch or a restart.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,9 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.feed.batch import Batch, Widths
+from bert4rec.dataset.hidden import firsts
+from bert4rec.feed.batch import Batch, Widths, events_of, long, seconds_of, tensors_of
 from bert4rec.feed.seeded import Words, splitmix64
-from bert4rec.runtime.arrays import Bools, Float64s, Int64s
+from bert4rec.runtime.arrays import Array, Bools, Float32s, Float64s, Int64s
+
+if TYPE_CHECKING:
+    from bert4rec.dataset.histories import Rows  # imports Arrow
 
 
 def time_deltas(seconds: Tensor, lengths: Tensor) -> Tensor:
@@ -100,54 +105,36 @@ class Masking:
     times: str = "none"
     event_weights: Sequence[float] = ()
 
-    def __call__(
-        self, items: Tensor, lengths: Tensor, sequence_ids: Tensor, epoch: int, seconds: Tensor | None = None,
-        events: Tensor | None = None, n_visible: Int64s | None = None,
-    ) -> Batch:  # fmt: skip
-        """Return the training batch of the sequences in `epoch`.
-
-        `items` [total] int64 are the concatenated sequences, `lengths` [B] their lengths, `sequence_ids` [B] their ids
-        in the whole training set, `seconds` [total] the timestamps of the items, `events` [total] their kinds,
-        `n_visible` [total] the number of first items of the sequence that are input when each item is predicted.
-        """
+    def __call__(self, rows: "Rows", sequence_ids: Int64s, epoch: int) -> Batch:
+        """Return the training batch of `rows` in `epoch`; `sequence_ids` [B] are their ids in the training set."""
         epoch_key = splitmix64(_words(np.array([self.seed])), _words(np.array([epoch])))
-        sequence_keys = splitmix64(epoch_key, _words(sequence_ids.numpy()))
+        sequence_keys = splitmix64(epoch_key, _words(sequence_ids))
         only_last = _uniform(sequence_keys, 1) < self.last_item_mask_prob
-        weights = _weights_of(events, self.event_weights)
-        if weights is not None and events is not None:
-            kept = torch.from_numpy(_until_last(weights.numpy() > 0, lengths.numpy(), only_last))
-            row_numbers = torch.repeat_interleave(lengths)
-            lengths = torch.bincount(row_numbers[kept], minlength=len(lengths))
-            items, events, weights = items[kept], events[kept], weights[kept]
-            seconds = None if seconds is None else seconds[kept]
-            n_visible = None if n_visible is None else n_visible[kept.numpy()]
-        rows = np.repeat(np.arange(len(lengths)), lengths)
-        starts = lengths.cumsum(0).numpy() - lengths.numpy()
-        keys = splitmix64(sequence_keys[rows], _words(np.arange(len(items)) - starts[rows]))
-        is_target = np.ones(len(items), bool) if weights is None else weights.numpy() > 0
-        is_chosen = self._choose(keys, sequence_keys, only_last, rows, is_target)
-        if n_visible is not None:
-            assert events is not None, "events are hidden before some of their kinds"
-            assert weights is not None, "and only these kinds are predicted"
-            shown = ~_are_hidden(is_chosen, n_visible, starts[rows])
-            lengths = torch.from_numpy(np.bincount(rows[shown], minlength=len(lengths)))
-            rows, keys, is_chosen, kept = rows[shown], keys[shown], is_chosen[shown], torch.from_numpy(shown)
-            items, events, weights = items[kept], events[kept], weights[kept]
-            seconds = None if seconds is None else seconds[kept]
+        weights = _weights_of(rows.events, self.event_weights)
+        if weights is not None:
+            is_kept = _until_last(weights > 0, rows.lengths, only_last)
+            rows, weights = rows.part(is_kept), weights[is_kept]
+        numbers, starts = rows.numbers, firsts(rows.lengths)
+        keys = splitmix64(sequence_keys[numbers], _words(np.arange(len(numbers)) - starts))
+        is_target = np.ones(len(numbers), bool) if weights is None else weights > 0
+        is_chosen = self._choose(keys, sequence_keys, only_last, numbers, is_target)
+        if rows.n_visible is not None:
+            assert weights is not None, "events are hidden before some of their kinds, and only these are predicted"
+            is_shown = ~_are_hidden(is_chosen, rows.n_visible, starts)
+            rows, weights, keys, is_chosen = rows.part(is_shown), weights[is_shown], keys[is_shown], is_chosen[is_shown]
         # Without weights, a position of each sequence is chosen.
-        is_position = is_chosen if weights is None else is_chosen | _is_last_of_empty(is_chosen, lengths.numpy())
+        is_position = is_chosen if weights is None else is_chosen | _is_last_of_empty(is_chosen, rows.lengths)
         positions = torch.from_numpy(np.flatnonzero(is_position))
-        inputs = torch.from_numpy(self._hide(items.numpy(), is_chosen, keys, only_last[rows]))
-        gaps = instants = None
-        if seconds is not None:
-            visible_seconds = seconds if self.times == "target" else seconds[_shown_before(is_chosen, lengths)]
-            gaps, instants = time_deltas(visible_seconds, lengths), visible_seconds[positions]
-        hidden = torch.from_numpy(is_chosen)
-        targets = torch.where(hidden[positions], items[positions], NO_ITEM)
+        inputs = torch.from_numpy(self._hide(rows.items, is_chosen, keys, only_last[rows.numbers]))
+        targets = long(np.where(is_chosen, rows.items, NO_ITEM))[positions]
+        lengths, gaps, instants = torch.from_numpy(rows.lengths), None, None
+        if rows.times is not None:
+            times = rows.times if self.times == "target" else rows.times[_shown_before(is_chosen, rows.lengths)]
+            gaps, instants = time_deltas(torch.from_numpy(times), lengths), torch.from_numpy(times)[positions]
         batch = Batch.from_items(inputs, lengths, positions, targets, gaps, instants)
         return batch._replace(
-            events=None if events is None else events.masked_fill(hidden, 0),
-            weights=weights[positions] if weights is not None and _differ(self.event_weights) else None,
+            events=None if rows.events is None else long(np.where(is_chosen, 0, rows.events)),
+            weights=_weights_at(positions, weights, self.event_weights),
         )
 
     def _choose(self, keys: Words, sequence_keys: Words, only_last: Bools, rows: Int64s, is_target: Bools) -> Bools:
@@ -160,7 +147,7 @@ class Masking:
         chosen[np.flatnonzero(is_target)[numbers[is_without]]] = True
         return chosen
 
-    def _hide(self, items: Int64s, chosen: Bools, keys: Words, only_last: Bools) -> Int64s:
+    def _hide(self, items: Array, chosen: Bools, keys: Words, only_last: Bools) -> Int64s:
         """Return the inputs [total]: the `chosen` items become the mask token, a random item, or stay."""
         kind = _uniform(keys, 4)
         is_mask = chosen & ((kind < self.mask_token_share) | only_last)
@@ -169,14 +156,15 @@ class Masking:
         return np.select([is_mask, is_random], [np.int64(NO_ITEM), random_items], items)
 
 
-def _weights_of(events: Tensor | None, event_weights: Sequence[float]) -> Tensor | None:
-    """Return the weights [total] float32 of positions in the loss by their `events`; None if all are 1."""
-    return None if events is None or not event_weights else torch.tensor(event_weights)[events]
+def _weights_of(events: Array | None, event_weights: Sequence[float]) -> Float32s | None:
+    """Return the weights [total] of positions in the loss by their `events`; None if all are 1."""
+    return None if events is None or not event_weights else np.array(event_weights, np.float32)[events]
 
 
-def _differ(event_weights: Sequence[float]) -> bool:
-    """Return whether the weights of positions to predict are not all 1."""
-    return any(weight not in (0, 1) for weight in event_weights)
+def _weights_at(positions: Tensor, weights: Float32s | None, event_weights: Sequence[float]) -> Tensor | None:
+    """Return the `weights` [total] of the `positions` to predict [M]; None if they are all 1."""
+    is_equal = weights is None or all(weight in (0, 1) for weight in event_weights)
+    return None if is_equal else torch.from_numpy(weights)[positions]
 
 
 def _until_last(is_target: Bools, lengths: Int64s, only_last: Bools) -> Bools:
@@ -216,21 +204,19 @@ def _is_last_of_empty(is_chosen: Bools, lengths: Int64s) -> Bools:
     return is_last
 
 
-def _shown_before(is_hidden: Bools, lengths: Tensor) -> Tensor:
+def _shown_before(is_hidden: Bools, lengths: Int64s) -> Int64s:
     """Return for each position [total] the position itself or, if hidden, the last visible one before it.
 
     If none before it in the sequence is visible, this is the next visible one; if none at all is, the first position.
 
-    >>> _shown_before(np.array([True, False, True, True, False, True]), torch.tensor([5, 1])).tolist()
+    >>> _shown_before(np.array([True, False, True, True, False, True]), np.array([5, 1])).tolist()
     [1, 1, 1, 1, 4, 5]
     """
     n, at = len(is_hidden), np.arange(len(is_hidden))
-    ends = lengths.cumsum(0).numpy()
-    firsts, ends = (np.repeat(bounds, lengths) for bounds in (ends - lengths.numpy(), ends))
+    starts, ends = firsts(lengths), np.repeat(lengths.cumsum(), lengths)
     before = np.maximum.accumulate(np.where(is_hidden, -1, at))
     behind = np.minimum.accumulate(np.where(is_hidden, n, at)[::-1])[::-1]
-    source = np.where(before >= firsts, before, np.where(behind < ends, behind, firsts))
-    return torch.from_numpy(source)
+    return np.where(before >= starts, before, np.where(behind < ends, behind, starts))
 
 
 def _words(numbers: Int64s) -> Words:
@@ -260,76 +246,63 @@ class Shifting:
     times: str = "none"
     event_weights: Sequence[float] = ()
 
-    def __call__(
-        self, items: Tensor, lengths: Tensor, sequence_ids: Tensor, epoch: int, seconds: Tensor | None = None,
-        events: Tensor | None = None, n_visible: Int64s | None = None,
-    ) -> Batch:  # fmt: skip
-        """Return the training batch of the sequences, the same in every `epoch`.
+    def __call__(self, rows: "Rows", sequence_ids: Int64s, epoch: int) -> Batch:
+        """Return the training batch of `rows`, the same in every `epoch`.
 
-        `items` [total] int64 are the concatenated sequences, `lengths` [B] their lengths, `seconds` [total] the
-        timestamps of the items, `events` [total] their kinds, `n_visible` [total] the number of first items of the
-        sequence that are input when each item is predicted. A sequence of one item stays in the batch, without a
-        target.
+        A sequence of one item stays in the batch, without a target.
         """
-        ends = lengths.cumsum(0)
-        is_alone = lengths == 1
-        is_shown = torch.ones(len(items), dtype=torch.bool)
-        is_shown[ends[~is_alone] - 1] = False
-        targets = items.roll(-1)
-        targets[ends[is_alone] - 1] = NO_ITEM
-        shown, n_shown, targets = items[is_shown], torch.where(is_alone, 1, lengths - 1), targets[is_shown]
+        lasts, is_alone = rows.lengths.cumsum() - 1, rows.lengths == 1
+        is_shown = np.ones(len(rows.items), bool)
+        is_shown[lasts[~is_alone]] = False
+        targets = np.roll(rows.items, -1)
+        targets[lasts[is_alone]] = NO_ITEM
+        targets, shown = targets[is_shown], rows.part(is_shown)
         gaps = instants = None
-        if seconds is not None:
-            all_gaps, all_instants = self._times(seconds, lengths)
-            gaps, instants = all_gaps[is_shown], all_instants[is_shown]
-        batch = Batch.from_items(shown, n_shown, torch.arange(len(shown)), targets, gaps, instants)
-        if events is None:
-            return batch
-        batch = batch._replace(events=events[is_shown])
-        weights = _weights_of(events.roll(-1)[is_shown], self.event_weights)
+        if (seconds := seconds_of(rows)) is not None:
+            is_next = self.times == "target"
+            gaps = (until_next if is_next else time_deltas)(seconds, torch.from_numpy(rows.lengths))
+            gaps, instants = gaps[is_shown], (seconds + gaps if is_next else seconds)[is_shown]
+        positions = torch.arange(len(targets))
+        batch = Batch.from_items(*tensors_of(shown), positions, long(targets), gaps, instants)
+        batch, weights = batch._replace(events=events_of(shown)), _weights_of(rows.events, self.event_weights)
         if weights is None:
             return batch
-        if n_visible is not None:
-            return self._with_short_inputs(batch, items, lengths, _weights_of(events, self.event_weights), n_visible)
+        if rows.n_visible is not None:
+            return self._with_short_inputs(batch, rows, weights)
+        weights = np.roll(weights, -1)[is_shown]
         is_target = (weights > 0) & (targets != NO_ITEM)
-        is_position = is_target.numpy() | _is_last_of_empty(is_target.numpy(), n_shown.numpy())
+        is_position = is_target | _is_last_of_empty(is_target, shown.lengths)
         positions = torch.from_numpy(np.flatnonzero(is_position))
         return batch._replace(
             positions=positions,
-            targets=torch.where(is_target, targets, NO_ITEM)[positions],
+            targets=long(np.where(is_target, targets, NO_ITEM))[positions],
             instants=None if instants is None else instants[positions],
-            weights=weights[positions] if _differ(self.event_weights) else None,
+            weights=_weights_at(positions, weights, self.event_weights),
         )
 
-    def _with_short_inputs(
-        self, batch: Batch, items: Tensor, lengths: Tensor, weights: Tensor | None, n_visible: Int64s
-    ) -> Batch:
-        """Return the `batch` in which the last of the `n_visible` [total] first items predicts each item.
+    def _with_short_inputs(self, batch: Batch, rows: "Rows", weights: Float32s) -> Batch:
+        """Return the `batch` of `rows` in which the last of the first items that are input predicts each item.
 
-        `weights` [total] are those of the `items` in the loss; an item without input is not predicted.
+        `weights` [total] are those of the items in the loss; an item without input is not predicted.
         """
-        assert weights is not None, "events are hidden before some of the kinds"
-        predicted = np.flatnonzero((weights.numpy() > 0) & (n_visible > 0))
-        rows, n_shown = np.repeat(np.arange(len(lengths)), lengths)[predicted], batch.lengths.numpy()
-        places = (n_shown.cumsum() - n_shown)[rows] + n_visible[predicted] - 1
+        assert rows.n_visible is not None, "some events are no input"
+        predicted = np.flatnonzero((weights > 0) & (rows.n_visible > 0))
+        n_shown = batch.lengths.numpy()
+        places = (n_shown.cumsum() - n_shown)[rows.numbers[predicted]] + rows.n_visible[predicted] - 1
         is_asked = np.zeros(n_shown.sum(), bool)
         is_asked[places] = True
         without = np.flatnonzero(_is_last_of_empty(is_asked, n_shown))
         if len(places) + len(without) == len(is_asked):  # by this number, attention would take each position once
             without = np.append(without, len(is_asked) - 1)
-        order = torch.from_numpy(np.argsort(np.append(places, without), kind="stable"))
-        positions = torch.from_numpy(np.append(places, without))[order]
+        order = np.argsort(np.append(places, without), kind="stable")
+        positions = torch.from_numpy(np.append(places, without)[order])
+        at = torch.from_numpy(order)
         return batch._replace(
             positions=positions,
-            targets=F.pad(items[predicted], (0, len(without)), value=NO_ITEM)[order],
+            targets=F.pad(long(rows.items[predicted]), (0, len(without)), value=NO_ITEM)[at],
             instants=None if batch.instants is None else batch.instants[positions],
-            weights=F.pad(weights[predicted], (0, len(without)))[order] if _differ(self.event_weights) else None,
+            weights=_weights_at(
+                at, np.append(weights[predicted], np.zeros(len(without), np.float32)), self.event_weights
+            ),
             widths=Widths.of(batch.lengths, positions),
         )
-
-    def _times(self, seconds: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gaps and instants [total] of all positions."""
-        if self.times == "target":
-            gaps = until_next(seconds, lengths)
-            return gaps, seconds + gaps
-        return time_deltas(seconds, lengths), seconds

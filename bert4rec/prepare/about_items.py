@@ -92,11 +92,11 @@ def look_at_other_columns(
     file of items can have, and for such a file that cannot be used.
     """
     present: Mapping[str, bool] = {}
+    fields: Mapping[str, str] = {}
     if isinstance(source, Interactions) and source.source.form == "table":
-        present = source.open(source.files[0]).columns
-    fields = {*source.columns.values()} if isinstance(source, Interactions) else set()
-    title = source.columns.get("title", "") if isinstance(source, Interactions) else ""
-    plain = [name for name, is_plain in present.items() if is_plain and name not in fields - {title}]
+        present, fields = source.open(source.files[0]).columns, source.columns
+    title = fields.get("title", "")
+    plain = [name for name, is_plain in present.items() if is_plain and name not in {*fields.values()} - {title}]
     features, in_file = _kinds(data, fitted), {}
     if data.items_path:
         rows = _read_file(data, source, pl.String(), fitted, plain).rows  # fail now rather than after minutes
@@ -110,7 +110,7 @@ def look_at_other_columns(
         return OtherColumns()
     columns = keys_of([name for name in plain if name != title])
     rows = first_rows(source, ItemValues(columns)) if columns else pl.DataFrame()
-    first, time = judge(rows, columns), source.columns.get("time", "")
+    first, time = judge(rows, columns), fields.get("time", "")
     survey = survey_columns(
         rows.select(pl.col(key).alias(name) for key, name in columns.items() if key in rows.columns)
     )
@@ -181,23 +181,18 @@ def read_about_items(
         logger.info("\n".join([f"the items of {data.items_path} (other kinds: data.item_features):", *file.lines()]))
         assert isinstance(source, Interactions), "generated items have no file"
         more = file.titles(source.columns.get("title", ""))
-        titles = more if titles is None else titles if more is None else _with_more(titles, more)
+        if titles is not None and more is not None:  # items without a title in the log, as those that only a file has
+            more = pl.concat([titles, more.join(titles, on="item", how="anti").cast(titles.schema)])
+        titles = titles if more is None else more
         cold = _cold_items(file, raw, data.items_path, progress)
         tables.append(file)
     if isinstance(source, Interactions) and others.candidates:
         table = _log_attributes(data, source, raw.item_type, others, fitted)
         names = {*table.rows.columns}
-        survey = {
-            "events": {name: shares for name, shares in survey["events"].items() if name not in names},
-            "sessions": [name for name in survey["sessions"] if name not in names],
-        }
+        events = {name: shares for name, shares in survey["events"].items() if name not in names}
+        survey = {"events": events, "sessions": [name for name in survey["sessions"] if name not in names]}
         tables += [table] if len(names) > 1 else []
     return AboutItems(titles, _together(tables, fitted), cold, survey)
-
-
-def _with_more(titles: pl.DataFrame, more: pl.DataFrame) -> pl.DataFrame:
-    """Return the `titles` of the log and those of items without one there, as items that only a file has."""
-    return pl.concat([titles, more.join(titles, on="item", how="anti").cast(titles.schema)])
 
 
 def _log_attributes(
@@ -230,11 +225,10 @@ def _log_attributes(
 
 def _described(column: pl.Series) -> str:
     """Return how an attribute that is not a feature is understood."""
-    problem = number_problem(column)
     kind = "numbers" if column.dtype.is_numeric() else "times" if column.dtype.is_temporal() else "text"
     kind = "true or false" if column.dtype == pl.Boolean else kind
     values = column.drop_nulls().unique(maintain_order=True)
-    note = f" ({problem})" if problem else ""
+    note = f" ({problem})" if (problem := number_problem(column)) else ""
     return f"{kind}, {coverage(column)}, {len(values):,} values, as {examples(values)}{note}"
 
 
@@ -244,9 +238,8 @@ def _together(tables: list[ItemFile], fitted: Mapping[str, Fitted]) -> ItemFile 
         return next(iter(tables), None)
     file, log = tables
     rows = file.rows.join(log.rows, on="original", how="full", coalesce=True, maintain_order="left_right")
-    features = [*file.features, *log.features]
     order = [*fitted]
-    features = sorted(features, key=lambda feature: order.index(feature.column) if fitted else 0)
+    features = sorted([*file.features, *log.features], key=lambda one: order.index(one.column) if fitted else 0)
     return replace(file, rows=rows, features=features)
 
 

@@ -1,6 +1,5 @@
 """Prepare a dataset folder, from reading the source to writing the metadata."""
 
-import hashlib
 import logging
 import shutil
 import time
@@ -66,6 +65,7 @@ from bert4rec.prepare.writer import (
 )
 from bert4rec.runtime.arrays import Bools, Int32s
 from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.files import sha256
 from bert4rec.sources.attributes import ItemValues
 from bert4rec.sources.first_look import first_look, order_options
 from bert4rec.sources.interactions import Interactions, open_source
@@ -98,8 +98,7 @@ def describe_rows(
         "extends": bool(config.data.extends),
         "order": dict(source.order),
         **({READING: reading} if (reading := reading_of(config)) else {}),
-        **_columns(source),
-        **_log(source, ordered, survey, columns),
+        **_about_log(source, ordered, survey, columns),
         "rows_read": ordered.n_rows_read + bad.total + bad.guests,
         "users_read": ordered.n_users_read,
         "items_read": ordered.n_items_read,
@@ -120,23 +119,17 @@ def describe_rows(
     }
 
 
-def _columns(source: Interactions | GeneratedSource) -> dict[str, Any]:
-    """Return the columns of a table as named or recognized: field → column; and the format of its times, if any."""
-    if isinstance(source, GeneratedSource) or source.source.form != "table":
-        return {}
-    time_format = source.times.time_format
-    return {"columns": dict(source.columns)} | ({"time_format": time_format} if time_format else {})
-
-
-def _log(
+def _about_log(
     source: Interactions | GeneratedSource, ordered: OrderedRows, survey: HistoryStats, columns: Mapping[str, Any]
-) -> dict[str, dict[str, Any]]:
-    """Return what `findings` tells about the log; {} for generated data."""
+) -> dict[str, Any]:
+    """Return the columns of a table, the format of its times, and the `log` of `findings`; {} for generated data."""
     if isinstance(source, GeneratedSource):
         return {}
+    table = {"columns": dict(source.columns), "time_format": source.times.time_format}
+    named = {name: value for name, value in table.items() if value and source.source.form == "table"}
     log = survey.log.result(survey.lengths, ordered.counts, survey.known_span(time.time()), columns)
     unordered = {"unordered": dict(source.n_unordered)} if source.n_unordered else {}
-    return {"log": log | {"order_options": order_options(source)} | unordered}
+    return named | {"log": log | {"order_options": order_options(source)} | unordered}
 
 
 def _origin(data: Data) -> dict[str, str]:
@@ -148,8 +141,7 @@ def _checksum(name: str) -> dict[str, str]:
     path = Path(name)
     if is_url(name) or not path.is_file() or path.stat().st_size > MOST_HASHED:
         return {}
-    with path.open("rb") as file:
-        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+    return {"sha256": sha256(path)}
 
 
 def prepare(config: Config) -> Path:

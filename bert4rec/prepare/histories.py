@@ -65,40 +65,30 @@ class Targets:
         return pl.when(is_held_out).then(place)
 
 
-def leave_one_out(targets: Targets) -> SplitRule:
+def leave_last_out(targets: Targets, moments: pl.Expr | None = None) -> SplitRule:
     """Return the rule that the last target of a user is the test target, and the one before it that of the validation.
 
+    With `moments` (lists, ascending), whole baskets are held out: the rows of a user with equal moments. The place of a
+    basket is that of its first row, where `ties.draw_targets` puts the target.
+
     >>> frame = pl.DataFrame({"items": [[5, 2, 3, 4], [5, 2]], "events": [[2, 1, 2, 1], [2, 2]]})
-    >>> frame.select(**leave_one_out(Targets())).rows(), frame.select(**leave_one_out(Targets([2]))).rows()
+    >>> frame.select(**leave_last_out(Targets())).rows(), frame.select(**leave_last_out(Targets([2]))).rows()
     ([(3, 3, 2), (2, None, None)], [(2, 2, None), (2, None, None)])
-    """
-    last = targets.count() - 1
-    test = targets.place(last, MIN_EVALUATED - 1)
-    validation = pl.when(test.is_not_null()).then(targets.place(last - 1, MIN_EVALUATED - 2))
-    return {"before": test.fill_null(HISTORY_LENGTH), "at_test": test, "at_validation": validation}
-
-
-LEAVE_ONE_OUT = leave_one_out(Targets())
-
-
-def leave_last_basket(targets: Targets, moments: pl.Expr) -> SplitRule:
-    """Return the rule that holds out the last basket with a target, and for validation the one with a target before it.
-
-    The rows of a user with equal `moments` (lists, ascending) are a basket. Its place is that of its first row, where
-    `ties.draw_targets` puts the target.
-
     >>> frame = pl.DataFrame({"items": [[5, 2, 3, 4, 6], [5, 2]], "times": [[1, 1, 2, 3, 3], [2, 2]]})
-    >>> frame.select(**leave_last_basket(Targets(), pl.col("times"))).rows()
+    >>> frame.select(**leave_last_out(Targets(), pl.col("times"))).rows()
     [(3, 3, 2), (2, None, None)]
     """
-    first_rows = moments.list.eval(pl.element().search_sorted(pl.element(), side="left"))
 
-    def basket(number: pl.Expr, least: int) -> pl.Expr:
-        first = first_rows.list.get(targets.place(number, least), null_on_oob=True).cast(pl.Int64)
+    def last(n_targets: pl.Expr, least: int) -> pl.Expr:
+        place = targets.place(n_targets - 1, least)
+        if moments is None:
+            return place
+        first_rows = moments.list.eval(pl.element().search_sorted(pl.element(), side="left"))
+        first = first_rows.list.get(place, null_on_oob=True).cast(pl.Int64)
         return pl.when(first >= least).then(first)
 
-    test = basket(targets.count() - 1, MIN_EVALUATED - 1)
-    validation = basket(targets.count(test.fill_null(0)) - 1, MIN_EVALUATED - 2)
+    test = last(targets.count(), MIN_EVALUATED - 1)
+    validation = last(targets.count(test.fill_null(0)), MIN_EVALUATED - 2)
     return {"before": test.fill_null(HISTORY_LENGTH), "at_test": test, "at_validation": validation}
 
 
@@ -217,8 +207,8 @@ def with_offsets(histories: pl.DataFrame) -> pl.DataFrame:
 
     Of validated users only what comes before the validation target is for training.
 
-    >>> frame = pl.DataFrame({"items": [[5, 2, 3], [5, 2]], "validated": [True, False]}).with_columns(**LEAVE_ONE_OUT)
-    >>> with_offsets(frame).select("n_train", "validation", "test").rows()
+    >>> frame = pl.DataFrame({"items": [[5, 2, 3], [5, 2]], "validated": [True, False]})
+    >>> with_offsets(frame.with_columns(**leave_last_out(Targets()))).select("n_train", "validation", "test").rows()
     [(1, 1, 2), (2, -1, -1)]
     """
     validation = pl.when("validated").then("at_validation")
@@ -233,27 +223,15 @@ def with_offsets(histories: pl.DataFrame) -> pl.DataFrame:
 def choose_split(settings: Preprocessing, parts: Parts, kinds: Sequence[int] = ()) -> tuple[SplitRule, int | None]:
     """Return the split rule and, for a split by time, the instant (seconds) at which the test begins, else None.
 
-    `parts` are all rows, `kinds` the numbers of the kinds of events that are predicted, () = all. Raises `DataError`
-    for a split by time, and for hidden events, if the rows have no times.
+    `parts` are all rows, `kinds` the numbers of the kinds of events that are predicted, () = all.
     """
-    hides = settings.hide_before_target != "nothing"
-    if hides and "time" not in parts.columns:
-        raise DataError(
-            f'preprocessing.hide_before_target = "{settings.hide_before_target}": the source has no times; name their '
-            "column with --time=COLUMN, or remove this setting"
-        )
-    targets = Targets(kinds, hides=hides)
+    targets = Targets(kinds, hides=settings.hide_before_target != "nothing")
     if settings.split == "none":
         return ALL_FOR_TRAINING, None
     is_sampled = settings.test_users != "all"
-    if settings.split != "leave_one_out" and "time" not in parts.columns:
-        raise DataError(
-            f'preprocessing.split = "{settings.split}": the source has no times; choose "leave_one_out" or "none"'
-        )
     if settings.split != "time":
         moments = pl.col(f"{MOMENT}s" if MOMENT in parts.columns else "times")
-        is_by_basket = settings.split == "leave_last_basket"
-        rule = leave_last_basket(targets, moments) if is_by_basket else leave_one_out(targets)
+        rule = leave_last_out(targets, moments if settings.split == "leave_last_basket" else None)
         return only_tested(rule, ALL_FOR_TRAINING) if is_sampled else rule, None
     at = settings.split_at
     second = (
@@ -276,19 +254,10 @@ class NumberedHistories:
     ) -> None:
         self._ordered, self._ids, self._known, self._hidden = ordered, item_ids, known, hidden
         self._n_known = 0 if known is None else len(known)
-
-    @property
-    def n_rows(self) -> int:
-        """Return the number of interactions."""
-        return int(self._ordered.counts.sum())
-
-    @property
-    def columns(self) -> list[str]:
-        """Return the columns of the interactions."""
-        return self._ordered.parts.columns
+        self.n_rows, self.columns = int(ordered.counts.sum()), ordered.parts.columns  # of the interactions
 
     def __iter__(self) -> Iterator[pl.DataFrame]:
-        for frame, first in self._numbered(self._ordered.parts):
+        for frame, first in self._numbered(self._ordered.parts.read()):
             user = pl.col("user") if first is None else first + pl.col("user").rle_id()
             items = pl.Series("item", self._ids[frame["item"].to_numpy()])
             histories = to_histories(frame.with_columns(user.cast(pl.Int32).alias("user"), items))
@@ -468,14 +437,8 @@ def item_table(ordered: OrderedRows, ids: Int32s, survey: HistoryStats, titles: 
     """Return `item`, `original`, `count`, `train_count` and, if known, `title` of every item, by dense id."""
     codes = np.flatnonzero(ids != NO_ITEM)
     codes = codes[np.argsort(ids[codes])]
-    table = pl.DataFrame(
-        [
-            pl.Series("item", ids[codes]),
-            ordered.items.gather(codes).alias("original"),
-            pl.Series("count", ordered.counts[codes]),
-            pl.Series("train_count", survey.train_counts),
-        ]
-    )
+    counts = {"count": ordered.counts[codes], "train_count": survey.train_counts}
+    table = pl.DataFrame({"item": ids[codes], "original": ordered.items.gather(codes), **counts})
     if titles is None:
         return table
     return table.join(titles, left_on="original", right_on="item", how="left", maintain_order="left")

@@ -1,10 +1,12 @@
 """Take the settings of a dataset that a new one extends, so that nothing has to be typed twice."""
 
 from collections.abc import Collection, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from bert4rec.config.load import Overrides, load_settings
+from bert4rec.config.recognition import NAMED_IN, fetched_kind
 from bert4rec.config.sources import GENERATED
 from bert4rec.config.tables import Config, Preprocessing
 from bert4rec.dataset.format import READING
@@ -20,7 +22,7 @@ OF_ONE_LOG = "preprocessing.time_until"  # where the older log ends is where the
 
 def reading_of(config: Config) -> dict[str, Any]:
     """Return the settings that say how the input is read, "table.key" → value, where they are not the defaults."""
-    return {name: _value(config, name) for name in READ_BY if _is_set(config, name)}
+    return {name: attrgetter(name)(config) for name in READ_BY if _is_set(config, name)}
 
 
 def with_inherited(file: str | None, overrides: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -46,7 +48,7 @@ def with_inherited(file: str | None, overrides: Mapping[str, Any]) -> Mapping[st
 
 
 def _inherited_data(config: Config, metadata: Mapping[str, Any], typed: Collection[str]) -> dict[str, Any]:
-    """Return the source and the columns of the dataset with this `metadata`; {} if the new one has another source."""
+    """Return source, table and columns of the dataset with this `metadata`; {} if the new one has another source."""
     source, columns = metadata["source"], metadata.get("columns", {})
     is_other = config.data.source != source and (config.data.source not in GENERATED or "data.source" in typed)
     if source in GENERATED or is_other:
@@ -54,16 +56,15 @@ def _inherited_data(config: Config, metadata: Mapping[str, Any], typed: Collecti
     settings = {f"data.{name}": columns.get(field, "") for name, field in FIELD_COLUMNS.items() if columns}
     if config.data.titles_path:
         settings.pop("data.title_column", "")
+    if not (config.data.table or config.data.query or {"data.table", "data.query"} & {*typed}):
+        names = NAMED_IN.get(fetched_kind(config.data.path), ())
+        settings |= {f"data.{name}": metadata["created_from"].get(name, "") for name in names}
     return {"data.source": source, **settings}
 
 
-def _value(config: Config, name: str) -> Any:
-    table, key = name.split(".")
-    return getattr(getattr(config, table), key)
-
-
 def _is_set(config: Config, name: str) -> bool:
-    return bool(_value(config, name) != _value(DEFAULTS, name))
+    value = attrgetter(name)
+    return bool(value(config) != value(DEFAULTS))
 
 
 def _refuse_other_split(config: Config, folder: Path, metadata: Mapping[str, Any], chosen: Collection[str]) -> None:

@@ -16,15 +16,6 @@ UNTRAINED_LOG_WEIGHT = -1e6  # log weight of an item without training positions:
 HeldOutCounts: TypeAlias = Counter[tuple[str, Any]]
 
 
-def count_unseen(histories: pl.DataFrame, *, n_items: int) -> Int64s:
-    """Return how many of `n_items` items are not in each history (`items`), (users,).
-
-    >>> count_unseen(pl.DataFrame({"items": [[0, 1, 0], [2]]}), n_items=3).tolist()
-    [1, 2]
-    """
-    return n_items - histories["items"].list.n_unique().to_numpy().astype(np.int64)
-
-
 class SeenItems(NamedTuple):
     """The items that each of `n_users` users has seen, as sorted keys: row · n_items + item."""
 
@@ -43,7 +34,7 @@ class SeenItems(NamedTuple):
 def draw_negatives(seen: SeenItems, weights: Int64s, *, n: int, seed: list[int], rounds: int = MAX_ROUNDS) -> Int32s:
     """Return `n` distinct unseen items for each user, (users, n), drawn in proportion to `weights` [items].
 
-    `seed` is for one block of users. Each user must have at least `n` unseen items (`count_unseen`). An item of weight
+    `seed` is for one block of users. Each user must have at least `n` unseen items. An item of weight
     0 is drawn only if no other item is left.
 
     >>> seen = SeenItems.of(pl.DataFrame({"items": [[0, 1]]}), n_items=4)

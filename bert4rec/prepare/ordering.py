@@ -16,9 +16,7 @@ from bert4rec.runtime.errors import DataError
 
 RUN_GROUP_ROWS = 1 << 16  # rows of a row group: the least that a range of users reads from each run
 ROWS_PER_SAMPLE = 1 << 10  # one user per so many rows is sampled, to cut even ranges
-LIST_COLUMNS = {"item": "items", "time": "times", "rating": "ratings", "event": "events"} | {
-    name: f"{name}s" for name in (MOMENT, PLACE)
-}
+LIST_COLUMNS = {name: f"{name}s" for name in ("item", "time", "rating", "event", MOMENT, PLACE)}
 SORTED_BY = ("order", "fraction", "time")  # the last one counts most
 
 
@@ -118,18 +116,14 @@ class Parts:
 
     def add(self, frame: pl.DataFrame) -> None:
         """Append a frame."""
-        path = self._folder / f"part-{len(self._paths):05d}.parquet"
-        frame.write_parquet(path, compression="lz4", row_group_size=RUN_GROUP_ROWS)
-        self._paths.append(path)
+        self._paths.append(self._folder / f"part-{len(self._paths):05d}.parquet")
+        self.replace(-1, frame)
 
     def replace(self, index: int, frame: pl.DataFrame) -> None:
         """Replace the frame at `index` by `frame`."""
         new = self._paths[index].with_suffix(".new")
         frame.write_parquet(new, compression="lz4", row_group_size=RUN_GROUP_ROWS)
         new.replace(self._paths[index])
-
-    def __iter__(self) -> Iterator[pl.DataFrame]:
-        return self.read()
 
     @property
     def columns(self) -> list[str]:
@@ -164,10 +158,9 @@ class Chunks:
 
     def rest(self) -> Iterator[pl.DataFrame]:
         """Yield the remaining rows as a last, smaller frame, if there are any."""
-        rows = pl.concat(self._pending) if self._n_pending else None
+        if self._n_pending:
+            yield pl.concat(self._pending)
         self._pending, self._n_pending = [], 0
-        if rows is not None:
-            yield rows
 
 
 def chunked(frames: Iterable[pl.DataFrame], size: int) -> Iterator[pl.DataFrame]:
@@ -201,14 +194,18 @@ def in_time_order(interactions: pl.DataFrame, *, newest_first: bool = False) -> 
 
 
 def with_codes(interactions: pl.DataFrame, items: pl.DataFrame) -> pl.DataFrame:
-    """Replace the original ids of items by their codes; `items`: `original`, `code`. Rows keep their order.
+    """Replace the original ids of items, of any type, by their codes; `items`: `original`, `code`.
+
+    Rows keep their order.
 
     >>> with_codes(pl.DataFrame({"item": ["b", "a"]}), pl.DataFrame({"original": ["a", "b"], "code": [0, 1]})).rows()
     [(1,), (0,)]
     """
-    names = interactions.columns
-    coded = interactions.join(items, left_on="item", right_on="original", how="left", maintain_order="left")
-    return coded.with_columns(item="code").select(names)
+    item, original = same_type(interactions["item"], items["original"])
+    coded = interactions.with_columns(item).join(
+        items.with_columns(original), left_on="item", right_on="original", how="left", maintain_order="left"
+    )
+    return coded.with_columns(item="code").select(interactions.columns)
 
 
 def to_histories(interactions: pl.DataFrame) -> pl.DataFrame:

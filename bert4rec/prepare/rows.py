@@ -19,7 +19,6 @@ from bert4rec.sources.interactions import Interactions
 from bert4rec.sources.progress import BadRows, Progress
 from bert4rec.sources.synthetic import GeneratedSource
 
-ABSENT_FIELDS = ("rating", "time")  # fields that a table need not have
 FEW_BAD_ROWS = 10  # accepted even above the allowed share, which would be less than one row in a small file
 
 MOST_LOST = 0.5  # of the users, rows and items of a dataset to extend
@@ -148,17 +147,25 @@ def read_rows(
             before = done
             raw.items.add(frame.select("item"))
             known_rows, new_rows = _by_known(frame, known)
-            if known and len(known_rows):
-                raw.known_counts += _old_rows(known_rows, known)
+            if known and len(known_rows):  # count those in the time that the dataset to extend covers
+                has_times = known.last_time is not None and "time" in known_rows.columns
+                old = known_rows.filter(pl.col("time") <= known.last_time) if has_times else known_rows
+                raw.known_counts += np.bincount(old["user"].to_numpy(), minlength=len(known.users))
             raw.known.add(known_rows)
             raw.new.add(new_rows)
             stage.advance(len(frame), done)
-    _refuse_guests(bad.guests, len(raw) + bad.total + bad.guests, settings.max_guests)
     share, n_rows = settings.max_bad_rows, len(raw) + bad.total
+    n_all = n_rows + bad.guests
+    if bad.guests > settings.max_guests * n_all:
+        raise DataError(
+            f"{bad.guests:,} of {n_all:,} rows ({bad.guests / n_all:.0%}) have no user, more than "
+            f"preprocessing.max_guests = {settings.max_guests:g} of all: name another column with --user=COLUMN (a "
+            "session or an order can be the user), or remove these rows with --preprocessing.max_guests=1"
+        )
     if bad.total > max(share * n_rows, min(FEW_BAD_ROWS, n_rows / 10) if share else 0):
         n = f"{bad.total:,} of {n_rows:,} rows" if bad.total > 1 else "a row"
         without = next(
-            (f", read the file without {field}s (--{field}=)" for field in ABSENT_FIELDS if _fails(bad, field)), ""
+            (f", read the file without {field}s (--{field}=)" for field in ("rating", "time") if _fails(bad, field)), ""
         )
         raise DataError(
             f"{bad.shown[0]}; {n} cannot be used, more than preprocessing.max_bad_rows = {share:g} of all: correct or "
@@ -170,22 +177,6 @@ def read_rows(
 def _fails(bad: BadRows, field: str) -> bool:
     """Return whether most bad rows are unusable only because of a `field` that a table need not have."""
     return 2 * sum(n for kind, n in bad.counts.items() if kind.startswith(f"{field} ")) > bad.total
-
-
-def _refuse_guests(n_guests: int, n_rows: int, most: float) -> None:
-    if n_guests > most * n_rows:
-        raise DataError(
-            f"{n_guests:,} of {n_rows:,} rows ({n_guests / n_rows:.0%}) have no user, more than "
-            f"preprocessing.max_guests = {most:g} of all: name another column with --user=COLUMN (a session or an "
-            "order can be the user), or remove these rows with --preprocessing.max_guests=1"
-        )
-
-
-def _old_rows(known_rows: pl.DataFrame, known: ExistingIds) -> Int64s:
-    """Return the number of rows of each known user in the time that the dataset to extend covers."""
-    has_times = known.last_time is not None and "time" in known_rows.columns
-    old = known_rows.filter(pl.col("time") <= known.last_time) if has_times else known_rows
-    return np.bincount(old["user"].to_numpy(), minlength=len(known.users))
 
 
 def compare_with_known(raw: RawRows, known: ExistingIds, data: Data, progress: Progress) -> None:
@@ -253,14 +244,20 @@ def order_rows(
     """Return the rows that pass the filters, by user and time, or without times in the `order` of the source.
 
     `also`: items that get a code even without rows. `known`: the original ids of known users by their dense ids. Raises
-    `DataError` if ties are to be shuffled and the rows have neither times nor an order.
+    `DataError` if a setting needs times, and the rows have none.
     """
     schema = raw.known.schema | raw.new.schema
-    if settings.ties == "shuffle" and not {"time", "order"} & schema.keys():
-        raise DataError(
-            'preprocessing.ties = "shuffle": the source has no times, so no rows are tied; name their column with '
-            "--time=COLUMN, or remove the setting"
-        )
+    needs_times = {
+        "split": settings.split in ("time", "leave_last_basket"),
+        "hide_before_target": settings.hide_before_target != "nothing",
+        "ties": settings.ties == "shuffle" and "order" not in schema,
+    }
+    for name in needs_times:
+        if needs_times[name] and "time" not in schema:
+            raise DataError(
+                f'preprocessing.{name} = "{getattr(settings, name)}": the source has no times; name their column with '
+                "--time=COLUMN, or remove this setting"
+            )
     n_items_read = len(raw.items.rows())
     for items in also:
         raw.items.add(pl.DataFrame({"item": items}))
@@ -270,19 +267,18 @@ def order_rows(
     ordered = OrderedRows(Parts(folder), originals, counts, n_rows_read=len(raw), n_items_read=n_items_read)
     prints = fingerprints(originals) if settings.ties == "shuffle" else None
 
-    def arrange(rows: pl.DataFrame, users: pl.Series | None) -> pl.DataFrame:
-        if prints is not None:
-            ids = rows["user"] if users is None else users.gather(rows["user"]).alias("user")
-            rows = shuffled(rows, ids, prints, seed=settings.seed)
-        return in_time_order(rows, newest_first=order["newest_first"] and settings.ties != "shuffle")
-
     with progress.stage("order", len(raw)) as stage:
         for runs in (raw.known, raw.new):
             for frame in runs.partitions():
                 stage.advance(len(frame))
                 ordered.n_users_read += frame["user"].n_unique()
-                coded = _coded(frame, codes, settings, dropped=ordered.dropped)
-                coded = arrange(coded, known if runs is raw.known else None)
+                rows = apply(filters_by_row(settings, frame.columns), frame, ordered.dropped)
+                coded = with_codes(rows.drop("is_read", strict=False), codes)
+                if prints is not None:
+                    users = coded["user"]
+                    ids = users if known is None or runs is raw.new else known.gather(users).alias("user")
+                    coded = shuffled(coded, ids, prints, seed=settings.seed)
+                coded = in_time_order(coded, newest_first=order["newest_first"] and prints is None)
                 kept = apply(filters_in_order(settings), coded, ordered.dropped)
                 kept = with_numbers(kept, has_fractions="fraction" in schema)
                 ordered.counts += np.bincount(kept["item"].to_numpy(), minlength=len(originals))
@@ -291,13 +287,6 @@ def order_rows(
                 ordered.n_known = len(ordered.parts)
             runs.remove()
     return ordered
-
-
-def _coded(frame: pl.DataFrame, codes: pl.DataFrame, settings: Preprocessing, *, dropped: Counter[str]) -> pl.DataFrame:
-    """Return the rows of a part that pass the filters by row, with codes as items."""
-    frame = apply(filters_by_row(settings, frame.columns), frame, dropped).drop("is_read", strict=False)
-    item, original = same_type(frame["item"], codes["original"])
-    return with_codes(frame.with_columns(item), codes.with_columns(original))
 
 
 def limit_rows(ordered: OrderedRows, settings: Preprocessing, *, progress: Progress) -> None:
@@ -313,7 +302,7 @@ def limit_rows(ordered: OrderedRows, settings: Preprocessing, *, progress: Progr
         is_frequent = pl.lit(pl.Series(before >= least)).gather(pl.col("item"))
         filters = {"min_item_interactions": is_frequent, **filters_of_users(settings)}
         with progress.stage(f"limits, round {n_rounds}", int(before.sum())) as stage:
-            for index, frame in enumerate(ordered.parts):
+            for index, frame in enumerate(ordered.parts.read()):
                 kept = apply(filters, frame, ordered.dropped)
                 if len(kept) < len(frame):
                     ordered.parts.replace(index, kept)
@@ -321,10 +310,8 @@ def limit_rows(ordered: OrderedRows, settings: Preprocessing, *, progress: Progr
                 stage.advance(len(frame))
         is_rare = bool(((ordered.counts > 0) & (ordered.counts < least)).any())
     if not ordered.counts.any():
-        default = Preprocessing()
-        changed = [
-            f"{name} = {value}" for name in FILTERS if (value := getattr(settings, name)) != getattr(default, name)
-        ]
+        chosen = settings.model_dump(exclude_defaults=True)
+        changed = [f"{name} = {chosen[name]}" for name in FILTERS if name in chosen]
         raise DataError(
             f"0 of {ordered.n_rows_read} rows and {ordered.n_users_read} users pass [preprocessing] "
             f"{', '.join(changed) or 'as it is'}; relax these filters"

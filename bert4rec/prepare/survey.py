@@ -10,8 +10,8 @@ import polars as pl
 from bert4rec.dataset.findings import RARE_ITEM_ROWS
 from bert4rec.dataset.hidden import copies
 from bert4rec.prepare.shifts import SLOTS, shifts, slots_of
-from bert4rec.prepare.ties import basket_key, is_tied, tie_key
-from bert4rec.runtime.arrays import Array, Int64s
+from bert4rec.prepare.ties import basket_key, explode, is_tied, tie_key
+from bert4rec.runtime.arrays import Array, Bools, Int64s
 from bert4rec.sources.column_words import SESSION_WORDS, name_words
 from bert4rec.sources.times import DAY, YEAR
 
@@ -47,21 +47,18 @@ class LogSurvey:
     def add(self, histories: pl.DataFrame) -> None:
         """Count the rows of some whole histories, with the place of each test target, `at_test`."""
         self._add_ties(histories)
-        items = histories["items"].explode(empty_as_null=False).to_numpy()
-        again = items[1:] == items[:-1]
-        ends = histories["items"].list.len().to_numpy().cumsum()
-        again[ends[(ends > 0) & (ends < len(items))] - 1] = False  # the next row is another user's
+        items, lengths = explode(histories, pl.col("items")), histories["items"].list.len().to_numpy()
+        again = _is_repeated(items, lengths)
         if "events" in histories.columns:  # a purchase does not repeat the view before it
-            events = histories["events"].explode(empty_as_null=False).to_numpy()
-            again &= events[1:] == events[:-1]
+            again &= _is_repeated(explode(histories, pl.col("events")), lengths)
         self._repeats += int(again.sum())
         if not self._has_times or not len(items):
             return
-        times = histories["times"].explode(empty_as_null=False).to_numpy()
+        times = explode(histories, pl.col("times"))
         if self._target_events:
             self._add_copies(histories, times)
-        basket = _elements(histories, basket_key(histories.columns))
-        self._duplicates += int((again & (basket[1:] == basket[:-1])).sum())
+        basket = explode(histories, basket_key(histories.columns))
+        self._duplicates += int((again & _is_repeated(basket, lengths)).sum())
         self._has_dates_only = self._has_dates_only and not (times % DAY).any()
         by_item = pl.DataFrame({"item": items, "time": times}).group_by("item")
         found = by_item.agg(first=pl.col("time").min(), last=pl.col("time").max())
@@ -84,10 +81,8 @@ class LogSurvey:
         """Count the rows and the test targets that only the file orders, since they are tied with the row before."""
         if (key := tie_key(histories.columns)) is None:
             return
-        values, lengths = _elements(histories, key), histories["items"].list.len().to_numpy()
-        is_same = values[1:] == values[:-1]
-        is_same[lengths.cumsum()[:-1] - 1] = False  # the next row is another user's
-        self._tied += int(is_same.sum())
+        lengths = histories["items"].list.len().to_numpy()
+        self._tied += int(_is_repeated(explode(histories, key), lengths).sum())
         at_test = pl.col("at_test")
         self._targets += histories["at_test"].count()
         self._tied_targets += histories.select(is_tied(key, at_test).sum()).item()
@@ -138,9 +133,12 @@ class LogSurvey:
         return {"shift": found} if found else {}
 
 
-def _elements(histories: pl.DataFrame, lists: pl.Expr | None) -> Array:
-    assert lists is not None, "these histories have times"
-    return histories.select(lists.explode(empty_as_null=False)).to_series().to_numpy()
+def _is_repeated(values: Array, lengths: Int64s) -> Bools:
+    """Return for each row but the first whether it has the value of the row before, and is of the same user."""
+    is_same: Bools = values[1:] == values[:-1]
+    ends = lengths.cumsum()
+    is_same[ends[(ends > 0) & (ends < len(values))] - 1] = False
+    return is_same
 
 
 def _heavy_users(lengths: Int64s) -> dict[str, int]:
@@ -190,10 +188,8 @@ def survey_columns(first: pl.DataFrame) -> dict[str, Any]:
     """
     words = {name: name_words(name) for name in first.columns}
     events = {name: shares for name in first.columns if (shares := _event_shares(first[name], words[name]))}
-    return {
-        "events": events,
-        "sessions": [name for name in first.columns if words[name] & SESSION_WORDS and first[name].n_unique() > 1],
-    }
+    sessions = [name for name in first.columns if words[name] & SESSION_WORDS and first[name].n_unique() > 1]
+    return {"events": events, "sessions": sessions}
 
 
 def _event_shares(column: pl.Series, words: set[str]) -> dict[str, float]:

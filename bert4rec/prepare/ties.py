@@ -10,12 +10,11 @@ import numpy as np
 import polars as pl
 
 from bert4rec.dataset.format import EVALUATED
-from bert4rec.runtime.arrays import Array, Int64s
+from bert4rec.runtime.arrays import Array
 
 MOMENT, PLACE = "moment", "place"
 """Columns of sorted rows: the numbers of a user's full times, and of its times and values of the order column. A log
 has the former only with fractions of a second, the latter only with an order column; else `time` does."""
-GOLDEN = 0x9E3779B97F4A7C15
 SHUFFLE_STREAM, DRAW_STREAM = 6, 7  # of random numbers; lower ones are of the samples of users and the negatives
 
 
@@ -24,7 +23,7 @@ def mix(*keys: Array | int) -> Array:
     mixed = np.zeros(1, np.uint64)
     for key in keys:
         number = np.asarray(key).astype(np.uint64)
-        mixed = (mixed ^ number) + np.uint64(GOLDEN)
+        mixed = (mixed ^ number) + np.uint64(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         mixed = mixed ^ (mixed >> np.uint64(31))
@@ -46,14 +45,12 @@ def shuffled(rows: pl.DataFrame, users: pl.Series, items: pl.Series, *, seed: in
     its place in the file. Rows of one user, item and time keep their order.
     """
     ids = users.unique()
-    prints = users.to_frame("user").join(
-        pl.DataFrame({"user": ids, "print": fingerprints(ids)}), on="user", how="left", maintain_order="left"
-    )
+    prints = users.replace_strict(ids, fingerprints(ids), return_dtype=pl.UInt64)
     same = [name for name in ("user", "time", "fraction", "item") if name in rows.columns]
     number = rows.select(pl.int_range(pl.len()).over(same)).to_series()  # of rows of one user, item and time
     times = [rows[name].to_numpy() for name in ("time", "fraction") if name in rows.columns]
     keys = mix(
-        seed, SHUFFLE_STREAM, prints["print"].to_numpy(), *times,
+        seed, SHUFFLE_STREAM, prints.to_numpy(), *times,
         items.gather(rows["item"]).to_numpy(), number.to_numpy(),
     )  # fmt: skip
     return rows[np.argsort(keys, kind="stable")]
@@ -87,6 +84,12 @@ def tie_key(columns: list[str]) -> pl.Expr | None:
     return pl.col(f"{PLACE}s") if f"{PLACE}s" in columns else basket_key(columns)
 
 
+def explode(histories: pl.DataFrame, lists: pl.Expr | None) -> Array:
+    """Return the elements of `lists` of all histories, one after another."""
+    assert lists is not None, "these histories have times"
+    return histories.select(lists.explode(empty_as_null=False)).to_series().to_numpy()
+
+
 def is_tied(key: pl.Expr, place: pl.Expr) -> pl.Expr:
     """Return whether the interaction at `place` is tied with the one before it; null without one."""
     at = pl.when(place >= 1).then(place)
@@ -102,9 +105,7 @@ def draw_targets(histories: pl.DataFrame, split: str, *, seed: int, kinds: list[
     lists = [name for name, dtype in histories.schema.items() if dtype == pl.List]
     lengths = histories["items"].list.len().to_numpy().astype(np.int64)
     users, places = (histories[name].to_numpy().astype(np.int64) for name in ("user", split))
-    key = basket_key(lists)
-    assert key is not None, "a split by baskets has times"
-    moments = histories.select(key.explode(empty_as_null=False)).to_series().to_numpy()
+    moments = explode(histories, basket_key(lists))
     starts = np.cumsum(lengths) - lengths
     rows = np.repeat(np.arange(len(lengths)), lengths)
     first = np.where(places >= 0, starts + places, 0)
@@ -112,18 +113,11 @@ def draw_targets(histories: pl.DataFrame, split: str, *, seed: int, kinds: list[
     may_be_drawn = (places[rows] >= 0) & (index >= first[rows]) & (moments == moments[first][rows])
     if kinds:
         may_be_drawn &= np.isin(histories["events"].explode(empty_as_null=False).to_numpy(), kinds)
-    drawn = _smallest(
-        rows, mix(seed, DRAW_STREAM + EVALUATED.index(split), users[rows], index - starts[rows]), may_be_drawn
-    )
+    keys = mix(seed, DRAW_STREAM + EVALUATED.index(split), users[rows], index - starts[rows])
+    # of each user, those that may be drawn come first, by their keys
+    drawn = np.lexsort((keys, ~may_be_drawn, rows))[starts[places >= 0]]
     order = 2 * index
     order[drawn] = 2 * first[rows[drawn]] - 1
     elements = histories.select(pl.col(lists).explode(empty_as_null=False))[np.argsort(order, kind="stable")]
     again = elements.with_columns(row=pl.Series(rows)).group_by("row", maintain_order=True).agg(pl.all())
     return histories.with_columns(again.drop("row"))
-
-
-def _smallest(rows: Int64s, keys: Array, are_valid: Array) -> Int64s:
-    """Return the index of the smallest of the `keys` [N] that are valid, for each of the `rows` [N] that has one."""
-    index = np.flatnonzero(are_valid)
-    in_order = index[np.lexsort((keys[index], rows[index]))]
-    return in_order[np.append(True, np.diff(rows[in_order]) > 0)[: len(in_order)]]

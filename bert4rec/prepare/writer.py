@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 import datasets
@@ -53,7 +52,6 @@ from bert4rec.prepare.negatives import (
     HeldOutCounts,
     SeenItems,
     count_held_out,
-    count_unseen,
     draw_negatives,
 )
 from bert4rec.prepare.ordering import Chunks, chunked
@@ -114,7 +112,7 @@ def clear_target(folder: Path) -> None:
         raise DataError(f"{folder}: cannot be used as data.dataset_dir: {error.strerror}") from None
 
 
-def created_from(source: str, path: str, rows: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+def created_from(source: str, path: str, rows: Mapping[str, str]) -> dict[str, str]:
     """Return the entry of `metadata.json` that identifies the input, without revealing its path on this machine.
 
     `rows`: the table or query that names them, in a database.
@@ -188,17 +186,12 @@ class FolderWriter:
         self._rows, self._starts = Chunks(ROWS_PER_BATCH), deque(starts)
         self._files: list[dict[str, Any]] = []
         self._writer: Any = None
-        self.n_rows = 0
+        self.n_rows, self.columns = 0, [*columns]
         self._open()
-
-    @property
-    def columns(self) -> list[str]:
-        """Return the names of the columns."""
-        return list(self._schema.names)
 
     def add(self, frame: pl.DataFrame) -> None:
         """Append the rows of `frame`."""
-        frame = frame.select(self._schema.names)
+        frame = frame.select(self.columns)
         while self._starts and len(frame) and frame["user"][-1] >= self._starts[0]:
             n = frame["user"].search_sorted(self._starts[0])
             self._write(self._rows.add(frame[:n]))
@@ -271,9 +264,7 @@ def _batch(frame: pl.DataFrame, schema: pa.Schema) -> pa.RecordBatch:
     return table.take(pa.array(np.arange(len(frame)))).combine_chunks().to_batches()[0]
 
 
-def write_metadata(
-    folder: Path, metadata: Mapping[str, Any], *, known: Mapping[str, Any] = MappingProxyType({})
-) -> int:
+def write_metadata(folder: Path, metadata: Mapping[str, Any], *, known: Mapping[str, Any] | None = None) -> int:
     """Write `metadata.json` with the checksums of every other file; return the size of the folder in bytes.
 
     `known` are the checksums of files that came from another dataset.
@@ -281,7 +272,7 @@ def write_metadata(
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != DATASET_LOCK)
     sizes = {path: path.stat().st_size for path in paths}
     files = {
-        name: known.get(name) or {"bytes": size, "sha256": sha256(path), "sample_sha256": sample_sha256(path)}
+        name: (known or {}).get(name) or {"bytes": size, "sha256": sha256(path), "sample_sha256": sample_sha256(path)}
         for name, path, size in ((path.relative_to(folder).as_posix(), path, size) for path, size in sizes.items())
     }
     content = {
@@ -353,7 +344,7 @@ def split_block(
     if (key := tie_key(split.columns)) is not None:
         split = split.with_columns(is_tied(key, pl.col(TEST)).fill_null(value=False).cast(pl.Int8).alias(TEST_TIED))
     evaluated = split.filter(pl.max_horizontal(EVALUATED) >= 0)
-    unseen = count_unseen(evaluated, n_items=len(popularity))
+    unseen = len(popularity) - evaluated["items"].list.n_unique().to_numpy().astype(np.int64)  # items of each user
     whole = evaluated.filter(pl.Series(unseen >= n_negatives))
     seen = SeenItems.of(whole, len(popularity))
     drawn = [

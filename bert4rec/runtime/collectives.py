@@ -28,33 +28,29 @@ _gather_into = dist.all_gather_single if hasattr(dist, "all_gather_single") else
 
 def on_rank_zero(function: Callable[[], T]) -> T:
     """Return on every process the result of `function` on rank zero; raise its `UserError` on all."""
-    outcome: list[Any] = [None, None]
-    if dist.get_rank() == 0:
-        try:
-            outcome[0] = function()
-        except UserError as error:
-            outcome[1] = error
+    outcome: list[Any] = [_outcome(function) if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(outcome, src=0)
-    result, failure = outcome
-    if failure is not None:
-        failure.is_on_all = True
-        raise failure
-    return cast(T, result)
+    return cast(T, _result(outcome[0]))
 
 
 def gather_or_raise(function: Callable[[], T]) -> list[T]:
     """Return on every process the results of `function` by rank; raise the first `UserError` of a process on all."""
-    outcome: T | UserError
+    return [_result(outcome) for outcome in gather_objects(_outcome(function))]
+
+
+def _outcome(function: Callable[[], T]) -> T | UserError:
     try:
-        outcome = function()
+        return function()
     except UserError as error:
-        outcome = error
-    outcomes = gather_objects(outcome)
-    for failure in outcomes:
-        if isinstance(failure, UserError):
-            failure.is_on_all = True
-            raise failure
-    return outcomes
+        return error
+
+
+def _result(outcome: T | UserError) -> T:
+    """Return the outcome of a function that all processes have; raise it if it is an error."""
+    if isinstance(outcome, UserError):
+        outcome.is_on_all = True
+        raise outcome
+    return outcome
 
 
 def gather_objects(value: Any, group: Group = None) -> list[Any]:

@@ -87,14 +87,13 @@ def quiet_libraries(*names: str) -> Iterator[None]:
     handlers, level = list(root.handlers), root.level
     levels = {name: logging.getLogger(name).level for name in NOISY}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        hide_warnings()
         try:
             for name in names:
                 import_module(name)
             # fbgemm calls logging.info, which adds a handler to a root logger without any; it would show our warnings.
             root.handlers = list(handlers) or [logging.NullHandler()]
-            for name in NOISY:
-                logging.getLogger(name).setLevel(logging.ERROR)
+            hide_warnings()  # imports change the levels
             yield
         finally:
             for name, before in levels.items():

@@ -7,7 +7,7 @@ import random
 import resource
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from threading import Timer
@@ -151,7 +151,11 @@ def rendezvous() -> tuple[dist.Store, int, int]:
     """
     if "RANK" not in os.environ:
         return dist.TCPStore("localhost", 0, 1, is_master=True), 0, 1
-    _require_restarts_that_work()
+    if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0" and os.environ.get(SHARES_STORE) == "True":
+        raise SettingsError(  # restarted processes would read the addresses of dead ones from torchrun's store
+            "torchrun --max_restarts: its processes cannot meet again after a restart, unless it runs with "
+            "--rdzv-backend=c10d (or --standalone) and the variable TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
+        )
     missing = [name for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
     if missing:
         raise SettingsError(f"RANK is set, but not {', '.join(missing)}: start it with torchrun, or set them all")
@@ -180,15 +184,6 @@ def _store(rank: int, world_size: int, address: str, port: int) -> dist.Store:
         ) from None
     finally:
         waiting.cancel()
-
-
-def _require_restarts_that_work() -> None:
-    """Raise `SettingsError` if restarted processes would read the addresses of dead ones from torchrun's store."""
-    if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0" and os.environ.get(SHARES_STORE) == "True":
-        raise SettingsError(
-            "torchrun --max_restarts: its processes cannot meet again after a restart, unless it runs with "
-            "--rdzv-backend=c10d (or --standalone) and the variable TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
-        )
 
 
 @contextmanager
@@ -245,25 +240,25 @@ def preserve_global_state() -> Iterator[None]:
 
     The random states of GPUs are restored if CUDA was initialized before.
     """
-    python_state, numpy_state, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    gpu_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    n_threads, has_mkldnn = torch.get_num_threads(), torch.backends.mkldnn.enabled
-    matmul_precision = torch.get_float32_matmul_precision()
-    is_deterministic = torch.are_deterministic_algorithms_enabled()
-    warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    has_group = dist.is_initialized()
-    try:
+    with ExitStack() as stack:
+        if not dist.is_initialized():
+            stack.callback(_leave_group)
+        stack.callback(random.setstate, random.getstate())
+        stack.callback(np.random.set_state, np.random.get_state())
+        stack.callback(torch.set_rng_state, torch.get_rng_state())
+        if torch.cuda.is_initialized():
+            stack.callback(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all())
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        stack.callback(setattr, torch.backends.mkldnn, "enabled", torch.backends.mkldnn.enabled)
+        stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+        warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
+        is_deterministic = torch.are_deterministic_algorithms_enabled()
+        stack.callback(torch.use_deterministic_algorithms, is_deterministic, warn_only=warns_only)
         yield
-    finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
-        torch.set_rng_state(torch_state)
-        if gpu_states:
-            torch.cuda.set_rng_state_all(gpu_states)
-        torch.set_num_threads(n_threads)
-        torch.backends.mkldnn.enabled = has_mkldnn
-        torch.set_float32_matmul_precision(matmul_precision)
-        torch.use_deterministic_algorithms(is_deterministic, warn_only=warns_only)
-        if dist.is_initialized() and not has_group and dist.get_world_size() == 1:
-            gc.collect()  # after a failed run of one process; with several, other processes may be waiting in the group
-            dist.destroy_process_group()
+
+
+def _leave_group() -> None:
+    """Leave the group of a failed run of one process; with several, other processes may be waiting in it."""
+    if dist.is_initialized() and dist.get_world_size() == 1:
+        gc.collect()
+        dist.destroy_process_group()

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 ACTIVATE = "type `source .venv/bin/activate` first (`make setup` makes .venv), then the same command again"
 CGROUPS = Path("/sys/fs/cgroup")
+CPU_FILES = {2: ["cpu.max"], 1: ["cpu.cfs_quota_us", "cpu.cfs_period_us"]}  # version of control groups → limit
 # Between two parallel regions a thread of libgomp spins, by default for some milliseconds. On cores that other programs
 # use too, this takes time from the threads that it waits for. benchmarks/busy_cores.py measures both conditions.
 SPIN_COUNT = "1000"
@@ -24,7 +25,7 @@ SPIN_COUNT = "1000"
 def require_python() -> None:
     """End the process with status 2 if this Python is older than 3.11."""
     if sys.version_info < (3, 11):  # noqa: UP036
-        _exit(f"{_this_python()} is too old, 3.11 to 3.13 are supported")
+        _exit("is too old, 3.11 to 3.13 are supported")
 
 
 def exit_for_missing(error: ModuleNotFoundError) -> NoReturn:
@@ -32,7 +33,7 @@ def exit_for_missing(error: ModuleNotFoundError) -> NoReturn:
     name = (error.name or "").partition(".")[0]
     if name in ("", "bert4rec"):
         raise error
-    _exit(f"{_this_python()} does not have the package {name}")
+    _exit(f"does not have the package {name}")
 
 
 @contextmanager
@@ -52,14 +53,12 @@ def importing() -> Iterator[None]:
         gc.enable()
 
 
-def _this_python() -> str:
-    return "{} (Python {}.{}.{})".format(sys.executable, *sys.version_info[:3])
-
-
 def _exit(problem: str) -> NoReturn:
+    """End the process with status 2: this Python has the `problem`."""
     advice = ACTIVATE if os.path.exists("train.py") else "activate the .venv of the project first"
     if os.environ.get("LOCAL_RANK", "0") == "0":  # once per host, if a launcher has started several processes
-        print(f"error: {problem}: {advice}", file=sys.stderr)
+        version = "{}.{}.{}".format(*sys.version_info[:3])
+        print(f"error: {sys.executable} (Python {version}) {problem}: {advice}", file=sys.stderr)
     sys.exit(2)
 
 
@@ -105,9 +104,7 @@ def _limits(groups: str | None = None, root: Path = CGROUPS) -> Iterator[float]:
     """Yield the number of cores of each control group that has a limit."""
     try:
         for version, folder in group_folders("cpu", groups, root):
-            files = (
-                [folder / "cpu.max"] if version == 2 else [folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us"]
-            )
+            files = [folder / name for name in CPU_FILES[version]]
             if all(file.is_file() for file in files):
                 quota, period = " ".join(file.read_text() for file in files).split()
                 if quota not in ("max", "-1"):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from bert4rec.runtime.errors import pluralize
+from bert4rec.runtime.errors import join_names, pluralize
 from bert4rec.sources.column_words import CHANGE_WORDS, TIME_WORDS, name_words
 from bert4rec.sources.columns import looks_like_time
 from bert4rec.sources.text_rows import OTHER
@@ -64,17 +64,39 @@ class Evidence(NamedTuple):
         return f"{DIFFERS} in {100 * self.n_varied / self.n_groups:.0f} % of the items with several rows"
 
 
-class ItemValues:
+class _Parts:
+    """Rows of items that come in parts, which `join` merges: at most about twice the merged rows are kept in memory."""
+
+    def __init__(self, empty: pl.DataFrame) -> None:
+        self._parts = [empty]
+        self._n_merged = self._n_pending = 0
+
+    def append(self, part: pl.DataFrame) -> None:
+        self._parts.append(part)
+        self._n_pending += len(part)
+        if self._n_pending > max(self._n_merged, 1 << 20):
+            self.rows()
+
+    def rows(self) -> pl.DataFrame:
+        """Return the merged rows."""
+        if len(self._parts) > 1:
+            self._parts = [self.join()]
+            self._n_merged, self._n_pending = len(self._parts[0]), 0
+        return self._parts[0]
+
+    def join(self) -> pl.DataFrame:
+        raise NotImplementedError
+
+
+class ItemValues(_Parts):
     """The first value of each item in the `columns` (key → column) of a log, from rows that come in parts.
 
-    It keeps a row for each item, and at most as many of the last parts. Missing values are ignored. Numbers are equal
-    however they are written: 1.5, 1.50.
+    Missing values are ignored. Numbers are equal however they are written: 1.5, 1.50.
     """
 
     def __init__(self, columns: Mapping[str, str] = MappingProxyType({}), by: Sequence[str] = ("item",)) -> None:
+        super().__init__(pl.DataFrame(schema=[*by]))
         self.columns, self._by = columns, [*by]
-        self._parts: list[pl.DataFrame] = []
-        self._n_merged = self._n_pending = 0
 
     def add(self, rows: pl.DataFrame) -> None:
         """Add the rows of a part (`item` and the keys of its columns)."""
@@ -85,21 +107,17 @@ class ItemValues:
         codes = [_code(values[key]) for key in keys]
         lows, highs = ([code.alias(f"{code.name}{end}") for code in codes] for end in RANGE_SUFFIXES)
         counts = [values[key].is_not_null().cast(pl.UInt32).alias(f"{key}{COUNT_SUFFIX}") for key in keys]
-        part = self._grouped(values.with_columns(*lows, *highs, *counts), keys)
-        self._parts.append(part)
-        self._n_pending += len(part)
-        if self._n_pending > max(self._n_merged, 1 << 20):
-            self._merged()
+        self.append(self._grouped(values.with_columns(*lows, *highs, *counts), keys))
 
     def first(self, keys: Sequence[str]) -> pl.DataFrame:
         """Return each item, in ascending order, with its first values in the columns `keys`, by column."""
-        merged = self._merged()
+        merged = self.rows()
         present = {key: merged[key] if key in merged.columns else pl.lit(None, pl.String) for key in keys}
         return merged.select(*self._by, **{self.columns[key]: values for key, values in present.items()}).sort(self._by)
 
     def evidence(self, key: str) -> Evidence:
         """Return what the rows that were added say of a column."""
-        merged = self._merged()
+        merged = self.rows()
         if key not in merged.columns:
             return Evidence(0, 0, 0, 1.0)
         low, high, count = (merged[f"{key}{end}"] for end in (*RANGE_SUFFIXES, COUNT_SUFFIX))
@@ -109,20 +127,14 @@ class ItemValues:
         n_tests = int((count - count.clip(upper_bound=1)).sum())
         return Evidence(n_values, int((count > 1).sum()), int((low != high).sum()), float((shares**2).sum()) ** n_tests)
 
-    def _merged(self) -> pl.DataFrame:
-        if len(self._parts) == 1:
-            return self._parts[0]
-        if not self._parts:
-            return pl.DataFrame(schema=self._by)
+    def join(self) -> pl.DataFrame:
+        """Return the values of the items in all parts."""
         names = dict.fromkeys(name for part in self._parts for name in part.columns)
-        as_text = [
-            name for name in names if _mixes({part.schema[name] for part in self._parts if name in part.columns})
-        ]
+        types = {name: {part.schema[name] for part in self._parts if name in part.columns} for name in names}
+        as_text = [name for name in names if _mixes(types[name])]
         parts = [part.cast({name: pl.String for name in as_text if name in part.columns}) for part in self._parts]
         keys = [key for key in self.columns if key in names]
-        merged = self._grouped(pl.concat(parts, how="diagonal_relaxed"), keys)
-        self._parts, self._n_merged, self._n_pending = [merged], len(merged), 0
-        return merged
+        return self._grouped(pl.concat(parts, how="diagonal_relaxed"), keys)
 
     def _grouped(self, rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
         low, high = RANGE_SUFFIXES
@@ -172,9 +184,8 @@ def judge(rows: pl.DataFrame, columns: Mapping[str, str]) -> FirstRows:
     """Return what the first `rows` (`user`, `item`, `time` if known, and the keys of `columns`) say of the columns."""
     items, users = ItemValues(columns), ItemValues(columns, by=["user"])
     visits = ItemValues(columns, by=["user", "time"]) if "time" in rows.columns else None
-    for values in (items, users, *([visits] if visits else [])):
-        if len(rows):
-            values.add(rows)
+    for values in filter(None, (items, users, visits)):
+        values.add(rows)
     return FirstRows(rows, columns, items, users, visits)
 
 
@@ -228,20 +239,13 @@ def reason_lines(lines: Mapping[str, str]) -> Iterator[str]:
     """
     names: dict[str, list[str]] = {}
     for name, text in lines.items():
-        names.setdefault(text, []).append(name)
+        names.setdefault(text, []).append(name or '""')
     groups = [*names.items()]
     n_lines = MOST_LINES if len(groups) > MOST_LINES + 1 else len(groups)
     for text, group in groups[:n_lines]:
-        yield f"  {_joined(group)}: {text}"
+        yield f"  {join_names(group, MOST_NAMES)}: {text}"
     if rest := [name for _, group in groups[n_lines:] for name in group]:
-        yield f"  and {pluralize(len(rest), 'column')} more: {_joined(rest)}"
-
-
-def _joined(names: Sequence[str]) -> str:
-    """Return names with commas; of very many only the first ones."""
-    texts = [name or '""' for name in names]
-    more = f" and {len(texts) - MOST_NAMES:,} more" if len(texts) > MOST_NAMES else ""
-    return ", ".join(texts[:MOST_NAMES]) + more
+        yield f"  and {pluralize(len(rest), 'column')} more: {join_names(rest, MOST_NAMES)}"
 
 
 def keys_of(columns: Sequence[str]) -> dict[str, str]:
@@ -253,28 +257,18 @@ def keys_of(columns: Sequence[str]) -> dict[str, str]:
     return {f"{OTHER}{name}": name for name in columns}
 
 
-class FirstItemRows:
-    """The first row of each item, from rows (`item` and `others`) that come in parts.
-
-    It keeps at most about twice as many rows in memory.
-    """
+class FirstItemRows(_Parts):
+    """The first row of each item, from rows (`item` and `others`) that come in parts."""
 
     def __init__(self, **others: type[pl.DataType]) -> None:
-        self._parts = [pl.DataFrame(schema={"item": pl.Int64, **others})]
-        self._n_merged = self._n_pending = 0
+        super().__init__(pl.DataFrame(schema={"item": pl.Int64, **others}))
 
     def add(self, rows: pl.DataFrame) -> None:
         """Add a part. Numbers become text if the items of any part are text."""
-        new = rows.unique("item", keep="first", maintain_order=True)
-        self._parts.append(new)
-        self._n_pending += len(new)
-        if self._n_pending > max(self._n_merged, 1 << 20):
-            self.rows()
+        self.append(rows.unique("item", keep="first", maintain_order=True))
 
-    def rows(self) -> pl.DataFrame:
-        """Return the first row of each item, in the order in which they were added."""
+    def join(self) -> pl.DataFrame:
+        """Return the first row of each item in all parts."""
         is_text = any(part["item"].dtype == pl.String for part in self._parts)
         parts = [part.cast({"item": pl.String}) for part in self._parts] if is_text else self._parts
-        merged = pl.concat(parts).unique("item", keep="first", maintain_order=True)
-        self._parts, self._n_merged, self._n_pending = [merged], len(merged), 0
-        return merged
+        return pl.concat(parts).unique("item", keep="first", maintain_order=True)

@@ -1,6 +1,6 @@
 """Recognize which columns of a table have the users, items, times, ratings and titles, by names and first values."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import polars as pl
 
@@ -24,7 +24,7 @@ from bert4rec.sources.column_words import (
     name_words,
     ordered_words,
 )
-from bert4rec.sources.columns import looks_like_time
+from bert4rec.sources.columns import ID_FIELDS, looks_like_time
 from bert4rec.sources.times import fits, stripped, without_missing
 
 ADDRESSES = ({"email", "mail"}, {"phone"})  # of users, taken if nothing better is there
@@ -37,7 +37,6 @@ MOST_TITLES = 0.2  # largest share of items with several values in a column of t
 LEAST_TITLES = 0.8  # least number of titles for an item, else they are categories
 LEAST_ITEM_ROWS = 2  # rows of an item, from which on values alone tell that a text depends on it
 NO_ID_WORDS = OTHER_WORDS | NAME_WORDS | RATING_WORDS | SESSION_WORDS | OTHER_USER_WORDS | DURATION_WORDS
-REQUIRED_FIELDS = ("user", "item")  # that every table must have
 FEW_VALUES = 5  # of a category
 ENOUGH_ROWS = 20  # from which on values count
 FINER = 1.25  # times as many values has an id that others depend on
@@ -58,7 +57,7 @@ def infer_columns(first: pl.DataFrame, named: Mapping[str, str], path: str) -> d
     first = _plain(first)
     free = [name for name in first.columns if name not in found.values()]
     unknown: dict[str, list[str]] = {}
-    for field, candidates in CANDIDATES.items():
+    for field, candidates in (("user", _users), ("item", _items)):
         if named.get(field, "") != "auto":
             continue
         likely = candidates(first.select(free))
@@ -73,14 +72,10 @@ def infer_columns(first: pl.DataFrame, named: Mapping[str, str], path: str) -> d
             raise _refusal(first, found, unknown, path)
         found[field] = left[0]
         free.remove(left[0])
-    if named.get("time", "") == "auto" and (times := likely_times(first, free, found)):
-        found["time"] = times[0]
-        free.remove(times[0])
-    if named.get("rating", "") == "auto" and (ratings := _ratings(first.select(free))):
-        found["rating"] = ratings[0]
-        free.remove(ratings[0])
-    if named.get("title", "") == "auto" and (title := next(_titles(first, free, found["item"]), "")):
-        found["title"] = title
+    for field, likely_columns in (("time", likely_times), ("rating", _ratings), ("title", _titles)):
+        if named.get(field, "") == "auto" and (column := next(iter(likely_columns(first, free, found)), "")):
+            found[field] = column
+            free.remove(column)
     return {field: found[field] for field in named if field in found}
 
 
@@ -106,7 +101,7 @@ def columns_by_position(first: pl.DataFrame, named: Mapping[str, str], path: str
     free = [name for name in first.columns if name not in found.values()]
     times = [name for name in free if named.get("time") == "auto" and looks_like_time(first[name])][:1]
     free = [name for name in free if name not in times]
-    for field in REQUIRED_FIELDS:
+    for field in ID_FIELDS:
         if named.get(field, "") == "auto":
             if not free:
                 raise _refusal(first, found, {field: []}, path)
@@ -129,8 +124,7 @@ def _plain(first: pl.DataFrame) -> pl.DataFrame:
 
 def _users(first: pl.DataFrame) -> list[str]:
     stages = (
-        *((words, level) for words in (USER_WORDS, OTHER_USER_WORDS) for level in (0, 1)),
-        *((words, level) for words in (USER_WORDS, OTHER_USER_WORDS) for level in (2, 3)),
+        *((words, level) for two in ((0, 1), (2, 3)) for words in (USER_WORDS, OTHER_USER_WORDS) for level in two),
         *((words, 1) for words in ADDRESSES),
         *((words, level) for words in (SESSION_WORDS, CONNECTIONS) for level in (0, 1)),
     )
@@ -141,14 +135,11 @@ def _items(first: pl.DataFrame) -> list[str]:
     stages = tuple((words, level) for words in (ITEM_WORDS, OTHER_ITEM_WORDS) for level in range(4))
     likely = _ids(first, stages, OTHER_ITEM_WORDS)
     exact = [name for name in likely if name_words(name) & {"item", "sku", "asin", "isbn"}]
-    if len(likely) > 1 and len(exact) == 1 and not _has_more_values(first, likely, exact[0]):
+    most = max((first[name].n_unique() for name in likely), default=0)
+    if len(likely) > 1 and len(exact) == 1 and most <= FINER * first[exact[0]].n_unique():
         likely = exact
     others = [name for name in likely if not name_words(name) & BARCODE_WORDS]
     return _with_keys(first, others if len(likely) > 1 and len(others) == 1 else likely)
-
-
-def _has_more_values(first: pl.DataFrame, names: Sequence[str], than: str) -> bool:
-    return any(first[name].n_unique() > FINER * first[than].n_unique() for name in names)
 
 
 def _ids(first: pl.DataFrame, stages: Sequence[tuple[set[str], int]], allowed: set[str]) -> list[str]:
@@ -255,9 +246,8 @@ def _is_other(column: pl.Series) -> bool:
     if looks_like_time(column) or words & NO_ID_WORDS:
         return True
     known = column.drop_nulls()
-    if known.dtype.is_float() or not (known.dtype.is_integer() or known.dtype == pl.String):
-        return True
-    if len(known) < max(1, MOST_MISSING * len(column)):
+    is_id_type = known.dtype.is_integer() or known.dtype == pl.String
+    if not is_id_type or len(known) < max(1, MOST_MISSING * len(column)):
         return True
     if len(known) >= ENOUGH_ROWS and (known.n_unique() == 1 or _is_row_number(known)):
         return True
@@ -271,7 +261,7 @@ def _refusal(
     first: pl.DataFrame, found: Mapping[str, str], unknown: Mapping[str, Sequence[str]], path: str
 ) -> ColumnUnknownError:
     """Return the error for the `unknown` fields (field → likely columns), with the best guess for each."""
-    guesses = {field: found.get(field, "") for field in REQUIRED_FIELDS}
+    guesses = {field: found.get(field, "") for field in ID_FIELDS}
     for field, likely in unknown.items():
         left = [name for name in first.columns if name not in {*guesses.values(), *found.values()}]
         ids = [name for name in _unnamed(first.select(left)) if not _is_category(first[name])]
@@ -284,22 +274,20 @@ def _refusal(
     return ColumnUnknownError(path, field, first.columns, unknown[field], options, text)
 
 
-def _ratings(first: pl.DataFrame) -> list[str]:
-    named = [column for column in first if name_words(column.name) & RANKED]
-    named = [column for column in named if not name_words(column.name) & IDENTIFIER_WORDS]
-    present = {column.name: without_missing(column) for column in named}
-    return [name for name, known in present.items() if fits(known.cast(pl.Float64, strict=False).count(), len(known))]
+def _ratings(first: pl.DataFrame, free: Sequence[str], _: Mapping[str, str]) -> Iterator[str]:
+    for name in free:
+        known, words = without_missing(first[name]), name_words(name)
+        is_named = words & RANKED and not words & IDENTIFIER_WORDS
+        if is_named and fits(known.cast(pl.Float64, strict=False).count(), len(known)):
+            yield name
 
 
-CANDIDATES: dict[str, Callable[[pl.DataFrame], list[str]]] = {"user": _users, "item": _items}
-
-
-def _titles(first: pl.DataFrame, free: Sequence[str], item: str) -> Iterator[str]:
-    """Yield the columns of `free` with titles: text that has one value for nearly every item.
+def _titles(first: pl.DataFrame, free: Sequence[str], found: Mapping[str, str]) -> Iterator[str]:
+    """Yield the columns of `free` with titles: text that has one value for nearly every item of `found`.
 
     The likeliest name comes first. If no name tells, a text of several words must have another value for every item.
     """
-    words = {name: name_words(name) for name in free}
+    item, words = found["item"], {name: name_words(name) for name in free}
     allowed = ITEM_WORDS | OTHER_ITEM_WORDS
     own = name_words(item) & allowed
     free = [name for name in free if not _is_coarser(first, item, name)]
@@ -310,8 +298,7 @@ def _titles(first: pl.DataFrame, free: Sequence[str], item: str) -> Iterator[str
         [name for name in free if words[name] <= allowed],
         [name for name in free if words[name] <= NAME_WORDS],
     )
-    named = [name for level in levels for name in level if _is_title(first, item, name)]
-    yield from named
+    yield from (name for level in levels for name in level if _is_title(first, item, name))
     yield from (
         name for name in free if not words[name] & (OTHER_WORDS | USER_WORDS) and _is_title_by_values(first, item, name)
     )

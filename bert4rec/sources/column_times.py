@@ -16,7 +16,17 @@ from bert4rec.sources.column_words import (
     TIME_WORDS,
     name_words,
 )
-from bert4rec.sources.times import DAY, PER_SECOND, SINCE, UNTIL, Times, fits, form_of, stripped, without_missing
+from bert4rec.sources.times import (
+    DAY,
+    PER_SECOND,
+    SINCE,
+    UNTIL,
+    Times,
+    fits,
+    form_of,
+    numbers_or_texts,
+    without_missing,
+)
 
 WRITTEN_DATE = (
     r"^\s*(?:\d{4}[-/.年]\s?\d{1,2}[-/.月]\s?\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})(?:$|[일日]|[T ,])"
@@ -27,17 +37,14 @@ FULL_DAY = (  # 20260131, 202601311530, 20260131153059, also with a fraction
     r"^(?:199[5-9]|20[0-3]\d)(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])(?:\d{4}|\d{6}(?:\d{3}|\.\d+)?)?$"
 )
 DAY_FIRST = r"^\d{7,8}$"  # 31012026, 1012026
-CLOCK_TIME = r"^\s*\d{1,2}:\d{2}(?::\d{2})?(?:\.\d+)?\s*(?:[AaPp][Mm])?\s*$"
+CLOCK_TIME = r"^(\d{1,2}):(\d{2})(?::(\d{2}(?:\.\d+)?))?(?:\s*([AaPp])\.?[Mm]\.?)?$"  # 9:05, 12:30:00.5, 9:05 PM
 MOST_MISSING = 0.5  # largest share of missing values in a column of ids, times or ratings
 FEW_ITEMS, FEW_ROWS = 20, 2  # items with several rows, from which on values tell that a time is the item's
 FEW_DAYS = 5  # a log that is sorted by time may begin with fewer
 MOMENTS = (0, 1)  # ranks of columns whose values are moments
 SESSION_TIMES = {"timeframe"}  # time since the begin of a session
 HOURS = {"hour", "heure", "hora", "ora", "saat", "stunde"}
-YEAR_TEXT = r"^(?:19|20)\d\d$"
-COARSE_DATE = (
-    rf"{YEAR_TEXT}|^(?:19|20)\d\d[-/.]?(?:0[1-9]|1[0-2])$|^(?:19|20)\d\d-?W\d\d$"  # 2026, 2026-01, 202601, 2026-W05
-)
+COARSE_DATE = r"^(?:19|20)\d\d(?:[-/.]?(?:0[1-9]|1[0-2])|-?W\d\d)?$"  # 2026, 2026-01, 202601, 2026-W05
 NEARLY_NEVER, EARLIER_SHARE = 0.02, 0.1  # shares of rows in which one time is later, and in which it is earlier
 LARGEST_ZONE, ZONE_STEP = 14 * 3600, 900  # seconds between the clocks of two places
 AS_FINE = 0.9  # share of the values of the later of two times that the earlier one must have
@@ -60,12 +67,10 @@ def is_moment(column: pl.Series) -> bool:
     >>> is_moment(pl.Series(["2026-01-05 08:00:00"])), is_moment(pl.Series([1_767_600_000])), is_moment(pl.Series([31]))
     (True, True, False)
     """
-    known = without_missing(column)
-    if not len(known) or known.dtype in (pl.Datetime, pl.Date):
-        return len(known) > 0
-    if not (known.dtype.is_numeric() or known.dtype == pl.String):
-        return False
-    text = stripped(known.cast(pl.String))
+    if column.dtype in (pl.Datetime, pl.Date):
+        return column.count() > 0
+    known = numbers_or_texts(column)
+    text = known.cast(pl.String)
     if fits(int((text.str.contains(WRITTEN_DATE) | text.str.contains(FULL_DAY)).sum()), len(known)):
         return True
     numbers = known.cast(pl.Float64, strict=False)
@@ -95,13 +100,8 @@ def date_parts(first: pl.DataFrame) -> list[str]:
 
 
 def _are_whole(column: pl.Series, low: int, high: int) -> bool:
-    known = without_missing(column)
-    if not (known.dtype.is_numeric() or known.dtype == pl.String):
-        return False
-    numbers = known.cast(pl.Float64, strict=False)
-    return len(known) > 0 and bool(
-        (numbers.is_between(low, high) & (numbers == numbers.floor())).fill_null(False).all()
-    )
+    numbers = numbers_or_texts(column).cast(pl.Float64, strict=False)
+    return len(numbers) > 0 and bool((numbers.is_between(low, high) & (numbers % 1 == 0)).fill_null(False).all())
 
 
 def why_coarse(column: pl.Series) -> str:
@@ -110,12 +110,10 @@ def why_coarse(column: pl.Series) -> str:
     >>> why_coarse(pl.Series("month", ["2026-02"]))
     'its first value "2026-02" has no day: write it as 2026-02-01'
     """
-    words, known = name_words(column.name), without_missing(column)
+    words, known = name_words(column.name), numbers_or_texts(column)
     if not words & (YEARS | MONTH_WORDS | WEEKS | HOURS) or words & CHANGE_WORDS or not len(known) or is_moment(column):
         return ""
-    if not (known.dtype.is_numeric() or known.dtype == pl.String):
-        return ""
-    text = stripped(known.cast(pl.String)).str.replace(r"\.0$", "")
+    text = known.cast(pl.String).str.replace(r"\.0$", "")
     if words & HOURS and is_time_of_day(column):
         return f'its first value "{known[0]}" is a time of a day without its date'
     if not fits(int(text.str.contains(COARSE_DATE).sum()), len(text)):
@@ -136,11 +134,9 @@ def is_time_of_day(column: pl.Series) -> bool:
     >>> [is_time_of_day(pl.Series("hour", values)) for values in (["08:15"], [8, 23], [8, 24_000])]
     [True, True, False]
     """
-    known = without_missing(column)
-    if not len(known) or known.dtype == pl.Time:
-        return len(known) > 0
-    if not (known.dtype.is_numeric() or known.dtype == pl.String):
-        return False
+    if column.dtype == pl.Time:
+        return column.count() > 0
+    known = numbers_or_texts(column)
     if known.dtype == pl.String and fits(int(known.str.contains(CLOCK_TIME).sum()), len(known)):
         return True
     words, numbers = name_words(column.name), known.cast(pl.Float64, strict=False).drop_nulls()
@@ -195,7 +191,7 @@ def likely_times(first: pl.DataFrame, free: Sequence[str], found: Mapping[str, s
 def _is_before(column: pl.Series, other: pl.Series) -> bool:
     """Return whether one column of moments is nearly never later than an `other`, and not by a difference of zones."""
     one, two = _seconds(column), _seconds(other)
-    if one is None or two is None or _are_days(one) != _are_days(two):
+    if one is None or two is None or (one % DAY == 0).all() != (two % DAY == 0).all():
         return False
     gaps = (two - one).drop_nulls()
     if not len(gaps) or (gaps < 0).mean() > NEARLY_NEVER or (gaps > 0).mean() < EARLIER_SHARE:  # type: ignore[operator]
@@ -205,15 +201,11 @@ def _is_before(column: pl.Series, other: pl.Series) -> bool:
 
 def _seconds(column: pl.Series) -> pl.Series | None:
     """Return the seconds of a column of moments; None if they are in no known form."""
-    seconds, known = Times().seconds(column), without_missing(column)
-    if not fits(int(seconds.is_between(SINCE, UNTIL).sum()), len(known)):
-        form = form_of(known) if known.dtype.is_numeric() or known.dtype == pl.String else ""
-        return Times(form).seconds(column) if form else None
-    return seconds
-
-
-def _are_days(seconds: pl.Series) -> bool:
-    return bool((seconds % DAY == 0).all())
+    seconds = Times().seconds(column)
+    if fits(int(seconds.is_between(SINCE, UNTIL).sum()), len(without_missing(column))):
+        return seconds
+    form = form_of(numbers_or_texts(column))
+    return Times(form).seconds(column) if form else None
 
 
 def _rank(first: pl.DataFrame, name: str, found: Mapping[str, str]) -> int | None:
@@ -233,16 +225,13 @@ def _rank(first: pl.DataFrame, name: str, found: Mapping[str, str]) -> int | Non
 
 def _rank_of_numbers(column: pl.Series, words: set[str]) -> int | None:
     """Return 2 for numbers or text that the name alone calls times; None for counts, durations and times of day."""
-    known = without_missing(column)
-    if not words & TIME_WORDS or words & (DURATION_WORDS | IDENTIFIER_WORDS | HOURS) or not len(known):
+    known = numbers_or_texts(column)
+    if not words & TIME_WORDS or words & (DURATION_WORDS | IDENTIFIER_WORDS | HOURS):
         return None
-    if not (known.dtype.is_numeric() or known.dtype == pl.String):
-        return None
-    text = stripped(known.cast(pl.String))
     if _is_text(known):
-        has_digits = fits(int(text.str.contains(r"\d").sum()), len(known))
-        return 2 if has_digits and not text.str.contains(CLOCK_TIME).all() else None
-    numbers = text.cast(pl.Float64, strict=False).drop_nulls()
+        has_digits = fits(int(known.str.contains(r"\d").sum()), len(known))
+        return 2 if has_digits and not known.str.contains(CLOCK_TIME).all() else None
+    numbers = known.cast(pl.Float64, strict=False).drop_nulls()
     is_constant = len(known) > 1 and numbers.n_unique() == 1
     return 2 if fits(int((numbers >= 0).sum()), len(known)) and not is_constant and not _is_clock(numbers) else None
 

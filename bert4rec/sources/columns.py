@@ -12,12 +12,12 @@ import polars as pl
 
 from bert4rec.dataset.format import NO_EVENT
 from bert4rec.runtime.errors import DataError
-from bert4rec.sources.column_times import is_moment
+from bert4rec.sources.column_times import WRITTEN_DATE, is_moment
 from bert4rec.sources.column_words import ITEM_WORDS, SESSION_WORDS, TIME_WORDS, USER_WORDS, WORDS, name_words
 from bert4rec.sources.ids import SCIENTIFIC, canonical_ids, numbers_or_text, without_rounded
 from bert4rec.sources.order_values import order_values
 from bert4rec.sources.progress import LINE, BadRows
-from bert4rec.sources.times import NO_VALUE, Times, fits, stripped, without_missing
+from bert4rec.sources.times import NO_VALUE, Times, fits, numbers_or_texts, stripped, without_missing
 
 ID_FIELDS = ("user", "item")
 OPTIONAL_FIELDS = ("event", "title", "order")  # a row without it is usable
@@ -28,7 +28,6 @@ EXPECTED = {
 }  # fmt: skip
 MOST_KINDS = 100  # of events; more are rather ids or texts
 BAD_VALUES = {"time": "is not a time", "rating": "is not a number", "is_read": "is not 0 or 1"}
-DATE_START = r"^\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}(?:[T ,]|$)"
 CLOSE = 0.75  # smallest similarity of two names, as difflib measures it (1 = equal)
 
 
@@ -91,7 +90,7 @@ class Fields:
         if name == "event":
             return self._numbers(stripped(column.cast(pl.String)).fill_null(NO_EVENT))
         if name in OPTIONAL_FIELDS:
-            return _text(stripped(column.cast(pl.String)))
+            return stripped(column.cast(pl.String)).replace("", None)
         number = stripped(column).cast(pl.Float32, strict=False)
         if name == "is_read":
             return (number == 1).set((number != 0) & (number != 1), None).alias(name)
@@ -197,21 +196,13 @@ def _is_missing(name: str, column: pl.Series) -> pl.Series:
     return text.str.strip_chars().str.to_lowercase().is_in(NO_VALUE)
 
 
-def _text(column: pl.Series) -> pl.Series:
-    text = column.cast(pl.String)
-    return text.set(text == "", None)
-
-
 def looks_like_time(values: pl.Series) -> bool:
     """Return whether a column may hold times: its first `values` are moments, or by its name, numbers from 0.
 
     A few values that mean a missing time, or are none, do not count against it.
     """
-    known = without_missing(values)
-    if is_moment(values) or not is_named_like_time(values.name):
-        return is_moment(values)
-    is_read = known.dtype.is_numeric() or known.dtype == pl.String
-    return is_read and fits(int((known.cast(pl.Float64, strict=False) >= 0).sum()), len(known))
+    numbers = numbers_or_texts(values).cast(pl.Float64, strict=False)
+    return is_moment(values) or (is_named_like_time(values.name) and fits(int((numbers >= 0).sum()), len(numbers)))
 
 
 def is_named_like_time(name: str) -> bool:
@@ -224,10 +215,9 @@ def why_no_time(values: pl.Series) -> str:
     known = without_missing(values)
     if not len(known):
         return "has no value in the first rows" if len(values) else ""
-    if known.dtype.is_numeric() or known.dtype == pl.String:
-        negative = known.filter(known.cast(pl.Float64, strict=False) < 0)
-        if len(negative):
-            return f'the value "{negative[0]}" is a number below 0'
+    readable = numbers_or_texts(known)
+    if len(negative := readable.filter(readable.cast(pl.Float64, strict=False) < 0)):
+        return f'the value "{negative[0]}" is a number below 0'
     return f'its first value "{known[0]}" is neither a number, a date nor ISO 8601'
 
 
@@ -293,7 +283,7 @@ def is_row(names: Sequence[str]) -> bool:
     (True, False)
     """
     are_numbered = [*names] == [str(number) for number in range(1, len(names) + 1)]
-    if any(re.search(DATE_START, name) for name in names):
+    if any(re.search(WRITTEN_DATE, name) for name in names):
         return not any(name_words(name) & words for name in names for words in WORDS.values())
     return not are_numbered and any(re.fullmatch(r"-?\d+(\.\d*)?", name) for name in names)
 

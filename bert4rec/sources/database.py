@@ -112,14 +112,13 @@ def _source(place: str, table: str, tables: Sequence[tuple[str, str]], *, is_lis
 def _copy(reader: Any, target: Path, place: str, warn: Callable[[str], None]) -> Iterator[int]:
     """Write the batches of `reader` into the Parquet file `target`, and yield the numbers of rows."""
     kept = [number for number, field in enumerate(reader.schema) if not _unread_type(field.type)]
-    fields = [pa.field(reader.schema[number].name, _plain_type(reader.schema[number].type)) for number in kept]
+    fields = [reader.schema[number] for number in kept]
+    schema = pa.schema([(field.name, _plain(pa.nulls(0, field.type)).type) for field in fields])
     if lost := [f"{field.name} ({kind})" for field in reader.schema if (kind := _unread_type(field.type))]:
         warn(f"{place}: left out {join_names(lost, MOST_CHOICES)}: not read; to read a column, cast it in --query")
     if not kept:
-        raise DataError(
-            f"{place}: has no other columns than {join_names(lost, MOST_CHOICES)}; cast them to text in --query"
-        )
-    with pq.ParquetWriter(target, schema := pa.schema(fields)) as writer:
+        raise DataError(f"{place}: has only {join_names(lost, MOST_CHOICES)}; cast them to text in --query")
+    with pq.ParquetWriter(target, schema) as writer:
         for batch in reader:
             writer.write_batch(pa.record_batch([_plain(batch.column(number)) for number in kept], schema=schema))
             yield batch.num_rows
@@ -131,14 +130,8 @@ def _unread_type(dtype: pa.DataType) -> str:
     return dtype.type_name if is_opaque else "interval" if pa.types.is_interval(dtype) else ""
 
 
-def _plain_type(dtype: pa.DataType) -> pa.DataType:
-    if isinstance(dtype, pa.UuidType):
-        return pa.string()
-    return dtype.storage_type if isinstance(dtype, pa.BaseExtensionType) else dtype
-
-
 def _plain(column: pa.Array) -> pa.Array:
-    """Return the values in the type that `_plain_type` returns: a UUID as its usual text."""
+    """Return the values in a type that a file can hold: a UUID as its usual text."""
     if isinstance(column.type, pa.UuidType):
         digits = pl.Series(column.storage.cast(pa.binary())).bin.encode("hex")
         return digits.str.replace(UUID, "$1-$2-$3-$4-$5").to_arrow().cast(pa.string())
@@ -151,10 +144,8 @@ def _problem(text: str, variables: Sequence[str], tables: Sequence[tuple[str, st
         text = text.replace(os.environ[variable], "…").replace(quote(os.environ[variable], safe=""), "…")
     if mixed := OTHER_TYPE.search(text):
         column = columns[int(mixed[1])]
-        return (
-            f"column {column} has values of several types; read it as one: --query='SELECT CAST({column} AS TEXT) AS "
-            f"{column}, … FROM …'"
-        )
+        cast = f"--query='SELECT CAST({column} AS TEXT) AS {column}, … FROM …'"
+        return f"column {column} has values of several types; read it as one: {cast}"
     found = re.search(r"(?:ERROR|FATAL|PANIC):\s+(.+)", text)
     reason = found[1] if found else re.sub(r"^(?:[A-Z_]+: )?(?:\[\w+\] )?", "", text.strip()).split("\n")[0]
     if "password" in reason:

@@ -1,8 +1,7 @@
 """Look at the first rows before all rows are read: show their values, and warn of what looks wrong."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import polars as pl
@@ -39,8 +38,9 @@ EXACT_FLOAT32 = 2**24  # from which on Float32 does not hold all whole numbers
 
 def first_look(interactions: Interactions) -> tuple[list[str], list[str]]:
     """Return lines that show the first rows and how their times are read, and the warnings about them."""
-    rows, source = first_rows(interactions), interactions.source
-    warnings = [*_skipped_warnings(interactions.skipped), *interactions.header_warnings()]
+    rows, source, skipped = first_rows(interactions), interactions.source, interactions.skipped
+    warnings = [f"skipped {pluralize(len(skipped), 'file')} without rows: {join_names(skipped)}"] if skipped else []
+    warnings += interactions.header_warnings()
     if source.form == "table":
         warnings += [*(_order_warnings(interactions) if len(rows) else ()), *_name_warnings(interactions)]
         warnings += _time_warnings(interactions, rows)
@@ -69,25 +69,17 @@ def order_options(interactions: Interactions) -> list[str]:
     """
     if interactions.source.form != "table" or "order" in interactions.columns:
         return []
-    present, named = interactions.open(interactions.files[0]).columns, interactions.columns
-    others = [name for name, is_field in present.items() if is_field and name not in named.values()]
-    others = [name for name in others if not is_duration(name_words(name))]
-    fields = {f"{field} as a field": named[field] for field in ("user", "item", "time") if field in named}
-    if not others:
-        return []
-    first = interactions.first_of(fields | {name: name for name in others})
-    rows = first.select(pl.col(name).alias(name.partition(" ")[0]) for name in fields)
+    named, others = interactions.columns, _free(interactions)
+    others = others.select(column for column in others if not is_duration(name_words(column.name)))
     if "time" not in named:  # an order by the clock, or by the day of a month, is wrong across days
-        parts = date_parts(first)
-        others = [name for name in others if name not in parts and not is_time_of_day(first[name])]
-    columns = columns_that_order(rows, first.select(others)) if others else []
-    options = {name: "order" if "time" in named or not looks_like_time(first[name]) else "time" for name in columns}
+        parts = date_parts(others)
+        others = others.select(column for column in others if column.name not in parts and not is_time_of_day(column))
+    if not others.width:
+        return []
+    rows = interactions.first_of({field: named[field] for field in ("user", "item", "time") if field in named})
+    columns = columns_that_order(rows, others)
+    options = {name: "order" if "time" in named or not looks_like_time(others[name]) else "time" for name in columns}
     return [shlex.quote(f"--{option}={name}") for name, option in options.items()]
-
-
-def _skipped_warnings(skipped: Sequence[Path]) -> Iterator[str]:
-    if skipped:
-        yield f"skipped {pluralize(len(skipped), 'file')} without rows: {join_names(skipped)}"
 
 
 def _order_warnings(interactions: Interactions) -> Iterator[str]:
@@ -100,20 +92,22 @@ def _order_warnings(interactions: Interactions) -> Iterator[str]:
             yield f"many of the first rows have the user and time of the row before, and {kept}{advice}"
         if interactions.order["by"] == "time" and others:
             yield f"the times are those of {interactions.columns['time']}; {names} may be times, too: {times}"
-    elif parts := [*_split_dates(interactions)]:
-        yield from parts
+    elif parts := date_parts(_free(interactions)):
+        year = "" if len(parts) > 2 else " with a year"
+        yield (
+            f"the date is in {len(parts)} columns, {', '.join(parts)}: join them into one column{year}, such as "
+            "2026-01-31; the order of the rows in the file is used"
+        )
     elif others:
         yield f"no time is used: {names} may not be that of an event; if it is: {times}; if there is none: --time="
-    elif reasons := [*_unread_times(interactions)]:
-        yield (
-            f"{'; '.join([*reasons, *_coarse_times(interactions)])}; the order of the rows in the file is used: write "
-            f"it as 2024-03-19T10:27:00, name its form with {option_of(EXAMPLE)}, or name another column with "
-            f"--time=…{advice}"
-        )
-    elif reasons := [*_coarse_times(interactions)]:
-        yield f"{'; '.join(reasons)}; the order of the rows in the file is used{advice}"
     else:
-        yield f"the rows have no times: the order of the rows in the file is used{advice}"
+        unread, coarse = [*_unread_times(interactions)], [*_coarse_times(interactions)]
+        reasons = f"{'; '.join([*unread, *coarse])};" if unread or coarse else "the rows have no times:"
+        forms = (
+            f": write it as 2024-03-19T10:27:00, name its form with {option_of(EXAMPLE)}, or name another column with "
+            "--time=…"
+        )
+        yield f"{reasons} the order of the rows in the file is used{forms if unread else ''}{advice}"
 
 
 def _free(interactions: Interactions) -> pl.DataFrame:
@@ -121,17 +115,6 @@ def _free(interactions: Interactions) -> pl.DataFrame:
     present, named = interactions.open(interactions.files[0]).columns, interactions.columns.values()
     free = {name: name for name in present if present[name] and name not in named}
     return interactions.first_of(free) if free else pl.DataFrame()
-
-
-def _split_dates(interactions: Interactions) -> Iterator[str]:
-    """Yield that the date is in several columns, if it is."""
-    free = _free(interactions)
-    if parts := date_parts(free):
-        year = "" if len(parts) > 2 else " with a year"
-        yield (
-            f"the date is in {len(parts)} columns, {', '.join(parts)}: join them into one column{year}, such as "
-            "2026-01-31; the order of the rows in the file is used"
-        )
 
 
 def _unread_times(interactions: Interactions) -> Iterator[str]:
@@ -178,23 +161,20 @@ def _time_warnings(interactions: Interactions, rows: pl.DataFrame) -> Iterator[s
             f"multiples of {step}: times that are closer are equal; write it as Int64"
         )
     n_early = int((times < YEAR).sum())
-    if not n_early or n_early < READ_SHARE * len(times):
+    if n_early < READ_SHARE * len(times):
         return
     first = ", ".join(moment(time) for time in times.head(SHOWN_ROWS))
     column, unit = interactions.columns["time"], interactions.times.unit
     doubt = "" if unit == "auto" else f', or data.time_format = "{unit}" wrong'
-    fitting = [form for form in SHORT if fits(_n_likely(form, raw), len(without_missing(raw)))]
-    options = f"; dates fit {' or '.join(map(option_of, fitting))}" if fitting else ""
+    n_likely = {form: int(Times(form).seconds(raw).is_between(SINCE, UNTIL).sum()) for form in SHORT}
+    fitting = [form for form, n in n_likely.items() if fits(n, len(without_missing(raw)))]
     reason = why_coarse(raw.rename("month"))
-    options = f"; {reason}" if "no day" in reason else options
+    dates = f"; dates fit {' or '.join(map(option_of, fitting))}" if fitting else ""
+    options = f"; {reason}" if "no day" in reason else dates
     yield (
         f"{n_early:,} of the first {len(times):,} times lie in 1970 ({first}): is {column} really a "
         f"time{doubt}? (a running number also gives the order{options})"
     )
-
-
-def _n_likely(form: str, raw: pl.Series) -> int:
-    return int(Times(form).seconds(raw).is_between(SINCE, UNTIL).sum())
 
 
 def _shown(rows: pl.DataFrame, columns: Mapping[str, str]) -> Iterator[str]:

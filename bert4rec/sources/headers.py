@@ -37,11 +37,9 @@ def columns_in(
         field: (column if column in present else None) if is_first else matched(column, present)
         for field, column in columns.items()
     }
-    lacking = {field: column for field, column in columns.items() if found[field] is None}
-    missing = {field: column for field, column in lacking.items() if is_first or field not in MAY_LACK}
-    for field, column in missing.items():
-        named = field.removeprefix(OTHER)
-        advice = ""
+    missing = [field for field in columns if found[field] is None and (is_first or field not in MAY_LACK)]
+    for field in missing:
+        column, named, advice = columns[field], field.removeprefix(OTHER), ""
         if is_table and is_first:
             advice = column_advice(columns, [*present])
         elif is_table and field in WITHOUT and len(missing) == 1:
@@ -56,15 +54,11 @@ def unread_columns(
     first: Path, present: Collection[str], others: Iterable[tuple[Path, Collection[str]]]
 ) -> Iterator[str]:
     """Yield a warning for columns of the `others` (path, columns) that the `first` file lacks: they are not read."""
-    lacking: dict[str, list[Path]] = {}
-    for path, columns in others:
-        for name in columns:
-            if matched(name, present) is None:
-                lacking.setdefault(name, []).append(path)
+    lacking = [(name, path) for path, columns in others for name in columns if matched(name, present) is None]
     if lacking:
-        files = [*dict.fromkeys(path for paths in lacking.values() for path in paths)]
-        columns = ", ".join(lacking)
+        names = ", ".join(dict.fromkeys(name for name, _ in lacking))
+        files = join_names([*dict.fromkeys(path for _, path in lacking)])
         yield (
-            f"not used, since the first file, {first}, has no such column: {columns} (in {join_names(files)}); write "
-            "all files with the same header"
+            f"not used, since the first file, {first}, has no such column: {names} (in {files}); write all files with "
+            "the same header"
         )

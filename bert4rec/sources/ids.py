@@ -43,8 +43,7 @@ def numbers_or_text(column: pl.Series) -> pl.Series:
     for read in (text, text.str.strip_suffix(".0")):  # fast for most columns of numbers
         if (numbers := _numbers(read)) is not None:
             return numbers
-    text = canonical_ids(text)
-    numbers = _numbers(text)
+    numbers = _numbers(text := canonical_ids(text))
     return text if numbers is None else numbers
 
 
@@ -54,9 +53,7 @@ def without_rounded(ids: pl.Series) -> pl.Series:
     >>> without_rounded(pl.Series(["4.00638E+12", "4,1E+12", "A.1E+12", "E+12"])).to_list()
     [None, None, 'A.1E+12', 'E+12']
     """
-    if ids.dtype != pl.String or not (is_rounded := ids.str.contains(SCIENTIFIC)).any():
-        return ids
-    return ids.set(is_rounded, None)
+    return ids.set(ids.str.contains(SCIENTIFIC), None) if ids.dtype == pl.String else ids
 
 
 def ids_like(column: pl.Series, dtype: pl.DataType) -> pl.Series:

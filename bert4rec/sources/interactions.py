@@ -70,13 +70,13 @@ class Interactions:
     other_times: Collection[str] = ()
     only_first: bool = False
     skipped: tuple[Path, ...] = ()
-    bad: BadRows = field(default_factory=BadRows)
-    words: SequenceLines = field(default_factory=SequenceLines)
-    titles: FirstItemRows = field(default_factory=lambda: FirstItemRows(title=pl.String))
     others: ItemValues = field(default_factory=ItemValues)
     kinds: list[str] = field(default_factory=lambda: [NO_EVENT])
     order_kind: str = "number"
-    n_unordered: Counter[str] = field(default_factory=Counter)
+    bad: BadRows = field(default_factory=BadRows, init=False)  # init=False: a copy by `replace` has its own
+    words: SequenceLines = field(default_factory=SequenceLines, init=False)
+    titles: FirstItemRows = field(default_factory=lambda: FirstItemRows(title=pl.String), init=False)
+    n_unordered: Counter[str] = field(default_factory=Counter, init=False)
 
     def __iter__(self) -> Iterator[Part]:
         for rows, done in self.usable():
@@ -162,9 +162,7 @@ class Interactions:
 
     def again(self, **changes: Any) -> "Interactions":
         """Return a copy with `changes`, to be read separately: what reading fills is its own."""
-        titles = FirstItemRows(title=pl.String)
-        own = {"bad": BadRows(), "words": SequenceLines(), "titles": titles, "others": ItemValues()}
-        return replace(self, **{**own, "kinds": [*self.kinds], "n_unordered": Counter(), **changes})
+        return replace(self, **{"others": ItemValues(), "kinds": [*self.kinds], **changes})
 
     def check(self, n_users: int) -> None:
         """Raise `DataError` for a problem that only all rows together show; `n_users` is their number of users."""
@@ -239,22 +237,18 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, usual_times: 
     backwards = preprocessing.reverse_file_order
     newest_first = source.newest_first if backwards == "auto" else backwards
     times = Times(data.time_format if is_table else unit_of_numbers(data.time_format))
-    if is_table:
-        source = replace(source, separator=data.separator, has_header=data.has_header)
-    elif source.form == "baskets":
-        source = replace(source, separator=data.separator)
-    skipped = tuple(file for file in present if file not in {*files}) if len(files) < len(present) else ()
+    if is_table or source.form == "baskets":
+        source = replace(source, separator=data.separator, has_header=has_header)
+    skipped = tuple(sorted({*present}.difference(files)))
     interactions = Interactions(source, files, columns, times, block_bytes, newest_first, skipped=skipped)
     if is_table:
         columns, others = _columns_of_table(interactions, data)
-        interactions = replace(interactions, columns=columns, other_times=others)
-        interactions = replace(interactions, times=_times_of(interactions, usual_times))
-        return _in_direction(_with_order_kind(interactions), backwards)
-    elif data.order_column:
+        return _with_first_rows(replace(interactions, columns=columns, other_times=others), usual_times, backwards)
+    if data.order_column:
         raise DataError(
             f"data.order_column = {data.order_column}: only tables have such a column, not {data.source}; remove it"
         )
-    return _with_order_kind(interactions)
+    return interactions
 
 
 def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_named: bool) -> Interactions:
@@ -285,8 +279,12 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
             return open_interactions(data.model_copy(update={"source": recognized, "path": path}), Preprocessing())
         rows = _history_rows(file, *data_form[1:])
         found = _inferred_columns(rows, data, named, unnamed, present)
-    rows = replace(rows, columns=found | _event_column(data, present))
-    return _in_direction(_with_order_kind(_with_times(rows, data.time_format)), backwards)
+    event = next((name for name in (data.event_column, "event") if name and name in present), "")
+    found |= {"event": event} if event else {}
+    rows = _with_first_rows(replace(rows, columns=found), data.time_format, backwards)
+    if rows.times.note:
+        logger.info(f"times: {rows.times.note}")
+    return rows
 
 
 def _history_rows(file: Path, separator: str, has_header: bool, newest_first: bool) -> Interactions:
@@ -311,42 +309,24 @@ def _inferred_columns(
         raise DataError(error.with_command(options, "add")) from None
 
 
-def _in_direction(rows: Interactions, backwards: bool | str) -> Interactions:
-    """Return `rows` of a table as newest first if `backwards` is "auto" and the times of the first rows descend."""
-    if backwards != "auto" or "time" not in rows.columns:
-        return rows
-    parts = [part.select("user", "time") for part, _ in rows.again(files=rows.files[:1], only_first=True).usable()]
-    return replace(rows, newest_first=bool(parts) and descends(pl.concat(parts, how="vertical_relaxed")))
+def _with_first_rows(rows: Interactions, usual: str, backwards: bool | str) -> Interactions:
+    """Return `rows` of a table with what its first rows tell: the form of the times, the kind of order, the direction.
 
-
-def _with_order_kind(rows: Interactions) -> Interactions:
-    """Return `rows` with what its column of order holds, if it has one."""
+    The times are read as the settings say, or as `choose_times` recognizes them. With `backwards` "auto", the rows are
+    newest first if their times descend.
+    """
     if column := rows.columns.get("order"):
-        return replace(rows, order_kind=order_kind(rows.first_of({"order": column})["order"]))
+        rows = replace(rows, order_kind=order_kind(rows.first_of({"order": column})["order"]))
+    if not (column := rows.columns.get("time")):
+        return rows
+    if not rows.times.time_format:
+        first, whole = rows.first_of({"time": column})["time"].alias(column), rows.again()
+        values = (raw["time"] for path in whole.files for raw, _ in whole.raw(path, {"time": column}))
+        rows = replace(rows, times=choose_times(first, values, path=rows.files[0], usual=usual))
+    if backwards == "auto":
+        parts = [part.select("user", "time") for part, _ in rows.again(files=rows.files[:1], only_first=True).usable()]
+        rows = replace(rows, newest_first=bool(parts) and descends(pl.concat(parts, how="vertical_relaxed")))
     return rows
-
-
-def _times_of(interactions: Interactions, usual: str = "") -> Times:
-    """Return how the times of a table are read: as the settings say, or as `choose_times` recognizes it."""
-    column = interactions.columns.get("time", "")
-    if not column or interactions.times.time_format:
-        return interactions.times
-    first, whole = interactions.first_of({"time": column})["time"].alias(column), interactions.again()
-    values = (raw["time"] for path in whole.files for raw, _ in whole.raw(path, {"time": column}))
-    return choose_times(first, values, path=interactions.files[0], usual=usual)
-
-
-def _with_times(rows: Interactions, usual: str) -> Interactions:
-    """Return `rows` of histories with the format of their times, and log a format that was recognized."""
-    times = _times_of(rows, usual)
-    if times.note:
-        logger.info(f"times: {times.note}")
-    return replace(rows, times=times)
-
-
-def _event_column(data: Data, present: Collection[str]) -> dict[str, str]:
-    """Return the column of the kinds of events in a file of histories: as in `data`, else "event"; {} without one."""
-    return next(({"event": name} for name in (data.event_column, "event") if name and name in present), {})
 
 
 def _recognized(path: str) -> str:

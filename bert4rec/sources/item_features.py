@@ -19,7 +19,7 @@ import polars as pl
 
 from bert4rec.dataset.format import METADATA
 from bert4rec.dataset.item_features import ARRAYS, FEATURES_FOLDER, VALUES, Bags, write_bags
-from bert4rec.runtime.arrays import Float32s, Float64s, Int64s, Integers
+from bert4rec.runtime.arrays import Float32s, Int64s, Integers
 from bert4rec.runtime.errors import DataError, nearest
 from bert4rec.sources.text_values import MISSING_TEXTS, number_problem, shown
 from bert4rec.sources.user_tables import id_column, one_row_an_item, read_table
@@ -145,54 +145,48 @@ def features_of(
     """Return the features of the columns, named by `kinds` or guessed, and why other columns are not used."""
     features, unused = [], {}
     for column in rows.drop("original"):
-        kind, separator, why = _guess(column)
-        if kinds:
-            named = kinds.get(column.name, "ignore")
-            why = "data.item_features does not name it" if column.name not in kinds else "data.item_features"
-            why = "the dataset has no such feature" if fitted else why
-            separator = separator or _separator(column) or "|" if named == "categories" else ""
-            separator = fitted.get(column.name, {}).get("separator") or separator
-            kind = named
+        kind, why = (kinds.get(column.name, "ignore"), "") if kinds else _guess(column)
         if kind == "ignore":
-            unused[column.name] = why
+            named = "data.item_features" if column.name in kinds else "data.item_features does not name it"
+            unused[column.name] = why or ("the dataset has no such feature" if fitted else named)
             continue
-        feature = Feature(column.name, kind, "" if column.dtype.is_nested() or kind != "categories" else separator)
+        before = fitted.get(column.name, {}).get("separator")
+        is_split = kind == "categories" and not column.dtype.is_nested()
+        feature = Feature(column.name, kind, before or _separator(column) or "|" if is_split else "")
         _check(path, rows.select("original", column).drop_nulls(), feature, fitted.get(column.name))
         features.append(feature)
     return sorted(features, key=lambda feature: [*fitted].index(feature.column) if fitted else 0), unused
 
 
-def _guess(column: pl.Series) -> tuple[str, str, str]:
-    """Return the kind of a column, the separator of its categories, and why it is ignored, if it is."""
+def _guess(column: pl.Series) -> tuple[str, str]:
+    """Return the kind of a column, and why it is ignored, if it is."""
     values = column.drop_nulls()
     if not len(values) or (isinstance(column.dtype, pl.List) and not values.list.len().max()):
-        return "ignore", "", "empty"
+        return "ignore", "empty"
     if column.dtype.is_nested() or column.dtype == pl.Binary:
         inner = getattr(column.dtype, "inner", None)
         if inner is None or inner.is_nested():
-            return "ignore", "", f"{column.dtype} is no value or list of values"
-        return ("vector" if inner.is_float() else "categories"), "", ""
+            return "ignore", f"{column.dtype} is no value or list of values"
+        return ("vector" if inner.is_float() else "categories"), ""
     n_values = values.n_unique()
     if n_values == 1:
-        return "ignore", "", f"the same for all items: {shown(values[0])}"
-    if column.dtype == pl.Boolean:
-        return "category", "", ""
-    if column.dtype.is_numeric():
-        return ("category" if column.dtype.is_integer() and n_values <= N_QUANTILES else "number"), "", ""
-    if column.dtype.is_temporal():
-        return "number", "", ""
+        return "ignore", f"the same for all items: {shown(values[0])}"
+    if column.dtype == pl.Boolean or (column.dtype.is_integer() and n_values <= N_QUANTILES):
+        return "category", ""
+    if column.dtype.is_numeric() or column.dtype.is_temporal():
+        return "number", ""
     if values.str.contains(LIST_AS_TEXT).all():
-        return "ignore", "", f"lists written as text, as {shown(values[0])}; write the values as a|b"
-    if separator := _separator(column):
-        return "categories", separator, ""
+        return "ignore", f"lists written as text, as {shown(values[0])}; write the values as a|b"
+    if _separator(column):
+        return "categories", ""
     if n_values > N_QUANTILES and (problem := number_problem(values)):
-        return "ignore", "", problem
+        return "ignore", problem
     n_words = values.str.count_matches(TEXT_WORD.pattern).mean()
     if n_values <= MOST_CATEGORIES * len(values):
-        return "category", "", ""
+        return "category", ""
     if (isinstance(n_words, float) and n_words >= FEWEST_WORDS) or column.name == "title":
-        return "words", "", ""
-    return "ignore", "", number_problem(values) or "nearly a different value for each item"
+        return "words", ""
+    return "ignore", number_problem(values) or "nearly a different value for each item"
 
 
 def _separator(column: pl.Series) -> str:
@@ -217,14 +211,9 @@ def _check(path: str, rows: pl.DataFrame, feature: Feature, fitted: Fitted | Non
     column, kind, _ = feature
     place = f'{path}: data.item_features.{column} = "{kind}"'
     values, dtype = rows[column], rows[column].dtype
-    if not len(values):
-        if fitted:
-            return
-        raise DataError(f"{place}: the column is empty; remove it")
     inner = getattr(dtype, "inner", pl.Struct({}) if dtype.is_nested() else None)
-    no_value = pl.Binary in (dtype, inner) or (inner is not None and inner.is_nested())
     is_bad, expected = pl.repeat(True, len(values), eager=True), ""
-    if no_value:
+    if pl.Binary in (dtype, inner) or (inner is not None and inner.is_nested()):
         expected = "a value or a list of values, or the kind ignore"
     elif kind == "vector":
         expected = "a list of finite numbers, none of them missing"
@@ -233,7 +222,7 @@ def _check(path: str, rows: pl.DataFrame, feature: Feature, fitted: Fitted | Non
             is_bad = ~numbers.list.eval(pl.element().is_finite().fill_null(value=False)).list.all()
             lengths = numbers.list.len()
             if not is_bad.any():
-                width = fitted["width"] if fitted else lengths[0]
+                width = fitted["width"] if fitted else int(lengths.head(1).sum())
                 is_bad, expected = lengths != max(1, width), f"all vectors of one length, such as {width}"
     elif inner is not None:
         is_bad, expected = is_bad & (kind != "categories"), "one value; for lists choose categories"
@@ -258,7 +247,7 @@ def _check(path: str, rows: pl.DataFrame, feature: Feature, fitted: Fitted | Non
 
 def _numbers(column: pl.Series) -> pl.Series:
     """Return values as numbers, null for others; dates and times in microseconds since 1970, whatever their unit."""
-    if column.dtype == pl.Date or column.dtype == pl.Datetime:
+    if column.dtype in (pl.Date, pl.Datetime):
         column = column.dt.epoch("us")
     elif column.dtype == pl.Duration:
         column = column.dt.total_microseconds()
@@ -325,8 +314,7 @@ def write_features(
         bags.append((encoded.items, n_values + encoded.values))
         about[feature.column] = entry | {"first": n_values, "separator": feature.separator} | encoded.about
         about[feature.column]["values_per_item"] = len(encoded.items) / len(originals)
-        numbers = range(n_values + 1, n_values + 1 + len(encoded.names))
-        names += [(feature.column, number, name) for number, name in zip(numbers, encoded.names, strict=True)]
+        names += [(feature.column, number, name) for number, name in enumerate(encoded.names, n_values + 1)]
         n_values += encoded.about["n_values"]
     (folder / FEATURES_FOLDER).mkdir()
     write_bags(folder, Bags.of(bags, n_items=len(originals)), vectors)
@@ -371,36 +359,26 @@ def _encode(feature: Feature, values: pl.Series, is_trained: pl.Series, fitted: 
     pairs = pl.DataFrame({"item": np.arange(len(values)), "value": values}).drop_nulls()
     if feature.kind == "number":
         trained = values.filter(is_trained).drop_nulls().to_numpy()
-        edges = fitted["edges"] if fitted else _quantiles(trained)
+        quantiles = np.quantile(trained, np.arange(1, N_QUANTILES) / N_QUANTILES) if len(trained) else trained
+        edges = fitted["edges"] if fitted else np.unique(quantiles).tolist()
         numbers = 1 + np.searchsorted(edges, pairs["value"].to_numpy(), side="right")
         about = {"n_values": len(edges) + 2, "edges": list(edges)}
         return _with_missing(pairs["item"].to_numpy(), numbers, len(values), about, [])
     pairs = pairs.explode("value") if pairs["value"].dtype.is_nested() else pairs
-    fewest = FEWEST if feature.kind == "words" else 1
+    is_text = feature.kind == "words"
     if fitted:
         names = list(fitted["names"])
     else:
         counts = pairs.filter(is_trained.gather(pairs["item"]))["value"].value_counts()
-        names = (
-            counts.filter(pl.col("count") >= fewest).sort("count", "value", descending=[True, False])["value"].to_list()
-        )
-    codes = [
-        1 + zlib.crc32(name.encode()) % N_WORDS if feature.kind == "words" else 1 + i for i, name in enumerate(names)
-    ]
+        counts = counts.filter(pl.col("count") >= (FEWEST if is_text else 1))
+        names = counts.sort("count", "value", descending=[True, False])["value"].to_list()
+    codes = [1 + zlib.crc32(name.encode()) % N_WORDS if is_text else code for code, name in enumerate(names, 1)]
     known = pl.DataFrame({"value": names, "number": codes}, schema={"value": pl.String, "number": pl.Int64})
     found = pairs.join(known, on="value", maintain_order="left")
-    if feature.kind == "words":  # two words may have the same number
-        found = found.unique(["item", "number"], maintain_order=True)
-    n_values = 1 + (N_WORDS if feature.kind == "words" else len(names))
-    about = {"n_values": n_values} | ({"words": names} if feature.kind == "words" else {})
-    names = [] if feature.kind == "words" else names
+    found = found.unique(["item", "number"], maintain_order=True)  # two words may have the same number
+    about = {"n_values": 1 + N_WORDS, "words": names} if is_text else {"n_values": 1 + len(names)}
+    names = [] if is_text else names
     return _with_missing(found["item"].to_numpy(), found["number"].to_numpy(), len(values), about, names)
-
-
-def _quantiles(trained: Float64s) -> list[float]:
-    if not len(trained):
-        return []
-    return np.unique(np.quantile(trained, np.arange(1, N_QUANTILES) / N_QUANTILES)).tolist()
 
 
 def _with_missing(items: Int64s, values: Int64s, n: int, about: dict[str, Any], names: list[str]) -> Encoded:

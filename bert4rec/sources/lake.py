@@ -1,4 +1,4 @@
-"""Copy a Delta or Iceberg table into a Parquet file."""
+"""Copy a Delta or Iceberg table, or the sheets of a workbook, into a Parquet file."""
 
 import re
 import warnings
@@ -10,25 +10,22 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from bert4rec.config.addresses import ICEBERG, without_secrets
-from bert4rec.runtime.errors import DataError
+from bert4rec.config.recognition import MOST_CHOICES
+from bert4rec.runtime.errors import DataError, join_names, nearest
 
 
-def fetch_lake(
-    place: str, table: str, query: str, target: Path, advance: Callable[[int], None], warn: Callable[[str], None]
-) -> dict[str, Any]:
+def fetch_lake(place: str, target: Path, advance: Callable[[int], None]) -> dict[str, Any]:
     """Copy the newest state of the table at `place` into the Parquet file `target`, and return its number.
 
-    Raises `DataError`, and `ModuleNotFoundError` without the package for the format.
+    `advance` gets the number of rows. Raises `DataError`, and `ModuleNotFoundError` without the package for the format.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Polars tells about faster packages
             rows, state = _rows(place)
             rows.sink_parquet(target)
-    except ModuleNotFoundError:
-        raise
     except Exception as error:  # the packages have no class of their own for all of theirs
-        if isinstance(error, OSError) and error.errno:
+        if isinstance(error, ModuleNotFoundError) or (isinstance(error, OSError) and error.errno):
             raise
         reason = re.sub(r"\x1b\[\d+m|\S+://\S+", "", str(error)).strip().split("\n")[0]
         raise DataError(
@@ -58,3 +55,39 @@ def _number(file: str) -> int:
     """Return the number at the start of the name of an Iceberg table's file."""
     found = re.match(r"v?(\d+)", Path(file).name)
     return int(found[1]) if found else -1
+
+
+def fetch_workbook(
+    place: str, table: str, target: Path, advance: Callable[[int], None], warn: Callable[[str], None]
+) -> dict[str, Any]:
+    """Copy the sheet `table` of the workbook at `place` into the Parquet file `target`; by default all sheets with rows
+    that have the header of the first.
+
+    `advance` gets the number of rows, `warn` the other sheets; returns the names of those that were copied. Raises
+    `DataError`, and `ModuleNotFoundError` without the package.
+    """
+    import fastexcel
+
+    wanted: dict[str, Any] = {"sheet_name": [table]} if table else {"sheet_id": 0}
+    try:
+        if table and table not in (names := fastexcel.read_excel(place).sheet_names):
+            raise DataError(
+                f'{place}: no sheet "{table}"{nearest(table, names) or f"; it has {join_names(names, MOST_CHOICES)}"}'
+            )
+        whole = pl.read_excel(place, engine="calamine", raise_if_empty=False, **wanted)
+    except (fastexcel.FastExcelError, pl.exceptions.PolarsError) as error:
+        reason = str(error).removeprefix("calamine error: ").split("\n")[0]
+        raise DataError(f"{place}: not a workbook, or damaged: {reason}") from None
+    sheets = {name: rows for name, rows in whole.items() if len(rows)}
+    if not sheets:
+        raise DataError(f"{place}: has no rows; name another file")
+    first = next(iter(sheets.values()))
+    log = {name: rows for name, rows in sheets.items() if rows.columns == first.columns}
+    if others := [name for name in sheets if name not in log]:
+        warn(f"{place}: left out {join_names(others, MOST_CHOICES)}: another header than {next(iter(log))}")
+    texts = [name for name in first.columns if {pl.String} < {rows.schema[name] for rows in log.values()}]
+    parts = [rows.with_columns(pl.col(texts).cast(pl.String)) for rows in log.values()]
+    rows = pl.concat(parts, how="vertical_relaxed")
+    rows.write_parquet(target)
+    advance(len(rows))
+    return {"sheets": [*log]}

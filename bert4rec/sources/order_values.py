@@ -4,11 +4,10 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from bert4rec.sources.column_times import is_time_of_day
+from bert4rec.sources.column_times import CLOCK_TIME, is_time_of_day
 from bert4rec.sources.column_words import TIME_WORDS, name_words
 from bert4rec.sources.times import READ_SHARE, stripped
 
-CLOCK_PARTS = r"^(\d{1,2}):(\d{2})(?::(\d{2}(?:\.\d+)?))?(?:\s*([AaPp])\.?[Mm]\.?)?$"  # 9:05, 12:30:00.5, 9:05 PM
 ORDER_TYPE = pl.Decimal(38, 9)  # orders whole numbers of 64 bits, and fractions, exactly
 LARGEST_ORDER = 1e19
 ORDERED_SHARE = 0.9
@@ -59,7 +58,7 @@ def order_values(column: pl.Series, kind: str) -> pl.Series:
 
 
 def _seconds_of_day(text: pl.Series) -> pl.Series:
-    hour, minute, second, half = (text.str.extract(CLOCK_PARTS, group) for group in (1, 2, 3, 4))
+    hour, minute, second, half = (text.str.extract(CLOCK_TIME, group) for group in (1, 2, 3, 4))
     hours = hour.cast(pl.Float64)
     half = half.str.to_lowercase()
     hours = hours.set(half.is_not_null() & (hours == 12), 0.0)  # 12:30 AM comes first

@@ -11,9 +11,9 @@ import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import polars as pl
 import pooch
@@ -23,6 +23,7 @@ import requests
 from bert4rec.config.addresses import LISTED, is_url, without_secrets
 from bert4rec.config.recognition import (
     FETCHED,
+    NAMED_IN,
     SUFFIXES,
     TYPED_NAMES,
     Format,
@@ -35,30 +36,20 @@ from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import try_lock
 from bert4rec.sources.database import fetch_database
 from bert4rec.sources.interactions import choose_columns, named_columns
-from bert4rec.sources.lake import fetch_lake
+from bert4rec.sources.lake import fetch_lake, fetch_workbook
 from bert4rec.sources.progress import Progress
 from bert4rec.sources.tables import FIRST_ROWS
-from bert4rec.sources.workbook import fetch_workbook
 
-# Copies the place, table and query into the Parquet file; counts rows, warns, and returns what identifies their state.
-Fetch: TypeAlias = Callable[[str, str, str, Path, Callable[[int], None], Callable[[str], None]], dict[str, Any]]
-FETCHERS: dict[str, tuple[Fetch, str]] = {  # kind, as in `FETCHED` → function, and the extra with its packages
-    "database": (fetch_database, "sql"),
-    "lake": (fetch_lake, "lake"),
-    "workbook": (fetch_workbook, "excel"),
-}
+EXTRA_OF = {"database": "sql", "lake": "lake", "workbook": "excel"}  # kind, as in `FETCHED` → extra with its packages
 LOGIN_ADVICE = {
-    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to keys that may read it; for public data "
-    "AWS_SKIP_SIGNATURE=true",
-    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the key file of an account that may read it; for public data "
-    "GOOGLE_SKIP_SIGNATURE=true",
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to keys that may read it; public: AWS_SKIP_SIGNATURE=true",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the key file of an account; public: GOOGLE_SKIP_SIGNATURE=true",
     "hf": "set HF_TOKEN to a token that may read it",
     **dict.fromkeys(("https", "http"), "it needs a login, or a signature in the address that is still valid"),
 }
 CONTENT = {  # words of an error → what is wrong with the remote file
     "expanded paths were empty": "no file fits this pattern; correct the address",
-    "Range request not supported": "the server does not send parts of a file (HTTP ranges); copy the file here and "
-    "name the copy",
+    "Range request not supported": "the server does not send parts of a file (HTTP ranges); name a copy of it here",
     "invalid utf8": "not UTF-8 text (the name of a Parquet file must end with .parquet); convert it, or copy it here "
     "and name the copy: of a local file only the lines with other bytes are left out",
 }
@@ -67,9 +58,7 @@ NO_LOGIN = ("169.254.169.254", "metadata.google.internal", "169.254.170.2")  # h
 UNREACHED = ("client error (Connect)", "error sending request", "dns error")
 FILE = "file\n"  # column with the address of each row's file; no header has a name with a line end
 LONGEST_NAME = 60  # characters of a copy's name: keys of a bucket may be longer than the 255 bytes of a file name
-Typed: TypeAlias = Literal["parquet", "arrow file"]
 Choose: TypeAlias = Callable[[pl.DataFrame, str], Collection[str]]
-Copied: TypeAlias = tuple[Path, str, int]  # the local file, its address, the number of rows just copied
 BASE_URL = "https://files.grouplens.org/datasets/movielens"
 TERMS = "https://grouplens.org/datasets/movielens/"
 TIMEOUT = 30.0  # seconds without a byte
@@ -116,13 +105,13 @@ def _reason(text: str) -> str:
     return re.sub(r"\S+://\S+", "…", re.sub(r"^\d+: ", "", line))[:200]
 
 
-def copy_remote(url: str, folder: Path, choose: Choose | None) -> Iterator[Copied]:
+def copy_remote(url: str, folder: Path, choose: Choose | None) -> Iterator[tuple[Path, str, int]]:
     """Copy the file at `url`, or all files that fit a pattern, into `folder` in the order of their names, part by part.
 
-    Of a typed table (Parquet, Arrow), the first rows are copied with all columns, and the rest with only those that
-    `choose` returns for the first rows and the address. Text, and any file if `choose` is None, is copied as whole
-    lines, unpacked. Raises `DataError` for a file that is missing, forbidden or unreachable, and for an interrupted
-    copy.
+    Yields for each part the local file, its address, and the number of rows in the part. Of a typed table (Parquet,
+    Arrow), the first rows are copied with all columns, and the rest with only those that `choose` returns for the first
+    rows and the address. Text, and any file if `choose` is None, is copied as whole lines, unpacked. Raises `DataError`
+    for a file that is missing, forbidden or unreachable, and for an interrupted copy.
     """
     refuse_unsupported_format(without_secrets(url))
     kind = SUFFIXES.get(Path(without_secrets(url)).suffix.lower(), ("text", ""))[0]
@@ -135,7 +124,7 @@ def copy_remote(url: str, folder: Path, choose: Choose | None) -> Iterator[Copie
             yield path, without_secrets(file), n_rows
 
 
-def _copy_lines(url: str, folder: Path) -> Iterator[Copied]:
+def _copy_lines(url: str, folder: Path) -> Iterator[tuple[Path, str, int]]:
     places: dict[str, Path] = {}
     for frame in _frames(pl.scan_lines(url, glob=_is_pattern(url), include_file_paths=FILE), url):
         for part in frame.partition_by(FILE, maintain_order=True):
@@ -152,7 +141,7 @@ def _copy_lines(url: str, folder: Path) -> Iterator[Copied]:
         yield path, without_secrets(url), 0
 
 
-def _copy_columns(url: str, kind: Typed, path: Path, choose: Choose) -> Iterator[int]:
+def _copy_columns(url: str, kind: Format, path: Path, choose: Choose) -> Iterator[int]:
     """Write the table at `url` as an Arrow stream, which can hold every type, and yield the numbers of rows written."""
     with readable(url, kind):
         table = pl.scan_parquet(url, glob=False) if kind == "parquet" else pl.scan_ipc(url, glob=False)
@@ -170,7 +159,7 @@ def _copy_columns(url: str, kind: Typed, path: Path, choose: Choose) -> Iterator
             yield len(frame)
 
 
-def _files(url: str, kind: Typed) -> list[str]:
+def _files(url: str, kind: Format) -> list[str]:
     """Return the addresses of all files that fit the pattern `url`; only `url` if it is no pattern."""
     if not _is_pattern(url):
         return [url]
@@ -182,7 +171,7 @@ def _files(url: str, kind: Typed) -> list[str]:
         return rows.select(pl.col(FILE).unique().sort()).collect()[FILE].to_list()
 
 
-def _frames(table: pl.LazyFrame, url: str, kind: Typed | None = None) -> Iterator[pl.DataFrame]:
+def _frames(table: pl.LazyFrame, url: str, kind: Format | None = None) -> Iterator[pl.DataFrame]:
     """Yield the rows in order, in batches that are read on demand."""
     with readable(url, kind):
         yield from table.collect_batches(lazy=True)
@@ -205,8 +194,8 @@ class LocalFiles:
     """
 
     data: Data
-    names: Mapping[str, str] = field(default_factory=dict)
-    version: Mapping[str, Any] = field(default_factory=dict)
+    names: Mapping[str, str]
+    version: Mapping[str, Any]
 
     def named(self, text: str) -> str:
         """Return `text` with the paths of copies replaced by what was copied."""
@@ -221,9 +210,7 @@ def local_files(data: Data, folder: Path, progress: Progress) -> Iterator[LocalF
 
     Raises `DataError` for what cannot be copied, and for `data.table` or `data.query` where they have no meaning.
     """
-    names: dict[str, str] = {}
-    changes: dict[str, str] = {}
-    version: dict[str, Any] = {}
+    names, changes, version = dict[str, str](), dict[str, str](), dict[str, Any]()
 
     def choose(first: pl.DataFrame, url: str) -> Collection[str]:
         return choose_columns(data, first, url).values()
@@ -254,33 +241,33 @@ def local_files(data: Data, folder: Path, progress: Progress) -> Iterator[LocalF
 
 
 def _refuse_useless_settings(data: Data, kind: str) -> None:
-    valid = {"table": ("database", "workbook"), "query": ("database",)}
-    for name, kinds in valid.items():
-        if (value := getattr(data, name)) and (kind not in kinds or data.source != "table"):
-            wanted = " or ".join(FETCHED[kind] for kind in kinds)
+    for name in ("table", "query"):
+        if (value := getattr(data, name)) and (name not in NAMED_IN.get(kind, ()) or data.source != "table"):
+            wanted = " or ".join(FETCHED[kind] for kind, names in NAMED_IN.items() if name in names)
             raise DataError(f"--{name}={value}: is only for {wanted} in data.path; remove it")
 
 
 def _fetched(kind: str, place: str, table: str, query: str, target: Path, progress: Progress) -> dict[str, Any]:
     """Copy what is at `place` into the Parquet file `target`, and return what `metadata.json` says of its state."""
     target.parent.mkdir(parents=True)
-    fetch, extra = FETCHERS[kind]
     try:
         with progress.stage("fetch", 0) as stage:
-            return fetch(place, table, query, target, stage.advance, progress.warn)
+            if kind == "database":
+                return fetch_database(place, table, query, target, stage.advance, progress.warn)
+            if kind == "workbook":
+                return fetch_workbook(place, table, target, stage.advance, progress.warn)
+            return fetch_lake(place, target, stage.advance)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0].replace("_", "-")
         is_other = re.match(r"adbc-driver-(?!postgresql|sqlite|manager)", package)
-        wanted = package if is_other else f'"bert4rec-torchrec[{extra}]"'
+        wanted = package if is_other else f'"bert4rec-torchrec[{EXTRA_OF[kind]}]"'
         raise DataError(
             f"{without_secrets(place)}: is {FETCHED[kind]}, and the package {package} is not installed; type pip "
             f"install {wanted}"
         ) from None
 
 
-def _copied(
-    url: str, folder: Path, choose: Choose | None, names: dict[str, str], progress: Progress
-) -> str:  # fmt: skip
+def _copied(url: str, folder: Path, choose: Choose | None, names: dict[str, str], progress: Progress) -> str:
     """Copy the files at `url` into `folder`, add them to `names`, and return the path or the pattern of the copies."""
     folder.mkdir(parents=True)
     files: dict[str, str] = {}
@@ -315,9 +302,7 @@ def fetch_movielens(source: str, folder: Path) -> Path:
             f"zip some other way, put it at {folder.absolute() / source}.zip and repeat the command"
         ) from None
     except OSError as error:
-        raise DataError(
-            f"{error.filename or folder}: {error.strerror or error}; correct that and repeat the command"
-        ) from None
+        raise DataError(f"{error.filename or folder}: {error.strerror or error}; correct that, and repeat it") from None
 
 
 @contextmanager

@@ -7,7 +7,7 @@ on the order of the history: on the last cluster, and on the cycle seen before.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -59,7 +59,7 @@ class Oracle:
         cell = rows * n_clusters + self.cluster[history]
         left = total - np.bincount(cell, self.weight[history], len(users) * n_clusters).reshape(-1, n_clusters)
         per_weight = step / np.maximum(left, 1e-12)
-        scores: Float64s = per_weight[:, self.cluster] * self.weight
+        scores = per_weight[:, self.cluster] * self.weight
         scores[rows, history] = -1.0
         return scores
 
@@ -101,8 +101,7 @@ def noise(*, n_users: int, n_items: int, n_rows: int, seed: int) -> tuple[pl.Dat
 
 def _zipf(rank: Int64s, exponent: float) -> Float64s:
     """Return weights that fall with the rank (from 0)."""
-    weights: Float64s = np.power(1.0 + rank, -exponent)
-    return weights
+    return np.power(1.0 + rank, -exponent)
 
 
 def _cluster_size(*, n_users: int, n_items: int, n_rows: int) -> int:
@@ -120,8 +119,7 @@ def _lengths(rng: np.random.Generator, *, n_users: int, n_items: int, n_rows: in
         )
     tail = rng.lognormal(sigma=LENGTH_SPREAD, size=n_users)
     lengths = MIN_LENGTH + np.rint(tail / tail.mean() * (mean - MIN_LENGTH)).astype(np.int64)
-    limited: Int64s = np.minimum(lengths, _cluster_size(n_users=n_users, n_items=n_items, n_rows=n_rows))
-    return limited
+    return lengths.clip(max=_cluster_size(n_users=n_users, n_items=n_items, n_rows=n_rows))
 
 
 def _tastes(rng: np.random.Generator, n_users: int, popularity: Float64s) -> Int64s:
@@ -161,8 +159,7 @@ def _draw(rng: np.random.Generator, users: Int64s, visited: Int64s, n_clusters: 
     by_pair = np.argsort(pair, kind="stable")
     visit = np.empty(len(users), np.int64)
     visit[by_pair] = np.arange(len(users)) - np.repeat(np.cumsum(counts) - counts, counts)
-    places: Int64s = order[pair, visit] * n_clusters + visited
-    return places
+    return order[pair, visit] * n_clusters + visited
 
 
 def _rows(rng: np.random.Generator, users: Int64s, items: Int64s, lengths: Int64s) -> pl.DataFrame:
@@ -175,8 +172,7 @@ def _rows(rng: np.random.Generator, users: Int64s, items: Int64s, lengths: Int64
     return pl.DataFrame({"user": users + 1, "item": items + 1, "time": time})
 
 
-Generator: TypeAlias = Callable[..., tuple[pl.DataFrame, Oracle | None]]
-GENERATORS: dict[str, Generator] = {"synthetic": structured, "random": noise}
+GENERATORS: dict[str, Callable[..., tuple[pl.DataFrame, Oracle | None]]] = {"synthetic": structured, "random": noise}
 
 
 class GeneratedSource:
@@ -209,11 +205,8 @@ def oracle_ranks(
     """
     if len(test) * len(items) > MAX_CELLS:
         return None
-    at_once = max(1, CELLS_AT_ONCE // len(items))
-    parts = [
-        _ranks(oracle, test.slice(first, at_once), users=users, items=items) for first in range(0, len(test), at_once)
-    ]
-    return pl.concat(parts)
+    slices = test.iter_slices(max(1, CELLS_AT_ONCE // len(items)))
+    return pl.concat(_ranks(oracle, part, users=users, items=items) for part in slices)
 
 
 def _ranks(oracle: Oracle, test: pl.DataFrame, *, users: pl.DataFrame, items: pl.DataFrame) -> pl.DataFrame:
@@ -224,10 +217,9 @@ def _ranks(oracle: Oracle, test: pl.DataFrame, *, users: pl.DataFrame, items: pl
     scores = oracle.scores(numbers, history, np.concatenate([[0], np.cumsum(lengths)]))[:, original]
     target = test["target"].to_numpy()
     own = scores[np.arange(len(test)), target]  # seen items have a score below every other
-    ranks = [pl.Series("full", 1 + outranks(scores, np.arange(len(items)), own, target).sum(axis=1), dtype=pl.Int32)]
-    for name in ("popular", "uniform"):
-        ranks.append(_ranks_among(test[f"{name}_negatives"], scores, own, target).alias(name))
-    return pl.DataFrame([test["user"], *ranks])
+    full = pl.Series("full", 1 + outranks(scores, np.arange(len(items)), own, target).sum(axis=1), dtype=pl.Int32)
+    ranks = {name: _ranks_among(test[f"{name}_negatives"], scores, own, target) for name in ("popular", "uniform")}
+    return pl.DataFrame([test["user"], full]).with_columns(**ranks)
 
 
 def _ranks_among(negatives: pl.Series, scores: Float64s, own: Float64s, target: Int64s) -> pl.Series:

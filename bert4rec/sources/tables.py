@@ -171,12 +171,12 @@ class SequenceLines:
         The first word is the user; with `is_basket`, each line has a user of its own, who is numbered from 1. Blanks,
         or the `separator` if it is another one, are between the words.
         """
-        lines = _lines(block, bad)
         if separator == " ":
-            words = lines.select(LINE, words=pl.col("text").str.extract_all(r"[^ \t\r]+"))
+            split = pl.col("text").str.extract_all(r"[^ \t\r]+")
         else:
             parts = pl.col("text").str.split(separator).list.eval(pl.element().str.strip_chars())
-            words = lines.select(LINE, words=parts.list.eval(pl.element().filter(pl.element() != "")))
+            split = parts.list.eval(pl.element().filter(pl.element() != ""))
+        words = _lines(block, bad).select(LINE, words=split)
         if is_basket:
             self._n_baskets += len(words)
             numbers = pl.int_range(self._n_baskets - len(words) + 1, self._n_baskets + 1).cast(pl.String)

@@ -21,7 +21,6 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.csv as pc
-from numpy.typing import NDArray
 
 from bert4rec.config.first_lines import (
     column_names,
@@ -31,7 +30,6 @@ from bert4rec.config.first_lines import (
     without_separator_line,
 )
 from bert4rec.dataset.ids import OUTER_BLANKS
-from bert4rec.runtime.arrays import Bools, Int64s
 from bert4rec.runtime.console import visible
 from bert4rec.runtime.errors import DataError, pluralize
 from bert4rec.sources.progress import LINE, BadRows, line_numbers
@@ -40,6 +38,7 @@ from bert4rec.sources.text_blocks import NEWLINE, QUOTE, Block, head, inside_quo
 UNIT_SEPARATOR = b"\x1f"  # replaces a separator of several characters, which Polars does not support
 SEPARATOR_BYTES = 1 << 16  # bytes in which the separator is looked for
 NOT_UTF_8 = "is not UTF-8 text; convert the file, for instance with iconv -f ISO-8859-1 -t UTF-8"
+QUOTED_FIELD = rb'(?<![^%b\n])"[^"]*(?:""[^"]*)*"(?=[%b\n]|\r\n)'
 BLANKS = re.compile(rb'(?m)(?<![^ \t\n])("[^"]*")(?![^ \t\r\n])|(^[ \t]+|[ \t]+(?=\r?$))|[ \t]+')
 ARROW_TYPES: dict[type[pl.DataType], pa.DataType] = {pl.Int64: pa.int64(), pl.Float32: pa.float32()}
 EMPTY_LINE = "empty line"  # a kind of problem
@@ -113,11 +112,15 @@ def _at_once(block: Block, layout: Layout, bad: BadRows) -> pl.DataFrame | None:
         _ = text.isascii() or text.decode()  # else Arrow prints a traceback of an invalid row
     except UnicodeDecodeError:
         return None
-    inside = inside_quotes(text) if layout.quoted and QUOTE in text else None
-    if text.count(b"\r") != text.count(b"\r\n") or (inside is not None and not _quotes_whole_fields(text, separator)):
-        return None
+    has_quotes, bar = layout.quoted and QUOTE in text, re.escape(separator)
+    if text.count(b"\r") != text.count(b"\r\n") or (
+        has_quotes and QUOTE in re.sub(QUOTED_FIELD % (bar, bar), b"", text)
+    ):
+        return None  # Arrow reads a quote within a field otherwise
     read = _read(text, separator, layout)
-    starts = _line_starts(text, inside)
+    ends = np.flatnonzero(np.frombuffer(text, np.uint8) == NEWLINE[0])
+    is_last = inside_quotes(text)[ends] == 0 if has_quotes else np.ones(len(ends), bool)
+    starts = np.concatenate([[0], 1 + np.flatnonzero(is_last)[:-1]])  # the index of the line on which each row starts
     if read is None or len(starts) != len(read[0]) + len(read[1]):
         return None
     frame, invalid = read
@@ -127,7 +130,6 @@ def _at_once(block: Block, layout: Layout, bad: BadRows) -> pl.DataFrame | None:
     empty = frame.filter(pl.all_horizontal(pl.exclude(LINE).is_null()))[LINE].to_list()
     problems: dict[int, Problem] = {}
     if len(invalid) or empty:
-        ends = np.flatnonzero(np.frombuffer(text, np.uint8) == NEWLINE[0])
         if (np.diff(starts, append=len(ends))[invalid] > 1).any():
             return None  # only the first line of such a row is bad
         for line in [*starts[invalid].tolist(), *empty]:
@@ -170,34 +172,6 @@ def _read(text: bytes, separator: bytes, layout: Layout) -> tuple[pl.DataFrame, 
         if types is as_text or not any(column.null_count for column in table.columns):
             return pl.DataFrame(pl.from_arrow(table)).rename(dict(zip(names, layout.columns, strict=True))), invalid
     return None
-
-
-def _quotes_whole_fields(text: bytes, separator: bytes) -> bool:
-    """Return whether every quote opens a field, closes one, or is one of two within."""
-    letters = np.frombuffer(text, np.uint8)
-    quotes = np.flatnonzero(letters == QUOTE[0])
-
-    def beside(places: Int64s, *letters_beside: bytes) -> Bools:
-        is_text = (places >= 0) & (places < len(text))
-        found = np.where(is_text, letters[np.clip(places, 0, len(text) - 1)], NEWLINE[0])
-        return np.isin(found, [letter[0] for letter in letters_beside])
-
-    ends = (separator, NEWLINE, QUOTE)
-    opening, closing = quotes[::2], quotes[1::2]
-    is_last = beside(closing + 1, b"\r") & beside(closing + 2, NEWLINE)
-    return len(quotes) % 2 == 0 and bool(
-        beside(opening - 1, *ends).all() and (beside(closing + 1, *ends) | is_last).all()
-    )
-
-
-def _line_starts(text: bytes, inside: NDArray[np.uint8] | None) -> Int64s:
-    """Return the index of the line on which each row starts; a quoted field may span several lines."""
-    n_lines = text.count(NEWLINE) + (not text.endswith(NEWLINE))
-    if inside is None:
-        return np.arange(n_lines)
-    ends = np.flatnonzero(np.frombuffer(text, np.uint8) == NEWLINE[0])
-    starts = np.concatenate([[0], 1 + np.flatnonzero(inside[ends] == 0)])
-    return starts[starts < n_lines]
 
 
 def _without_headers(frame: pl.DataFrame, layout: Layout, problems: dict[int, Problem]) -> pl.DataFrame:
@@ -311,14 +285,10 @@ def read_layout(
     header = tuple(cells) if has_header else ()
     if not cells or (header and n_lines > 1):
         raise DataError(f'{path}, line 1: has a quote (") that is not closed on it; correct the line')
-    names = column_names([cell.strip(OUTER_BLANKS) for cell in header])
-    columns = _distinct(names) or tuple(str(number) for number in range(1, len(cells) + 1))
+    names = column_names([cell.strip(OUTER_BLANKS) for cell in header]) or [f"{n + 1}" for n in range(len(cells))]
+    # A repeated name gets its position appended, so that no setting names it by accident.
+    columns = tuple(name if names.index(name) == i else f"{name} {i + 1}" for i, name in enumerate(names))
     return Layout(columns, bar.encode(), quoted, header, types or {}, has_runs, n_above)
-
-
-def _distinct(columns: Sequence[str]) -> tuple[str, ...]:
-    """Return the names; a repeated name gets its position appended, so that no setting names it by accident."""
-    return tuple(name if columns.index(name) == i else f"{name} {i + 1}" for i, name in enumerate(columns))
 
 
 def _first_text(path: Path) -> bytes:

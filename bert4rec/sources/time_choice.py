@@ -19,9 +19,9 @@ from bert4rec.sources.times import (
     excel_days,
     fits,
     form_of,
+    numbers_or_texts,
     option_of,
     twin_of,
-    without_missing,
 )
 
 DECISIVE = 10  # times as many values that only one form reads as values that only the other one reads
@@ -36,8 +36,8 @@ def choose_times(first: pl.Series, values: Iterable[pl.Series], *, path: Path, u
     times.
     """
     column, rows = first.name, first.head(DECIDING_ROWS)
-    known = without_missing(rows)
-    if not len(known) or not (known.dtype.is_numeric() or known.dtype == pl.String):
+    known = numbers_or_texts(rows)
+    if not len(known):
         return Times()
     if usual and fits(Times(usual).seconds(known).count(), len(known)):
         return Times(usual, note=f"{column} read as {usual}, as before")
@@ -91,9 +91,9 @@ def _form_of_text(first: pl.Series, values: Iterable[pl.Series], form: str, plac
     for part in values:
         evidence.add(part.cast(pl.String))
         if chosen := evidence.decided():
-            return chosen, f' ("{evidence.example(chosen)}" is read in no other way)'
+            return chosen, f' ("{evidence.examples[chosen]}" is read in no other way)'
     if all(evidence.only.values()):
-        examples = " and ".join(f'"{evidence.example(one)}" fits only {one}' for one in (form, twin))
+        examples = " and ".join(f'"{evidence.examples[one]}" fits only {one}' for one in (form, twin))
         raise DataError(f"{place}: the column has two forms of times: {examples}; {ONE_FORM}")
     if evidence.is_same:
         return form, f" ({twin} gives the same times)"
@@ -111,24 +111,18 @@ class _Evidence:
     def __init__(self, form: str, twin: str) -> None:
         self.only = {form: 0, twin: 0}
         self.is_same = True
-        self._examples: dict[str, str] = {}
+        self.examples: dict[str, str] = {}
 
     def add(self, values: pl.Series) -> None:
         """Count the `values`, which are text."""
         one, other = (Times(form).seconds(values) for form in self.only)
         self.is_same = self.is_same and one.eq_missing(other).all()
-        for form, is_only in zip(
-            self.only, (one.is_not_null() & other.is_null(), other.is_not_null() & one.is_null()), strict=True
-        ):
-            self.only[form] += int(is_only.sum())
-            if is_only.any():
-                self._examples.setdefault(form, str(values.filter(is_only).min()))
+        for form, seconds, others in zip(self.only, (one, other), (other, one), strict=True):
+            if len(only := values.filter(seconds.is_not_null() & others.is_null())):
+                self.only[form] += len(only)
+                self.examples.setdefault(form, str(only.min()))
 
     def decided(self) -> str:
         """Return the form that reads far more values than the other one; "" if there is none."""
         few, most = sorted(self.only, key=self.only.__getitem__)
         return most if self.only[most] > DECISIVE * self.only[few] else ""
-
-    def example(self, form: str) -> str:
-        """Return a value that only `form` reads."""
-        return self._examples[form]

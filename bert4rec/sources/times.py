@@ -189,9 +189,9 @@ class Times:
         if self.likely_unit == "auto":
             self.likely_unit = _unit_of(number if number.count() else column.cast(pl.Float64, strict=False))
         ticks = PER_SECOND.get(self._used_unit, 1)
-        seconds = _floor(number, ticks)
+        seconds = (number // ticks).cast(pl.Int64, strict=False)
         if number.null_count() > column.null_count():
-            seconds = seconds.fill_null(_floor(column.cast(pl.Float64, strict=False), ticks))
+            seconds = seconds.fill_null((column.cast(pl.Float64, strict=False) // ticks).cast(pl.Int64, strict=False))
         if self._used_unit == self.likely_unit:
             seconds = _without_larger_units(seconds, PER_SECOND.get(self.likely_unit, 1))
         if column.dtype == pl.String and seconds.null_count() > column.null_count():
@@ -230,6 +230,11 @@ def without_missing(column: pl.Series) -> pl.Series:
     values = stripped(column).drop_nulls()
     values = values.drop_nans() if values.dtype.is_float() else values
     return values.filter(~values.str.to_lowercase().is_in(NO_VALUE)) if values.dtype == pl.String else values
+
+
+def numbers_or_texts(column: pl.Series) -> pl.Series:
+    """Return the values as `without_missing` does; none of a column that has neither numbers nor text."""
+    return without_missing(column if column.dtype.is_numeric() or column.dtype == pl.String else column.clear())
 
 
 def fits(n_read: int, n_values: int) -> bool:
@@ -293,12 +298,8 @@ def twin_of(form: str) -> str:
     >>> twin_of("%d/%m/%Y %H:%M"), twin_of("%m-%d-%y"), twin_of("%d.%m.%Y"), twin_of("%Y-%m-%d")
     ('%m/%d/%Y %H:%M', '%d-%m-%y', '%m.%d.%Y', '')
     """
-    twins = (("%d/%m/", "%m/%d/"), ("%d-%m-", "%m-%d-"), ("%d.%m.", "%m.%d."), ("%d%m%Y", "%m%d%Y"))
-    for first, second in twins:
-        for old, new in ((first, second), (second, first)):
-            if form.startswith(old):
-                return form.replace(old, new)
-    return ""
+    twin = re.sub(r"^%([dm])([-/.]?)%([dm])(?=\2%[Yy])", r"%\3\2%\1", form)
+    return "" if twin == form else twin
 
 
 def _n_read(form: str, text: pl.Series) -> int:
@@ -388,12 +389,6 @@ def _rest(number: pl.Series, ticks: int) -> pl.Series:
         return number % ticks * (PER_SECOND["ns"] // ticks)
     rest = (number - (number / ticks).floor() * ticks) * (PER_SECOND["ns"] / ticks)
     return rest.set(~rest.is_finite(), None).floor().clip(0, PER_SECOND["ns"] - 1).cast(pl.Int64)
-
-
-def _floor(number: pl.Series, ticks: int) -> pl.Series:
-    if number.dtype.is_float():
-        return (number / ticks).floor().cast(pl.Int64, strict=False)
-    return number if ticks == 1 else number // ticks
 
 
 def _iso_8601(text: pl.Expr) -> list[pl.Expr]:

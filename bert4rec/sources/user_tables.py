@@ -28,7 +28,6 @@ from bert4rec.sources.text_values import shown, typed
 MOVIELENS_FILES = ("movies.csv", "movies.dat", "u.item")
 TABLE_BLOCK_BYTES = 1 << 24
 ITEM_KEYS = ("item", "movieId")  # keys of an object of JSON lines that is an item
-MOVIES_DAT = ("movieId", "title", "genres")  # columns of movies.dat
 
 
 def read_table(path: Path, *, item_column: str = "item", texts: Collection[str] | None = None) -> pl.DataFrame:
@@ -64,10 +63,8 @@ def id_column(path: str, table: pl.DataFrame, item_column: str) -> str:
     if len(likely) != 1:
         if is_row(table.columns):
             raise DataError(f"{path}: its first line is a row and not a header; write one above it, such as item,title")
-        raise DataError(
-            f"{path}: no column {item_column}, and no other column is recognized as the ids of the items; it has: "
-            f"{', '.join(table.columns)}; rename the column of the ids to {item_column}"
-        )
+        advice = f"it has: {', '.join(table.columns)}; rename the column of the ids to {item_column}"
+        raise DataError(f"{path}: no column {item_column}, and no other is recognized as the ids of items; {advice}")
     return likely[0]
 
 
@@ -128,27 +125,22 @@ def read_item_list(
         return lines, ""
     columns = [*TableFile(path, kind).columns]
     if not columns:
-        raise DataError(
-            f'{path}: has no objects with a column, such as {{"item": 7}}; or write one item a line as text'
-        )
+        raise DataError(f'{path}: has no objects with a column, such as {{"item": 7}}; write one item a line as text')
     column = next((name for name in (item_column, "item") if name in columns), "")
     if kind == "text" and not column and len(columns) > 1 and any(places := [*is_known(columns)]):
         numbers = [str(number) for number, is_item in enumerate(places, 1) if is_item]
         if len(numbers) > 1:
             named = ", ".join(columns[int(number) - 1] for number in numbers)
             raise DataError(f"{path}: its first line has several items: {named}; write one item a line")
-        rows = _all_rows(TableFile(path, kind, has_header=False))
-        return rows[numbers[0]].drop_nulls().to_list(), numbers[0]
+        column, table = numbers[0], _all_rows(TableFile(path, kind, has_header=False))
+        return table[column].drop_nulls().to_list(), column
     if len(columns) == 1 and kind == "text":
         return (lines[1:], columns[0]) if column or name_words(columns[0]) & ITEM_WORDS else (lines, "")
     if not column and any(known):
         return lines, ""
     likely = [name for name in columns if name_words(name) & ITEM_WORDS] or columns
     if not column and len(likely) > 1:
-        raise DataError(
-            f"{path}: the column of the items is not recognized; it has: {', '.join(columns)}; rename that column to "
-            "item"
-        )
+        raise DataError(f"{path}: which column has the items? it has: {', '.join(columns)}; rename that column to item")
     column = column or likely[0]
     return read_table(path, item_column=column)[column].drop_nulls().to_list(), column
 
@@ -178,7 +170,7 @@ def _movielens(path: Path) -> TableFile:
     table = TableFile(path, "text", may_be_latin=suffix in (".dat", ".item"))
     first = head(path).partition(NEWLINE)[0].decode("latin-1")
     if suffix == ".dat":
-        return replace(table, separator="::", has_header=False, names=MOVIES_DAT)
+        return replace(table, separator="::", has_header=False, names=("movieId", "title", "genres"))
     if suffix == ".item" and column_names(fields := first.split("\t")) == fields:  # u.item; RecBole's have typed names
         numbers = map(str, range(3, first.count("|") + 2))
         return replace(table, separator="|", has_header=False, names=("movieId", "title", *numbers))
@@ -208,10 +200,8 @@ def _read_json(path: Path, id_keys: Collection[str]) -> pl.DataFrame:
         return pl.DataFrame(rows, infer_schema_length=None)
     for item, values in rows[0].items():
         if not isinstance(values, list):
-            raise DataError(
-                f'{path}: item "{item}" has {shown(values)}; expected: a list of values, as in {{"7": ["drama"]}}, or '
-                'one object a line with the id of its item, as in {"item": 7, "genre": "drama"}'
-            )
+            expected = 'a list of values, as {"7": ["drama"]}; or one object a line, as {"item": 7, "genre": "drama"}'
+            raise DataError(f'{path}: item "{item}" has {shown(values)}; expected: {expected}')
     return pl.DataFrame({"item": [*rows[0]], "attributes": [*rows[0].values()]}, strict=False)
 
 

@@ -1,21 +1,13 @@
-"""What `bert4rec check` does with its arguments, when it is stopped, and while it takes long."""
+"""`bert4rec check` while it takes long."""
 
 import sys
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
 from bert4rec.__main__ import main
 from bert4rec.runtime import console
 from tests.fixture_types import Capture, Patch
-
-
-def test_a_check_that_is_stopped_shows_nothing(small_folder: Path, monkeypatch: Patch, capsys: Capture) -> None:
-    monkeypatch.setattr("bert4rec.dataset.check.check_dataset", Mock(side_effect=KeyboardInterrupt))
-    assert main(["check", str(small_folder)]) == 130
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
 
 
 @pytest.mark.parametrize("terminal", [False, True])

@@ -23,9 +23,3 @@ def test_it_tells_what_the_preparation_told(tmp_path: Path, monkeypatch: Patch, 
     page = Path("description.html").read_text()
     assert page.count("<svg") == 3
     assert "http://" not in page.replace("http://www.w3.org/", "")
-
-
-def test_what_cannot_be_described_is_one_line(small_folder: Path, tmp_path: Path, capsys: Capture) -> None:
-    assert main(["describe", str(tmp_path)]) == 2
-    assert main(["describe", str(small_folder), f"--html={tmp_path}/nowhere/x.html"]) == 2
-    assert capsys.readouterr().err.count("\n") == 2

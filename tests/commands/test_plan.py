@@ -22,33 +22,19 @@ def test_a_billion_items_on_a_thousand_gpus(capsys: Capture) -> None:
     asked = ["--world-size=1024", "--device=cuda", "--items=1_000_000_000", "--model.embed_dim=128"]
     assert plan(*asked, "--training.loss=softmax") == 0
     lines = capsys.readouterr().out.splitlines()
-    tokens = ["1024 x cuda", "[976,051 x 132 … 976,563 x 132]", "table optimizer state 1.03 GB", "", "--memory-gb"]
-    tokens += ["--model.max_len", "--host-memory-gb", "3,169 files", " ms a step", "1.69 MB", "GPU memory 963"]
-    assert [token for token, line in zip(tokens, lines, strict=False) if token not in line] == []
+    tokens = ["1024 x cuda", "[976,051 x 132 … 976,563 x 132]", "table optimizer state 1.03 GB", "3,169 files"]
+    assert [token for token in tokens if not any(token in line for line in lines)] == []
     assert lines[-1] == "it fits"
 
 
 @pytest.mark.parametrize(
-    ("option", "has_share"),
-    [
-        ("compute_kernel=fused_uvm", True), ("sharding_type=column_wise", False), ("sharding_type=row_wise", None),
-        ("sharding_type=table_wise", None), ("sharding_type=auto", None),
-    ],
-)  # fmt: skip
+    ("option", "has_share"), [("compute_kernel=fused_uvm", True), ("sharding_type=column_wise", False)]
+)
 def test_a_share_of_the_catalogue_is_scored_without_messages_by_rows_alone(
-    capsys: Capture, option: str, has_share: bool | None
+    capsys: Capture, option: str, has_share: bool
 ) -> None:
     assert plan(*ASKED, f"--parallelism.{option}") == 0
-    printed = capsys.readouterr().out
-    assert "embedding time: " in printed
-    assert has_share in (None, "share of the catalogue" in printed)
-
-
-def test_the_loss_is_that_of_a_run(capsys: Capture) -> None:
-    """Which by default scores the whole catalogue, and so has gradients of its shards, up to 100,000 items."""
-    for n_items, has_gradients in ((100_000, True), (100_001, False)):
-        assert plan("--world-size=2", "--device=cuda", f"--items={n_items}") == 0
-        assert (", table gradients " in capsys.readouterr().out) is has_gradients
+    assert ("share of the catalogue" in capsys.readouterr().out) == has_share
 
 
 def test_few_negatives_for_the_positions_that_share_them_are_warned_of(capsys: Capture) -> None:
@@ -63,39 +49,15 @@ def test_few_negatives_for_the_positions_that_share_them_are_warned_of(capsys: C
     assert "warning" not in capsys.readouterr().out
 
 
-REFUSED = {
-    "a batch": "--items=2000 --training.per_device_train_batch_size=100000",
-    "copies with adam": "--items=20000000 --mode=ddp --parallelism.sparse_optimizer=adam",
-    "every score with adam": "--items=20000000 --training.loss=softmax --parallelism.sparse_optimizer=adam",
-    "a cluster": "--items=1000000000",
-}
-
-
-def advised(line: str) -> list[list[str]]:
-    """What a refusal suggests, as arguments of this command."""
-    _, _, advice = line.partition("; it fits with ")
-    suggestions = []
-    for text in advice.split("; or "):
-        typed = re.sub(r" \([^()]*\)$", "", text)
-        typed = re.sub(r"(?:on )?(\d+) processes, \d+ a host as large as now", r"--world-size=\1", typed)
-        suggestions.append(typed.split())
-    return suggestions
-
-
-@pytest.mark.parametrize("options", REFUSED.values(), ids=REFUSED)
-def test_what_does_not_fit_is_status_1_and_every_advice_fits_when_it_is_typed(options: str, capsys: Capture) -> None:
-    """That each kind of advice fits is stated in tests/sharding/test_advice.py."""
-    asked = ["--world-size=2", "--device=cpu", "--host-memory-gb=24", *options.split()]
-    assert plan(*asked) == 1
-    out, err = capsys.readouterr()
-    assert ("12 GB available" in out, "no estimate for ddp" in out, err) == (True, "--mode=ddp" in asked, "")
-    suggestions = advised(out.splitlines()[-1])
-    assert 1 <= len(suggestions) <= 4
-    for typed in suggestions:
-        names = {word.partition("=")[0] for word in typed}
-        kept = [word for word in asked if word.partition("=")[0] not in names]
-        assert plan(*kept, *typed, "--local-world-size=2") == 0, typed
-        assert capsys.readouterr().out.endswith("\nit fits\n")
+def test_what_does_not_fit_is_status_1_and_an_advice_fits_when_it_is_typed(capsys: Capture) -> None:
+    """Each kind of advice is tested in tests/sharding/test_advice.py."""
+    asked = ["--world-size=2", "--device=cpu", "--host-memory-gb=24", "--items=20000000"]
+    assert plan(*asked, "--mode=ddp", "--parallelism.sparse_optimizer=adam") == 1
+    out = capsys.readouterr().out
+    assert ("12 GB available" in out, "no estimate for ddp" in out) == (True, True)
+    typed = re.search(r"it fits with (--\S+(?: --\S+)*)", out)
+    assert typed is not None
+    assert plan(*asked, "--parallelism.sparse_optimizer=adam", *typed[1].split()) == 0
 
 
 def test_the_memory_is_this_hosts_on_cpu_and_with_uvm_that_of_all_its_processes(capsys: Capture) -> None:
@@ -124,14 +86,7 @@ def test_features_with_many_values_have_tables_of_their_own(featured_folder: Pat
         assert tables == [("item", n_items, "68"), *dataset_rows]
 
 
-@pytest.mark.parametrize("features", ["", "5,", "5,-1", "many"])
-def test_a_number_of_values_that_is_none_is_refused(features: str, capsys: Capture) -> None:
-    assert plan("--items=10", f"--features={features}") == 2
-    assert f"--features={features.split(',')[-1]}: " in capsys.readouterr().err
-
-
 def test_popular_items_make_a_step_longer(small_folder: Path, capsys: Capture) -> None:
-    """Where the dataset is known; the time is that of even items, times the busiest process's share of the mean."""
     batches = "--training.per_device_train_batch_size=64"
 
     def milliseconds(*arguments: str) -> tuple[float, float]:

@@ -31,7 +31,8 @@ CPU = "plan --world-size=2 --device=cpu"
         f"{CPU} --data.dataset_dir=nowhere", f"{CPU} --items=9 --parallelism.compute_kernel=fused_uvm",
         f"{ASKED} --items", f"{ASKED} --items=-3", f"{ASKED} --memory-gb=much", f"{ASKED} --memory-gb=nan",
         f"{ASKED} --host-memory-gb=-1", f"{ASKED} --mode both", f"{ASKED} --local-world 2",
-        f"{ASKED} --config=none.toml", f"{ASKED} extra", f"{ASKED} --model.kind=markov",
+        f"{ASKED} --config=none.toml", f"{ASKED} extra", f"{ASKED} --model.kind=markov", f"{ASKED} --features=many",
+        f"{ASKED} --features=5,-1", "describe nowhere", "describe nowhere --html=nowhere/x.html",
     ],
 )  # fmt: skip
 def test_one_line_for_what_cannot_be(made: Path, monkeypatch: Patch, capsys: Capture, words: str) -> None:

@@ -1,11 +1,9 @@
-"""A path is recognized by names and first bytes; for what is not recognized the error names what to type."""
+"""A path or an address is recognized by names and first bytes, or refused with what to type."""
 
 import gzip
 import io
 import pickle
 import sqlite3
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from bert4rec.config.addresses import check_url, is_url, without_secrets
 from bert4rec.config.load import load_and_recognize, parse_command_line
 from bert4rec.config.recognition import fetched_kind, format_of, recognize, what_is
 from bert4rec.config.sources import GENERATED
@@ -22,16 +21,18 @@ from bert4rec.sources.interactions import open_interactions
 from bert4rec.sources.synthetic import GENERATORS
 from tests.checks import one_line
 
-ROOT = Path(__file__).parents[2]
 MOVIELENS = b"userId,movieId,rating,timestamp\n1,31,2.5,1260759144\n"
 TABLE = b"customer,sku,at\nc1,a,5\nc2,b,6\n"
 PAIRS = b"1 2\n1 3\n2 2\n"
 
 
-def write(folder: Path, name: str, content: bytes) -> Path:
+Content = bytes | Callable[[Path], None]
+
+
+def write(folder: Path, name: str, content: Content) -> Path:
     file = folder / name
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(content)
+    file.write_bytes(content) if isinstance(content, bytes) else content(file)
     return file
 
 
@@ -63,8 +64,7 @@ def test_a_file_is_recognized_and_so_is_the_folder_that_holds_it(
     ("name", "content"),
     [
         ("log.txt", b""), ("log.txt", b"ann tea\nbob pen\n"), ("log.txt", b"1,2\n3,4\n"),
-        ("log.txt", b"1\t2\t5\t881\n1\t3\t4\t882\n"),  # ratings with times are no sequences
-        ("log.txt", b"1\t2\t5\t881\n2\t3\t4\t882\n"),  # of whatever users
+        ("log.txt", b"1\t2\t5\t881\n2\t3\t4\t882\n"),  # ratings with times are no sequences
         ("log.txt", b"1 2 5\n2 3\n1 4\n"),  # a user who comes again on long lines
         ("log.txt", b"Dear reader,\nthis is, after all, text\n"), ("ratings.dat", b"1,2,3\n"),
         ("log.json", b'{"user":1,"item":2}\n{"user":1,"item":3}\n'), ("log.txt.gz", b"\x1f\x8b" + b"x" * 30),
@@ -94,41 +94,31 @@ def database(path: Path) -> None:
 ZIP, WORKBOOK = archive("log.csv"), archive("docProps/app.xml", "xl/workbook.xml", "[Content_Types].xml")
 SHEETS = archive("content.xml").replace(b"content.xml", b"mimetypeapplication/vnd.oasis.opendocument.spreadsheet", 1)
 PAGE = b"\n<!DOCTYPE html>\n<html><head><title>Log in, please</title></head></html>\n"
-ARRAY, OBJECT = b'[\n {"user": 1, "item": 2}\n]', b'{\n"user": [1],\n"item": [2]\n}\n'
-UNREAD = [  # files, content; recognized by name or content alone
-    (["log.csv", "log.zip", "log"], ZIP), (["log.csv", "log.tsv", "log.html", "log"], PAGE),
-    (["log.csv.gz"], gzip.compress(PAGE, mtime=0)), (["a.json", "a.csv", "a", "a.txt"], ARRAY),
-]  # fmt: skip
-UNREAD_TABLES = [  # of files that are said to be tables
-    *UNREAD, (["log.xlsx", "log.csv", "log"], WORKBOOK),
-    (["log.xlsx"], ZIP), (["log.xls"], b"\xd0\xcf\x11\xe0 "),
-    (["log.db", "log.bin"], database), (["log.pickle", "log.dat"], pickle.dumps(TABLE)),
-    (["log.h5"], b"\x89HDF\r\n\x1a\n"), (["log.feather"], b"FEA1 "),
-    (["log.csv.bz2"], b"BZh9"), (["log.csv.xz"], b"x"), (["log.jsonl"], ARRAY),
-    (["log.json"], OBJECT),
-    (["log.json.gz"], gzip.compress(ARRAY, mtime=0)),
-    (["log.parquet.gz"], gzip.compress(b"PAR1 ", mtime=0)),
-    (["t.feather", "t.arrow"], b"user,item\n1,2\n"), (["t.arrow"], b""),
+ARRAY, OLD_WORKBOOK = b'[\n {"user": 1, "item": 2}\n]', b"\xd0\xcf\x11\xe0 "
+TOO = True  # a file that is not said to be a table is refused, too
+UNREAD = [  # files, content; whether the name or the content alone tell it
+    (["log.csv", "log.zip", "log"], ZIP, TOO), (["log.csv", "log.tsv", "log.html", "log"], PAGE, TOO),
+    (["log.csv.gz"], gzip.compress(PAGE, mtime=0), TOO), (["a.json", "a.csv", "a", "a.txt"], ARRAY, TOO),
+    (["log.xlsx", "log.csv", "log"], WORKBOOK, False), (["log.xlsx"], ZIP, False), (["log.xls"], OLD_WORKBOOK, False),
+    (["log.db", "log.bin"], database, False), (["log.pickle", "log.dat"], pickle.dumps(TABLE), False),
+    (["log.h5"], b"\x89HDF\r\n\x1a\n", False), (["log.feather"], b"FEA1 ", False),
+    (["log.csv.bz2"], b"BZh9", False), (["log.csv.xz"], b"x", False), (["log.jsonl"], ARRAY, False),
+    (["log.json"], b'{\n"user": [1],\n"item": [2]\n}\n', False),
+    (["log.json.gz"], gzip.compress(ARRAY, mtime=0), False),
+    (["log.parquet.gz"], gzip.compress(b"PAR1 ", mtime=0), False),
+    (["t.feather", "t.arrow"], b"user,item\n1,2\n", False), (["t.arrow"], b"", False),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("names", "content"), UNREAD)
-def test_a_format_that_is_not_read_is_refused_when_it_is_recognized(
-    tmp_path: Path, names: list[str], content: bytes
+@pytest.mark.parametrize(("names", "content", "is_recognized"), UNREAD)
+def test_a_format_that_is_not_read_is_refused(
+    tmp_path: Path, names: list[str], content: Content, is_recognized: bool
 ) -> None:
     for name in names:
         file = write(tmp_path / name.replace(".", "-"), name, content)
-        for path in (file, file.parent, file.parent / "*"):
+        for path in (file, file.parent, file.parent / "*") if is_recognized else ():
             with one_line(f"{file}: "):
                 recognize(str(path))
-
-
-@pytest.mark.parametrize(("names", "content"), UNREAD_TABLES)
-def test_a_table_in_a_format_that_is_not_read_is_refused(
-    tmp_path: Path, names: list[str], content: bytes | Callable[[Path], None]
-) -> None:
-    for file in (tmp_path / name for name in names):
-        file.write_bytes(content) if isinstance(content, bytes) else content(file)
         with one_line(f"{file}: "):
             format_of(file)
 
@@ -137,44 +127,39 @@ def test_a_table_in_a_format_that_is_not_read_is_refused(
     ("names", "content", "kind"),
     [
         (["log.xlsx", "log.csv", "log.txt", "log"], WORKBOOK, "workbook"), (["log.xlsx"], ZIP, "workbook"),
-        (["log.ods", "log"], SHEETS, "workbook"), (["log.xls", "log"], b"\xd0\xcf\x11\xe0 ", "workbook"),
+        (["log.ods", "log"], SHEETS, "workbook"), (["log.xls", "log"], OLD_WORKBOOK, "workbook"),
         (["log.xlsx"], b"", "workbook"), (["log.db", "log.bin"], database, "database"),
         (["lake/_delta_log/0.json", "ice/metadata/v1.metadata.json"], b"{}", "lake"),
         (["log.xlsx", "log.db", "log.csv"], TABLE, ""), (["log.csv", "log"], ZIP, ""),
     ],
 )  # fmt: skip
 def test_what_is_copied_before_it_is_read_is_known_by_its_first_bytes(
-    tmp_path: Path, names: list[str], content: bytes | Callable[[Path], None], kind: str
+    tmp_path: Path, names: list[str], content: Content, kind: str
 ) -> None:
-    for file in (tmp_path / name for name in names):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(content) if isinstance(content, bytes) else content(file)
+    for file in (write(tmp_path, name, content) for name in names):
         place = file.parents[1] if kind == "lake" else file
         assert fetched_kind(str(place)) == kind
         if kind:
             assert recognize(str(place)).source == "table"
 
 
-def test_files_beside_a_log_or_a_public_set_do_no_harm(tmp_path: Path) -> None:
-    for name, content in (("log.csv", TABLE), ("log.xlsx", WORKBOOK), ("log.zip", ZIP), ("page.html", PAGE)):
-        write(tmp_path / "logs", name, content)
-    assert recognize(str(tmp_path / "logs")).reason.startswith("log.csv ")
+def test_of_a_folder_the_one_file_with_data_is_read_or_a_public_set(tmp_path: Path) -> None:
+    logs, public = tmp_path / "logs", tmp_path / "ml-latest-small"
+    for name, content in (("README.txt", b"x,y\n1,2\n"), ("log.xlsx", WORKBOOK), ("log.zip", ZIP), ("page.html", PAGE)):
+        write(logs, name, content)
+    with one_line("", "data.path"):
+        recognize(str(write(tmp_path / "none", "README.txt", b"user,item\n1,2\n").parent))
+    write(logs, "a.csv", TABLE)
+    assert recognize(str(logs)).reason.startswith("a.csv ")
+    write(logs, "b.csv", TABLE)
+    with one_line(f"{logs}: ", "a.csv", "b.csv"):
+        recognize(str(logs))
+    assert recognize(f"{logs}/*.csv").source == "table"
     others = [("movies.csv", b"movieId,title\n"), ("tags.csv", b"userId,tag\n"), ("README.txt", b"x,y\n")]
     for name, content in (("ratings.csv", MOVIELENS), *others):
-        write(tmp_path / "ml-latest-small", name, content)
-    (tmp_path / "mine").symlink_to(tmp_path / "ml-latest-small")
-    assert {recognize(f"{tmp_path}/{name}").source for name in ("ml-latest-small", "mine")} == {"ml-latest-small"}
-
-
-def test_a_folder_of_several_or_no_recognized_files_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, "README.txt", b"user,item\n1,2\n")
-    with pytest.raises(DataError, match=r"data\.path"):
-        recognize(str(tmp_path))
-    for name in ("a.csv", "b.csv", "c.csv", "d.csv"):
-        write(tmp_path, name, TABLE)
-    with pytest.raises(DataError, match=r"a\.csv"):
-        recognize(str(tmp_path))
-    assert recognize(f"{tmp_path}/*.csv").source == "table"
+        write(public, name, content)
+    (tmp_path / "mine").symlink_to(public)
+    assert {recognize(str(path)).source for path in (public, tmp_path / "mine")} == {"ml-latest-small"}
 
 
 def test_a_path_that_does_not_exist_is_refused(tmp_path: Path) -> None:
@@ -186,24 +171,20 @@ def test_a_path_that_does_not_exist_is_refused(tmp_path: Path) -> None:
             recognize(path)
 
 
-@pytest.mark.parametrize("typed", ["ratngs.csv", "ratings.cvs", "Ratings.csv", "ratings", "ratings.csv.gz"])
+@pytest.mark.parametrize("typed", ["ratngs.csv", "Ratings.csv", "ratings", "ratings.csv.gz"])
 def test_a_mistyped_name_gets_the_nearest_one(tmp_path: Path, typed: str) -> None:
-    write(tmp_path, "ratings.csv", TABLE)
-    write(tmp_path, "zebra.txt", TABLE)
+    for name in ("ratings.csv", "zebra.txt"):
+        write(tmp_path, name, TABLE)
     for find in (recognize, lambda path: open_interactions(Data(source="table", path=path), Preprocessing())):
         with one_line(f"{tmp_path / typed}: ", f"{tmp_path / 'ratings.csv'}?"):
             find(str(tmp_path / typed))
 
 
 def test_a_dataset_that_does_not_exist_gets_those_that_do(tmp_path: Path) -> None:
-    for name in ("log", "shop"):
-        write(tmp_path / name, "metadata.json", b"{}")
-    assert what_is(tmp_path / "nosuch").endswith(": log, shop")
-    assert what_is(tmp_path / "shopp").endswith(f"{tmp_path / 'shop'}?")
-    for name in ("run/environment.json", "run/items/metadata.json"):  # has begun, and has links to its items
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    assert "run" in what_is(tmp_path / "run")
+    for name in ("log/metadata.json", "shop/metadata.json", "run/environment.json", "run/items/metadata.json"):
+        write(tmp_path, name, b"{}")
+    for typed, end in (("nosuch", ": log, shop"), ("shopp", f"{tmp_path / 'shop'}?"), ("run", "a run")):
+        assert what_is(tmp_path / typed).endswith(end)
 
 
 def test_an_address_is_recognized_by_its_name_alone() -> None:
@@ -220,47 +201,88 @@ def test_the_generated_sources_are_those_that_the_preparation_knows() -> None:
     assert {*GENERATED} == {*GENERATORS}
 
 
-def load(tmp_path: Path, file: str, *arguments: str) -> tuple[str, str]:
-    """The source and the path that apply, given the content of a settings file and the command line."""
-    (tmp_path / "my.toml").write_text(file)
-    config, recognized = load_and_recognize(*parse_command_line([f"--config={tmp_path / 'my.toml'}", *arguments]))
-    assert recognized is None or recognized.source == config.data.source
-    return config.data.source, config.data.path
-
-
-def test_a_path_decides_where_no_source_was_named_for_it(tmp_path: Path) -> None:
-    path = str(write(tmp_path, "log.csv", TABLE))
-    in_file = f'[data]\npath = "{path}"\n'
-    assert load(tmp_path, "", f"--data.path={path}") == ("table", path)
-    assert load(tmp_path, '[data]\nsource = "synthetic"\n', f"--data.path={path}") == ("table", path)
-    assert load(tmp_path, in_file) == ("table", path)
-    assert load(tmp_path, '[data]\nsource = "ml-1m"\n', f"--data.path={path}") == ("ml-1m", path)
-    assert load(tmp_path, in_file, "--data.source=sequences") == ("sequences", path)
-    assert load(tmp_path, in_file, "--data.source=random", "--data.path=") == ("random", "")
-    assert load(tmp_path, '[data]\nsource = "random"\npath = "x"\n', "--data.path=") == ("random", "")
-    assert load(tmp_path, "") == ("synthetic", "")
+BOTH = "--data.source=random --data.path="
 
 
 @pytest.mark.parametrize(
-    ("content", "arguments"),
+    ("content", "words", "source"),
     [
-        ("", ["--data.source=synthetic", "--data.path=log.csv"]),
-        ('[data]\npath = "log.csv"\n', ["--data.source=random"]),
-        ('[data]\npath = "log.csv"\nsource = "synthetic"\n', []),
-        ("", ["--data.source=random", "--data.path=https://host/log.csv?sig=5ec2e7"]),
+        ("", "--data.path=log.csv", "table"), ('source = "synthetic"', "--data.path=log.csv", "table"),
+        ('path = "log.csv"', "", "table"), ('source = "ml-1m"', "--data.path=log.csv", "ml-1m"),
+        ('path = "log.csv"', "--data.source=sequences", "sequences"), ("", "", "synthetic"),
+        ('path = "log.csv"', BOTH, "random"), ('source = "random"\npath = "x"', "--data.path=", "random"),
+        ("", f"{BOTH}log.csv", None), ("", f"{BOTH}https://host/log.csv?sig=5ec2e7", None),
+        ('path = "log.csv"', "--data.source=random", None), ('path = "log.csv"\nsource = "synthetic"', "", None),
+    ],
+)  # fmt: skip
+def test_a_path_decides_where_no_source_was_named_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, words: str, source: str | None
+) -> None:
+    monkeypatch.chdir(write(tmp_path, "log.csv", TABLE).parent)
+    write(tmp_path, "my.toml", f"[data]\n{content}\n".encode())
+    settings = parse_command_line(["--config=my.toml", *words.split()])
+    if source is None:  # a generated source is named beside a path
+        with one_line("", "data.source", error=SettingsError) as caught:
+            load_and_recognize(*settings)
+        assert "5ec2e7" not in str(caught.value)
+        return
+    config, recognized = load_and_recognize(*settings)
+    assert config.data.source == source
+    assert recognized is None or recognized.source == source
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://b/log.csv", "gs://b/a/*.csv", "hf://datasets/u/r@main/x.parquet", "https://h/a?b", "s3://b/table/",
+        "postgresql://", "postgres://ann@h:5432/shop?options=a@b", "snowflake://ann:$PW@account/db",
+        "grpc+tls://h:443", "postgresql://h:5432,g:5432/shop?user=ann&password=$PW",
+    ],
+)  # fmt: skip
+def test_an_address_that_is_read_stays_as_it_is(url: str) -> None:
+    assert (is_url(url), check_url(url)) == (True, url)
+
+
+@pytest.mark.parametrize("path", ["", "log.csv", "/a/b:c", "a//b", "logs/*.csv", "https:/h/a", "://x"])
+def test_a_path_is_no_address(path: str) -> None:
+    assert (is_url(path), check_url(path), without_secrets(path)) == (False, path, path)
+
+
+@pytest.mark.parametrize(
+    ("url", "word"),
+    [
+        ("ftp://h/log.csv", "ftp://"), ("S3://b/log.csv", "S3://"), ("https://h/logs/*.csv", "https://"),
+        ("s3://bucket", "file"), ("https://host/logs/", "file"), ("https://host", "file"), ("s3://bucket/", "file"),
+        ("mysql://h/shop", "mysql://.*postgresql://.*driver"),
+        *[(f"postgresql://{login}", "password") for login in (
+            "ann:pw@h/shop", "ann:p/w@h/shop", "ann:p@w@h", "h/shop?user=a&password=pw",
+            "h/shop?sslpassword=pw", ":pw@h", "ann:1234@h/shop", "ann:12:3@h/shop", "ann:$@h/shop")],
+    ],
+)  # fmt: skip
+def test_an_address_that_cannot_be_read_is_refused(url: str, word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        check_url(url)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://h/log.csv?X-Amz-Signature=1f&a=b", "https://h/log.csv"),
+        ("http://h:80/my log.csv#part", "http://h:80/my log.csv"),
+        ("https://ann:p%40ss@h/a@b.csv", "https://h/a@b.csv"),
+        ("s3://key:secret@bucket/log?.csv", "s3://bucket/log?.csv"),
+        ("hf://datasets/u/r@main/x.csv", "hf://datasets/u/r@main/x.csv"),
+        ("--data.path=https://h/a.csv?sig=1", "--data.path=https://h/a.csv"),
+        ("postgresql://ann:p@ss@h-1.b:5432,[::1]/shop?password=x@y", "postgresql://h-1.b:5432,[::1]/shop"),
+        ("postgresql://ann:p/w@h/shop", "postgresql://…"),
+        ("postgresql://ann:p?w@h/shop", "postgresql://…"),
+        ("--data.path=snowflake://ann:pw@account/db", "--data.path=snowflake://account/db"),
     ],
 )
-def test_a_path_beside_a_generated_source_is_an_error(tmp_path: Path, content: str, arguments: list[str]) -> None:
-    with one_line("", "data.source", error=SettingsError) as caught:
-        load(tmp_path, content, *arguments)
-    assert "5ec2e7" not in str(caught.value)
+def test_neither_a_login_nor_a_signature_is_shown(text: str, shown: str) -> None:
+    assert without_secrets(text) == shown
 
 
-def test_neither_polars_nor_torch_is_imported_to_recognize_a_file(tmp_path: Path) -> None:
-    path = write(tmp_path, "log.csv.zst", pa.compress(TABLE, codec="zstd", asbytes=True))
-    code = (
-        "import sys; from bert4rec.config.load import load_config\n"
-        "print(load_config(None, {'data.path': sys.argv[1]}).data.source, {'torch', 'polars'} & {*sys.modules})"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "table set()\n"
+@pytest.mark.parametrize("path", ["shop.db", "/logs/shop.db"])
+def test_the_address_of_a_file_is_its_path(path: str) -> None:
+    assert check_url(f"sqlite:///{path}") == path

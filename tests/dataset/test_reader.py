@@ -1,11 +1,12 @@
-"""Opening a dataset folder: what is read, and the one line for a folder that must not be trained on."""
+"""Opening a dataset folder: what is read, what is refused, and whether it keeps the items of another one."""
 
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import datasets
 import numpy as np
@@ -15,10 +16,13 @@ import pytest
 
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.dataset.reader import Dataset, open_dataset
-from bert4rec.runtime.errors import DataError
+from bert4rec.dataset.histories import Histories
+from bert4rec.dataset.reader import Dataset, checksum, open_dataset, problem_of, read_metadata, require_kinds
 from tests.checks import one_line
+from tests.dataset.check.damages import flip
 from tests.folders import rewrite
+
+Open = Callable[..., Dataset]
 
 
 @pytest.fixture
@@ -28,15 +32,9 @@ def folder(small_folder: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def reopen(folder: Path, small_config: Callable[..., Config]) -> Callable[..., Dataset]:
-    """Open with the settings that the folder was made with, but for some."""
-    made_with = small_config()
-
-    def open_again(*, with_times: bool = False, **changes: Any) -> Dataset:
-        settings = made_with.preprocessing.recipe | changes
-        return open_dataset(folder, preprocessing=settings, with_times=with_times)
-
-    return open_again
+def reopen(folder: Path, small_config: Callable[..., Config]) -> Open:
+    """Open with the settings that the folder was made with."""
+    return partial(open_dataset, folder, preprocessing=small_config().preprocessing.recipe)
 
 
 def edit_metadata(folder: Path, **changes: Any) -> None:
@@ -44,7 +42,7 @@ def edit_metadata(folder: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_rows_are_those_of_the_folder(folder: Path, reopen: Callable[..., Dataset]) -> None:
+def test_rows_are_those_of_the_folder(folder: Path, reopen: Open) -> None:
     histories, negatives = (
         datasets.load_from_disk(str(folder / name)).to_list() for name in ("histories", "negatives")
     )
@@ -71,11 +69,9 @@ def test_rows_are_those_of_the_folder(folder: Path, reopen: Callable[..., Datase
         assert last_times.tolist() == [row["times"][row[name] - 1] for row in plain]
 
 
-def test_a_dataset_without_times_is_refused_where_they_are_asked_for(
-    folder: Path, reopen: Callable[..., Dataset]
-) -> None:
+def test_a_dataset_without_times_is_refused_where_they_are_asked_for(folder: Path, reopen: Open) -> None:
     edit_metadata(folder, has_times=False, source="table")  # a folder may come from elsewhere
-    with pytest.raises(DataError, match=r"model\.times"):
+    with one_line(f"{folder}: ", "model.times"):
         reopen(with_times=True)
     rewrite(folder, "histories", lambda rows: rows.remove_columns("times"))
     dataset, items = reopen(), pq.read_table(folder / "items.parquet")
@@ -83,49 +79,16 @@ def test_a_dataset_without_times_is_refused_where_they_are_asked_for(
     assert dataset.popularity.tolist() == items["train_count"].to_pylist()
 
 
-def flip_byte(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def test_rows_come_from_mapped_memory(small_dataset: Dataset) -> None:
-    small_dataset.splits["test"].read(np.array([0]))
-    assert str(small_dataset.folder / "histories" / "part-0000000000.arrow") in Path("/proc/self/maps").read_text()
-
-
-def test_some_items_are_read_from_the_parts_of_the_table_that_have_them(
-    folder: Path, reopen: Callable[..., Dataset], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset, path, groups = reopen(), folder / "items.parquet", []
+def test_some_items_are_read_from_the_parts_of_the_table_that_have_them(folder: Path, reopen: Open) -> None:
+    dataset, path, items = reopen(), folder / "items.parquet", np.array([0, 9, 30, 35])
     whole = pq.read_table(path)
     pq.write_table(whole, path, row_group_size=10)
-    read_row_group = pq.ParquetFile.read_row_group
-
-    def read(self: pq.ParquetFile, group: int, **settings: Any) -> pa.Table:
-        groups.append(group)
-        return read_row_group(self, group, **settings)
-
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", read)
-    items = np.array([0, 9, 30, 35])
-    assert dataset.item_rows(items, ["original", "no such column"]).equals(whole.select(["original"]).take(items))
-    assert groups == [0, 3]
+    with patch.object(
+        pq.ParquetFile, "read_row_group", autospec=True, side_effect=pq.ParquetFile.read_row_group
+    ) as read:
+        assert dataset.item_rows(items, ["original", "no such column"]).equals(whole.select(["original"]).take(items))
+        assert [call.args[1] for call in read.call_args_list] == [0, 3]
     assert len(dataset.item_rows(items[:0], ["original"])) == 0
-
-
-def test_opening_reads_no_rows(folder: Path, reopen: Callable[..., Dataset]) -> None:
-    dataset = reopen()
-    shutil.rmtree(folder / "histories")
-    with pytest.raises(DataError, match=r"histories/state\.json"):
-        len(dataset.splits["test"])
-
-
-def test_oracle_ranks_stand_in_the_order_of_the_test_split(small_dataset: Dataset) -> None:
-    ranks = small_dataset.oracle_ranks()
-    assert set(ranks) == {"full", "popular", "uniform"}
-    users = pq.read_table(small_dataset.folder / "oracle.parquet")["user"].to_pylist()
-    assert users == small_dataset.splits["test"].users.tolist()
-    assert all((ranks["popular"] <= ranks["full"]) & (ranks["full"] >= 1))
 
 
 @pytest.mark.parametrize(
@@ -136,29 +99,19 @@ def test_oracle_ranks_stand_in_the_order_of_the_test_split(small_dataset: Datase
         (lambda f: edit_metadata(f, format_version=2), "format_version 2"),
         (lambda f: (f / "items.parquet").unlink(), "items.parquet"),
         (lambda f: (f / "README.md").write_text("x"), "README.md"),
-        (lambda f: flip_byte(f / "histories" / "part-0000000000.arrow"), "histories/part-0"),
-        (lambda f: flip_byte(f / "items.parquet"), "items.parquet"), (lambda f: forget_samples(f), ""),
+        (lambda f: flip(f / "histories" / "part-0000000000.arrow", 900), "histories/part-0"),
+        (lambda f: flip(f / "items.parquet", 900), "items.parquet"), (lambda f: forget_samples(f), ""),
+        (lambda f: edit_preprocessing(f, seed=2), "preprocessing.seed = 2"),
     ],
 )  # fmt: skip
-def test_a_damaged_folder_is_one_line(
-    folder: Path, reopen: Callable[..., Dataset], damage: Callable[[Path], None], named: str
-) -> None:
+def test_a_damaged_folder_is_one_line(folder: Path, reopen: Open, damage: Callable[[Path], None], named: str) -> None:
     damage(folder)
     with one_line("", named):
         reopen()
 
 
-def test_a_folder_of_other_settings_is_refused(reopen: Callable[..., Dataset]) -> None:
-    with pytest.raises(DataError, match=r"preprocessing\.seed = 1.* 2"):
-        reopen(seed=2)
-
-
-def change_row(folder: Path, name: str, number: int, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    rewrite(
-        folder,
-        name,
-        lambda rows: rows.map(lambda row, at: row | (change(row) if at == number else {}), with_indices=True),
-    )
+def edit_preprocessing(folder: Path, **changes: Any) -> None:
+    edit_metadata(folder, preprocessing=json.loads((folder / "metadata.json").read_text())["preprocessing"] | changes)
 
 
 def forget_samples(folder: Path) -> None:
@@ -166,61 +119,45 @@ def forget_samples(folder: Path) -> None:
     edit_metadata(folder, files={name: {key: file[key] for key in ("bytes", "sha256")} for name, file in files.items()})
 
 
-def test_other_processes_of_the_host_look_at_sizes_only(folder: Path, small_config: Callable[..., Config]) -> None:
-    settings, file = small_config(), folder / "histories" / "part-0000000000.arrow"
-    flip_byte(file)
-    how: dict[str, Any] = {"preprocessing": settings.preprocessing.recipe, "verify": False}
-    open_dataset(folder, **how)
+def test_other_processes_of_the_host_look_at_sizes_only(folder: Path) -> None:
+    file = folder / "histories" / "part-0000000000.arrow"
+    flip(file, 900)
+    open_dataset(folder, verify=False)
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(DataError, match=r"part-0.*arrow"):
-        open_dataset(folder, **how)
+    with one_line(f"{file}: "):
+        open_dataset(folder, verify=False)
 
 
-def test_an_id_outside_the_table_is_found_where_it_is_read(folder: Path, reopen: Callable[..., Dataset]) -> None:
-    lists = datasets.load_from_disk(str(folder / "histories"))["items"]
-    bad = next(row for row, items in enumerate(lists) if row > 3 and max(items) > 99)
-    good = [row for row in range(len(lists)) if max(lists[row]) <= 99][:3]
-    edit_metadata(folder, items=100)
-    histories = reopen().histories
-    item = next(item for item in lists[bad] if item > 99)
-    refused = one_line(f"{folder / 'histories'}: column items has the id {item}, ")
-    for chosen, context in ((good, nullcontext()), ([*good, bad], refused)):
-        rows = np.array(chosen)
-        with context:
-            histories.read(rows, np.zeros_like(rows), histories.lengths[rows])
+OUTSIDE = [10_000, -1]
+LISTS = [
+    *[("histories/items", lambda items, id_=id_: [*items[:-1], id_], f" has the id {id_}, ") for id_ in OUTSIDE],
+    *[("negatives/popular_negatives", lambda ids, id_=id_: [*ids[:-1], id_], f"has the id {id_}, ") for id_ in OUTSIDE],
+    ("histories/items", lambda items: [10_000, *items[1:]], "column items has the id 10000, "),
+    ("negatives/uniform_negatives", lambda ids: ids[:9], "column uniform_negatives"),
+]
+OFFSETS = [
+    (f"histories/{name}", lambda _, value=value: value, f"column {name} is outside the history of row 7")
+    for name, value in (("n_train", -1), ("n_train", 999), ("test", 0), ("test", 999))
+]
 
 
-@pytest.mark.parametrize("name", ["target", "popular_negatives", "uniform_negatives"])
-@pytest.mark.parametrize("id_", [-1, 10_000])
-def test_targets_and_negatives_are_looked_at_too(
-    folder: Path, reopen: Callable[..., Dataset], name: str, id_: int
+@pytest.mark.parametrize(("column", "change", "found"), LISTS + OFFSETS)
+def test_what_is_outside_of_its_table_or_history_is_found_where_it_is_read(
+    folder: Path, reopen: Open, column: str, change: Callable[[Any], Any], found: str
 ) -> None:
-    column = "items" if name == "target" else name
-
-    # the last item is the target
-    where = "histories" if name == "target" else "negatives"
-    change_row(folder, where, 7, lambda row: {column: [*row[column][:-1], id_]})
-    split = reopen().splits["test"]
-    split.read(np.array([6, 8]))
-    with pytest.raises(DataError, match=rf" has the id {id_}, "):
+    place, name = column.split("/")
+    rows = datasets.load_from_disk(str(folder / place), keep_in_memory=True)[name]
+    changed = [change(value) if at == 7 else value for at, value in enumerate(rows)]
+    rewrite(
+        folder, place, lambda rows: rows.remove_columns(name).add_column(name, changed, feature=rows.features[name])
+    )
+    dataset = reopen()  # which reads no rows
+    split, windows = dataset.splits["test"], dataset.windows(max_len=12, step=12)
+    if name not in ("n_train", "test"):
+        split.read(np.array([6, 8]))
+    with one_line(f"{folder / place}: ", found):
         split.read(np.array([6, 7, 8]))
-
-
-@pytest.mark.parametrize(("column", "value"), [("n_train", -1), ("n_train", 999), ("test", 0), ("test", 999)])
-def test_offsets_outside_a_history_are_refused(
-    folder: Path, reopen: Callable[..., Dataset], column: str, value: int
-) -> None:
-    change_row(folder, "histories", 5, lambda row: {column: value})
-    dataset = reopen()
-    reads = {"n_train": lambda: len(dataset.windows(max_len=12, step=12)), "test": lambda: len(dataset.splits["test"])}
-    with pytest.raises(DataError, match=rf"histories: column {column} .* row 5"):
-        reads[column]()
-
-
-def test_sampled_negatives_are_equally_many(folder: Path, reopen: Callable[..., Dataset]) -> None:
-    change_row(folder, "negatives", 3, lambda row: {"uniform_negatives": row["uniform_negatives"][:9]})
-    with pytest.raises(DataError, match="negatives: column uniform_negatives"):
-        reopen().splits["test"].read(np.arange(5))
+        windows.read(np.arange(len(windows)))
 
 
 def test_who_is_left_out_has_padding_for_negatives(log_config: Callable[..., Config]) -> None:
@@ -238,14 +175,57 @@ def test_who_is_left_out_has_padding_for_negatives(log_config: Callable[..., Con
     assert dataset.splits["validation"].read(np.arange(6)).are_repeated().tolist() == [False, True, True] + [False] * 3
 
 
-def test_the_oracle_has_no_rank_for_who_is_left_out(folder: Path, reopen: Callable[..., Dataset]) -> None:
-    table = pq.read_table(folder / "oracle.parquet").to_pydict()
-    full = table["full"]
-    for name in ("popular", "uniform"):
-        table[name][3] = None
-    pq.write_table(pa.table(table), folder / "oracle.parquet")
-    edit_metadata(folder, files={})
-    ranks = reopen().oracle_ranks()
-    assert ranks["full"].tolist() == full
-    assert ranks["popular"].tolist() == [-1 if rank is None else rank for rank in table["popular"]]
-    assert ranks["uniform"].dtype.kind == "i"
+def test_the_ranks_of_the_oracle_stand_in_the_order_of_the_test_split(folder: Path, reopen: Open) -> None:
+    dataset, table = reopen(), pq.read_table(folder / "oracle.parquet").to_pydict()
+    assert table.pop("user") == dataset.splits["test"].users.tolist()
+    assert {name: ranks.tolist() for name, ranks in dataset.oracle_ranks().items()} == table
+    assert all(0 < popular <= full for popular, full in zip(table["popular"], table["full"], strict=True))
+    left_out = [*table["full"][:3], None, *table["full"][4:]]
+    pq.write_table(pa.table(table | {"uniform": left_out}), folder / "oracle.parquet")
+    ranks = dataset.oracle_ranks()["uniform"]
+    assert (ranks[3], ranks.dtype.kind) == (-1, "i")
+
+
+def opened(folder: Path, *, items: int = 10) -> Dataset:
+    return Dataset(folder, read_metadata(folder) | {"items": items}, Histories(folder, 0), {})
+
+
+def rename(folder: Path, originals: pa.Array | pa.ChunkedArray) -> None:
+    """Give the items of a dataset folder other ids of their own."""
+    path = folder / "items.parquet"
+    items = pq.read_table(path)
+    pq.write_table(items.set_column(items.column_names.index("original"), "original", originals), path)
+
+
+def test_new_items_behind_the_old_ones_are_an_extension(log_folder: Path, grown_folder: Path, tmp_path: Path) -> None:
+    new, old = opened(grown_folder), opened(log_folder, items=8)
+    as_text = Path(shutil.copytree(grown_folder, tmp_path / "text"))
+    rename(as_text, pq.read_table(as_text / "items.parquet")["original"].cast(pa.string()))
+    for dataset, previous in ((old, None), (new, log_folder), (opened(as_text), log_folder)):
+        assert problem_of(dataset, n_items=8, first_ids=old.first_ids, previous=previous) == ""
+    assert problem_of(old, n_items=10, first_ids=new.first_ids) != ""
+    assert problem_of(new, n_items=8, first_ids="0" * 12) != ""
+
+
+def test_where_the_older_dataset_is_there_every_id_is_compared(
+    log_folder: Path, grown_folder: Path, tmp_path: Path
+) -> None:
+    """A checkpoint knows the first ids alone."""
+    folder = Path(shutil.copytree(grown_folder, tmp_path / "new"))
+    originals = pq.read_table(folder / "items.parquet")["original"].to_pylist()
+    changed = [*originals[:7], 99, *originals[8:]]
+    rename(folder, pa.array(changed))
+    first_ids = checksum(changed[:8])
+    assert problem_of(opened(folder), n_items=8, first_ids=first_ids) == ""
+    problem = problem_of(opened(folder), n_items=8, first_ids=first_ids, previous=log_folder)
+    assert all(str(part) in problem for part in (9, 99, originals[7]))
+
+
+def test_new_kinds_of_events_are_refused_with_what_to_do(event_folder: Path) -> None:
+    metadata = read_metadata(event_folder)
+    kinds = [*metadata["events"]]
+    require_kinds(event_folder, metadata, kinds)
+    grown = metadata | {"events": metadata["events"] | {"refund": 3}}
+    for has, named in ((grown, "refund"), ({"events": {"": 0, "refund": 3}}, "--data.extends")):
+        with one_line(f"{event_folder}: ", named):
+            require_kinds(event_folder, has, kinds)

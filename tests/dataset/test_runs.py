@@ -44,6 +44,10 @@ def test_a_dataset_knows_its_runs_until_they_are_removed(place: Path, monkeypatc
     Path("link").symlink_to(dataset)
     monkeypatch.chdir("data")
     assert runs_of(Path("log")) == runs_of(place / "link") == [place / "deep/er/log", place / "runs/best"]
+    path = place / dataset / "metadata.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"fingerprint": "another"}))
+    assert runs_of(Path("log")) == []  # which the dataset at this place was not made for
+    assert [begun("../runs/log-2", "log").resolve()] == runs_of(Path("log"))
 
 
 def test_both_may_move_together_or_the_runs_stay(place: Path, tmp_path: Path, monkeypatch: Patch) -> None:
@@ -54,15 +58,6 @@ def test_both_may_move_together_or_the_runs_stay(place: Path, tmp_path: Path, mo
     for name in ("log", ".log.runs"):
         Path("data", name).rename(tmp_path / "far/away" / name)
     assert [path.resolve() for path in runs_of(tmp_path / "far/away/log")] == [run]
-
-
-def test_other_content_at_the_same_place_has_no_runs(place: Path) -> None:
-    begun("runs/log")
-    path = Path("data/log/metadata.json")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"fingerprint": "another"}))
-    assert runs_of(Path("data/log")) == []
-    other = begun("runs/log-2")
-    assert runs_of(Path("data/log")) == [other]
 
 
 @pytest.mark.parametrize("can_link", [True, False])
@@ -88,16 +83,11 @@ def test_a_run_has_the_items_and_their_features_wherever_it_goes(
     assert len(catalogue.features.read(catalogue.popularity[:3].astype("int64")).lengths) == 3
 
 
-def test_a_run_that_was_stopped_while_it_linked_links_again(place: Path) -> None:
+def test_a_run_that_was_stopped_while_it_linked_links_again_and_may_have_no_note(place: Path) -> None:
+    Path("data/.log.runs").mkdir()  # cannot be written, as on a read-only disk, for root too
     run = begun("runs/log")
-    (run / CATALOGUE / "metadata.json").unlink()
-    (run / CATALOGUE / "items.parquet").unlink()
+    for name in ("metadata.json", "items.parquet"):
+        (run / CATALOGUE / name).unlink()
     link_catalogue(Path("data/log"), run)
-    assert open_catalogue(run / CATALOGUE).n_items == 28
-
-
-def test_a_place_that_cannot_be_written_is_no_error(place: Path) -> None:
-    Path("data/.log.runs").mkdir()  # as on a read-only disk, for root too
-    run = begun("runs/log")
     assert open_catalogue(run / CATALOGUE).n_items == 28
     assert runs_of(Path("data/log")) == []

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from benchmarks.early_stopping import Outcome, Validation, outcome
-from benchmarks.large_catalogue import Contestant, replaced, table
+from benchmarks.large_catalogue import Contestant, table
 from tests.launch import start
 
 TIMED = {"sequences_per_second": 100.0, "step_seconds": 0.16, "peak_memory": 5e8, "sent_per_step": 2.5e8}
@@ -18,14 +18,12 @@ def test_both_modes_stand_in_the_table() -> None:
     done = start(command)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "`adam` in `ddp`, `rowwise_adagrad` in `dmp`" in done.stdout
-    ddp, dmp = (line.strip("| ").split("|") for line in done.stdout.splitlines()[-2:])
-    assert [cell.strip() for cell in ddp[:4]] == ["2,000", "`ddp`", "2", "`gbce`"]
-    assert [cell.strip() for cell in dmp[:4]] == ["2,000", "`dmp`", "2", "`gbce`"]
-    for cells in (ddp, dmp):
+    for mode, line in zip(("`ddp`", "`dmp`"), done.stdout.splitlines()[-2:], strict=True):
+        cells = [cell.strip() for cell in line.strip("| ").split("|")]
+        assert cells[:4] == ["2,000", mode, "2", "`gbce`"]
         rate, step, memory, sent = (float(cell.replace(",", "")) for cell in cells[4:8])
         assert rate == pytest.approx(16 / step * 1000, rel=0.2)
-        assert memory > 50
-        assert sent > 0.01
+        assert (memory > 50, sent > 0.01) == (True, True)
 
 
 @pytest.mark.long
@@ -53,14 +51,6 @@ def test_rounds_become_medians_of_figures_and_of_ratios() -> None:
         "| 500,000 | `ddp` | 2 | `gbce` | 100 | 160 | 500 | 250 |  |\n"
         "| 500,000 | `dmp` | 2 | `gbce` | 1,200 | 160 | 500 | 250 | 10 |"
     )
-
-
-def test_only_what_stands_between_the_comments_is_replaced() -> None:
-    page = "a\n<!-- x: begin -->\nold\n<!-- x: end -->\nb\n<!-- y: begin --><!-- y: end -->\n"
-    new = "a\n<!-- x: begin -->\n\nnew\n\n<!-- x: end -->\nb\n<!-- y: begin --><!-- y: end -->\n"
-    assert replaced(page, "x", "new") == replaced(new, "x", "new") == new
-    with pytest.raises(SystemExit, match="there must be <!-- z: begin -->"):
-        replaced(page, "z", "new")
 
 
 @pytest.mark.parametrize(

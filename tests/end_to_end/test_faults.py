@@ -17,6 +17,8 @@ from bert4rec.config.tables import Config
 from tests.fixture_types import Patch, Settings
 from tests.launch import ALONE, TORCHRUN, Launched, report_of, settings_file, start
 
+pytestmark = pytest.mark.long
+
 SOON = 120.0  # seconds, also on a busy machine: a process that waits in vain waits for half an hour
 STEP = re.compile(r"resumed after step (\d+)")
 
@@ -50,7 +52,6 @@ def kill_and_go_on(config: Config, folder: Path, n_kills: int, seed: int) -> Non
         newest = int(whole[-1].name.removeprefix("step-")) if whole else 0
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("mode", ["dmp", "ddp"])
 def test_killed_processes_cost_nothing_but_time(make: Settings, tmp_path: Path, mode: str) -> None:
     n_kills = 5
@@ -61,7 +62,6 @@ def test_killed_processes_cost_nothing_but_time(make: Settings, tmp_path: Path, 
     assert report_of(tmp_path / "runs" / "killed") == report_of(tmp_path / "runs" / "whole")
 
 
-@pytest.mark.long
 def test_sigterm_to_the_launcher_saves_and_ends(make: Settings, tmp_path: Path) -> None:
     """torchrun signals each training process with its group, in which the loader processes must not be."""
     file = settings_file(make(**{"training.n_epochs": 100_000, "training.num_workers": 1}), tmp_path)
@@ -79,7 +79,6 @@ def test_sigterm_to_the_launcher_saves_and_ends(make: Settings, tmp_path: Path) 
     assert found(folder / "checkpoints")[-1].name == f"step-{int(step):09d}"
 
 
-@pytest.mark.long
 def test_torchrun_starts_all_processes_anew_after_one_has_died(
     make: Settings, tmp_path: Path, monkeypatch: Patch
 ) -> None:
@@ -109,7 +108,6 @@ runpy.run_path("train.py", run_name="__main__")
 """
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("asynchronous", ["true", "false"])
 def test_a_checkpoint_that_the_disk_does_not_take(make: Settings, tmp_path: Path, asynchronous: str) -> None:
     """Files may have 200 kB, a checkpoint has more: the training goes on without."""
@@ -126,7 +124,6 @@ def test_a_checkpoint_that_the_disk_does_not_take(make: Settings, tmp_path: Path
     assert list((tmp_path / "runs" / "on" / "checkpoints").iterdir()) == []
 
 
-@pytest.mark.long
 def test_a_full_file_system_keeps_the_last_good_checkpoint(make: Settings, tmp_path: Path) -> None:
     """A real one of 1 MB, in which two checkpoints have room; where the system lets us mount it."""
     disk = tmp_path / "disk"
@@ -180,7 +177,7 @@ runpy.run_path("train.py", run_name="__main__")
 @pytest.mark.parametrize(
     ("where", "call", "rank", "settings"),
     [
-        pytest.param(where, call, rank, settings, marks=() if name == "hook" else pytest.mark.long, id=name)
+        pytest.param(where, call, rank, settings, id=name)
         for name, where, call, rank, settings in [
             ("hook", "bert4rec.models.sequence_model.Bert4Rec.forward!", 4, 1, []),
             ("forward", "bert4rec.models.sequence_model.Bert4Rec.forward", 4, 0, []),

@@ -49,6 +49,7 @@ Path("outputs.json").write_text(json.dumps(outputs))
 """
 
 
+@pytest.mark.long
 def test_it_goes_all_the_way(tree: Path, small_folder: Path) -> None:
     settings = SMALL | {"model.kind": "next_item", "run.name": "own", "training.n_epochs": 1}
     commands = [

@@ -16,7 +16,6 @@ from bert4rec.checkpoint.run_folder import REPORT
 from bert4rec.config.load import load_config
 from bert4rec.evaluation.intervals import mean_interval
 from bert4rec.report.compared_runs import read_run
-from bert4rec.runtime.errors import SettingsError
 from tests.conftest import SMALL
 from tests.fixture_types import Capture, Patch
 from tests.report.runs_by_hand import make_run
@@ -66,25 +65,6 @@ def test_finished_runs_are_kept_and_others_go_on(trained: list[dict[str, Any]], 
     assert report_of(folder / "sasrec-seed2")["test"] == whole["test"]
 
 
-@pytest.mark.usefixtures("alone")
-def test_a_run_that_fails_does_not_end_the_others(
-    trained: list[dict[str, Any]], monkeypatch: Patch, capsys: Capture
-) -> None:
-    original = bert4rec.train
-
-    def train(settings: Mapping[str, Any], **options: Any) -> Any:
-        if settings["model.kind"] == "markov":
-            raise SettingsError("no markov today")
-        return original(settings, **options)
-
-    monkeypatch.setattr(bert4rec, "train", train)
-    assert main(["markov", "popularity", *OPTIONS]) == 1
-    out, err = capsys.readouterr()
-    assert "no markov today" in out
-    assert "| popularity" in out
-    assert err.startswith("error: 1 ")
-
-
 def make(folder: Path, *, fingerprint: str = "abc", processes: int = 1, finished: bool = True, **settings: Any) -> Path:
     folder.mkdir(parents=True)
     resolved = {"model.kind": "markov", "training.loss": "softmax", "data.dataset_dir": "elsewhere"}
@@ -106,9 +86,7 @@ def test_only_the_same_settings_dataset_and_processes_count(tmp_path: Path, monk
     make(tmp_path / "x-3", finished=finished, fingerprint="def")
     make(tmp_path / "x-4", finished=finished, processes=2)
     make(tmp_path / "x-seed5", finished=finished)
-    (tmp_path / "x-5").mkdir()
-    (tmp_path / "x-6").mkdir()
-    (tmp_path / "x-6" / "report.json").write_text("{")  # damaged
+    (make(tmp_path / "x-6") / "report.json").write_text("{")  # damaged
     config = load_config(None, {"run.dir": str(tmp_path), "run.name": "x", "model.kind": "markov"})
     for fingerprint, n_processes, name in (("abc", 1, "x"), ("def", 1, "x-3"), ("abc", 2, "x-4"), ("xyz", 1, None)):
         monkeypatch.setattr(published, "read_metadata", lambda _, value=fingerprint: {"fingerprint": value})
@@ -121,14 +99,15 @@ def test_models_have_settings_and_names() -> None:
         "markov": {"model.kind": "markov"},
     }
     assert len(parse_models(["untrained", "bert4rec"])) == 5
-    for words, token in ((["x=markov", "x=sasrec"], "x=sasrec"), (["a b"], "a b")):
-        with pytest.raises(SettingsError, match=token):
-            parse_models(words)
 
 
 @pytest.mark.parametrize(
-    ("word", "token"), [("--training.n_epoch=1", "n_epoch"), ("markow", "markow"), ("sasrec:n_layer=1", "n_layer")]
-)
+    ("word", "token"),
+    [
+        ("--training.n_epoch=1", "n_epoch"), ("markow", "markow"), ("sasrec:n_layer=1", "n_layer"),
+        ("markov=sasrec", "markov=sasrec"), ("a b", "a b"),
+    ],
+)  # fmt: skip
 def test_wrong_settings_are_found_before_the_first_training(capsys: Capture, word: str, token: str) -> None:
     assert main(["markov", word, "--seeds=1"]) == 2
     assert token in capsys.readouterr().err
@@ -149,9 +128,4 @@ def test_published_results_on_the_same_file_stand_below(tmp_path: Path) -> None:
     for rows, is_known in ((999611, True), (999610, False)):
         dataset = {**DATASET, **ml_1m, "rows": rows}
         page = tables({"sasrec": [read_run(make_run(tmp_path / str(rows), [1], dataset=dataset))]})
-        labels = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ")]
-        assert labels[:2] == ["", "sasrec"]
-        assert ("published: TV-Rec" in labels) is is_known
-        if is_known:
-            (row,) = (line for line in page.splitlines() if line.startswith("| published: TV-Rec "))
-            assert "0.3232" in row
+        assert ["0.3232" in line for line in page.splitlines() if "| published: TV-Rec " in line] == [True] * is_known

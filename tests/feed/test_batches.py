@@ -1,77 +1,51 @@
-"""Batches of a training: order, shares, loader processes."""
+"""Batches of windows and of pairs: what they hold, their order, how they travel."""
 
-import os
 import pickle
-import signal
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Histories, TrainingPairs
 from bert4rec.dataset.reader import Dataset
-from bert4rec.feed.batches import AT_START, EpochOrder, Position, TrainingBatches, Windows
+from bert4rec.feed.batch import (
+    ID_ROWS,
+    LARGEST_COUNTED,
+    TENSOR_ALIGNMENT,
+    Batch,
+    Candidates,
+    FlatBatch,
+    Lookup,
+    Pairs,
+    Widths,
+    unique_with_inverse,
+)
+from bert4rec.feed.batches import EpochOrder, Position, TrainingBatches, Windows
 from bert4rec.feed.features import WarmItems
 from bert4rec.feed.masking import Masking
-from bert4rec.feed.negatives import NegativeSampler
+from bert4rec.feed.negatives import Negatives, NegativeSampler
+from bert4rec.feed.pairs import TEST_PAIRS, TRAINING_PAIRS, VALIDATION_PAIRS, PairExamples, parts_of_pairs
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DataError
-from tests.feed.shown import shown
+from tests.feed.shown import shown, tensors_in
 
 ALONE = Partition()
 
 
-def masking(dataset: Dataset) -> Masking:
-    return Masking(
-        seed=5, n_items=dataset.n_items, mask_prob=0.2, last_item_mask_prob=0.1, mask_token_share=1.0,
-        random_token_share=0.0,
-    )  # fmt: skip
-
-
 def source(
-    dataset: Dataset, *, n_epochs: int = 1, per_device: int, partition: Partition = ALONE, start: Position = AT_START,
-) -> TrainingBatches:  # fmt: skip
-    return TrainingBatches(
-        Windows(dataset.windows(max_len=12, step=12), masking(dataset)), partition, n_epochs=n_epochs,
-        per_device=per_device, seed=5, start=start,
-    )  # fmt: skip
-
-
-KILLED = """
-import os, signal, sys
-from multiprocessing import active_children
-from pathlib import Path
-from bert4rec.feed.batches import TrainingBatches, Windows
-from bert4rec.feed.masking import Masking
-from bert4rec.dataset.histories import Histories, TrainingWindows
-from bert4rec.runtime.collectives import Partition
-if __name__ == "__main__":
-    windows = TrainingWindows(Histories(Path(sys.argv[1]), 10**6), max_len=12, step=12)
-    batches = TrainingBatches(
-        Windows(windows, Masking(1, 10**6, 0.2, 0.1, 1.0, 0.0)), Partition(), n_epochs=9, per_device=2, seed=1
-    ).batches(num_workers=2)
-    next(batches)
-    print(*(child.pid for child in active_children()), flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_loader_processes_end_with_a_training_that_is_killed(small_dataset: Dataset, tmp_path: Path) -> None:
-    (tmp_path / "killed.py").write_text(KILLED)
-    command = [sys.executable, str(tmp_path / "killed.py"), str(small_dataset.folder)]
-    root = str(Path(__file__).parents[2])
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**os.environ, "PYTHONPATH": root}
-    )
-    output, _ = process.communicate(timeout=900)  # which ends when nobody has the pipe any more: all processes are gone
-    assert process.returncode == -signal.SIGKILL
-    assert len(output.split()) == 2
+    dataset: Dataset, partition: Partition = ALONE, *, n_epochs: int = 1, per_device: int = 16, **others: Any
+) -> TrainingBatches:
+    masking = Masking(5, dataset.n_items, 0.2, 0.1, 1.0, 0.0)
+    windows = Windows(dataset.windows(max_len=12, step=12), masking)
+    return TrainingBatches(windows, partition, n_epochs=n_epochs, per_device=per_device, seed=5, **others)
 
 
 @pytest.mark.parametrize(("epochs", "sequences", "per_device"), [(0, 0, 16), (0, 48, 16), (1, 96, 16), (2, 30, 10)])
@@ -80,7 +54,7 @@ def test_batches_start_where_a_training_was_interrupted(
 ) -> None:
     split = small_dataset.windows(max_len=12, step=12)
     steps = 7 * epochs + sequences // 16
-    whole = source(small_dataset, n_epochs=4, per_device=16)
+    whole = source(small_dataset, n_epochs=4)
     rest = source(small_dataset, n_epochs=4, per_device=per_device, start=Position(epochs, sequences, steps))
     left = -(-(len(split) - sequences) // per_device) + (3 - epochs) * -(-len(split) // per_device)
     assert len(rest) == sum(rest.steps_of(epoch) for epoch in range(epochs, 4)) == left
@@ -96,7 +70,7 @@ def test_batches_start_where_a_training_was_interrupted(
 def test_batches_hold_the_windows_of_the_order_sorted_by_length(small_dataset: Dataset, num_workers: int) -> None:
     split = small_dataset.windows(max_len=12, step=12)
     epochs = [EpochOrder(len(split), ALONE, per_device=16, seed=5, epoch=epoch) for epoch in range(3)]
-    batches = list(source(small_dataset, n_epochs=3, per_device=16).batches(num_workers=num_workers))
+    batches = list(source(small_dataset, n_epochs=3).batches(num_workers=num_workers))
     assert len(batches) == 3 * len(epochs[0])
     for step, batch in enumerate(batches):
         indices = epochs[step // len(epochs[0])][step % len(epochs[0])]
@@ -122,7 +96,7 @@ def test_an_empty_share_predicts_nothing(small_dataset: Dataset) -> None:
     """As many ranks as windows but one, a window each: the second step has a single window, for the last rank."""
     n_ranks = len(small_dataset.windows(max_len=12, step=12)) - 1
     partitions = (Partition(rank, n_ranks) for rank in (0, n_ranks - 1))
-    empty, full = (source(small_dataset, per_device=1, partition=partition)[1] for partition in partitions)
+    empty, full = (source(small_dataset, partition, per_device=1)[1] for partition in partitions)
     assert (empty.n_sequences, full.n_sequences) == (1, 1)
     assert len(empty.lengths) == 1
     assert empty.targets.tolist() == [NO_ITEM] * len(empty.positions)
@@ -135,89 +109,190 @@ def test_a_bad_row_is_one_line_whoever_reads_it(small_dataset: Dataset, num_work
     histories = Histories(small_dataset.folder, n_items=100)
     smaller = Dataset(small_dataset.folder, small_dataset.metadata, histories, {})
     with pytest.raises(DataError, match=r"histories: column items has the id \d+, outside 0…99; ") as caught:
-        list(source(smaller, per_device=16).batches(num_workers=num_workers))
+        list(source(smaller).batches(num_workers=num_workers))
     assert "\n" not in str(caught.value)
 
 
-def test_what_goes_to_the_loader_processes_is_small(small_dataset: Dataset) -> None:
-    windows, pairs = small_dataset.windows(max_len=12, step=12), TrainingPairs(small_dataset.histories)
-    batches = TrainingBatches(Windows(windows, masking(small_dataset)), ALONE, n_epochs=2, per_device=16, seed=5)
-    assert (windows.mean_length > 0, batches[3].n_sequences, len(pairs.read(np.arange(9))[0])) == (True, 16, 9)
-    assert len(small_dataset.histories.users) == len(small_dataset.histories)
-    for read, most in ((batches, 5000), (pairs, 1000)):
-        assert len(pickle.dumps(read)) < most
-    again = pickle.loads(pickle.dumps(batches))[3]
-    assert torch.equal(again.positions, batches[3].positions)
-
-
-def test_every_rank_has_the_negatives_of_its_step(small_dataset: Dataset) -> None:
-    sampler = NegativeSampler(n_items=small_dataset.n_items, n=9, power=0.0, seed=5)
-    for rank in (0, 1):
-        batches = TrainingBatches(
-            Windows(small_dataset.windows(max_len=12, step=12), masking(small_dataset)), Partition(rank, 2), n_epochs=2,
-            per_device=16, seed=5, sampler=sampler,
-        )  # fmt: skip
-        for step in (0, len(batches) - 1):
-            candidates, expected = batches[step].candidates, sampler.draw(step)
-            assert torch.equal(candidates.items.ids[candidates.negatives], expected.ids)
-            assert torch.equal(candidates.log_expected, expected.log_expected)
-
-
-def test_loader_processes_draw_the_same_negatives(small_dataset: Dataset) -> None:
-    sampler = NegativeSampler(
-        n_items=small_dataset.n_items, n=9, power=0.5, seed=5, popularity=small_dataset.popularity
-    )
-    batches = TrainingBatches(
-        Windows(small_dataset.windows(max_len=12, step=12), masking(small_dataset)), ALONE, n_epochs=1, per_device=64,
-        seed=5, sampler=sampler,
-    )  # fmt: skip
-    for step, batch in enumerate(batches.batches(num_workers=1)):
-        assert torch.equal(batch.candidates.items.ids[batch.candidates.negatives], sampler.draw(step).ids)
-
-
-def orders(n: int, world_size: int, per_device: int, epoch: int = 0) -> list[EpochOrder]:
-    return [
-        EpochOrder(n, Partition(rank, world_size), per_device=per_device, seed=5, epoch=epoch)
-        for rank in range(world_size)
+def test_what_goes_to_the_loader_processes_is_small_and_reads_the_same(
+    small_dataset: Dataset, rated_folder: Path, tmp_path: Path
+) -> None:
+    batches, pairs = source(small_dataset, n_epochs=2), TrainingPairs(Histories(rated_folder, 10**6))
+    examples = parts_of_pairs(pairs, seed=3, loss="mse", rating_validation=0.05)[TRAINING_PAIRS]
+    np.save(tmp_path / "counts.npy", np.arange(100_000, dtype=np.int32) % 3)
+    warm = WarmItems(tmp_path / "counts.npy")
+    reads: list[tuple[Any, Callable[[Any], Any]]] = [
+        (batches, lambda batches: tensors_in(batches[3])),
+        (examples, lambda examples: tensors_in(examples.batch(np.arange(9), 0))),
+        (warm, lambda warm: [torch.from_numpy(warm[np.array([3, 4, 99_999])])]),
     ]
+    for packed, read in reads:
+        expected, content = read(packed), pickle.dumps(packed)
+        assert len(content) < 5000
+        assert [part.tolist() for part in read(pickle.loads(content))] == [part.tolist() for part in expected]
+    assert warm[np.array([3, 4, 99_999])].tolist() == [False, True, False]
 
 
-@given(st.integers(1, 60), st.sampled_from([1, 2, 3]), st.integers(1, 3))
-@settings(max_examples=80, deadline=None)
-def test_the_ranks_together_walk_the_global_order(n: int, world_size: int, share: int) -> None:
-    global_batch = 6 * share
-    ranks, (alone,) = orders(n, world_size, global_batch // world_size), orders(n, 1, global_batch)
-    assert {len(order) for order in ranks} == {len(alone)} == {-(-n // global_batch)}
-    seen = []
-    for step in range(len(alone)):
-        dealt = [order[step] for order in ranks]
-        np.testing.assert_array_equal(np.concatenate(dealt), alone[step])
-        assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
-        seen += alone[step].tolist()
-    assert sorted(seen) == list(range(n))
+@pytest.mark.parametrize(("rank", "num_workers", "power"), [(0, 0, 0.0), (1, 1, 0.5)])
+def test_every_rank_and_loader_process_has_the_negatives_of_its_step(
+    small_dataset: Dataset, rank: int, num_workers: int, power: float
+) -> None:
+    counts = small_dataset.popularity
+    sampler = NegativeSampler(n_items=small_dataset.n_items, n=9, power=power, seed=5, popularity=counts)
+    batches = source(small_dataset, Partition(rank, 2), n_epochs=2, sampler=sampler)
+    for step, batch in enumerate(batches.batches(num_workers=num_workers)):
+        candidates, expected = batch.candidates, sampler.draw(step)
+        assert torch.equal(candidates.items.ids[candidates.negatives], expected.ids)
+        assert torch.equal(candidates.log_expected, expected.log_expected)
 
 
 @given(st.integers(1, 60), st.integers(0, 59), st.sampled_from([1, 2, 3]), st.integers(1, 7))
-@settings(max_examples=80, deadline=None)
-def test_an_epoch_continues_after_what_was_seen(n: int, n_seen: int, world_size: int, per_device: int) -> None:
+@settings(max_examples=120, deadline=None)
+def test_the_ranks_together_walk_the_global_order_from_where_they_start(
+    n: int, n_seen: int, world_size: int, per_device: int
+) -> None:
     n_seen = min(n_seen, n)
-    whole = EpochOrder(n, Partition(), per_device=n, seed=5, epoch=2)[0].tolist()
+    whole = EpochOrder(n, ALONE, per_device=n, seed=5, epoch=2)[0].tolist()
+    assert sorted(whole) == list(range(n))
     ranks = [
         EpochOrder(n, Partition(rank, world_size), per_device=per_device, seed=5, epoch=2, n_seen=n_seen)
         for rank in range(world_size)
     ]
-    dealt = [sequence for step in range(len(ranks[0])) for order in ranks for sequence in order[step].tolist()]
-    assert dealt == whole[n_seen:]
+    assert {len(order) for order in ranks} == {-(-(n - n_seen) // (world_size * per_device))}
+    seen = []
+    for step in range(len(ranks[0])):
+        dealt = [order[step].tolist() for order in ranks]
+        assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+        seen += [sequence for share in dealt for sequence in share]
+    assert seen == whole[n_seen:]
 
 
-def test_epochs_differ() -> None:
-    assert orders(50, 1, 50, epoch=0)[0][0].tolist() != orders(50, 1, 50, epoch=1)[0][0].tolist()
+MSE = {"seed": 3, "loss": "mse", "rating_holdout": 0.1, "rating_validation": 0.05}
 
 
-def test_loader_processes_map_which_items_are_warm(tmp_path: Path) -> None:
-    """Their pickle does not grow with the catalogue."""
-    np.save(tmp_path / "counts.npy", np.arange(100_000, dtype=np.int32) % 3)
-    warm, items = WarmItems(tmp_path / "counts.npy"), np.array([3, 4, 99_999])
-    packed = pickle.dumps(warm)
-    assert len(packed) < 1000
-    assert warm[items].tolist() == pickle.loads(packed)[items].tolist() == [False, True, False]
+@pytest.fixture
+def training_pairs(rated_folder: Path) -> TrainingPairs:
+    return TrainingPairs(Histories(rated_folder, 10**6))
+
+
+def test_pairs_are_those_of_the_folder(training_pairs: TrainingPairs, rated_folder: Path) -> None:
+    rows = datasets.load_from_disk(str(rated_folder / "histories"))
+    pairs = [(row["user"], row["items"][at], row["ratings"][at]) for row in rows for at in range(row["n_train"])]
+    everything = PairExamples(training_pairs, range(len(training_pairs)), seed=None, has_ratings=True)
+    assert len(everything) == len(pairs) > 900
+    for indices in ([*range(len(pairs))], [5, 900, 5, 0]):
+        batch = everything.batch(np.array(indices), 0)
+        columns = (batch.users.ids[batch.places], batch.targets, batch.ratings)
+        found = zip(*(column.tolist() for column in columns), strict=True)
+        assert [*found] == [pairs[index] for index in sorted(indices)]
+
+
+def test_parts_share_the_pairs_out_by_the_seed(training_pairs: TrainingPairs) -> None:
+    parts = parts_of_pairs(training_pairs, **MSE)
+    numbers = {name: part.numbers(np.arange(len(part))).tolist() for name, part in parts.items()}
+    n = len(training_pairs)
+    shares = {TEST_PAIRS: round(0.1 * n), VALIDATION_PAIRS: round(0.05 * n)}
+    shares[TRAINING_PAIRS] = n - sum(shares.values())
+    assert {name: len(part) for name, part in numbers.items()} == shares
+    assert sorted(number for part in numbers.values() for number in part) == list(range(n))
+    assert numbers[TEST_PAIRS] != sorted(numbers[TEST_PAIRS])
+    without = parts_of_pairs(training_pairs, **MSE | {"rating_validation": 0.0})
+    assert without[TEST_PAIRS].numbers(np.arange(20)).tolist() == numbers[TEST_PAIRS][:20]
+    others = parts_of_pairs(training_pairs, **MSE | {"seed": 4})
+    assert others[TEST_PAIRS].numbers(np.arange(20)).tolist() != numbers[TEST_PAIRS][:20]
+
+
+def test_rankings_are_learnt_from_all_pairs_without_ratings(training_pairs: TrainingPairs) -> None:
+    parts = parts_of_pairs(training_pairs, **MSE | {"loss": "bpr"})
+    assert parts.keys() == {TRAINING_PAIRS}
+    assert len(parts[TRAINING_PAIRS]) == len(training_pairs)
+    assert parts[TRAINING_PAIRS].batch(np.arange(3), 0).ratings is None
+
+
+NEGATIVES = Negatives(torch.tensor([9, 4, 9]), torch.tensor([-1.0, -2.0, -1.0]))
+NONE = torch.tensor([], dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("shown", "lengths", "positions", "ids", "places", "widths"),
+    [
+        ([7, NO_ITEM, 3, 7, NO_ITEM, 5], [4, 2], [1, 4], [3, 5, 7], [2, 3, 0, 2, 3, 1], Widths(4, 1)),
+        ([NO_ITEM, NO_ITEM], [1, 1], [0, 1], [], [0, 0], Widths(1, 1)),
+        ([3, 1, 4, 1, 5, 9], [1, 3, 2], [1, 3, 5], [1, 3, 4, 5, 9], [1, 0, 2, 0, 3, 4], Widths(3, 2)),
+        ([3], [1], [], [3], [0], Widths(1, 0)),
+    ],
+)
+def test_equal_items_are_asked_for_once_and_the_mask_token_never(
+    shown: list[int], lengths: list[int], positions: list[int], ids: list[int], places: list[int], widths: Widths
+) -> None:
+    at = torch.tensor(positions, dtype=torch.int64)
+    batch = Batch.from_items(torch.tensor(shown), torch.tensor(lengths), at, at)
+    assert (batch.items.ids.tolist(), batch.places.tolist(), batch.widths) == (ids, places, widths)
+
+
+def test_candidates_are_targets_and_negatives_each_once() -> None:
+    candidates = Candidates.of(torch.tensor([5, NO_ITEM, 9, 5]), NEGATIVES)
+    assert candidates.items.ids.tolist() == [0, 4, 5, 9]
+    assert candidates.positives.tolist() == [2, 0, 3, 2]
+    assert candidates.negatives.tolist() == [3, 1, 3]
+    assert candidates.log_expected.tolist() == [-1.0, -2.0, -1.0]
+
+
+def test_items_that_are_rated_are_candidates_without_negatives() -> None:
+    pairs = Pairs.between(torch.tensor([4, 4, 0]), torch.tensor([7, 3, 7]), torch.tensor([1.0, 2.0, 3.0]))
+    assert (pairs.users.ids.tolist(), pairs.places.tolist()) == ([0, 4], [1, 1, 0])
+    assert (pairs.candidates.items.ids.tolist(), pairs.candidates.positives.tolist()) == ([3, 7], [1, 0, 1])
+    assert len(pairs.candidates.negatives) == 0
+    assert Pairs.between(torch.tensor([4]), torch.tensor([7])).candidates is None
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 3) | st.integers(0, 2**40), max_size=30))
+@example([5 * LARGEST_COUNTED - 1, 3, 5 * LARGEST_COUNTED - 1, 0, 3])
+@example([5 * LARGEST_COUNTED, 3, 5 * LARGEST_COUNTED, 0, 3])
+def test_each_id_comes_once_and_all_come_back(ids: list[int]) -> None:
+    """Few and small ones are counted, large ones are sorted."""
+    found, places = unique_with_inverse(torch.tensor(ids, dtype=torch.int64))
+    assert found.ids.tolist() == sorted({*ids})
+    assert found.ids[places].tolist() == ids
+    assert {tensor.dtype for tensor in (found.ids, found.lengths, places)} == {torch.int64}
+
+
+@pytest.mark.parametrize("n", [0, 1, ID_ROWS, 3 * ID_ROWS + 5])
+def test_ids_are_spread_evenly_over_the_rows(n: int) -> None:
+    lengths = Lookup.of(torch.arange(n)).lengths
+    assert (len(lengths), int(lengths.sum())) == (ID_ROWS, n)
+    assert int(lengths.max() - lengths.min()) <= 1
+
+
+TARGETS = torch.tensor([5, 7, 5])
+SEQUENCES = Batch.from_items(torch.tensor([3, 1, 4]), torch.tensor([1, 2]), torch.tensor([1]), torch.tensor([9]))
+BATCHES: dict[str, Any] = {
+    "sequences": SEQUENCES._replace(n_sequences=2),
+    "sequences and negatives": SEQUENCES._replace(candidates=Candidates.of(TARGETS, NEGATIVES)),
+    "pairs": Pairs.between(torch.tensor([2, 2, 9]), TARGETS),
+    "rated pairs": Pairs.between(torch.tensor([2, 2, 9]), TARGETS, torch.tensor([3.5, 1.0, 5.0])),
+    "one number everywhere": SEQUENCES._replace(places=torch.tensor([4]).expand(3)),
+    "nothing to predict": SEQUENCES._replace(positions=NONE),
+}
+
+
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
+def test_a_batch_goes_whole_to_another_process_in_one_tensor_and_to_another_device(batch: Any) -> None:
+    flat = FlatBatch.of(batch)
+    assert tensors_in(flat) == [flat.content]
+    assert _described(pickle.loads(pickle.dumps(flat)).unpack()) == _described(batch)
+    first, parts = flat.content.data_ptr(), [tensor for tensor in tensors_in(flat.unpack()) if len(tensor)]
+    assert {(tensor.data_ptr() - first) % TENSOR_ALIGNMENT for tensor in parts} == {0}  # as torch allocates them
+    moved = batch.to(torch.device("meta"))
+    assert {tensor.device.type for tensor in tensors_in(moved)} == {"meta"}
+    assert [tensor.shape for tensor in tensors_in(moved)] == [tensor.shape for tensor in tensors_in(batch)]
+    assert moved.n_sequences == batch.n_sequences
+
+
+def _described(batch: Any) -> Any:
+    """Structure, types and numbers."""
+    if isinstance(batch, Tensor):
+        return batch.dtype, batch.tolist()
+    if isinstance(batch, tuple):
+        return type(batch), [_described(part) for part in batch]
+    return batch

@@ -1,34 +1,22 @@
-"""Loader processes: their group, their server, what the garbage collector leaves out; each in a process of its own."""
+"""Loader processes: their group, their server, their end; each in a process of its own."""
 
-import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
-from tests.launch import ROOT, start
-
-PRELOADED = """
-import gc, os
-before = os.getpgrp()
-import bert4rec.feed.preloaded
-print(before, os.getpgrp() == os.getpid(), len(gc.get_objects()))
-"""
-
-
-def test_a_loader_process_leaves_the_group_of_the_launcher_and_its_objects_garbage_collection() -> None:
-    group, is_alone, n_objects = start([sys.executable, "-c", PRELOADED]).stdout.split()
-    assert (int(group), is_alone) == (os.getpgrp(), "True")
-    assert int(n_objects) < 1000  # of some ten thousand
-
+from tests.launch import ROOT, environment, start
 
 SERVER = """
-import os, sys
+import gc, os, sys
 from multiprocessing import forkserver
 from bert4rec.feed.fork_server import fork_server, start_ahead
 
 def tell(pipe):
+    n_objects = len(gc.get_objects())
     sys.path.clear()  # what is not there yet cannot be imported any more
     import bert4rec.feed.batches, bert4rec.__main__
-    pipe.send((os.getppid(), os.getpgrp(), os.getpgid(os.getppid())))
+    pipe.send((os.getppid(), os.getpgrp(), os.getpgid(os.getppid()), n_objects))
 
 if __name__ == "__main__":
     start_ahead()
@@ -37,15 +25,47 @@ if __name__ == "__main__":
     ours, theirs = fork_server().Pipe()
     process = fork_server().Process(target=tell, args=(theirs,))
     process.start()
-    parent, group, group_of_parent = ours.recv()
+    parent, group, group_of_parent, n_objects = ours.recv()
     process.join()
-    print(parent == server, group == group_of_parent == server != os.getpgrp())
+    print(parent == server, group == group_of_parent == server != os.getpgrp(), n_objects < 3000)
 """
 
 
 def test_a_server_that_was_started_ahead_has_what_loader_processes_need(tmp_path: Path) -> None:
-    """Without torch in the process that starts it, and out of the launcher's group."""
+    """Without torch in the process that starts it, out of the launcher's group and of garbage collection."""
     program = tmp_path / "program.py"
     program.write_text(SERVER)
     done = start([sys.executable, str(program)], PYTHONPATH=str(ROOT))
-    assert (done.stdout, done.stderr) == ("True True\n", "")
+    assert (done.stdout, done.stderr) == ("True True True\n", "")
+
+
+KILLED = """
+import os, signal, sys
+from multiprocessing import active_children
+from pathlib import Path
+from bert4rec.feed.batches import TrainingBatches, Windows
+from bert4rec.feed.masking import Masking
+from bert4rec.dataset.histories import Histories, TrainingWindows
+from bert4rec.runtime.collectives import Partition
+if __name__ == "__main__":
+    windows = TrainingWindows(Histories(Path(sys.argv[1]), 10**6), max_len=12, step=12)
+    batches = TrainingBatches(
+        Windows(windows, Masking(1, 10**6, 0.2, 0.1, 1.0, 0.0)), Partition(), n_epochs=9, per_device=2, seed=1
+    ).batches(num_workers=2)
+    next(batches)
+    print(*(child.pid for child in active_children()), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_loader_processes_end_with_a_training_that_is_killed(small_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "killed.py").write_text(KILLED)
+    command, variables = (
+        [sys.executable, str(tmp_path / "killed.py"), str(small_folder)],
+        environment(PYTHONPATH=str(ROOT)),
+    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, text=True, env=variables, **pipes) as process:
+        output, _ = process.communicate(timeout=900)  # which ends when nobody has the pipe any more: all are gone
+    assert process.returncode == -signal.SIGKILL
+    assert len(output.split()) == 2

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -38,40 +37,25 @@ def deviation(found: np.ndarray, expected: float, freedom: int) -> float:
 @given(
     n=st.one_of(st.integers(1, 300), st.integers(1, 20_000)), seed=st.integers(0, 2**32 - 1), epoch=st.integers(0, 99)
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_everything_comes_once(n: int, seed: int, epoch: int) -> None:
     assert np.bincount(whole(n, seed, epoch), minlength=n).tolist() == [1] * n
 
 
 @given(n=st.integers(1, 2**40), seed=st.integers(0, 2**32 - 1), first=st.integers(0, 2**40), size=st.integers(1, 500))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_part_of_a_huge_one_is_computed_alone(n: int, seed: int, first: int, size: int) -> None:
     positions = np.arange(first % n, min(first % n + size, n))
-    found = Permutation(n, (seed, 0)).at(positions)
-    assert len(set(found.tolist())) == len(positions)
-    assert (found >= 0).all()
-    assert (found < n).all()
-    one_by_one = [Permutation(n, (seed, 0)).at(positions[i : i + 1])[0] for i in range(min(3, len(positions)))]
-    assert found[:3].tolist() == one_by_one
+    found = Permutation(n, (seed, 0)).at(positions).tolist()
+    assert len(set(found)) == len(positions)
+    assert all(0 <= value < n for value in found)
+    assert found[:3] == [Permutation(n, (seed, 0)).at(positions[i : i + 1])[0] for i in range(min(3, len(positions)))]
 
 
-def test_nothing_of_its_size_is_held() -> None:
-    tracemalloc.start()
-    Permutation(10**12, (1, 1)).at(np.arange(64))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 100_000
-
-
-@pytest.mark.parametrize("n", [5, 50, 10_000])
-def test_seeds_and_epochs_differ(n: int) -> None:
-    orders = {tuple(whole(n, seed, epoch)) for seed in range(5) for epoch in range(5)}
-    assert len(orders) == 25 if n > 5 else len(orders) > 15
-
-
-def test_the_order_of_a_seed_and_epoch_stays_what_it_is() -> None:
+def test_the_order_of_a_seed_and_epoch_is_its_own_and_stays_what_it_is() -> None:
     """A run that is resumed after an update of the program must meet the same order."""
     assert whole(10, 1, 0).tolist() == [3, 6, 7, 2, 4, 9, 5, 8, 0, 1]
+    assert len({tuple(whole(50, seed, epoch)) for seed in range(5) for epoch in range(5)}) == 25
 
 
 @pytest.mark.parametrize("n", [long(2), 3, long(4), 5])
@@ -80,14 +64,6 @@ def test_all_orders_of_a_few_are_equally_frequent(n: int) -> None:
     orders = Counter(tuple(whole(n, seed, 0).tolist()) for seed in range(n_keys))
     found = np.array([orders[order] for order in itertools.permutations(range(n))])
     assert abs(deviation(found, n_keys / len(found), len(found) - 1)) < SIX_SIGMA
-
-
-@pytest.mark.parametrize("n", [long(6), 7, 10, long(25), 37])
-def test_everything_is_as_often_at_every_position(n: int) -> None:
-    n_keys, found = 3000, np.zeros((n, n))
-    for epoch in range(n_keys):
-        found[np.arange(n), whole(n, 7, epoch)] += 1
-    assert abs(deviation(found, n_keys / n, (n - 1) ** 2)) < SIX_SIGMA
 
 
 @pytest.mark.parametrize("n", [1000, 1024, 99_991])
@@ -102,22 +78,15 @@ def test_neighbours_know_nothing_of_each_other(n: int, apart: int) -> None:
 COUNTS = np.array([5, 0, 1, 30, 4, 0, 9, 16], np.int32)
 
 
-def expected_shares(power: float) -> np.ndarray:
-    weights = np.maximum(COUNTS, 1) ** power
-    return weights / weights.sum()
-
-
-@pytest.mark.parametrize("power", [0.5, 1.0])
-@pytest.mark.parametrize("block", [1, 3, 128])
+@pytest.mark.parametrize(("power", "block"), [(0.5, 1), (1.0, 3), (0.5, 128)])
 def test_items_come_as_often_as_their_weight_says(monkeypatch: pytest.MonkeyPatch, power: float, block: int) -> None:
     monkeypatch.setattr(negatives, "BLOCK", block)
     monkeypatch.setattr(negatives, "SLAB", 2 * block)
-    sampler = NegativeSampler(n_items=8, n=200_000, power=power, seed=1, popularity=COUNTS)
-    drawn = sampler.draw(0)
-    items = drawn.ids.numpy()
-    shares = np.bincount(items, minlength=8) / len(items)
-    np.testing.assert_allclose(shares, expected_shares(power), atol=5 * 0.5 / np.sqrt(len(items)))
-    np.testing.assert_allclose(drawn.log_expected, np.log(200_000 * expected_shares(power))[items], rtol=1e-5)
+    drawn = NegativeSampler(n_items=8, n=50_000, power=power, seed=1, popularity=COUNTS).draw(0)
+    items, weights = drawn.ids.numpy(), np.maximum(COUNTS, 1) ** power
+    shares, expected = np.bincount(items, minlength=8) / len(items), weights / weights.sum()
+    np.testing.assert_allclose(shares, expected, atol=5 * 0.5 / np.sqrt(len(items)))
+    np.testing.assert_allclose(drawn.log_expected, np.log(50_000 * expected)[items], rtol=1e-5)
 
 
 def test_uniform_draws_have_no_repeats_and_reach_all_alike() -> None:
@@ -140,17 +109,14 @@ def test_ids_are_in_range_and_a_step_always_draws_alike(counts: list[int], power
     popularity = np.array(counts, np.int32)
     first, second = (NegativeSampler(**settings, popularity=popularity).draw(step) for _ in range(2))
     assert torch.equal(first.ids, second.ids)
-    assert first.ids.min() >= 0
-    assert first.ids.max() < len(counts)
+    assert ((first.ids >= 0) & (first.ids < len(counts))).all()
     assert first.log_expected.isfinite().all()
-    assert first.ids.dtype == torch.int64
-    assert first.log_expected.dtype == torch.float32
+    assert (first.ids.dtype, first.log_expected.dtype) == (torch.int64, torch.float32)
 
 
-def test_steps_and_seeds_draw_others() -> None:
-    draws = [
-        tuple(NegativeSampler(n_items=10**6, n=16, power=0.0, seed=seed).draw(step).ids.tolist())
-        for seed in (1, 2)
-        for step in (0, 1)
-    ]
-    assert len(set(draws)) == 4
+KEYS = [(1, 0), (2, 0), (1, 8)]
+
+
+def test_steps_seeds_and_groups_draw_others() -> None:
+    samplers = [NegativeSampler(n_items=10**6, n=16, power=0.0, seed=seed, group=group) for seed, group in KEYS]
+    assert len({tuple(sampler.draw(step).ids.tolist()) for sampler in samplers for step in (0, 1)}) == 6

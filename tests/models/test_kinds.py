@@ -62,8 +62,9 @@ MASKING = {"seed": 1, "n_items": 50, "mask_prob": 0.5, "last_item_mask_prob": 0.
 
 
 def test_it_is_trained_on_masked_positions() -> None:
-    items, lengths = torch.arange(2, 32), torch.tensor([10, 20])
-    batch = Bert4Rec.make_examples(**MASKING)(items, lengths, torch.arange(2), 0)
+    items = torch.arange(2, 32)
+    rows = Rows(np.arange(2, 32, dtype=np.int32), np.array([10, 20]))
+    batch = Bert4Rec.make_examples(**MASKING)(rows, np.arange(2), 0)
     assert (shown(batch)[batch.positions] == NO_ITEM).all()
     assert torch.equal(batch.targets, items[batch.positions])
 
@@ -85,8 +86,8 @@ def test_what_it_is_trained_on_is_what_it_is_asked(times: str) -> None:
     with torch.no_grad():
         network.encoder.positions.weight.zero_()  # which count from the end
     taken = None if times == "none" else np.array(TAKEN)
-    seconds = None if taken is None else torch.from_numpy(taken)
-    batch = SASRec.make_examples(times=times)(torch.tensor(HISTORY), torch.tensor([4]), torch.tensor([0]), 0, seconds)
+    rows = Rows(np.array(HISTORY, np.int32), np.array([4]), times=taken)
+    batch = SASRec.make_examples(times=times)(rows, np.array([0]), 0)
     vectors = network.item_table.candidates(Lookup.of(torch.arange(N_ITEMS)))
     expected = torch.zeros(())
     for n in range(1, len(HISTORY)):

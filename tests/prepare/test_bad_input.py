@@ -2,17 +2,24 @@
 
 import gzip
 import io
-import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import polars as pl
 import pyarrow as pa
 import pytest
 
 import preprocessing
-from bert4rec.prepare import engine
-from tests.checks import Capture
+from bert4rec.config.tables import Preprocessing
+from bert4rec.prepare import engine, rows
+from bert4rec.prepare.rows import read_rows
+from bert4rec.sources.progress import BadRows, Progress
+from tests.checks import Capture, Patch, one_line
+from tests.preparation import metadata_of
 
 TABLE = ["--data.time_column=t", "--data.rating_column=r"]
 GOOD = [(user, item, 100 * user + item, 1 + item % 5) for user in (1, 2, 3) for item in (6, 2 + user, 7, 8)]
@@ -43,24 +50,15 @@ def content_of(folder: Path) -> dict[str, bytes]:
     }
 
 
-def lines_of(separator: str, header: str, row: Callable[..., tuple[object, ...]] = lambda *cells: cells) -> list[bytes]:
-    rows = [separator.join(str(cell) for cell in row(*cells)) for cells in GOOD]
-    return [line.encode() + b"\n" for line in [header] * bool(header) + rows]
-
-
-SOURCES: dict[str, tuple[str, list[bytes], list[str]]] = {
-    "table": ("t.csv", lines_of(",", "user,item,t,r"), TABLE),
-    "ml-100k": ("u.data", lines_of("\t", "", lambda u, i, t, r: (u, i, r, t)), []),
-    "ml-1m": ("ratings.dat", lines_of("::", "", lambda u, i, t, r: (u, i, r, t)), []),
-    "ml-25m": (
-        "ratings.csv", lines_of(",", "userId,movieId,rating,timestamp", lambda u, i, t, r: (u, i, f"{r}.0", t)), [],
-    ),
+SOURCES = {  # source → file, header, form of a row, options
+    "table": ("t.csv", "user,item,t,r\n", "{0},{1},{2},{3}\n", TABLE),
+    "ml-100k": ("u.data", "", "{0}\t{1}\t{3}\t{2}\n", []), "ml-1m": ("ratings.dat", "", "{0}::{1}::{3}::{2}\n", []),
+    "ml-25m": ("ratings.csv", "userId,movieId,rating,timestamp\n", "{0},{1},{3}.0,{2}\n", []),
     "goodreads": (
-        "goodreads_interactions.csv",
-        lines_of(",", "user_id,book_id,is_read,rating", lambda u, i, t, r: (u, i, 1, r)),
+        "goodreads_interactions.csv", "user_id,book_id,is_read,rating\n", "{0},{1},1,{3}\n",
         ["--preprocessing.only_read=true"],
     ),
-    "sequences": ("a.txt", lines_of(" ", "", lambda u, i, t, r: (u, i)), []),
+    "sequences": ("a.txt", "", "{0} {1}\n", []),
 }  # fmt: skip
 BAD_LINES = [  # source, line, kind
     ("table", b",6,,4\n", "user is missing"), ("table", b"1,NULL,3,4\n", "item is missing"),
@@ -76,6 +74,14 @@ BAD_LINES = [  # source, line, kind
 ]  # fmt: skip
 
 
+def write(place: Path, source: str, *bad: bytes, at: int = 3) -> list[str]:
+    """Write the good rows of `source` with bad lines before the line `at`; return the arguments to prepare them."""
+    name, header, form, options = SOURCES[source]
+    lines = [line.encode() for line in (header, *(form.format(*cells) for cells in GOOD)) if line]
+    (place / name).write_bytes(b"".join([*lines[:at], *bad, *lines[at:]]))
+    return [f"--data.source={source}", f"--data.path={place}", *options]
+
+
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, bytes]]:
     """What is written of a source without bad rows."""
@@ -84,9 +90,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str,
     def get(source: str) -> dict[str, bytes]:
         if source not in made:
             folder = tmp_path_factory.mktemp(source)
-            name, lines, settings = SOURCES[source]
-            (folder / name).write_bytes(b"".join(lines))
-            assert run(folder, f"--data.source={source}", f"--data.path={folder}", *settings) == 0
+            assert run(folder, *write(folder, source)) == 0
             made[source] = content_of(folder / "dataset")
         return made[source]
 
@@ -97,48 +101,45 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str,
 def test_a_bad_line_is_refused_or_counted_and_left_out(
     tmp_path: Path, capsys: Capture, sound: Callable[[str], dict[str, bytes]], source: str, line: bytes, kind: str
 ) -> None:
-    name, lines, settings = SOURCES[source]
-    (tmp_path / name).write_bytes(b"".join([*lines[:3], line, *lines[3:]]))
-    arguments = [f"--data.source={source}", f"--data.path={tmp_path}", *settings]
-    place = f"{tmp_path / name}, line 4: "
-    strict = [*arguments, "--preprocessing.max_bad_rows=0"]
-    assert_refused(tmp_path, capsys, strict, f"error: {place}")
+    arguments, place = write(tmp_path, source, line), f"{tmp_path / SOURCES[source][0]}, line 4: "
+    assert_refused(tmp_path, capsys, [*arguments, "--preprocessing.max_bad_rows=0"], f"error: {place}")
     assert run(tmp_path, *arguments) == 0
     assert capsys.readouterr().out.count("unusable: " + place) == 1
-    metadata = json.loads((tmp_path / "dataset" / "metadata.json").read_text())
+    metadata = metadata_of(tmp_path / "dataset")
     assert (metadata["bad_rows"], metadata["rows_read"], metadata["rows"]) == ({kind: 1}, 13, 12)
     assert content_of(tmp_path / "dataset") == sound(source)
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        lambda u, i, t, _: (1, i, t), lambda u, i, t, _: (u, i, 1_600_000_000),
-        lambda u, i, t, _: (u, i, 90_000_000_000 + t), lambda u, i, t, _: (u, i if i > 5 else 5, t),
-    ],
-)  # fmt: skip
-def test_a_log_that_is_probably_wrong_is_warned_of(
-    tmp_path: Path, capsys: Capture, row: Callable[..., tuple[int, int, int]]
-) -> None:
-    (tmp_path / "t.csv").write_text("user,item,t\n" + "".join(",".join(map(str, row(*cells))) + "\n" for cells in GOOD))
-    assert run(tmp_path, "--data.source=table", f"--data.path={tmp_path}", "--data.time_column=t") == 0
-    warnings = {line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")}
-    assert any("--" in line for line in warnings)
-
-
 def test_many_bad_rows_are_counted_and_the_first_ten_shown(tmp_path: Path, capsys: Capture) -> None:
-    _, lines, settings = SOURCES["table"]
-    (tmp_path / "t.csv").write_bytes(b"".join([*lines, *([b"1,6,soon,4\n"] * 9), *([b"\n"] * 6)]))
-    arguments = ["--data.source=table", f"--data.path={tmp_path}", *settings]
+    arguments = write(tmp_path, "table", *([b"1,6,soon,4\n"] * 9), *([b"\n"] * 6), at=99)
     assert_refused(tmp_path, capsys, arguments, "max_bad_rows")
     assert run(tmp_path, *arguments, "--preprocessing.max_bad_rows=0.6") == 0
     assert capsys.readouterr().out.count("unusable: " + str(tmp_path)) == 10
-    metadata = json.loads((tmp_path / "dataset" / "metadata.json").read_text())
-    assert metadata["bad_rows"] == {"empty line": 6, "time is not a time": 9}
+    assert metadata_of(tmp_path / "dataset")["bad_rows"] == {"empty line": 6, "time is not a time": 9}
+
+
+@pytest.mark.parametrize(
+    ("row", "is_doubted"),
+    [
+        (lambda u, i, t: (1, i, t), True), (lambda u, i, _: (u, i, 1_600_000_000), True),
+        (lambda u, i, t: (u, i, 90_000_000_000 + t), True), (lambda u, i, t: (u, max(5, i), t), True),
+        (lambda u, i, t: (u, i, int(time.time()) + 3600 - t), False),  # an hour ahead: a time zone
+    ],
+)  # fmt: skip
+def test_a_log_that_is_probably_wrong_is_warned_of(
+    tmp_path: Path, capsys: Capture, row: Callable[..., tuple[int, int, int]], is_doubted: bool
+) -> None:
+    lines = [",".join(map(str, row(*cells))) + "\n" for *cells, _ in GOOD]
+    (tmp_path / "t.csv").write_text("".join(["user,item,t\n", *lines]))
+    assert run(tmp_path, "--data.source=table", f"--data.path={tmp_path}", "--data.time_column=t") == 0
+    warnings = {line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")}
+    assert any("--" in line for line in warnings) == is_doubted
 
 
 RATINGS = b"userId,movieId,rating,timestamp\n"
 ROWS = b"user,item,t,r\n" + b"".join(b"%d,%d,3,4\n" % (line % 7, line) for line in range(5000))
+PAIRS = b"1 2\n1 3\n2 2\n"
+PACKED = gzip.compress(ROWS, mtime=0)
 
 
 def parquet(**cells: object) -> bytes:
@@ -149,9 +150,6 @@ def parquet(**cells: object) -> bytes:
     return file.getvalue()
 
 
-PARQUET = parquet()
-
-
 @pytest.mark.parametrize(
     ("source", "name", "content"),
     [
@@ -159,18 +157,14 @@ PARQUET = parquet()
         ("ml-25m", "ratings.csv", b"userId,movie,rating,timestamp\n1,2,3,4\n"),
         ("table", "t.csv", b"user,item,r\n1,2,3\n"), ("table", "t.csv", b'user,"item,t,r\n1,2,3,4\n'),
         ("table", "t.csv", b"user,item,t,r\n" + b"\x00" * 9_000_000),
-        ("table", "t.csv.gz", gzip.compress(ROWS, mtime=0)[:-20]),
-        ("table", "t.csv.gz", gzip.compress(ROWS, mtime=0)[:3000] + b"x" * 99),
+        ("table", "t.csv", b"user,item,t,r\n" + b"1,x,3,4\n2,x,4,4\n" * 3),
+        ("table", "t.csv.gz", PACKED[:-20]), ("table", "t.csv.gz", PACKED[:3000] + b"x" * 99),
         ("table", "t.csv.zst", pa.compress(ROWS, codec="zstd", asbytes=True)[:900] + b"x" * 99),
-        *[("table", "t.parquet", PARQUET[:cut]) for cut in (4000, 9000, -30)],
+        *[("table", "t.parquet", parquet()[:cut]) for cut in (4000, 9000, -30)],
         *[("table", "t.parquet", parquet(**cell)) for cell in (
             {"item": None}, {"t": None}, {"t": -1}, {"r": float("inf")})],
-        ("table", "t.csv", b"user,item,t,r\n" + b"1,x,3,4\n2,x,4,4\n" * 3),
-        *[
-            (source, name, b"1 2\n1 3\n2 2\n")
-            for source, name in (("ml-1m", "ratings.dat"), ("ml-100k", "u.data"), ("ml-25m", "ratings.csv"))
-        ],
-        ("sequences", "a.txt", b"1 2\n1 3\n2 2\n"), ("sequences", "a.txt", b"1 2\n1 3 4\n"),
+        ("ml-1m", "ratings.dat", PAIRS), ("ml-100k", "u.data", PAIRS), ("ml-25m", "ratings.csv", PAIRS),
+        ("sequences", "a.txt", PAIRS), ("sequences", "a.txt", b"1 2\n1 3 4\n"),
     ],
 )  # fmt: skip
 def test_a_bad_file(tmp_path: Path, capsys: Capture, source: str, name: str, content: bytes) -> None:
@@ -182,33 +176,83 @@ def test_a_bad_file(tmp_path: Path, capsys: Capture, source: str, name: str, con
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--data.source=ml-1m"], "data.path"), (["--data.source=table"], "data.path"),
-        (["--data.source=ml-1m", "--data.path=no/where"], "no/where: "),
-        (["--data.source=ml-1m", f"--data.path={'x' * 300}"], "dataset: "),
-        (["--data.source=movielens"], "data.source"),
-        (["--data.n_rows=10"], "data.n_rows = 10"), (["--preprocessing.min_rating=4"], "min_rating = 4"),
-        ([*SMALL, "--preprocessing.time_from=2020-01-01"], "time_from = 2020-01-01"),
-        (
-            [*SMALL, "--preprocessing.min_item_interactions=999999", "--preprocessing.time_until=2020-01-01"],
-            "time_until = 2020-01-01, min_item_interactions = 999999",
-        ),
-        (["--preprocessing.n_eval_negatives=0"], "n_eval_negatives=0"), (["--preprocessing.seeed=1"], ".seed?"),
-        (["--preprocessing.split=time", "--preprocessing.split_at=2040-01-01"], "split_at"),
-        (["--data.extends=no/where"], "data.extends"),
+        ("--data.source=ml-1m", "data.path"), ("--data.source=table", "data.path"),
+        ("--data.source=ml-1m --data.path=no/where", "no/where: "),
+        (f"--data.source=ml-1m --data.path={'x' * 300}", "dataset: "),
+        ("--data.n_rows=10", "data.n_rows = 10"), ("--preprocessing.min_rating=4", "min_rating = 4"),
+        ("--preprocessing.time_from=2020-01-01", "time_from = 2020-01-01"),
+        ("--preprocessing.min_item_interactions=999999 --preprocessing.time_until=2020-01-01",
+            "time_until = 2020-01-01, min_item_interactions = 999999"),
+        ("--preprocessing.split=time --preprocessing.split_at=2040-01-01", "split_at"),
+        ("--data.extends=no/where", "data.extends"),
     ],
 )  # fmt: skip
-def test_bad_settings(tmp_path: Path, capsys: Capture, arguments: list[str], named: str) -> None:
-    assert_refused(tmp_path, capsys, arguments, named)
+def test_bad_settings(tmp_path: Path, capsys: Capture, arguments: str, named: str) -> None:
+    assert_refused(tmp_path, capsys, [*(() if "data." in arguments else SMALL), *arguments.split()], named)
 
 
-def test_help_and_interrupt(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SystemExit, match=r"^0$"):
-        preprocessing.main(["--help-all"])
-    assert "--preprocessing.n_eval_negatives" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ("--data.event_column=evnt", "--data.event_column=event"), ("--data.event_column=auto", "auto"),
+        ("--data.event_column=item --item=user --user=time", "event_column"),
+        ('--data.event_column=event --preprocessing.target_events=["sale"]', "sale"),
+        ('--preprocessing.target_events=["kind0"]', "--data.event_column"), ("--split=time --time=", "split"),
+        ("--data.source=sequences --data.path={place}/t.csv --data.order_column=line", "data.order_column = line: "),
+        ("--split=leave_last_basket --time=", "split"), ("--preprocessing.ties=shuffle --time=", "ties"),
+        ("--data.event_column=event --preprocessing.hide_before_target=visit --time=", "hide_before_target"),
+    ],
+)  # fmt: skip
+def test_what_a_table_lacks_is_one_line(tmp_path: Path, capsys: Capture, options: str, named: str) -> None:
+    log = "".join(f"u{n % 9},i{n},{1000 + n},kind{n % 3}\n" for n in range(150))
+    (tmp_path / "t.csv").write_text("user,item,time,event\n" + log)
+    words = options.format(place=tmp_path).split()
+    assert_refused(tmp_path, capsys, ["--data.source=table", f"--data.path={tmp_path}", *words], named)
 
+
+def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: Patch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(engine, "write_metadata", interrupted)
     assert run(tmp_path, *SMALL) == 130
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty.toml"]
+    assert [path.name for path in tmp_path.iterdir()] == ["empty.toml"]
+
+
+class Source:
+    """A hundred bytes: of each part how many rows are bad, how many good, and how many bytes have been read."""
+
+    n_bytes = 100
+
+    def __init__(self, *parts: tuple[int, int, int]) -> None:
+        self.bad, self._parts = BadRows(), parts
+
+    def __iter__(self) -> Iterator[tuple[pl.DataFrame, int]]:
+        for n_bad, n_good, done in self._parts:
+            self.bad.add("empty line", n_bad)
+            self.bad.show(Path("t.csv"), "line", 7, "is empty")
+            yield pl.DataFrame({"user": [1] * n_good, "item": [1] * n_good}), done
+
+
+@pytest.mark.parametrize(
+    ("parts", "few", "share", "refused"),
+    [
+        ([(2, 3, 100), (0, 997, 100)], 0, 0.002, ""),  # two bad rows before a quote that nothing closes
+        ([(10, 90, 100)], 10, 0.002, ""),  # ten rows pass, as a tenth of all
+        ([(10, 90, 33), (0, 100, 66), (0, 100, 100)], 10, 0.002, ""),
+        ([(3, 1000, 100)], 0, 0.002, "3 of 1,003 rows"),
+        ([(50, 500, 50), (0, 75, 100), (0, 1000, 100)], 0, 0.002, "50 of 1,625 rows"),
+        ([(50, 1, 30), (50, 1, 60), (50, 1, 100)], 0, 0.002, "150 of 153 rows"),  # not those of its first parts alone
+        ([(50, 0, 30), (50, 0, 60), (50, 1000, 100)], 0, 0.002, "first 100 rows"),  # said at once
+        ([(11, 489, 100)], 10, 0.002, "11 of 500 rows"), ([(3, 26, 100)], 10, 0.002, "3 of 29 rows"),
+        ([(1, 999, 100)], 10, 0.0, "max_bad_rows = 0"),
+    ],
+)  # fmt: skip
+def test_the_share_of_bad_rows_is_that_of_all_rows(
+    tmp_path: Path, parts: list[tuple[int, int, int]], few: int, share: float, refused: str
+) -> None:
+    settings: Any = Preprocessing(max_bad_rows=share), None
+    source: Any = Source(*parts)
+    with patch.object(rows, "FEW_BAD_ROWS", few), one_line("t.csv, line 7: ", refused) if refused else nullcontext():
+        raw = read_rows(source, *settings, folder=tmp_path, run_bytes=10**6, progress=Progress())
+        assert len(raw) == sum(n_good for _, n_good, _ in parts)

@@ -1,15 +1,18 @@
 """`--data.extends` alone: the new log is read, filtered and split as the old one was."""
 
-import json
 import random
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from bert4rec.__main__ import main
-from tests.fixture_types import Capture, Patch
+from tests.checks import Capture, Patch
+from tests.preparation import metadata_of
 
 NAMED = ("--user=kto", "--item=co", "--time=kedy", "--rating=", "--title=popis", "--data.event_column=druh")
 SETTINGS = (
@@ -32,10 +35,10 @@ def write(name: str, n_days: int, *, header: str = "cena|kto|co|kedy|druh|popis"
     Path(name).write_text("\n".join([header, *rows]) + "\n")
 
 
-def metadata(folder: str) -> dict[str, Any]:
-    found = json.loads(Path(folder, "metadata.json").read_text())
-    assert isinstance(found, dict)
-    return found
+def extended(*options: str, name: str = "new", log: str = "new.csv") -> dict[str, Any]:
+    """The metadata of the dataset that extends the old one."""
+    assert main(["prepare", log, "--data.extends=data/old", f"--out=data/{name}", *options]) == 0
+    return metadata_of(Path("data", name))
 
 
 @pytest.fixture(scope="module")
@@ -64,36 +67,49 @@ def test_nothing_else_has_to_be_typed(place: Path) -> None:
     """Also where a settings file names the defaults, as the project's own does; nor for what extends the new one."""
     Path("own.toml").write_text('[data]\nuser_column = "auto"\n[preprocessing]\nsplit = "leave_one_out"\n')
     write("newest.csv", 50)
-    assert main(["prepare", "new.csv", "--data.extends=data/old", "--config=own.toml"]) == 0
-    assert main(["prepare", "newest.csv", "--data.extends=data/new"]) == 0
-    assert main(["prepare", "new.csv", "--data.extends=data/old", *NAMED, *SETTINGS, "--out=data/typed"]) == 0
-    old, new, newest, typed = (metadata(f"data/{name}") for name in ("old", "new", "newest", "typed"))
-    assert {name: new[name] for name in READ} == {name: old[name] for name in READ}
-    assert {name: newest[name] for name in READ} == {name: old[name] for name in READ}
+    old, new, typed = (
+        metadata_of(Path("data/old")),
+        extended("--config=own.toml"),
+        extended(*NAMED, *SETTINGS, name="x"),
+    )
+    newest = extended("--data.extends=data/new", name="newest", log="newest.csv")
+    for later in (new, newest):
+        assert {name: later[name] for name in READ} == {name: old[name] for name in READ}
     assert new["fingerprint"] == typed["fingerprint"]
     assert new["rows"] > old["rows"]
 
 
 def test_what_is_typed_or_stands_in_a_file_wins(place: Path) -> None:
     Path("own.toml").write_text("[preprocessing]\nn_eval_negatives = 4\n")
-    typed = ["--preprocessing.min_user_interactions=1", "--config=own.toml"]
-    assert main(["prepare", "new.csv", "--data.extends=data/old", *typed]) == 0
-    settings = metadata("data/new")["preprocessing"]
+    typed = ["--preprocessing.min_user_interactions=1", "--preprocessing.hide_before_target=visit"]
+    settings = extended(*typed, "--config=own.toml")["preprocessing"]
     assert (settings["min_user_interactions"], settings["n_eval_negatives"], settings["seed"]) == (1, 4, 3)
+    assert (settings["target_events"], settings["hide_before_target"]) == (["buy"], "visit")
+
+
+@pytest.mark.parametrize("rows", ["--table=log", "--query=SELECT * FROM log WHERE druh = 'buy'"])
+def test_the_table_or_query_of_a_database_is_inherited(place: Path, rows: str) -> None:
+    pytest.importorskip("adbc_driver_sqlite")
+    log = pl.read_csv("old.csv", separator="|", infer_schema=False)
+    with closing(sqlite3.connect("shop.db")) as shop, shop:
+        for name, part in (("log", log), ("other", log[:50])):
+            shop.execute(f"CREATE TABLE {name} ({', '.join(part.columns)})")
+            shop.executemany(f"INSERT INTO {name} VALUES (?, ?, ?, ?, ?, ?)", part.rows())
+    assert main(["prepare", "shop.db", rows, *NAMED, *SETTINGS, "--out=data/first"]) == 0
+    assert main(["prepare", "shop.db", "--data.extends=data/first", "--out=data/second"]) == 0
+    assert main(["prepare", "new.csv", "--data.extends=data/first", "--out=data/third"]) == 0
+    assert main(["prepare", "shop.db", "--table=other", "--data.extends=data/first", "--data.accept_lost_rows=true",
+                 "--out=data/fourth"]) == 0  # fmt: skip
+    first, second, third, fourth = (metadata_of(Path("data", name)) for name in ("first", "second", "third", "fourth"))
+    assert (second["created_from"], second["rows"]) == (first["created_from"], first["rows"])
+    assert "table" not in third["created_from"]
+    assert (fourth["created_from"]["table"], fourth["created_from"].get("query")) == ("other", None)
 
 
 def test_a_limit_that_ended_the_old_log_does_not_end_the_new_one(place: Path) -> None:
-    until = "--preprocessing.time_until=2026-02-05"
-    assert main(["prepare", "old.csv", *NAMED, *SETTINGS, until, "--out=data/cut"]) == 0
-    assert main(["prepare", "old.csv", "--data.extends=data/cut", "--out=data/new"]) == 0
-    assert metadata("data/cut")["rows"] < metadata("data/new")["rows"] == metadata("data/old")["rows"]
-
-
-def test_settings_that_belong_together_are_typed_one_by_one(place: Path) -> None:
-    """The kinds of events that are predicted are inherited; what hides before them is new."""
-    assert main(["prepare", "new.csv", "--data.extends=data/old", "--preprocessing.hide_before_target=visit"]) == 0
-    settings = metadata("data/new")["preprocessing"]
-    assert (settings["target_events"], settings["hide_before_target"]) == (["buy"], "visit")
+    cut = extended("--preprocessing.time_until=2026-02-05", name="cut", log="old.csv")
+    new = extended("--data.extends=data/cut", log="old.csv")
+    assert cut["rows"] < new["rows"] == metadata_of(Path("data/old"))["rows"]
 
 
 @pytest.mark.parametrize(
@@ -107,11 +123,10 @@ def test_settings_that_belong_together_are_typed_one_by_one(place: Path) -> None
 )  # fmt: skip
 def test_one_line_for_what_cannot_be(place: Path, capsys: Capture, options: list[str], named: str) -> None:
     write("other.csv", 47, header="cena|wer|co|kedy|druh|popis")
-    if "--data.extends=data/sample" in options:
-        assert main(["prepare", "old.csv", *NAMED, *SETTINGS, "--preprocessing.test_users=9", "--out=data/sample"]) == 0
-    if "--data.extends=data/dated" in options:
-        dated = ["--preprocessing.split=time", "--preprocessing.split_at=2026-02-01", "--out=data/dated"]
-        assert main(["prepare", "old.csv", *NAMED, *SETTINGS, *dated]) == 0
+    dated = ["--preprocessing.split=time", "--preprocessing.split_at=2026-02-01"]
+    for name, changes in (("sample", ["--preprocessing.test_users=9"]), ("dated", dated)):
+        if f"--data.extends=data/{name}" in options:
+            assert main(["prepare", "old.csv", *NAMED, *SETTINGS, *changes, f"--out=data/{name}"]) == 0
     capsys.readouterr()
     assert main(["prepare", *options[:1], "--data.extends=data/old", *options[1:], "--out=data/new"]) == 2
     error = capsys.readouterr().err

@@ -1,6 +1,5 @@
 """New items of a file join a dataset folder: it is the one that a preparation with these items makes."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +7,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-import preprocessing
 from bert4rec.dataset.check import check_dataset
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.prepare.new_items import AddedItems, add_items
 from tests.checks import one_line
-from tests.fixture_types import Patch
 from tests.folders import files_of
+from tests.preparation import metadata_of, prepared
 
 NEW = pl.DataFrame(
     {
@@ -26,21 +24,6 @@ NEW = pl.DataFrame(
     }
 )
 N_NEW = 3  # 40, 31 and 35: the dataset has 3 and 27
-
-
-def prepared(featured_folder: Path, place: Path, *options: str) -> Path:
-    """The log of the folder again, with the new items in the file."""
-    old = pl.read_parquet(featured_folder.parent / "items.parquet")
-    new = NEW.filter(~pl.col("item").is_in(old["item"].implode())).select(old.columns).cast(dict(old.schema))
-    pl.concat([old, new]).write_parquet(place / "all.parquet")
-    settings = {
-        "data.path": featured_folder.parent / "log.csv", "data.source": "table",
-        "data.items_path": place / "all.parquet",
-        "data.dataset_dir": place / "prepared", "preprocessing.n_eval_negatives": 10,
-        "preprocessing.validation_users": 20,
-    }  # fmt: skip
-    assert preprocessing.main([*(f"--{key}={value}" for key, value in settings.items()), *options]) == 0
-    return place / "prepared"
 
 
 def features_of(folder: Path) -> dict[Any, list[Any]]:
@@ -62,23 +45,26 @@ def added(featured_folder: Path, tmp_path: Path) -> Path:
 
 
 def test_it_is_what_a_preparation_with_these_items_makes(featured_folder: Path, added: Path, tmp_path: Path) -> None:
-    same = prepared(featured_folder, tmp_path, f"--data.extends={featured_folder}")
+    old = pl.read_parquet(featured_folder.parent / "items.parquet")
+    new = NEW.filter(~pl.col("item").is_in(old["item"].implode())).select(old.columns).cast(dict(old.schema))
+    pl.concat([old, new]).write_parquet(tmp_path / "all.parquet")
+    log, settings = pl.read_csv(featured_folder.parent / "log.csv"), ["n_eval_negatives=10", "validation_users=20"]
+    options = [f"--data.items_path={tmp_path / 'all.parquet'}", *(f"--preprocessing.{each}" for each in settings)]
+    same = prepared(tmp_path, *options, f"--data.extends={featured_folder}", table=log)
     for name in ("items.parquet", "users.parquet"):
         assert pl.read_parquet(added / name).equals(pl.read_parquet(same / name)), name
     for name in ("histories", "item_features"):
         contents = [{file.name: file.read_bytes() for file in (folder / name).iterdir()} for folder in (added, same)]
         assert contents[0] == contents[1], name
-    own = {"created_at", "created_from", "fingerprint", "files"}
-    ours, theirs = (
-        {name: value for name, value in json.loads((folder / "metadata.json").read_text()).items() if name not in own}
-        for folder in (added, same)
-    )
+    ours, theirs = map(metadata_of, (added, same))
+    for name in ("created_at", "created_from", "fingerprint", "files"):
+        del ours[name], theirs[name]
     assert ours.pop("negative_items") == ours["items"] - N_NEW
     for name, feature in ours["item_features"].items():
         assert feature.pop("coverage") == pytest.approx(theirs["item_features"][name].pop("coverage"))
     assert ours == theirs
-    (tmp_path / "anew").mkdir()  # a catalogue that had the items from the start
-    assert features_of(added) == features_of(prepared(featured_folder, tmp_path / "anew"))
+    anew = prepared(tmp_path, *options, table=log, name="anew")  # a catalogue that had the items from the start
+    assert features_of(added) == features_of(anew)
 
 
 def test_histories_are_the_same_files_and_all_is_checked(featured_folder: Path, added: Path, tmp_path: Path) -> None:
@@ -86,40 +72,40 @@ def test_histories_are_the_same_files_and_all_is_checked(featured_folder: Path, 
         for file in (featured_folder / folder).iterdir():
             assert file.samefile(added / folder / file.name)
     assert check_dataset(added)["items"] == 28 + N_NEW
-    pl.DataFrame({"item": [50], "brand": "a", "tags": [["t1"]], "price": 1.0, "image": [[1.0, 0.0, 0.0]]}).write_ndjson(
-        tmp_path / "more.jsonl"
-    )
+    more = {"item": [50], "brand": "a", "tags": [["t1"]], "price": 1.0, "image": [[1.0, 0.0, 0.0]]}
+    pl.DataFrame(more).write_ndjson(tmp_path / "more.jsonl")
     assert add_items(added, str(tmp_path / "more.jsonl"), tmp_path / "twice") == AddedItems(new=1, known=0)
     metadata = check_dataset(tmp_path / "twice")
     assert (metadata["items"], metadata["negative_items"]) == (29 + N_NEW, 28)
 
 
-def test_users_without_negatives_stay_without(tmp_path: Path, monkeypatch: Patch) -> None:
+def grown(place: Path, n_items: int, items: str, new: str) -> tuple[Path, Path]:
+    """The folder of three users who have the first `n_items`, and the one with the `new` items."""
+    log = pl.DataFrame([(user, item) for user in "abc" for item in range(n_items)], ["user", "item"], orient="row")
+    (place / "items.csv").write_text(items)
+    (place / "new.csv").write_text(new)
+    options = [f"--items={place / 'items.csv'}", "--preprocessing.n_eval_negatives=2"]
+    old = prepared(place, *options, table=log, name="old")
+    add_items(old, str(place / "new.csv"), place / "new")
+    return old, place / "new"
+
+
+def test_users_without_negatives_stay_without(tmp_path: Path) -> None:
     """Each of three users has seen three of four items: two negatives are possible only after items are added."""
-    monkeypatch.chdir(tmp_path)
-    Path("log.csv").write_text("user,item\n" + "".join(f"{user},{item}\n" for user in "abc" for item in range(3)))
-    Path("items.csv").write_text("item,kind\n0,x\n1,y\n2,x\n3,y\n")
-    Path("new.csv").write_text("item,kind\n4,x\n5,y\n")
-    options = ["--items=items.csv", "--data.dataset_dir=old", "--preprocessing.n_eval_negatives=2"]
-    assert preprocessing.main(["log.csv", *options]) == 0
-    assert add_items(Path("old"), "new.csv", Path("new")) == AddedItems(new=2, known=0)
-    assert check_dataset(Path("new"))["left_out"]["test"] == {"users": 3, "of": 3}
+    _, new = grown(tmp_path, 3, "item,kind\n0,x\n1,y\n2,x\n3,y\n", "item,kind\n4,x\n5,y\n")
+    assert check_dataset(new)["left_out"]["test"] == {"users": 3, "of": 3}
 
 
-def test_texts_that_look_like_numbers_stay_texts(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_texts_that_look_like_numbers_stay_texts(tmp_path: Path) -> None:
     """A file whose only brand is 007 means the known brand 007, not 7."""
-    monkeypatch.chdir(tmp_path)
-    Path("log.csv").write_text("user,item\n" + "".join(f"{user},{item}\n" for user in "abc" for item in range(4)))
-    Path("items.csv").write_text("item,brand,size\n0,007,1\n1,x,2\n2,007,3\n3,x,\n")
-    Path("new.csv").write_text("item,brand,size,colour\n4,007,,red\n5,7,,red\n")
-    assert preprocessing.main(["log.csv", "--items=items.csv", "--data.dataset_dir=old"]) == 0
-    add_items(Path("old"), "new.csv", Path("new"))
-    features, old = features_of(Path("new")), features_of(Path("old"))
-    assert {item: features[item] for item in old} == old
-    first, missing = open_dataset(Path("old")).metadata["item_features"]["size"]["first"], 0
+    items = "item,brand,size\n0,007,1\n1,x,2\n2,007,3\n3,x,\n"
+    old, new = grown(tmp_path, 4, items, "item,brand,size,colour\n4,007,,red\n5,7,,red\n")
+    features, before = features_of(new), features_of(old)
+    assert {item: features[item] for item in before} == before
+    first, missing = metadata_of(old)["item_features"]["size"]["first"], 0
     assert features[4][0] == [features[0][0][0], first]
     assert features[5][0] == [missing, first]
-    assert pl.read_parquet("new/items.parquet")["brand"].to_list()[-2:] in (["007", "7"], ["7", "007"])
+    assert sorted(pl.read_parquet(new / "items.parquet")["brand"][-2:]) == ["007", "7"]
 
 
 @pytest.mark.parametrize(

@@ -1,58 +1,43 @@
 """From a file to the folder: the rows by a reference in plain Python; sizes, threads and formats play no role."""
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from functools import partial
-from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-import datasets
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import preprocessing
+from bert4rec.dataset.check import check_dataset
 from bert4rec.dataset.format import part_starts
 from bert4rec.prepare import engine, writer
+from bert4rec.prepare.rows import FILTERS
 from bert4rec.sources import interactions
 from tests.folders import contents
+from tests.preparation import metadata_of, prepared, stored
 
 ROOT = Path(preprocessing.__file__).parent
 COLUMNS = ["--data.time_column=at", "--data.rating_column=stars"]
+KINDS = ("view", "cart", "buy", "")
 
 
 class Row(NamedTuple):
     user: str
     item: int
-    at: int
+    at: float
     stars: float
-
-
-def prepared(place: Path, arguments: Sequence[str], *, folder: str = "dataset") -> Path:
-    """The folder that the script writes, or is asked to write where it refuses."""
-    target = place / folder
-    command = ["--config=/dev/null", f"--data.dataset_dir={target}", "--preprocessing.n_eval_negatives=1", *arguments]
-    with redirect_stdout(StringIO()):
-        preprocessing.main(command)
-    return target
-
-
-def stored(folder: Path) -> list[dict[str, Any]]:
-    """The rows of `histories`, with the original ids."""
-    users, items = (pl.read_parquet(folder / f"{name}s.parquet") for name in ("user", "item"))
-    user = dict(users.select("user", "original").iter_rows())
-    item = dict(items.select("item", "original").iter_rows())
-    rows = datasets.load_from_disk(str(folder / "histories")).to_list()
-    return [row | {"user": user[row["user"]], "items": [item[i] for i in row["items"]]} for row in rows]
+    event: str
 
 
 def histories(rows: Sequence[Row], s: dict[str, Any]) -> dict[str, list[Row]]:
@@ -61,17 +46,12 @@ def histories(rows: Sequence[Row], s: dict[str, Any]) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     for user in sorted({row.user for row in kept}):
         mine = sorted((row for row in kept if row.user == user), key=lambda row: row.at)
-        if s["repeats"] == "last":
-            mine = [row for i, row in enumerate(mine) if row.item not in {later.item for later in mine[i + 1 :]}]
-        elif s["repeats"] == "first":
-            mine = [row for i, row in enumerate(mine) if row.item not in {earlier.item for earlier in mine[:i]}]
-        elif s["repeats"] == "first_in_a_row":
-            mine = [row for i, row in enumerate(mine) if i == 0 or row.item != mine[i - 1].item]
-        found[user] = mine
-    return limited(found, s)
-
-
-def limited(found: dict[str, list[Row]], s: dict[str, Any]) -> dict[str, list[Row]]:
+        same = [(row.item, row.event) for row in mine]
+        others = [
+            {"keep": [], "first": same[:i], "last": same[i + 1 :], "first_in_a_row": same[:i][-1:]}[s["repeats"]]
+            for i in range(len(mine))
+        ]
+        found[user] = [row for i, row in enumerate(mine) if same[i] not in others[i]]
     while True:
         before = found
         counts = Counter(row.item for mine in found.values() for row in mine)
@@ -82,49 +62,62 @@ def limited(found: dict[str, list[Row]], s: dict[str, Any]) -> dict[str, list[Ro
             return found
 
 
-def lists(rows: list[Row]) -> dict[str, list[Any]]:
-    _, *columns = map(list, zip(*rows, strict=True)) if rows else [[]] * 4
-    return dict(zip(("items", "times", "ratings"), columns, strict=True))
+def target(mine: list[Row], targets: list[int], least: int, s: dict[str, Any]) -> int:
+    """The place of the last of the `targets`, or of the first row of its basket."""
+    place = targets[-1] if targets else -1
+    if s["split"] == "leave_last_basket" and place >= 0:
+        place = [row.at for row in mine].index(mine[place].at)
+    return place if place >= least else -1
 
 
-def places(mine: list[Row], s: dict[str, Any]) -> tuple[int, bool]:
-    """How many rows come before the target of the test, and whether the last of them may be held out."""
-    if s["split"] == "none":
-        return len(mine), False
+def places(mine: list[Row], s: dict[str, Any]) -> tuple[int, int, int]:
+    """The end of what is not tested, and the places of the targets of validation and test, -1 for none."""
+    targets = [place for place, row in enumerate(mine) if not s["kinds"] or row.event in s["kinds"]]
     if s["split"] == "time":
-        before = sum(row.at < s["split_at"] for row in mine)
-        return before, before >= 2
-    return (len(mine) - 1, True) if len(mine) >= 3 else (len(mine), False)
+        end = sum(row.at < s["split_at"] for row in mine)
+        before, after = [place for place in targets if 1 <= place < end], [place for place in targets if place >= end]
+        return end, before[-1] if before else -1, after[0] if after and end else -1
+    if s["split"] == "none":
+        return len(mine), -1, -1
+    test = target(mine, targets, 2, s)
+    validation = target(mine, [place for place in targets if place < test], 1, s)
+    return test if test >= 0 else len(mine), validation, test
 
 
-def expected(rows: Sequence[Row], s: dict[str, Any], tested: set[str], validated: set[str]) -> list[dict[str, Any]]:
+def expected(user: str, mine: list[Row], s: dict[str, Any], tested: set[str], validated: set[str]) -> dict[str, Any]:
     """Users outside the sample train on everything, or in a split by time on everything before the instant."""
-    found = []
-    for user, mine in histories(rows, s).items():
-        before, _ = places(mine, s) if user in tested or s["split"] == "time" else (len(mine), False)
-        offsets = {
-            "n_train": before - (user in validated),
-            "validation": before - 1 if user in validated else -1,
-            "test": before if user in tested else -1,
-        }
-        found.append({"user": user, **lists(mine), **offsets})
-    return found
+    end, validation, test = places(mine, s)
+    end = end if user in tested or s["split"] == "time" else len(mine)
+    offsets = {
+        "n_train": validation if user in validated else end,
+        "validation": validation if user in validated else -1,
+        "test": test if user in tested else -1,
+    }
+    tied = s["split"] != "leave_last_basket" and test > 0 and user in tested and mine[test].at == mine[test - 1].at
+    return {"user": user, "rows": [(row.item, int(row.at), row.stars, row.event) for row in mine], **offsets,
+            "test_tied": int(tied)}  # fmt: skip
 
 
 SETTINGS = st.fixed_dictionaries(
     {
-        "n_validated": st.integers(1, 4), "n_tested": st.sampled_from(["all", 1, 2]),
+        "n_validated": st.sampled_from(["all", 1, 2, 3]), "n_tested": st.sampled_from(["all", 1, 2]),
         "min_rating": st.sampled_from([0.0, 2.0]), "time_from": st.sampled_from([0, 3]),
-        "time_until": st.sampled_from([9, 10**6]),
+        "time_until": st.sampled_from([9, 59]), "min_item": st.integers(1, 3),
         "repeats": st.sampled_from(["keep", "first", "last", "first_in_a_row"]),
-        "min_item": st.integers(1, 3),
         "min_user": st.integers(1, 3), "max_user": st.sampled_from([0, 5]),
-        "split": st.sampled_from(["leave_one_out", "time", "none"]), "split_at": st.integers(2, 9),
-        "many_runs": st.booleans(),
+        "split": st.sampled_from(["leave_one_out", "leave_last_basket", "time", "none"]),
+        "split_at": st.integers(2, 9), "kinds": st.sets(st.sampled_from(KINDS[:3])), "many_runs": st.booleans(),
+        "seed": st.integers(0, 3),
     }
 )  # fmt: skip
+ALL = {
+    "n_validated": "all", "n_tested": "all", "min_rating": 0, "time_from": 0, "time_until": 59, "min_item": 1,
+    "repeats": "keep", "min_user": 1, "max_user": 0, "split": "leave_one_out", "split_at": 2, "kinds": {"view"},
+    "many_runs": False, "seed": 1,
+}  # fmt: skip
+AT, STARS = st.sampled_from([0, 1, 2, 3, 3.25, 3.5, 4, 5, 7, 9, 11]), st.sampled_from([1.0, 2.0, 4.5])
 ROWS = st.lists(
-    st.builds(Row, st.sampled_from("abcd"), st.integers(1, 7), st.integers(0, 11), st.sampled_from([1.0, 2.0, 4.5])),
+    st.builds(Row, st.sampled_from("abcd"), st.integers(1, 7), AT, STARS, st.sampled_from(KINDS)),
     min_size=8, max_size=50,
 )  # fmt: skip
 
@@ -133,37 +126,55 @@ def instant(seconds: int) -> str:
     return f"1970-01-01T00:00:{seconds:02d}"
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(ROWS, SETTINGS)
+@example([Row(*cells, 1.0, "view") for cells in (("a", 1, 3), ("b", 1, 2), ("b", 1, 1), ("b", 2, 1))], ALL)
 def test_the_splits_are_those_of_the_reference(rows: list[Row], s: dict[str, Any]) -> None:
+    s = s | {"kinds": sorted(s["kinds"] & {row.event for row in rows})}
     chosen = {
-        "preprocessing.validation_users": s["n_validated"], "preprocessing.test_users": s["n_tested"],
-        "preprocessing.min_rating": s["min_rating"],
-        "preprocessing.time_from": instant(s["time_from"]) if s["time_from"] else "",
-        "preprocessing.time_until": instant(s["time_until"]) if s["time_until"] < 60 else "",
-        "preprocessing.repeats": s["repeats"],
-        "preprocessing.min_item_interactions": s["min_item"],
-        "preprocessing.min_user_interactions": s["min_user"], "preprocessing.max_user_interactions": s["max_user"],
-        "preprocessing.split": s["split"], "preprocessing.split_at": instant(s["split_at"]),
+        "validation_users": s["n_validated"], "test_users": s["n_tested"], "min_rating": s["min_rating"],
+        "time_from": instant(s["time_from"]), "time_until": instant(s["time_until"]), "repeats": s["repeats"],
+        "min_item_interactions": s["min_item"], "min_user_interactions": s["min_user"],
+        "max_user_interactions": s["max_user"], "split": s["split"], "split_at": instant(s["split_at"]),
+        "target_events": json.dumps(s["kinds"]), "seed": s["seed"],
+        "reverse_file_order": "false",  # a few rows may happen to be newest first
     }  # fmt: skip
-    with tempfile.TemporaryDirectory() as place, patch.object(engine, "RUNS", 10**8 if s["many_runs"] else 24):
-        path = Path(place) / "log.csv"
-        pl.DataFrame(rows, schema=list(Row._fields), orient="row").write_csv(path)
-        options = [f"--{name}={value}" for name, value in chosen.items() if value != ""]
-        folder = prepared(Path(place), ["--data.source=table", f"--data.path={path}", *COLUMNS, *options])
-        if not folder.exists():
-            reject()
-        found = stored(folder)
+    options = [f"--preprocessing.{name}={value}" for name, value in chosen.items()]
     user_rows = histories(rows, s)
-    testable = {user for user, mine in user_rows.items() if 0 < places(mine, s)[0] < len(mine)}
-    tested = {row["user"] for row in found if row["test"] >= 0}
-    assert tested <= testable
-    assert len(tested) == (len(testable) if s["n_tested"] == "all" else min(s["n_tested"], len(testable)))
-    able = {user for user, mine in user_rows.items() if places(mine, s)[1] and (user in tested or s["split"] == "time")}
-    validated = {row["user"] for row in found if row["validation"] >= 0}
-    assert validated <= able
-    assert len(validated) == min(s["n_validated"], len(able))
-    assert found == expected(rows, s, tested, validated)
+    testable = {user for user, mine in user_rows.items() if places(mine, s)[2] >= 0}
+    with tempfile.TemporaryDirectory() as place, patch.object(engine, "RUNS", 10**8 if s["many_runs"] else 24):
+        table = pl.DataFrame(rows, schema=list(Row._fields), orient="row")
+        folder = prepared(Path(place), *COLUMNS, "--data.event_column=event", *options, table=table)
+        if not folder.exists():
+            is_one_item = len({row.item for mine in user_rows.values() for row in mine}) == 1
+            assert not user_rows or is_one_item or (s["split"] != "none" and not testable)
+            return
+        check_dataset(folder)
+        found, metadata = stored(folder), metadata_of(folder)
+    tested, validated = ({row["user"] for row in found if row[name] >= 0} for name in ("test", "validation"))
+    able = {user for user, mine in user_rows.items() if places(mine, s)[1] >= 0}
+    able &= able if s["split"] == "time" else tested
+    for drawn, candidates, n in ((tested, testable, s["n_tested"]), (validated, able, s["n_validated"])):
+        assert drawn <= candidates
+        assert len(drawn) == (len(candidates) if n == "all" else min(n, len(candidates)))
+    for row, (user, mine) in zip(found, user_rows.items(), strict=True):
+        events = [[*metadata["events"]][number] for number in row.pop("events")]
+        lists = [row.pop(name) for name in ("items", "times", "ratings")]
+        wanted = expected(user, mine, s, tested, validated)
+        tied = row.get("test_tied", wanted["test_tied"])  # left to the reader where `times` tell it
+        row |= {"rows": [*zip(*lists, events, strict=True)], "test_tied": tied}
+        if s["split"] == "leave_last_basket":  # its target is drawn
+            for place in {row["validation"], row["test"]} - {-1}:
+                assert not s["kinds"] or row["rows"][place][-1] in s["kinds"]
+            n_train = row["n_train"]
+            assert row["rows"][:n_train] == wanted["rows"][:n_train]
+            row["rows"], wanted["rows"] = sorted(row["rows"]), sorted(wanted["rows"])
+        assert row == wanted
+    assert Counter(metadata["events"]) == Counter(row.event for mine in user_rows.values() for row in mine)
+    n_read = [len(rows), len({row.user for row in rows}), len({row.item for row in rows})]
+    assert [metadata[f"{name}_read"] for name in ("rows", "users", "items")] == n_read
+    assert metadata["rows"] == len(rows) - sum(metadata["dropped"].values())
+    assert [*metadata["dropped"]] == [name for name in FILTERS if name in metadata["dropped"]]
 
 
 @pytest.fixture
@@ -219,47 +230,48 @@ def test_one_and_several_threads_write_the_same_bytes_also_where_the_file_is_lar
         expected = contents(tmp_path / f"alone-{kind}")
         assert sum(name.startswith("histories/part-") for name in expected) > 2
         with small_parts():
-            assert contents(prepared(tmp_path, arguments, folder=f"whole-{kind}")) == expected
+            assert contents(prepared(tmp_path, *arguments, name=f"whole-{kind}")) == expected
             with patch.object(engine, "RUNS", 50_000), patch.object(interactions, "BLOCKS_IN_BUDGET", 2_000_000):
-                assert contents(prepared(tmp_path, arguments, folder=f"parts-{kind}")) == expected
+                assert contents(prepared(tmp_path, *arguments, name=f"parts-{kind}")) == expected
 
 
 def test_sequences_and_the_same_rows_as_a_table_with_times_give_the_same_dataset(tmp_path: Path) -> None:
-    rng = np.random.default_rng(5)
-    pairs = [(user, int(item)) for user in range(1, 60) for item in rng.permutation(80)[: 3 + user % 20]]
+    pairs = [(user, (user * step) % 83) for user in range(1, 60) for step in range(1, 4 + user % 20)]
     (tmp_path / "pairs.txt").write_text("".join(f"{user} {item}\n" for user, item in pairs))
-    scattered = sorted(((user, item, time) for time, (user, item) in enumerate(pairs)), key=lambda row: row[1])
-    pl.DataFrame(scattered, schema=["user", "item", "at"], orient="row").write_parquet(tmp_path / "log.parquet")
-    shared = ["--preprocessing.n_eval_negatives=20", "--preprocessing.validation_users=30"]
-    sequences = prepared(tmp_path, ["--data.source=sequences", f"--data.path={tmp_path / 'pairs.txt'}", *shared])
-    table_settings = ["--data.source=table", f"--data.path={tmp_path / 'log.parquet'}", "--data.time_column=at"]
-    table = prepared(tmp_path, [*table_settings, *shared], folder="table")
+    rows = pl.DataFrame(pairs, schema=["user", "item"], orient="row").with_row_index("at").sort("item")
+    sequences = prepared(tmp_path, "--data.source=sequences", f"--data.path={tmp_path / 'pairs.txt'}")
+    table = prepared(tmp_path, "--data.time_column=at", table=rows, name="table")
     assert [{key: row[key] for key in row if key != "times"} for row in stored(table)] == stored(sequences)
     for name in ("users.parquet", "items.parquet"):
         assert (sequences / name).read_bytes() == (table / name).read_bytes()
 
 
-@pytest.mark.parametrize("text", [False, True])
-def test_new_data_keep_every_id(tmp_path: Path, text: bool) -> None:
+def test_new_data_keep_every_id(tmp_path: Path) -> None:
     def rows(users: range, items: range, day: int) -> pl.DataFrame:
-        u, i = ("u", "i") if text else ("", "")
-        cells = [(f"{u}{n}", f"{i}{k}", day * 1000 + n + k) for n in users for k in items if (n + k) % 3]
-        return pl.DataFrame(cells, schema=["user", "item", "at"], orient="row")
+        cells = [
+            (f"u{n}" if n == 19 else f"{n}", f"i{k}", day * 1000 + n + k, f"kind{k % day}")
+            for n in users
+            for k in items
+            if (n + k) % 3
+        ]
+        return pl.DataFrame(cells, schema=["user", "item", "at", "event"], orient="row")
 
-    rows(range(5, 15), range(4, 12), 1).write_csv(tmp_path / "log-1.csv")
-    rows(range(20), range(16), 2).write_csv(tmp_path / "log-2.csv")
-    arguments = ["--data.source=table", f"--data.path={tmp_path}/log-*.csv", "--data.time_column=at"]
-    old = prepared(tmp_path, [*arguments, f"--data.path={tmp_path}/log-1.csv"], folder="old")
-    new = prepared(tmp_path, [*arguments, f"--data.extends={old}"], folder="new")
-    anew = prepared(tmp_path, arguments, folder="anew")
-    for name, column, n_all in (("users", "user", 20), ("items", "item", 16)):
-        before, after = (pl.read_parquet(folder / f"{name}.parquet") for folder in (old, new))
-        assert after[: len(before)].select(column, "original").equals(before.select(column, "original"))
-        first_id = before[column][0]
-        assert after[column].to_list() == list(range(first_id, first_id + n_all))
+    first = rows(range(5, 15), range(4, 12), 1)
+    both = pl.concat([rows(range(20), range(16), 2), first])
+    options = ["--data.time_column=at", "--data.event_column=event"]
+    old = prepared(tmp_path, *options, table=first, name="old")
+    new = prepared(tmp_path, *options, f"--data.extends={old}", table=both, name="new")
+    anew = prepared(tmp_path, *options, table=both, name="anew")
+    assert [*check_dataset(new)["events"]] == ["", "kind0", "kind1"]
+    assert not prepared(
+        tmp_path, options[0], "--data.event_column=", f"--data.extends={old}", table=both, name="without"
+    ).exists()
+    for column, n_all in (("user", 20), ("item", 16)):
+        before, after = (pl.read_parquet(folder / f"{column}s.parquet") for folder in (old, new))
+        ids = before.select(column, pl.col("original").cast(pl.String))  # users of the old log are numbers
+        assert after[: len(before)].select(ids.columns).equals(ids)
+        assert after[column].to_list() == list(range(n_all))
         assert len(before) < n_all
-
-    def by_user(folder: Path) -> list[tuple[Any, ...]]:
-        return sorted((row["user"], row["items"], row["times"], row["test"]) for row in stored(folder))
-
-    assert by_user(new) == by_user(anew)
+    kept, renumbered = (sorted((row["user"], row["items"], row["times"], row["test"]) for row in stored(folder))
+                        for folder in (new, anew))  # fmt: skip
+    assert kept == renumbered

@@ -1,6 +1,5 @@
 """What has moved in a log of less than a year: by hand, and nothing where only chance moves."""
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,12 +9,11 @@ import pytest
 
 from bert4rec.dataset.findings import findings
 from bert4rec.prepare.shifts import SLOTS, shifts, slots_of
-from bert4rec.sources.times import DAY
-from tests.preparation import Prepare
+from tests.preparation import metadata_of, prepared
 
-FIRST = int(datetime(2023, 11, 20, tzinfo=UTC).timestamp())
-MARCH = int(datetime(2024, 3, 1, tzinfo=UTC).timestamp())
-LAST = int(datetime(2024, 3, 20, tzinfo=UTC).timestamp())
+FIRST, MARCH, LAST = (
+    int(datetime(*date, tzinfo=UTC).timestamp()) for date in ((2023, 11, 20), (2024, 3, 1), (2024, 3, 20))
+)
 
 
 def counted(items: np.ndarray, times: np.ndarray, n_items: int) -> np.ndarray:
@@ -32,26 +30,19 @@ def four_months(n: int, before: list[float], since: list[float]) -> tuple[np.nda
     return np.where(times < MARCH, *drawn), times
 
 
-def test_families_that_exchange_their_shares_are_told(prepare: Prepare, tmp_path: Path) -> None:
+def test_families_that_exchange_their_shares_are_told(tmp_path: Path) -> None:
     """Boots fall from 28 to 4 %, sandals rise from 3 to 28 %: two items of each, of one colour in all families."""
     before, since = [0.14, 0.14, 0.015, 0.015, 0.345, 0.345], [0.02, 0.02, 0.14, 0.14, 0.34, 0.34]
     items, times = four_months(6000, before, since)
-    log = tmp_path / "log.csv"
-    families = ["boots", "boots", "sandals", "sandals", "socks", "socks"]
-    lines = (f"u{row % 600},i{item},{time},{families[item]},{'red' if item % 2 else 'blue'}"
-             for row, (item, time) in enumerate(zip(items.tolist(), times.tolist(), strict=True)))  # fmt: skip
-    log.write_text("\n".join(["user,item,time,family,colour", *lines]) + "\n")
-    metadata = json.loads((prepare("--data.source=table", f"--data.path={log}") / "metadata.json").read_text())
+    family = np.array(["boots", "boots", "sandals", "sandals", "socks", "socks"])[items]
+    table = pl.DataFrame({"user": [f"u{row % 600}" for row in range(6000)], "item": [f"i{item}" for item in items]})
+    table = table.with_columns(time=times, family=family, colour=np.array(["blue", "red"])[items % 2])
+    metadata = metadata_of(prepared(tmp_path, table=table))
     shift = metadata["log"]["shift"]
-    assert shift["since"] == MARCH
-    is_later = times >= MARCH
-    by_hand = {
-        family: [np.isin(items[part], pair).mean() for part in (~is_later, is_later)]
-        for family, pair in (("boots", (0, 1)), ("sandals", (2, 3)))
-    }
-    assert (shift["column"], [*shift["values"]]) == ("family", ["boots", "sandals"])
-    for family, shares in by_hand.items():
-        assert shift["values"][family] == pytest.approx(shares, abs=1e-4)
+    assert (shift["since"], shift["column"], [*shift["values"]]) == (MARCH, "family", ["boots", "sandals"])
+    for name, shares in shift["values"].items():
+        by_hand = [(family[part] == name).mean() for part in (times < MARCH, times >= MARCH)]
+        assert shares == pytest.approx(by_hand, abs=1e-4)
     assert "shift" in {finding.name for finding in findings(metadata)}
 
 
@@ -76,9 +67,6 @@ def test_chance_moves_nothing(n_items: int) -> None:
         assert shifts(counted(items, times, n_items), (FIRST, LAST), table) == {}
 
 
-def test_halves_of_months_and_a_log_of_a_few_days() -> None:
-    days = np.array([datetime(2024, 2, day, 23, tzinfo=UTC).timestamp() for day in (1, 15, 16, 29)]).astype(np.int64)
-    assert (slots_of(days) - slots_of(days)[0]).tolist() == [0, 0, 1, 1]
-    assert slots_of(days[:1] + 29 * DAY)[0] == slots_of(days)[0] + 2
-    counts = counted(np.array([0, 1]), days[:2], 2)
-    assert shifts(counts, (int(days[0]), int(days[1])), pl.DataFrame({"item": [0, 1], "family": ["a", "b"]})) == {}
+def test_a_log_of_a_few_days_tells_nothing() -> None:
+    counts = counted(np.array([0, 1]), np.array([MARCH, LAST]), 2)
+    assert shifts(counts, (MARCH, MARCH + 9), pl.DataFrame({"item": [0, 1], "family": ["a", "b"]})) == {}

@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from bert4rec.runtime import console
 from bert4rec.runtime.console import EVENT, EVENTS_VARIABLE, ProgressBar, log_to_terminal
 from bert4rec.runtime.errors import format_duration, pluralize, rounded
 from bert4rec.runtime.signals import log_interrupted
-from tests.fixture_types import Capture, Patch
+from tests.checks import Capture, Patch
 from tests.terminal import on_terminal, screen
 
 ROOT = Path(__file__).parents[2]
@@ -65,16 +64,6 @@ def test_what_is_logged_is_lines_shown_once_on_the_stream_that_was_named_last(
     assert capsys.readouterr() == ("100 % {done}\nwarning: few steps\n", "there\n")
 
 
-def test_of_all_processes_but_the_first_nothing_is_seen(capsys: Capture) -> None:
-    log_to_terminal(is_shown=False)
-    LOGGER.info("a line")
-    LOGGER.warning("a warning")
-    with ProgressBar(10) as bar:
-        bar.show(1, "a line")
-    assert capsys.readouterr() == ("", "")
-    assert screen(run(is_shown=False)) == ["READY^Cinterrupted", ""]
-
-
 def test_a_program_that_uses_the_package_decides_itself_what_it_shows(
     caplog: pytest.LogCaptureFixture, capsys: Capture, monkeypatch: Patch
 ) -> None:
@@ -115,13 +104,21 @@ def test_a_line_is_due_some_seconds_after_the_one_before(monkeypatch: Patch, cap
     assert capsys.readouterr() == ("step 4\n4 of 10\n", "")
 
 
-def test_the_bar_is_whole_and_stays_if_it_should() -> None:
-    above, also, bar, *rest = screen(run())
-    assert (above, also, rest) == ("above", "warning: also above", ["interrupted", ""])
-    percent, drawn, figures = bar.split("|")
-    assert (percent, drawn) == (" 50 % ", "█" * 6 + "▌" + " " * 6)
-    assert {"20.0/40", "6.543", "1,390", "3:21"} <= {*figures.split()}
-    assert screen(run(stays=False)) == ["above", "warning: also above", "interrupted", ""]
+@pytest.mark.parametrize(("columns", "stays"), [(80, True), (60, True), (120, False)])
+def test_the_bar_is_whole_not_wider_than_the_terminal_and_stays_if_it_should(columns: int, stays: bool) -> None:
+    written = run(columns, stays=stays)
+    above, also, *bars, interrupted, end = screen(written)
+    assert (above, also, interrupted, end) == ("above", "warning: also above", "interrupted", "")
+    assert len(bars) == stays
+    if columns == 80:
+        assert bars[0].startswith(" 50 % |█")
+        assert {"20.0/40", "6.543", "1,390", "3:21"} <= {*bars[0].split("|")[-1].split()}
+    for part in written.replace("\x1b[K", "").replace("\r\n", "\r").split("\r"):
+        assert len(part.partition("READY")[0].rstrip()) + len("^C") < columns
+
+
+def test_of_all_processes_but_the_first_nothing_is_seen() -> None:
+    assert screen(run(is_shown=False)) == ["READY^Cinterrupted", ""]
 
 
 def test_an_interrupt_while_the_bar_is_drawn_for_the_first_time_takes_it_away(monkeypatch: Patch) -> None:
@@ -142,12 +139,6 @@ def test_an_interrupt_while_the_bar_is_drawn_for_the_first_time_takes_it_away(mo
     assert screen(written.getvalue().replace("\n", "\r\n")) == ["stopped", ""]
 
 
-@pytest.mark.parametrize("columns", [60, 120])
-def test_nothing_is_wider_than_the_terminal_with_what_it_adds_itself(columns: int) -> None:
-    for part in run(columns).replace("\x1b[K", "").replace("\r\n", "\r").split("\r"):
-        assert len(part.partition("READY")[0].rstrip()) + len("^C") < columns
-
-
 def test_a_program_that_reads_events_gets_them_and_no_lines(monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setenv(EVENTS_VARIABLE, "1")
     with ProgressBar(10) as bar:
@@ -157,18 +148,10 @@ def test_a_program_that_reads_events_gets_them_and_no_lines(monkeypatch: Patch, 
     assert json.loads(line[1:]) == {"done": 4, "total": 10, "figures": "4 of 10"}
 
 
-@pytest.mark.parametrize(
-    ("function", "arguments", "text"),
-    [
-        # Three digits, or all before the point.
-        (rounded, [3.663976945244957], "3.66"), (rounded, [0.41234], "0.412"), (rounded, [40.0], "40"),
-        (rounded, [0], "0"), (rounded, [99.96], "100"), (rounded, [1390.4], "1,390"),
-        (pluralize, [1.0, "epoch"], "1 epoch"), (pluralize, [2, "epoch"], "2 epochs"),
-        (pluralize, [0.5, "epoch"], "0.5 epochs"), (pluralize, [1.0004, "epoch"], "1 epoch"),
-        (pluralize, [8, "process"], "8 processes"), (pluralize, [1000, "user"], "1,000 users"),
-        (pluralize, [3, "history"], "3 histories"), (pluralize, [2, "day"], "2 days"),
-        (format_duration, [0.4], "0:00"), (format_duration, [123], "2:03"), (format_duration, [3723.4], "1:02:03"),
-    ],
-)  # fmt: skip
-def test_numbers_for_people(function: Callable[..., str], arguments: list[Any], text: str) -> None:
-    assert function(*arguments) == text
+def test_numbers_for_people() -> None:
+    numbers = [3.663976944245, 0.41234, 40.0, 0, 99.96, 1390.4]
+    assert [*map(rounded, numbers)] == ["3.66", "0.412", "40", "0", "100", "1,390"]
+    counts = [(1.0004, "epoch"), (0.5, "epoch"), (8, "process"), (1000, "user"), (3, "history"), (2, "day")]
+    texts = ["1 epoch", "0.5 epochs", "8 processes", "1,000 users", "3 histories", "2 days"]
+    assert [pluralize(*count) for count in counts] == texts
+    assert [*map(format_duration, [0.4, 123, 3723.4])] == ["0:00", "2:03", "1:02:03"]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from bert4rec.runtime.signals import SIGNALS, Interruption
-from tests.fixture_types import Capture, Patch
+from tests.checks import Capture, Patch
 
 
 def wait_until(is_so: Callable[[], object]) -> None:
@@ -24,15 +24,14 @@ def join_watches() -> None:
             thread.join()
 
 
+def handlers() -> list[object]:
+    return [signal.getsignal(number) for number in SIGNALS]
+
+
 def test_without_an_answer_a_signal_ends_the_process_all_the_same(monkeypatch: Patch, capsys: Capture) -> None:
     """Not by other signals, and not while something is being saved."""
     ended: list[int] = []
-
-    def end(status: int) -> None:
-        ended.append(status)
-        interruption.answered()
-
-    monkeypatch.setattr("os._exit", end)
+    monkeypatch.setattr("os._exit", lambda status: (ended.append(status), interruption.answered()))
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     with Interruption(patience=0.1) as interruption:
         os.kill(os.getpid(), signal.SIGUSR1)
@@ -59,31 +58,24 @@ def test_a_signal_in_the_last_moment_does_not_end_what_follows(monkeypatch: Patc
 
 
 def test_what_was_ignored_stays_so_and_afterwards_all_is_as_before() -> None:
-    """As under nohup, which ignores SIGHUP."""
-    handlers = {
-        signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_IGN,
-    }  # fmt: skip
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        with Interruption():
-            heeded = [number for number in SIGNALS if signal.getsignal(number) != handlers[number]]
-        assert heeded == [signal.SIGINT, signal.SIGTERM]
-        assert {number: signal.getsignal(number) for number in SIGNALS} == handlers
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    """As under nohup, which ignores SIGHUP; in another thread than the main one, signals are left alone."""
 
-
-def test_in_another_thread_than_the_main_one_signals_are_left_alone() -> None:
-    def handlers() -> list[object]:
-        return [signal.getsignal(number) for number in SIGNALS]
-
-    def enter() -> list[object]:
+    def inside() -> list[object]:
         with Interruption():
             return handlers()
 
-    with ThreadPoolExecutor(1) as threads:
-        assert threads.submit(enter).result() == handlers()
+    before = handlers()
+    own = [signal.default_int_handler, signal.SIG_DFL, signal.SIG_IGN]
+    try:
+        for number, handler in zip(SIGNALS, own, strict=True):
+            signal.signal(number, handler)
+        with ThreadPoolExecutor(1) as threads:
+            assert threads.submit(inside).result() == own
+        assert [new != old for new, old in zip(inside(), own, strict=True)] == [True, True, False]
+        assert handlers() == own
+    finally:
+        for number, handler in zip(SIGNALS, before, strict=True):
+            signal.signal(number, handler)  # type: ignore[arg-type]
 
 
 def test_nothing_is_left_open() -> None:
@@ -111,4 +103,3 @@ def test_in_the_program_of_others_nothing_ends_and_its_own_way_to_hear_of_signal
         os.close(reading)
         os.close(writing)
     join_watches()
-    assert not [thread for thread in threading.enumerate() if thread.name == "signals"]

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.sources import interactions
+from bert4rec.sources.first_look import first_look
 from bert4rec.sources.interactions import Interactions
 
 ROWS = pd.DataFrame(
@@ -30,6 +31,13 @@ def opened(source: str, *, only_read: bool = False, block_bytes: int = 1 << 20, 
 
 def content(found: Interactions) -> dict[str, list[Any]]:
     return pl.concat([rows for rows, _ in found], how="vertical_relaxed").to_dict(as_series=False)
+
+
+def looked(table: pl.DataFrame, path: Path, **data: Any) -> tuple[Interactions, pl.DataFrame, list[str]]:
+    """Write `table` to `path`; return its interactions, the rows as read, and the warnings of a first look."""
+    {".csv": table.write_csv, ".jsonl": table.write_ndjson, ".parquet": table.write_parquet}[path.suffix](path)
+    found = opened("table", path=str(path), **data)
+    return found, pl.concat([rows for rows, _ in found], how="vertical_relaxed"), first_look(found)[1]
 
 
 def stream(path: Path) -> None:

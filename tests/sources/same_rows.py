@@ -13,7 +13,7 @@ ROWS = [(f"u{n % 7}", n % 11, str(datetime(2024, 1, 1) + timedelta(hours=n)), n 
 COLUMNS = ["customer", "sku", "at", "stars"]
 
 
-def made(folder: Path, **data: str) -> dict[str, Any]:
+def made(folder: Path, **data: str | bool) -> dict[str, Any]:
     """What the dataset holds that is made from `data`."""
     settings = {f"data.{name}": value for name, value in data.items()}
     return contents(prepare(load_config(None, SETTINGS | settings | {"data.dataset_dir": str(folder)})))

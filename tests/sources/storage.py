@@ -3,6 +3,7 @@
 Its first folders are the buckets. Those called `closed`, `broken` and `whole` have ways of their own.
 """
 
+import json
 import re
 import threading
 from collections.abc import Iterator
@@ -38,14 +39,11 @@ class Storage:
 
     def variables(self) -> dict[str, str]:
         """With which Polars finds the buckets here."""
-        account = (
-            f'{{"gcs_base_url": "{self.http}", "disable_oauth": true, "client_email": "", "private_key": "", '
-            '"private_key_id": ""}'
-        )
-        return {
-            "AWS_ENDPOINT_URL": self.http, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1",
-            "AWS_ACCESS_KEY_ID": "somebody", "AWS_SECRET_ACCESS_KEY": "secret", "GOOGLE_SERVICE_ACCOUNT_KEY": account,
-        }  # fmt: skip
+        account = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+        google = json.dumps({"gcs_base_url": self.http, "disable_oauth": True, **account})
+        amazon = {"AWS_ENDPOINT_URL": self.http, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
+        login = {"AWS_ACCESS_KEY_ID": "somebody", "AWS_SECRET_ACCESS_KEY": "secret"}
+        return amazon | login | {"GOOGLE_SERVICE_ACCOUNT_KEY": google}
 
     def write(self, name: str, content: bytes) -> Path:
         """A file, by bucket and key."""

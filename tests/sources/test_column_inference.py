@@ -1,8 +1,6 @@
 """A column's content is inferred from its name and first values, to advise and to warn before all rows are read."""
 
-import json
 import shlex
-from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,9 @@ from bert4rec.config.help import PREPARE_OPTIONS
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.sources.column_words import are_columns_swapped
 from bert4rec.sources.columns import column_advice, looks_like_time
+from bert4rec.sources.first_look import first_look
+from tests.fixture_types import Capture
+from tests.sources.log import looked, opened
 
 NOW = 1_700_000_000
 PARSED = [datetime(2024, 3, 19, tzinfo=UTC)]
@@ -49,18 +50,11 @@ def test_what_looks_like_a_time(name: str, values: list[Any], is_time: bool) -> 
     assert looks_like_time(pl.Series(name, values)) == is_time
 
 
-@pytest.mark.parametrize(
-    ("user", "item", "swapped"),
-    [
-        ("sku", "customer", True), ("sku", "x", True), ("x", "customer_id", True), ("movieId", "userId", True),
-        ("PRODUCT_ID", "who", True), ("books", "readers", True), ("item", "session", True), ("article", "user", True),
-        ("user", "item", False), ("customer", "sku", False), ("userId", "movieId", False), ("a", "b", False),
-        ("user", "followed_user", False), ("product_reviewer", "product", False), ("item_a", "item_b", False),
-        ("user_id", "user_item", False), ("1", "2", False), ("customer", "customer_product", False),
-    ],
-)  # fmt: skip
-def test_names_that_look_swapped(user: str, item: str, swapped: bool) -> None:
-    assert are_columns_swapped(user, item) == swapped
+def test_names_that_look_swapped() -> None:
+    swapped = ["sku customer", "sku x", "x customer_id", "PRODUCT_ID who", "books readers", "item session"]
+    others = ["userId movieId", "user followed_user", "product_reviewer product", "item_a item_b", "user_id user_item"]
+    for names in (*swapped, *others):
+        assert are_columns_swapped(*names.split()) == (names in swapped)
 
 
 USUAL = {"user": "user", "item": "item"}
@@ -80,8 +74,7 @@ NO_HEADER = "--data.has_header=false"
         (USUAL | {"rating": "r"}, ["user", "item", "stars"], "--rating=stars"),
         (USUAL, ["user;item"], "--user=… --item=…"), (USUAL, ["196", "242", "881250949"], NO_HEADER),
         (USUAL | {"time": "at", "rating": "r"}, ["2024-03-01", "7", "x"], NO_HEADER),
-        (USUAL | {"time": "at"}, ["196", "242", "3"], NO_HEADER), (USUAL, ["7", "8"], NO_HEADER),
-        (USUAL, ["881250949"], NO_HEADER), (USUAL, ["session_id", "customer", "sku"], "--user=customer --item=sku"),
+        (USUAL, ["7", "8"], NO_HEADER), (USUAL, ["session_id", "customer", "sku"], "--user=customer --item=sku"),
         (USUAL, ["session_id", "user_agent", "user_pseudo_id", "item_name", "item_id"],
          "--user=user_pseudo_id --item=item_id"),
         (USUAL, ["session_id", "item"], "--user=session_id"), (USUAL, ["1", "2", "3"], "--user=… --item=…"),
@@ -108,131 +101,82 @@ LOG = [
     for u in range(6)
     for k in range(5)
 ]
-NAMES = ["customer", "sku", "created_at", "stars", "name"]
-TABLE = pl.DataFrame(LOG, schema=NAMES, orient="row")
-COLUMNS = ["--data.user_column=customer", "--data.item_column=sku"]
-Run = Callable[..., tuple[list[str], Path]]
+TABLE = pl.DataFrame(LOG, schema=["customer", "sku", "created_at", "stars", "name"], orient="row")
+COLUMNS = {"user_column": "customer", "item_column": "sku"}
 
 
-@pytest.fixture
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The lines that the script prints, and its dataset folder."""
-
-    def inner(*arguments: str, folder: str = "dataset", source: str = "table") -> tuple[list[str], Path]:
-        place = ["--config=/dev/null", f"--data.dataset_dir={tmp_path / folder}", f"--data.source={source}"]
-        assert preprocessing.main([*place, "--preprocessing.n_eval_negatives=1", *arguments]) == 0
-        return capsys.readouterr().out.splitlines(), tmp_path / folder
-
-    return inner
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    """A shuffled log: its order says nothing."""
-    TABLE[np.random.default_rng(1).permutation(len(LOG))].write_csv(tmp_path / "log.csv")
-    return tmp_path / "log.csv"
-
-
-def before(lines: list[str]) -> list[str]:
-    """What is said before the rows are read."""
-    return lines[: next(i for i, line in enumerate(lines) if "] read " in line)]
-
-
-def after(lines: list[str]) -> list[str]:
-    """What is said behind the report."""
-    return lines[len(lines) - lines[::-1].index("") :]
-
-
-def test_a_log_without_times_is_warned_of_early_and_at_the_end(run: Run, log: Path) -> None:
-    lines, folder = run(f"--data.path={log}", *COLUMNS, "--time=", "--rating=", "--title=")
+def test_a_log_without_times_is_warned_of_early_and_at_the_end(tmp_path: Path, capsys: Capture) -> None:
+    log, folder = tmp_path / "log.csv", tmp_path / "dataset"
+    TABLE[np.random.default_rng(1).permutation(len(LOG))].write_csv(log)
+    options = [
+        "--user=customer",
+        "--item=sku",
+        "--time=",
+        "--rating=",
+        "--title=",
+        "--preprocessing.n_eval_negatives=1",
+    ]
+    assert preprocessing.main([str(log), f"--out={folder}", *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
     first = [line.split(",")[:2] for line in log.read_text().splitlines()[1:4]]
-    _, *rows, warning = before(lines)
-    assert rows == ["  user (customer)  item (sku)", *(f"  {user}               {item}" for user, item in first)]
+    _, *rows, warning = lines[: next(i for i, line in enumerate(lines) if "] read " in line)][-5:]
+    assert rows[-3:] == [f"  {user}               {item}" for user, item in first]
     assert warning.startswith("warning: ")
+    after = lines[len(lines) - lines[::-1].index("") :]
+    assert (after[0], str(folder) in after[1]) == (warning, True)
     (order,) = (line for line in lines if line.startswith("order: "))
-    assert after(lines)[0] == warning
-    assert str(folder) in after(lines)[1]
-    assert json.loads((folder / "metadata.json").read_text())["order"] == {
-        "by": "file", "column": None, "newest_first": False,
-    }  # fmt: skip
     assert order in (folder / "README.md").read_text().splitlines()
 
 
-def test_a_named_time_gives_the_order_and_is_shown_beside_ratings_and_titles(run: Run, tmp_path: Path) -> None:
-    TABLE.write_ndjson(tmp_path / "log.jsonl")
-    named = [*COLUMNS, "--data.time_column=created_at", "--data.rating_column=stars", "--data.title_column=name"]
-    lines, folder = run(f"--data.path={tmp_path}", *named)
-    assert before(lines)[1:] == [
+def test_a_named_time_gives_the_order_and_is_shown_beside_ratings_and_titles(tmp_path: Path) -> None:
+    found, _, warnings = looked(TABLE, tmp_path / "log.jsonl", **COLUMNS)
+    assert first_look(found)[0][1:] == [
         "  user (customer)  item (sku)  time (created_at)     rating (stars)  title (name)",
         "  c0               sku-0       2020-09-13T12:26:40Z  1               Thing 0",
         "  c0               sku-1       2020-09-13T12:27:40Z  2               Thing 1",
         "  c0               sku-2       2020-09-13T12:28:40Z  3               Thing 2",
     ]
-    assert not [line for line in lines if line.startswith("warning:")]
-    order = {"by": "time", "column": "created_at", "newest_first": False}
-    assert json.loads((folder / "metadata.json").read_text())["order"] == order
-    (said,) = (line for line in lines if line.startswith("order: "))
-    assert "created_at" in said
-    assert said in (folder / "README.md").read_text().splitlines()
-    items = pl.read_parquet(folder / "items.parquet")
-    assert items["title"].to_list() == [f"Thing {name.removeprefix('sku-')}" for name in items["original"]]
-
-
-def test_times_of_1970_are_warned_of(run: Run, log: Path) -> None:
-    lines, _ = run(f"--data.path={log}", *COLUMNS, "--data.time_column=stars")
-    assert before(lines)[-1] == after(lines)[0]
-    assert "stars" in after(lines)[0]
-    lines, _ = run(f"--data.path={log}", *COLUMNS, "--data.time_column=created_at", "--data.time_format=us")
-    assert "data.time_format" in after(lines)[0]
+    assert (warnings, found.order) == ([], {"by": "time", "column": "created_at", "newest_first": False})
 
 
 DAYS = [45231 + i / 8 for i in range(len(LOG))]  # from 2023-11-01 on, as Excel counts them
 
 
 @pytest.mark.parametrize(
-    ("times", "is_warned"),
+    ("times", "form", "is_warned"),
     [
-        ([*range(26), *[START] * 4], False), ([*range(27), *[START] * 3], True),
-        ([int(day) for day in DAYS], False), ([day - 20_000 for day in DAYS], True),  # no days of Excel
+        ([*range(26), *[START] * 4], "", False), ([*range(27), *[START] * 3], "", True),
+        (TABLE["stars"], "", True), (TABLE["created_at"], "us", True),
+        ([int(day) for day in DAYS], "", False), ([day - 20_000 for day in DAYS], "", True),  # no days of Excel
     ],
 )  # fmt: skip
-def test_nearly_all_times_must_lie_in_1970(run: Run, tmp_path: Path, times: list[float], is_warned: bool) -> None:
-    TABLE.with_columns(pl.Series("created_at", times)).write_csv(tmp_path / "log.csv")
-    lines, _ = run(f"--data.path={tmp_path}", *COLUMNS, "--data.time_column=created_at")
-    n_early = sum(time < START for time in times)
-    assert any(line.startswith(f"warning: {n_early} of the first 30 times") for line in lines) == is_warned
-    assert any(line.startswith("warning:") for line in lines) == is_warned
+def test_nearly_all_times_must_lie_in_1970(tmp_path: Path, times: list[float], form: str, is_warned: bool) -> None:
+    table = TABLE.with_columns(pl.Series("created_at", times))
+    _, rows, warnings = looked(table, tmp_path / "a.csv", **COLUMNS, time_column="created_at", time_format=form)
+    n_early = (rows["time"] < 365 * 86_400).sum()
+    assert [line.startswith(f"{n_early} of the first 30 times") for line in warnings] == [True] * is_warned
+    assert ("data.time_format" in "".join(warnings)) == (form == "us")
 
 
-def test_users_and_items_that_look_swapped_are_warned_of(run: Run, log: Path) -> None:
-    swapped = ["--data.user_column=sku", "--data.item_column=customer", "--data.time_column=created_at"]
-    lines, _ = run(f"--data.path={log}", *swapped)
-    assert after(lines)[0].startswith("warning: ")
-    assert after(lines)[0].endswith("--user=customer --item=sku")
+def test_users_and_items_that_look_swapped_are_warned_of(tmp_path: Path) -> None:
+    *_, warnings = looked(TABLE, tmp_path / "log.csv", user_column="sku", item_column="customer")
+    assert warnings[0].endswith("--user=customer --item=sku")
 
 
-def test_known_data_show_their_order_and_first_rows_without_a_warning(run: Run, tmp_path: Path) -> None:
+def test_known_data_show_their_order_and_first_rows_without_a_warning(tmp_path: Path) -> None:
     (tmp_path / "u.data").write_text("".join(f"{1 + k // 5}\t{k}\t{k % 5}.5\t{START - k}\n" for k in range(1, 9)))
-    lines, _ = run(f"--data.path={tmp_path}", source="ml-100k")
-    header, first, *_ = before(lines)[1:]
-    assert (header.split(), first.split()[2]) == (["user", "item", "time", "rating"], "2020-09-13T12:26:39Z")
     rows = ["user_id,book_id,is_read,rating\n", *(f"{k // 5},{k},1,0\n" for k in range(9))]
     (tmp_path / "goodreads_interactions.csv").write_text("".join(rows))
-    lines, folder = run(f"--data.path={tmp_path}", source="goodreads", folder="goodreads")
-    assert before(lines)[1] == "  user (user_id)  item (book_id)  rating"
-    order = {"by": "file", "column": None, "newest_first": True}
-    assert json.loads((folder / "metadata.json").read_text())["order"] == order
     (tmp_path / "a.txt").write_text("7 1 2 3\n8 5 4 9\n9 " + "1234567 " * 150_000 + "\n")
-    lines, _ = run(f"--data.path={tmp_path}", source="sequences", folder="sequences")
-    assert before(lines)[1:] == ["  user  item", "  7     1", "  7     2", "  7     3"]
-    lines, _ = run(
-        "--data.n_users=60", "--data.n_items=100", "--data.n_rows=600", source="synthetic", folder="generated"
-    )
-    assert before(lines) == []
+    found = {source: first_look(opened(source, path=str(tmp_path))) for source in ("ml-100k", "goodreads", "sequences")}
+    assert [warnings for _, warnings in found.values()] == [[], [], []]
+    header, first, *_ = found["ml-100k"][0][1:]
+    assert (header.split(), first.split()[2]) == (["user", "item", "time", "rating"], "2020-09-13T12:26:39Z")
+    assert found["goodreads"][0][1] == "  user (user_id)  item (book_id)  rating"
+    assert found["sequences"][0][1:] == ["  user  item", "  7     1", "  7     2", "  7     3"]
 
 
-def test_a_long_value_is_cut_and_a_line_end_in_a_title_is_a_blank(run: Run, tmp_path: Path) -> None:
+def test_a_long_value_is_cut_and_a_line_end_in_a_title_is_a_blank(tmp_path: Path) -> None:
     long = TABLE.with_columns(pl.col("customer") + "x" * 50, name=pl.lit("a\nb"))
-    long.write_csv(tmp_path / "log.csv")
-    lines, _ = run(f"--data.path={tmp_path}", *COLUMNS, "--time=created_at", "--title=name", "--rating=")
-    assert lines[2] == f"  c0{'x' * 37}…  sku-0       2020-09-13T12:26:40Z  a b"
+    found, *_ = looked(long, tmp_path / "log.csv", **COLUMNS, title_column="name", rating_column="")
+    assert first_look(found)[0][2] == f"  c0{'x' * 37}…  sku-0       2020-09-13T12:26:40Z  a b"

@@ -21,9 +21,8 @@ BIG = 2**63  # the first whole number that is no Int64
 
 
 def cast(
-    column: Sequence[Any] | pl.Series, name: str = "item", *, whole: bool = False,
-    times: Times | None = None,
-) -> tuple[list[Any], BadRows]:  # fmt: skip
+    column: Sequence[Any] | pl.Series, name: str = "item", *, whole: bool = False, times: Times | None = None
+) -> tuple[list[Any], BadRows]:
     """The usable values of one column, of which the source calls `name` by the same name, and the bad rows."""
     series = pl.Series(name, column)
     bad = BadRows()
@@ -45,23 +44,30 @@ def cast_parts(name: str, *parts: Sequence[Any] | pl.Series) -> list[pl.Series]:
 
 
 @pytest.mark.parametrize(
-    "ids",
-    [["b", "3", "é x"], ["007", "7", "70"], ["+7"], ["1.5", "1"], ["1e3"], [str(BIG), "1"], ["-0"], ["٣"], ["1,234"],
-     ["nano", "nones", "NULLs", "7."], pl.Series([1, BIG], dtype=pl.UInt64)],
+    ("column", "ids"),  # a missing one is a bad row; without `ids`, they are the text of the column
+    [
+        *[(ids, None) for ids in (
+            ["b", "3", "é x"], ["007", "7", "70"], ["+7"], ["1.5", "1"], ["1e3"], [str(BIG), "1"], ["-0"], ["٣"],
+            ["1,234"], ["nano", "nones", "NULLs", "7."], pl.Series([1, BIG], dtype=pl.UInt64))],
+        (["9", "3", "-4"], [9, 3, -4]), ([9, 3, -4], [9, 3, -4]), ([str(BIG - 1), str(-BIG)], [BIG - 1, -BIG]),
+        (pl.Series([1, 255], dtype=pl.UInt8), [1, 255]), ([7.0, -12.0, float(2**53 - 1)], [7, -12, 2**53 - 1]),
+        (pl.Series([2**24 - 1], dtype=pl.Float32), [2**24 - 1]), (["1", "", None, "2"], [1, 2]),
+        (["1.0", "22.0", "nan"], [1, 22]),
+        (["a", "", None, "2"], ["a", "2"]), (pl.Series(["b", "a", "b"], dtype=pl.Categorical), ["b", "a", "b"]),
+        (pl.Series(["b", "a"], dtype=pl.Enum(["a", "b"])), ["b", "a"]),
+        (pl.Series(["5", "4", "nil"], dtype=pl.Categorical), [5, 4]),
+        *[([*others, text], [1, 22] if others[0] == "1" else others)
+          for text in ("nan", "NA", "(null)", "<NA>", "\\N", "undefined", "-", " ")
+          for others in (["1", "22"], ["a", "long name"])],
+        *[(pl.Series([7.0, None, -12.0, float("nan"), 0.0], dtype=dtype), [7, -12, 0])
+          for dtype in (pl.Float64, pl.Float32)],
+    ],
 )  # fmt: skip
-def test_ids_are_text_where_one_of_the_column_is_not_a_canonical_number(ids: Any) -> None:
-    found, bad = cast(ids)
-    assert (found, bad.total) == ([str(value) for value in ids], 0)
-
-
-@pytest.mark.parametrize(
-    "ids",
-    [["9", "3", "-4"], [9, 3, -4], [str(BIG - 1), str(-BIG)], pl.Series([1, 255], dtype=pl.UInt8),
-     [7.0, -12.0, float(2**53 - 1)], pl.Series([2**24 - 1], dtype=pl.Float32)],
-)  # fmt: skip
-def test_ids_are_numbers_where_all_are_canonical_ones(ids: Any) -> None:
-    found, bad = cast(ids)
-    assert (found, bad.total) == ([int(number) for number in ids], 0)
+def test_ids_are_numbers_where_all_of_the_column_are_canonical_ones(column: Any, ids: list[Any] | None) -> None:
+    found, bad = cast(column)
+    assert found == (ids or [str(value) for value in column])
+    assert bad.counts == ({"item is missing": n_missing} if (n_missing := len(column) - len(found)) else {})
+    assert len(bad.shown) == n_missing
 
 
 @pytest.mark.parametrize("late", ["x", "07", str(BIG)])
@@ -105,40 +111,12 @@ def test_a_value_that_is_none_is_a_bad_row(name: str, good: list[Any], values: l
         assert bad.shown[0].startswith(f't.csv, line {2 + len(good)}: {name} "{value}": ')
 
 
-@pytest.mark.parametrize(("others", "values"), [(["1", "2"], [1, 2]), (["a", "2"], ["a", "2"])])
-def test_a_missing_id_makes_no_column_of_text(others: list[str], values: list[Any]) -> None:
-    found, bad = cast([others[0], "", None, others[1]])
-    assert (found, bad.counts) == (values, {"item is missing": 2})
-
-
-@pytest.mark.parametrize("dtype", [pl.Categorical, pl.Enum(["a", "b"])])
-def test_categories_are_text_whatever_their_codes(dtype: Any) -> None:
-    assert cast(pl.Series(["b", "a", "b"], dtype=dtype))[0] == ["b", "a", "b"]
-    assert cast(pl.Series(["5", "4"], dtype=pl.Categorical))[0] == [5, 4]
-
-
-@pytest.mark.parametrize("text", ["nan", "NA", "(null)", "<NA>", "\\N", "undefined", "-", " ", "nil"])
-@pytest.mark.parametrize("others", [["1", "22"], ["a", "long name"], ["1.0", "22.0"]])
-def test_an_id_that_is_a_word_for_nothing_is_missing(text: str, others: list[str]) -> None:
-    for column in ([*others, text], pl.Series([*others, text], dtype=pl.Categorical)):
-        found, bad = cast(column)
-        assert (found, bad.counts) == (others if others[0] == "a" else [1, 22], {"item is missing": 1})
-        assert bad.shown[0].startswith(f't.csv, line 4: item "{text}": ')
-
-
 def test_a_row_whose_only_problem_is_a_missing_user_is_that_of_a_guest() -> None:
     raw = pl.DataFrame({LINE: [2, 3, 4, 5], "user": ["1", "NA", None, "7.5"], "item": ["2", "2", "", "2"]})
     bad = BadRows()
     assert Fields({"user": "user", "item": "item"}, whole_number_ids=True).cast(raw, FILE, bad).rows() == [(1, 2)]
     assert (bad.guests, bad.counts) == (1, {"user is missing": 1, "user is not a whole number": 1})
     assert [line.partition(": ")[0] for line in bad.shown] == ["t.csv, line 4", "t.csv, line 5"]
-
-
-@pytest.mark.parametrize("dtype", [pl.Float64, pl.Float32])
-def test_floating_point_ids_are_whole_numbers_and_a_missing_one_is_a_bad_row(dtype: Any) -> None:
-    found, bad = cast(pl.Series([7.0, None, -12.0, float("nan"), 0.0], dtype=dtype))
-    assert (found, bad.counts) == ([7, -12, 0], {"item is missing": 2})
-    assert [line.partition(": ")[0] for line in bad.shown] == ["t.csv, line 3", "t.csv, line 5"]
 
 
 def test_a_title_may_be_missing() -> None:
@@ -175,23 +153,29 @@ NOW = 1_700_000_000
 
 
 @pytest.mark.parametrize(
-    ("times", "seconds"),
+    ("form", "times", "seconds"),
     [
-        ([1.9, 0.5], [1, 0]),
-        ([0, LARGEST_SECONDS], [0, LARGEST_SECONDS]),
-        ([date(1970, 1, 2), date(2001, 9, 9)], [86400, 999_993_600]),
-        ([datetime(1970, 1, 1, 0, 0, 7, 999_999), datetime(2001, 9, 9, 1, 46, 40)], [7, 1_000_000_000]),
-        ([datetime(1970, 1, 1, 0, 0, 7, tzinfo=UTC), datetime(2001, 9, 9, 1, 46, 40, tzinfo=UTC)], [7, 1_000_000_000]),
-        (["12", "13.5"], [12, 13]),
-        (["2001-09-09T01:46:40Z", "2001-09-09 01:46:40.9"], [1_000_000_000, 1_000_000_000]),
-        (["2001-09-09T03:46:40+02:00", "2001-09-09"], [1_000_000_000, 999_993_600]),
-        (["2001-09-09 03:46:40.123456+0200", "2001-09-08T23:46:40-02:00"], [1_000_000_000, 1_000_000_000]),
-        (["2001-09-09 01:46:40.144284 UTC", "2001-09-09 01:46:41 UTC"], [1_000_000_000, 1_000_000_001]),  # BigQuery's
-        (["7", "1970-01-02", "8.5", "1970-01-01T00:00:09"], [7, 86400, 8, 9]),
+        ("", [1.9, 0.5], [1, 0]), ("", [0, LARGEST_SECONDS], [0, LARGEST_SECONDS]), ("", ["12", "13.5"], [12, 13]),
+        ("", [date(1970, 1, 2), date(2001, 9, 9)], [86400, 999_993_600]),
+        ("", [datetime(1970, 1, 1, 0, 0, 7, 999_999), datetime(2001, 9, 9, 1, 46, 40)], [7, 10**9]),
+        ("", [datetime(1970, 1, 1, 0, 0, 7, tzinfo=UTC), datetime(2001, 9, 9, 1, 46, 40, tzinfo=UTC)], [7, 10**9]),
+        ("", ["2001-09-09T01:46:40Z", "2001-09-09 01:46:40.9"], [10**9, 10**9]),
+        ("", ["2001-09-09T03:46:40+02:00", "2001-09-09"], [10**9, 999_993_600]),
+        ("", ["2001-09-09 03:46:40.123456+0200", "2001-09-08T23:46:40-02:00"], [10**9, 10**9]),
+        ("", ["2001-09-09 01:46:40.144284 UTC", "2001-09-09 01:46:41 UTC"], [10**9, 10**9 + 1]),  # BigQuery's
+        ("", ["7", "1970-01-02", "8.5", "1970-01-01T00:00:09"], [7, 86400, 8, 9]),
+        ("%d/%m/%Y", ["02/01/1970", " 3/1/1970 "], [86_400, 172_800]),
+        ("%m/%d/%Y %I:%M:%S %p", ["01/02/1970 12:00:01 AM", "01/02/1970 12:00:01 PM"], [86_401, 129_601]),
+        ("%d.%m.%y %H:%M", ["09.09.01 01:46"], [999_999_960]),
+        ("%Y-%m-%d %H:%M:%S.%f", ["2001-09-09 01:46:40.5", "2001-09-09 01:46:40.123456"], [10**9, 10**9]),
+        ("%Y-%m-%dT%H:%M%z", ["2001-09-09T01:46+0000", "2001-09-09T03:46+02:00"], [999_999_960, 999_999_960]),
+        ("%a %b %d %H:%M:%S UTC %Y", ["Sun Sep 09 01:46:40 UTC 2001"], [10**9]), ("%s", ["1000000000"], [10**9]),
+        ("%Y%m%d", ["19700102", "20010909"], [86_400, 999_993_600]),
+        ("%Y%m%d", [19700102, 20010909], [86_400, 999_993_600]),
     ],
-)
-def test_times_become_whole_seconds(times: list[object], seconds: list[int]) -> None:
-    found, bad = cast_times(times)
+)  # fmt: skip
+def test_times_become_whole_seconds(form: str, times: list[Any], seconds: list[int]) -> None:
+    found, bad = cast_times(times, form=form)
     assert (found, bad.total) == (seconds, 0)
 
 
@@ -230,31 +214,10 @@ def test_times_in_another_unit_than_most_are_bad_rows(
 MISSING = ["", " ", "n/a", "N/A", "NULL", "None", "nan", "NaT", "\\N", "-", "0000-00-00", "0000-00-00 00:00:00"]
 
 
-@pytest.mark.parametrize("word", MISSING)
 @pytest.mark.parametrize(("name", "good"), [("time", "2024-03-19"), ("rating", "4")])
-def test_a_word_for_nothing_is_a_missing_time_or_rating(word: str, name: str, good: str) -> None:
-    found, bad = cast([good, word], name)
-    assert (len(found), bad.counts) == (1, {f"{name} is missing": 1})
-    assert bad.shown[0].startswith(f"t.csv, line 3: {name} ")
-
-
-@pytest.mark.parametrize(
-    ("form", "times", "seconds"),
-    [
-        ("%d/%m/%Y", ["02/01/1970", " 3/1/1970 "], [86_400, 172_800]),
-        ("%m/%d/%Y %I:%M:%S %p", ["01/02/1970 12:00:01 AM", "01/02/1970 12:00:01 PM"], [86_401, 129_601]),
-        ("%d.%m.%y %H:%M", ["09.09.01 01:46"], [999_999_960]),
-        ("%Y-%m-%d %H:%M:%S.%f", ["2001-09-09 01:46:40.5", "2001-09-09 01:46:40.123456"], [10**9, 10**9]),
-        ("%Y-%m-%dT%H:%M%z", ["2001-09-09T01:46+0000", "2001-09-09T03:46+02:00"], [999_999_960, 999_999_960]),
-        ("%a %b %d %H:%M:%S UTC %Y", ["Sun Sep 09 01:46:40 UTC 2001"], [10**9]),
-        ("%Y%m%d", ["19700102", "20010909"], [86_400, 999_993_600]),
-        ("%Y%m%d", [19700102, 20010909], [86_400, 999_993_600]),
-        ("%s", ["1000000000"], [10**9]),
-    ],
-)
-def test_times_of_text_are_read_by_the_form_that_is_named(form: str, times: list[Any], seconds: list[int]) -> None:
-    found, bad = cast_times(times, form=form)
-    assert (found, bad.total) == (seconds, 0)
+def test_a_word_for_nothing_is_a_missing_time_or_rating(name: str, good: str) -> None:
+    found, bad = cast([good, *MISSING], name)
+    assert (len(found), bad.counts) == (1, {f"{name} is missing": len(MISSING)})
 
 
 @pytest.mark.parametrize(
@@ -272,10 +235,10 @@ def test_times_that_do_not_fit_are_told_the_form_that_fits(times: list[Any], for
     assert (option in bad.shown[0], "time_format=%" in bad.shown[0]) == (True, "=%" in option)
 
 
-@pytest.mark.parametrize("form", ["%Q", "%d/%m/%Y %I", "dd/mm/yyyy", "%H:%M", "%m/%Y", "%F %T %Z"])
-def test_a_form_that_cannot_be_read_is_refused_at_once(form: str) -> None:
-    with one_line(f'data.time_format = "{form}": '):
-        Times(form)
+def test_a_form_that_cannot_be_read_is_refused_at_once() -> None:
+    for form in ("%Q", "%d/%m/%Y %I", "dd/mm/yyyy", "%H:%M", "%m/%Y", "%F %T %Z"):
+        with one_line(f'data.time_format = "{form}": '):
+            Times(form)
 
 
 def test_a_column_of_times_needs_no_form() -> None:

@@ -44,18 +44,19 @@ def test_a_log_may_have_any_separator(tmp_path: Path, separator: str) -> None:
         assert (content(found), found.bad.total) == (ROWS, 0)
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_blanks_may_align_the_columns_and_stand_in_quotes(tmp_path: Path, end: str) -> None:
-    lines = [" user   item  time", '    0 "a  b"     5', "    0     c\t   7 ", '1 "x ""y"" z" 9']
-    (tmp_path / "log.txt").write_text(end.join(lines) + end, newline="")
-    assert content(opened(tmp_path / "log.txt")) == {
-        "user": [0, 0, 1], "item": ["a  b", "c", 'x "y" z'], "time": [5, 7, 9],
-    }  # fmt: skip
-
-
-def test_a_single_blank_separates_empty_fields(tmp_path: Path) -> None:
-    (tmp_path / "log.txt").write_text("user item price time\n0 10  5\n0 11 3 7\n")
-    assert content(opened(tmp_path / "log.txt", rating_column="")) == {"user": [0, 0], "item": [10, 11], "time": [5, 7]}
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        (' user   item  time\n    0 "a  b"     5\n    0     c\t   7 \n1 "x ""y"" z" 9\n',
+         [(0, "a  b", 5), (0, "c", 7), (1, 'x "y" z', 9)]),
+        ("user item price time\n0 10  5\n0 11 3 7\n", [(0, 10, 5), (0, 11, 7)]),  # a single blank: an empty field
+        ("user,item:token,time\n1,2,3\n", [(1, 2, 3)]),  # a colon in some names is a part of them
+    ],
+)  # fmt: skip
+def test_blanks_align_columns_or_separate_empty_fields(tmp_path: Path, text: str, rows: list[tuple[Any, ...]]) -> None:
+    for end in ("\n", "\r\n"):
+        (tmp_path / "log.txt").write_text(text.replace("\n", end), newline="")
+        assert [*zip(*content(opened(tmp_path / "log.txt", rating_column="")).values(), strict=True)] == rows
 
 
 @pytest.mark.parametrize(
@@ -85,20 +86,14 @@ def test_what_a_csv_writer_writes_has_its_separator(separator: str, rows: list[t
     assert infer_separator(text.getvalue()) == separator
 
 
-@pytest.mark.parametrize("suffix", ["inter", "csv", "txt"])
-def test_the_types_after_names_are_no_part_of_them(tmp_path: Path, suffix: str) -> None:
+def test_the_types_after_names_are_no_part_of_them(tmp_path: Path) -> None:
     header = "user_id:token\titem_id:token\ttimestamp:float\ttags:token_seq\n"
     rows = "".join(f"{user}\t{item}\t{time}.0\ta b\n" for user, item, time in LINES[1:])
-    (tmp_path / f"log.{suffix}").write_text(header + rows + header)
-    found = opened(tmp_path / f"log.{suffix}")
-    assert (content(found), found.bad.counts) == (ROWS, {"header line again": 1})
-    assert found.columns == {"user": "user_id", "item": "item_id", "time": "timestamp"}
-    assert [*found.open(found.files[0]).columns] == ["user_id", "item_id", "timestamp", "tags"]
-
-
-def test_a_colon_in_some_names_is_a_part_of_them(tmp_path: Path) -> None:
-    (tmp_path / "log.csv").write_text("user,item:token,time\n1,2,3\n")
-    assert [*opened(tmp_path / "log.csv").columns.values()] == ["user", "item:token", "time"]
+    for suffix in ("inter", "csv"):
+        (tmp_path / f"log.{suffix}").write_text(header + rows + header)
+        found = opened(tmp_path / f"log.{suffix}")
+        assert (content(found), found.bad.counts) == (ROWS, {"header line again": 1})
+        assert found.columns == {"user": "user_id", "item": "item_id", "time": "timestamp"}
 
 
 BASKETS = {
@@ -122,12 +117,10 @@ def test_lines_that_may_have_no_user_are_asked_for(tmp_path: Path, name: str, te
     found.check(len(lines))
 
 
-@pytest.mark.parametrize(
-    "text", ["1 8 9 10\n2 8 7\n3 5 6\n", "0 0 1 2\n1 3\n2 1\n", "1 2\n1 3\n2 2\n", "7 2\n3 1\n7 1\n"]
-)
-def test_users_that_are_numbered_line_by_line_need_no_word(tmp_path: Path, text: str) -> None:
-    (tmp_path / "log.txt").write_text(text)
-    assert recognize(str(tmp_path / "log.txt")).source == "sequences"
+def test_users_that_are_numbered_line_by_line_need_no_word(tmp_path: Path) -> None:
+    for text in ("1 8 9 10\n2 8 7\n3 5 6\n", "0 0 1 2\n1 3\n2 1\n", "1 2\n1 3\n2 2\n", "7 2\n3 1\n7 1\n"):
+        (tmp_path / "log.txt").write_text(text)
+        assert recognize(str(tmp_path / "log.txt")).source == "sequences"
 
 
 @pytest.mark.parametrize("text", [b"", b"\n \n", b"user,item,time\n", b"user,item,time", b"\xef\xbb\xbf"])

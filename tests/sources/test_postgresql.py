@@ -6,9 +6,8 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, date, datetime
 from glob import glob
 from pathlib import Path
@@ -26,6 +25,7 @@ dbapi = pytest.importorskip("adbc_driver_postgresql.dbapi")
 PROGRAMS = next(iter(sorted(glob("/usr/lib/postgresql/*/bin"), reverse=True)), "")
 pytestmark = pytest.mark.skipif(not PROGRAMS, reason="no PostgreSQL here: apt-get install postgresql")
 PASSWORD = "5ec/2e7@"
+Shop = tuple[str, Callable[[str], None]]
 SHOP = """
 DROP SCHEMA IF EXISTS old, public CASCADE; CREATE SCHEMA public; CREATE SCHEMA old;
 CREATE TABLE "Carts" (id integer);
@@ -50,43 +50,30 @@ def server() -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    who: dict[str, Any] = {"user": user, "cwd": place, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    login = ["-U", "ann", "-A", "scram-sha-256", "--pwfile", "password", "--no-sync", "-E", "UTF8"]
-    subprocess.run([f"{PROGRAMS}/initdb", "-D", "data", *login], check=True, **who)
-    options = ["-p", str(port), "-k", str(place), "-h", "127.0.0.1", "-F"]
-    with subprocess.Popen([f"{PROGRAMS}/postgres", "-D", "data", *options], **who) as process:
-        try:
-            yield f"postgresql://ann@127.0.0.1:{port}/postgres"
-        finally:
-            process.terminate()
+
+    def run(program: str, *options: str) -> None:
+        command = [f"{PROGRAMS}/{program}", "-D", "data", *options]
+        subprocess.run(command, check=True, user=user, cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    run("initdb", "-U", "ann", "-A", "scram-sha-256", "--pwfile", "password", "--no-sync", "-E", "UTF8")
+    run("pg_ctl", "start", "-w", "-l", "log", "-o", f"-p {port} -k {place} -h 127.0.0.1 -F")
+    yield f"postgresql://ann@127.0.0.1:{port}/postgres"
+    run("pg_ctl", "stop", "-m", "immediate")
     shutil.rmtree(place)
 
 
 @pytest.fixture
-def shop(server: str, monkeypatch: Patch) -> Iterator[tuple[str, Callable[[str], None]]]:
+def shop(server: str, monkeypatch: Patch) -> Iterator[Shop]:
     """Its address, and a function that executes statements; its database is new."""
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
-    until = time.monotonic() + 60
-    while True:
-        try:
-            connection = dbapi.connect(server, autocommit=True)
-            break
-        except dbapi.OperationalError:
-            assert time.monotonic() < until
-            time.sleep(0.1)
-    with connection, connection.cursor() as cursor:
+    with dbapi.connect(server, autocommit=True) as connection, connection.cursor() as cursor:
         for statement in SHOP.strip("; \n").split(";"):
             cursor.execute(statement)
         cursor.adbc_ingest("orders", pl.DataFrame(ROWS, COLUMNS, orient="row").to_arrow(), mode="create")
         yield server, cursor.execute
 
 
-Shop = tuple[str, Callable[[str], None]]
-
-
-def test_a_table_and_a_query_give_the_dataset_of_the_same_rows_in_a_file(
-    shop: Shop, tmp_path: Path, capsys: Capture
-) -> None:
+def test_a_table_and_a_query_give_the_dataset_of_a_file(shop: Shop, tmp_path: Path, capsys: Capture) -> None:
     url, _ = shop
     pl.DataFrame(ROWS, COLUMNS, orient="row").write_parquet(tmp_path / "log.parquet")
     expected = made(tmp_path / "a", path=str(tmp_path / "log.parquet"))
@@ -130,43 +117,34 @@ def test_the_password_comes_from_outside(
     monkeypatch.delenv("PGPASSWORD")
     for name, value in {**environment, "PGPASSFILE": str(tmp_path / "passwords")}.items():
         monkeypatch.setenv(name, value)
-    address = shop[0].replace("ann", login)
-    if not said:
-        assert made(tmp_path / "dataset", path=address, table="public.orders")
-        return
-    with one_line("postgresql://127.0.0.1:", said, "PGPASSWORD", ".pgpass") as caught:
-        made(tmp_path / "dataset", path=address, table="public.orders")
-    assert "5ec" not in str(caught.value)
+    refused = one_line("postgresql://127.0.0.1:", said, "PGPASSWORD", ".pgpass") if said else nullcontext()
+    with refused as caught:
+        made(tmp_path / "dataset", path=shop[0].replace("ann", login), table="public.orders")
+    assert "5ec" not in str(caught and caught.value)
 
 
 REFUSED = [  # table, query, words of the message
     ("", "", ["which table? it has old.only, old.orders, public.Carts"]),
-    ("orders", "", ["which table?", "--table=old.orders"]),
-    ("Cart", "", ["did you mean Carts?"]), ("", "SELECT * FROM ordrs", ["ordrs", "did you mean orders?"]),
-    ("", "SELECT nope FROM orders", ["nope"]), ("", "SELECT 1 / (sku - 3) AS sku FROM orders", ["division by zero"]),
+    ("orders", "", ["which table?", "--table=old.orders"]), ("", "SELECT * FROM ordrs", ["did you mean orders?"]),
+    ("", "SELECT 1 / (sku - 3) AS sku FROM orders", ["division by zero"]),
     ("", "WITH x AS (DELETE FROM orders RETURNING *) SELECT * FROM x", ["read-only"]),
     ("", "SELECT age FROM typed", ["age (interval)", "cast"]), ("", "SELECT 1; DROP TABLE orders", ["multiple"]),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("table", "query", "words"), REFUSED)
-def test_what_cannot_be_read_is_one_line_and_leaves_nothing(
-    shop: Shop, tmp_path: Path, table: str, query: str, words: list[str]
-) -> None:
-    with one_line("postgresql://127.0.0.1:", *words):
-        made(tmp_path / "dataset", path=shop[0], table=table, query=query)
-    assert [*tmp_path.iterdir()] == []
+def test_what_cannot_be_read_leaves_nothing(shop: Shop, tmp_path: Path) -> None:
+    for table, query, words in REFUSED:
+        with one_line("postgresql://127.0.0.1:", *words):
+            made(tmp_path / "dataset", path=shop[0], table=table, query=query)
+        assert [*tmp_path.iterdir()] == []
+    for address, said in (
+        ("postgresql://127.0.0.1:1/shop", "Connection refused"), ("postgresql://no.such.host.invalid/shop", "host"),
+        (shop[0].replace("/postgres", "/nowhere"), '"nowhere" does not exist'),
+    ):  # fmt: skip
+        with one_line("postgresql://", said):
+            made(tmp_path / "dataset", path=address, table="orders")
     fetch_database(shop[0], "public.orders", "", tmp_path / "copy.parquet", lambda n: None, print)
     assert len(pl.read_parquet(tmp_path / "copy.parquet")) == len(ROWS)
-
-
-@pytest.mark.parametrize(("address", "said"), [
-    ("postgresql://127.0.0.1:1/shop", "Connection refused"), ("postgresql://no.such.host.invalid/shop", "host"),
-    ("", '"nowhere" does not exist'),
-])  # fmt: skip
-def test_a_database_that_is_not_there_is_one_line(shop: Shop, tmp_path: Path, address: str, said: str) -> None:
-    with one_line("postgresql://", said):
-        made(tmp_path / "dataset", path=address or shop[0].replace("/postgres", "/nowhere"), table="orders")
 
 
 def test_a_connection_that_breaks_half_way_leaves_nothing(shop: Shop, tmp_path: Path, monkeypatch: Patch) -> None:

@@ -1,20 +1,28 @@
-"""Remote files are copied as lines or columns, in the order of the file; each failure is one line without secrets."""
+"""The same input gives the same dataset, wherever it lies; a failure is one line without secrets, and leaves none."""
 
 import gzip
-from datetime import UTC, datetime
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
 from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from polars.testing import assert_frame_equal
 
+import preprocessing
+from bert4rec.config.recognition import Format
 from bert4rec.config.tables import Data
 from bert4rec.sources.progress import LINE, Progress
 from bert4rec.sources.remote import copy_remote, local_files, readable
-from bert4rec.sources.tables import FIRST_ROWS, TableFile
-from tests.checks import one_line
+from bert4rec.sources.tables import FIRST_ROWS, TableFile, typed_rows
+from tests.checks import Capture, one_line
 from tests.conftest import long
+from tests.folders import contents
 from tests.sources.storage import BROKEN, CLOSED, WHOLE, Storage
 
 TABLE = b"user,item\na,1\nb,2\n"
@@ -28,30 +36,20 @@ def copied(url: str, folder: Path, columns: list[str] | None = None) -> dict[str
     return found
 
 
-@pytest.mark.parametrize(
-    ("content", "lines"),
-    [
-        (TABLE, TABLE), (TABLE[:-1], TABLE), (TABLE.replace(b"\n", b"\r\n"), TABLE),
-        (gzip.compress(TABLE, mtime=0), TABLE), (pa.compress(TABLE, codec="zstd", asbytes=True), TABLE),
-        (b'\xef\xbb\xbfuser\n\n"a\nb"\n\n', b'\xef\xbb\xbfuser\n\n"a\nb"\n\n'),
-        ("user,é ☃\n".encode(), "user,é ☃\n".encode()), (b"", b""),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("scheme", ["http", "s3", "gs"])
-def test_text_is_copied_line_by_line(
-    storage: Storage, tmp_path: Path, scheme: str, content: bytes, lines: bytes
-) -> None:
+LONG = b"".join(b"%d,%d\n" % (row, row * row) for row in range(200_000))
+TEXTS: list[tuple[str, bytes, bytes]] = [  # scheme, content, lines of the copy
+    ("s3", TABLE, TABLE), ("gs", TABLE[:-1], TABLE), ("http", TABLE.replace(b"\n", b"\r\n"), TABLE),
+    ("s3", gzip.compress(TABLE, mtime=0), TABLE), ("gs", pa.compress(TABLE, codec="zstd", asbytes=True), TABLE),
+    *[("http", text, text) for text in (b'\xef\xbb\xbfuser\n\n"a\nb"\n\n', "user,é ☃\n".encode(), b"", LONG)],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("scheme", "content", "lines"), TEXTS)
+def test_text_is_copied_by_lines(storage: Storage, tmp_path: Path, scheme: str, content: bytes, lines: bytes) -> None:
     storage.write("texts/log.csv", content)
     url = f"{storage.http}/texts/log.csv" if scheme == "http" else f"{scheme}://texts/log.csv"
     ((name, (path, n_rows)),) = copied(url, tmp_path).items()
     assert (name, path.read_bytes(), n_rows) == (url, lines, lines.count(b"\n"))
-
-
-def test_long_text_keeps_its_order(storage: Storage, tmp_path: Path) -> None:
-    content = b"".join(b"%d,%d\n" % (row, row * row) for row in range(200_000))
-    storage.write("texts/long.csv", content)
-    ((path, n_rows),) = copied("s3://texts/long.csv", tmp_path).values()
-    assert (path.read_bytes(), n_rows) == (content, 200_000)
 
 
 def table_of(n_rows: int) -> pl.DataFrame:
@@ -61,12 +59,8 @@ def table_of(n_rows: int) -> pl.DataFrame:
         {
             "user": number.cast(pl.String), "item": (number * 7 % 100).cast(pl.UInt16),
             "kind": (number % 3).cast(pl.String).cast(pl.Categorical),
-            "at": pl.datetime_range(
-                datetime(2020, 1, 1, tzinfo=UTC), interval="1s", closed="left", eager=True, time_unit="ms",
-                end=datetime(2020, 1, 1, tzinfo=UTC) + pl.duration(seconds=n_rows),
-            ) if n_rows else pl.Series([], dtype=pl.Datetime("ms", "UTC")),
-            "stars": (number % 9).cast(pl.Float32) / 2, "price": number.cast(pl.Decimal(12, 2)),
-            "tags": [["x"]] * n_rows, "note": ["long text that nobody reads " * 9] * n_rows,
+            "at": (number * 1000).cast(pl.Datetime("ms", "UTC")), "stars": (number % 9).cast(pl.Float32) / 2,
+            "price": number.cast(pl.Decimal(12, 2)), "tags": [["x"]] * n_rows, "note": ["long text " * 9] * n_rows,
         },
         schema_overrides={"tags": pl.List(pl.String), "note": pl.String},
     )  # fmt: skip
@@ -76,29 +70,18 @@ FIELDS = ["at", "user", "item", "kind", "stars", "price"]
 
 
 @pytest.mark.parametrize("n_rows", [0, FIRST_ROWS, FIRST_ROWS + 1, 12_000])
-@pytest.mark.parametrize("name", ["log.parquet", "log.feather"])
-def test_a_table_has_the_same_values_types_and_columns(
-    storage: Storage, tmp_path: Path, name: str, n_rows: int
+@pytest.mark.parametrize(("name", "kind"), [("log.parquet", "parquet"), ("log.feather", "arrow file")])
+def test_a_table_has_the_same_values_and_types(
+    storage: Storage, tmp_path: Path, name: str, kind: Format, n_rows: int
 ) -> None:
-    whole = storage.write(f"tables/{name}", b"")
-    kind = "parquet" if name.endswith("parquet") else "arrow file"
-    if kind == "parquet":
-        pq.write_table(table_of(n_rows).to_arrow(), whole, row_group_size=3_000)
-    else:
-        table_of(n_rows).write_ipc(whole)
+    whole, table = storage.write(f"tables/{name}", b""), table_of(n_rows)
+    table.write_parquet(whole, row_group_size=3_000) if kind == "parquet" else table.write_ipc(whole)
     ((path, n_copied),) = copied(f"s3://tables/{name}", tmp_path, FIELDS).values()
-    here, there = TableFile(path, "arrow stream"), TableFile(whole, kind)
-    assert (n_copied, here.columns) == (n_rows, there.columns)
-    rows = [
-        [frame for frame, _ in table.rows({f: f for f in FIELDS}, None, block_bytes=0, only_first=False)]  # type: ignore[arg-type]
-        for table in (here, there)
-    ]
-    if n_rows:
-        copy, original = (pl.concat(frames) for frames in rows)
-        assert copy.drop(LINE).equals(original.drop(LINE))
-        assert copy.schema == original.schema
-    else:
-        assert all(frame.is_empty() for frame in rows[0])
+    assert (n_copied, TableFile(path, "arrow stream").columns) == (n_rows, TableFile(whole, kind).columns)
+    fields = {name: name for name in FIELDS}
+    rows = [frame.drop(LINE) for frame, _ in typed_rows(path, "arrow stream", fields)]
+    expected = table.select(FIELDS).with_columns(pl.col("kind").cast(pl.String))
+    assert_frame_equal(pl.concat([expected.clear(), *rows]), expected)
 
 
 def test_only_the_needed_columns_of_a_table_travel(storage: Storage, tmp_path: Path) -> None:
@@ -110,46 +93,21 @@ def test_only_the_needed_columns_of_a_table_travel(storage: Storage, tmp_path: P
     ((_, n_rows),) = copied("s3://tables/wide.parquet", tmp_path, ["user", "item"]).values()
     assert n_rows == 300_000
     assert sum(storage.sent) < 0.3 * whole.stat().st_size
+    ((path, n_rows),) = copied("s3://tables/wide.parquet", tmp_path, ["user", "sku"]).values()  # which it lacks
+    assert (n_rows, [*TableFile(path, "arrow stream").columns]) == (FIRST_ROWS, frame.columns)
 
 
-def test_of_a_table_without_a_needed_column_the_first_rows_alone_are_copied(storage: Storage, tmp_path: Path) -> None:
-    table_of(5_000).write_parquet(storage.write("tables/some.parquet", b""))
-    ((path, n_rows),) = copied("s3://tables/some.parquet", tmp_path, ["user", "sku"]).values()
-    assert (n_rows, [*TableFile(path, "arrow stream").columns]) == (FIRST_ROWS, table_of(0).columns)
-
-
-@pytest.mark.parametrize("scheme", ["s3", "gs"])
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_the_files_of_a_pattern_come_in_the_order_of_their_names(
-    storage: Storage, tmp_path: Path, scheme: str, suffix: str
-) -> None:
-    for number in (2, 10, 1):
-        frame = pl.DataFrame({"user": [number], "item": [number]}).with_columns(pl.lit(1).alias(f"only in {number}"))
-        path = storage.write(f"parts/logs/p{number}.{suffix}", b"")
-        frame.write_csv(path) if suffix == "csv" else frame.write_parquet(path)
-    storage.write(f"parts/logs/q1.{suffix}", b"no part")
-    found = copied(f"{scheme}://parts/logs/p*.{suffix}", tmp_path, ["user", "item"])
-    names = [f"p1.{suffix}", f"p10.{suffix}", f"p2.{suffix}"]
-    assert [*found] == [f"{scheme}://parts/logs/{name}" for name in names]
-    assert [path.name for path, _ in found.values()] == [f"{i:06d}-{name}" for i, name in enumerate(names)]
-    assert sorted(tmp_path.iterdir()) == [path for path, _ in found.values()]
-
-
-@pytest.mark.parametrize(
-    ("key", "query", "copy"),
-    [
+def test_a_copy_is_named_after_its_address(storage: Storage, tmp_path: Path) -> None:
+    for key, query, copy in (
         ("a[1].csv", "?X-Amz-Signature=5ec2e7", "a[1].csv"),  # of the web: no pattern; the query is sent but not shown
         (f"{'a' * 240}.csv", "", f"{'a' * 56}.csv"),  # too long for a file of this machine
-    ],
-)
-def test_a_copy_is_named_after_its_address(storage: Storage, tmp_path: Path, key: str, query: str, copy: str) -> None:
-    storage.write(f"texts/{key}", TABLE)
-    url = f"{storage.http}/texts/{key}"
-    ((name, (path, _)),) = copied(url + query, tmp_path).items()
-    assert (name, path.name) == (url, f"000000-{copy}")
+    ):
+        storage.write(f"texts/{key}", TABLE)
+        url = f"{storage.http}/texts/{key}"
+        ((name, (path, _)),) = copied(url + query, tmp_path).items()
+        assert (name, path.name) == (url, f"000000-{copy}")
 
 
-LATIN = "user,item\né,1\n".encode("latin-1")
 ANSWERS = [
     "s3://b/log.xlsx",  # before anything travels
     *[f"{place}/none.csv" for place in ("s3://open", "gs://open", "{http}/open")], "s3://none/*.csv",
@@ -165,9 +123,8 @@ def test_what_the_server_answers_is_one_line(storage: Storage, tmp_path: Path, u
     for bucket in (BROKEN, WHOLE):
         frame.write_csv(storage.write(f"{bucket}/log.csv", b""))
         frame.write_parquet(storage.write(f"{bucket}/log.parquet", b""))
-    storage.write("open/latin.csv", LATIN)
-    storage.write("open/text.parquet", b"user,item\n1,2\n")
-    storage.write("open/text.feather", b"user,item\n1,2\n")
+    for name, text in (("latin.csv", "é,1\n".encode("latin-1")), ("text.parquet", TABLE), ("text.feather", TABLE)):
+        storage.write(f"open/{name}", text)
     url = url.format(http=storage.http)
     with one_line(f"{url}: "):
         list(copy_remote(url, tmp_path, lambda first, address: ["user", "item"]))
@@ -195,15 +152,7 @@ def test_what_other_servers_answer_is_one_line_without_secrets(error: Exception,
     assert "5ec2e7" not in str(caught.value)
 
 
-def test_columns_that_cannot_be_meant_are_refused_before_anything_travels(tmp_path: Path) -> None:
-    data = Data(source="table", path="s3://nowhere/log.csv", user_column="item", item_column="item")
-    with one_line("--user, --item"), local_files(data, tmp_path / "copies", Progress()):
-        pass
-
-
-def test_data_and_titles_are_copied_and_named_by_their_addresses(
-    storage: Storage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_data_and_titles_are_copied_and_named_by_their_addresses(storage: Storage, tmp_path: Path) -> None:
     storage.write("here/log.csv", TABLE)
     storage.write("here/titles.csv", b"item,title\n1,x\n")
     titles = f"{storage.http}/here/titles.csv"
@@ -213,10 +162,9 @@ def test_data_and_titles_are_copied_and_named_by_their_addresses(
         assert [local.data.path, local.data.titles_path] == [str(path) for path in copies]
         assert [path.read_bytes() for path in copies] == [TABLE, b"item,title\n1,x\n"]
         assert local.named(f"{copies[0]}, line 2; {copies[1]}") == f"s3://here/log.csv, line 2; {titles}"
-    assert [line.split()[3:6] for line in capsys.readouterr().out.splitlines()] == [
-        ["fetch", "3", "rows"],
-        ["fetch", "2", "rows"],
-    ]
+    data = Data(source="table", path="s3://nowhere/log.csv", user_column="item", item_column="item")
+    with one_line("--user, --item"), local_files(data, tmp_path / "none", Progress()):  # before anything travels
+        pass
 
 
 def test_a_pattern_becomes_a_pattern_of_the_copies_alone(storage: Storage, tmp_path: Path) -> None:
@@ -229,3 +177,92 @@ def test_a_pattern_becomes_a_pattern_of_the_copies_alone(storage: Storage, tmp_p
         assert local.data.path == f"{tmp_path}/[[]1][*]/copies/path/*"
         assert local.named(f"{local.data.path}: empty") == "s3://here/part-*.csv: empty"
         assert [*local.names.values()][:2] == ["s3://here/part-a.csv", "s3://here/part-b.csv"]
+
+
+SETTINGS = ["--preprocessing.n_eval_negatives=1", "--preprocessing.validation_users=all", "--model.max_len=6"]
+
+
+def run(target: Path, *arguments: str) -> int:
+    return preprocessing.main(["--config=/dev/null", f"--data.dataset_dir={target}", *SETTINGS, *arguments])
+
+
+def assert_same_everywhere(storage: Storage, key: str, *arguments: str) -> dict[str, bytes]:
+    """The datasets from the file itself, by HTTP, S3 and Google Cloud Storage; return what they hold."""
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        assert run(place / "here", f"--data.path={storage.folder / key}", *arguments) == 0
+        expected = contents(place / "here")
+        http = [] if "*" in key else [f"{storage.http}/{key}?sig=5ec2e7"]
+        for number, url in enumerate([*http, f"s3://{key}", f"gs://{key}"]):
+            assert run(place / f"{number}", f"--data.path={url}", *arguments) == 0
+            assert contents(place / f"{number}") == expected
+            shown = url.partition("?")[0]
+            origin = json.loads((place / f"{number}/metadata.json").read_text())["created_from"]
+            assert {*origin} == {"source", "name", "path_sha256"}
+            assert (origin["source"], origin["name"]) == ("sequences" if "txt" in key else "table", shown)
+    return {name: value for name, value in expected.items() if name not in ("metadata.json", "README.md")}
+
+
+def test_the_same_rows_give_the_same_folder_in_every_format(storage: Storage) -> None:
+    rows = [(user, item, 10**9, 4.0, "x") for user in (8, 9, 3) for item in ("a", "é", "7", "a")]
+    rows += [(3, "é", 10**9 + 1, 0.5, "one, two"), (1, "7", 10**9 - 1, 5.0, "☃")]
+    frame = pl.DataFrame(rows, schema=["customer", "sku", "created_at", "stars", "title"], orient="row")
+    made = []
+    for suffix, kind in (("csv", "csv"), ("parquet", "parquet"), ("jsonl", "ndjson"), ("feather", "ipc")):
+        getattr(frame, f"write_{kind}")(storage.write(f"same/log.{suffix}", b""))
+        made.append(assert_same_everywhere(storage, f"same/log.{suffix}", "--rating=stars"))
+    assert made == made[:1] * 4
+
+
+def test_sequences_and_titles_are_read_from_elsewhere(storage: Storage, tmp_path: Path) -> None:
+    storage.write("seq/log.txt", b"1 5 6 7 8\r\n2 6 5 9\n3 7 8 5")
+    storage.write("seq/titles.csv", "item,title\n5,Amélie\n".encode())
+    options = ["--data.source=sequences", "--data.titles_path=s3://seq/titles.csv"]
+    assert_same_everywhere(storage, "seq/log.txt", *options)
+    assert run(tmp_path / "log", "--data.path=s3://seq/log.txt", *options) == 0
+    items = pl.read_parquet(tmp_path / "log/items.parquet")
+    assert items.filter(pl.col("title").is_not_null()).select("original", "title").rows() == [(5, "Amélie")]
+
+
+def test_many_rows_with_few_times_keep_the_order_of_their_files(storage: Storage) -> None:
+    number = pl.int_range(20_000, eager=True)
+    frame = pl.DataFrame({"user": number * 7 % 500, "item": number * number % 97, "at": 10**9 + number % 2})
+    for at, part in zip((2, 10, 1), frame.iter_slices(9_000), strict=True):
+        own = part.with_columns(pl.lit(1).alias(f"only in {at}"))
+        own.write_csv(storage.write(f"many/part-{at}.csv", b""))
+        own.write_parquet(storage.write(f"many/part-{at}.parquet", b""), row_group_size=2_000)
+    for suffix in ("csv", "parquet"):
+        storage.write(f"many/other.{suffix}", b"no part")
+        assert_same_everywhere(storage, f"many/part-*.{suffix}", "--data.source=table", "--data.time_column=at")
+
+
+def test_bad_rows_are_named_by_the_address_and_the_line(storage: Storage, tmp_path: Path, capsys: Capture) -> None:
+    rows = [f"{user},{item}" for user in "abcd" for item in range(5)]
+    storage.write("bad/log.csv", "\n".join(["user,item", *rows[:9], "no item", *rows[9:]]).encode())
+    url = f"{storage.http}/bad/log.csv"
+    assert run(tmp_path / "dataset", f"--data.path={url}?sig=5ec2e7") == 0
+    out = capsys.readouterr().out
+    assert f"unusable: {url}, line 11: " in out
+    assert "5ec2e7" not in out + (tmp_path / "dataset/metadata.json").read_text()
+    for place, path in ((f"{url}, line 11", url), (none := "s3://open/none.csv", none)):
+        assert run(tmp_path / "none", f"--data.path={path}", "--preprocessing.max_bad_rows=0") == 2
+        errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+        assert [error.startswith(f"error: {place}: ") for error in errors] == [True]
+        assert [path.name for path in tmp_path.iterdir()] == ["dataset"]
+
+
+def test_a_preparation_that_is_stopped_while_it_fetches_leaves_nothing_behind(storage: Storage, tmp_path: Path) -> None:
+    storage.write("long/log.csv", b"user,item\n" + b"1,2\n" * 10_000_000)
+    # Where the tests run in the background the signal is ignored, by their children too: here it is not.
+    heed = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    program = f"{heed}; runpy.run_path({preprocessing.__file__!r}, run_name='__main__')"
+    settings = ["--config=/dev/null", f"--data.dataset_dir={tmp_path / 'dataset'}", "--data.path=s3://long/log.csv"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *settings], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    while not any(path.stat().st_size for path in tmp_path.rglob("000000-log.csv")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    assert (process.returncode, list(tmp_path.iterdir())) == (130, [])

@@ -1,14 +1,14 @@
 """Synthetic rows have the structure that they promise, and the oracle knows it."""
 
-from pathlib import Path
-
 import numpy as np
 import polars as pl
 import pytest
+from datasets import load_from_disk
 
 from bert4rec.runtime.errors import DataError
 from bert4rec.sources import synthetic
 from bert4rec.sources.synthetic import Oracle, noise, oracle_ranks, structured
+from tests.preparation import Prepare
 
 NEGATIVES, LIST = ("popular_negatives", "uniform_negatives"), pl.List(pl.Int32)
 ORACLE = Oracle(
@@ -19,30 +19,17 @@ ITEMS = pl.DataFrame({"item": [2, 3, 4, 5, 6], "original": [5, 1, 4, 3, 2]})
 USERS = pl.DataFrame({"user": [0, 1], "original": [1, 2]})
 
 
-def test_ranks_count_better_items_and_give_ties_to_the_lower_id() -> None:
-    lists = {"items": [[4]], "popular_negatives": [[1, 3]], "uniform_negatives": [[3, 0]]}
-    test = pl.DataFrame({"user": [0], "target": [2], **lists})
-    none = pl.DataFrame({"popular_negatives": [[]], "uniform_negatives": [[]]}, schema=dict.fromkeys(NEGATIVES, LIST))
-    some = pl.concat([test.with_columns(none), test.cast(dict.fromkeys(NEGATIVES, LIST))])
-    # weights by dense id: 0 → 2, 1 → 3, 2 → 2 (target), 3 → 2, 4 seen
-    for held_out, ranks in (
-        (test, [(0, 3, 2, 2)]), (test.with_columns(none), [(0, 3, None, None)]),
-        (some, [(0, 3, None, None), (0, 3, 2, 2)]),
-    ):  # fmt: skip
-        found = oracle_ranks(ORACLE, held_out, users=USERS, items=ITEMS)
-        assert found is not None
-        assert found.rows() == ranks
-
-
-def test_blocks_of_users_are_ranked_alike_and_too_many_cells_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_count_better_items_and_give_ties_to_the_lower_id(monkeypatch: pytest.MonkeyPatch) -> None:
     lists = {"items": [[4], [1]], "popular_negatives": [[1, 3], [2, 0]], "uniform_negatives": [[3, 0], [2, 3]]}
-    test = pl.DataFrame({"user": [0, 1], "target": [2, 4], **lists})
-    for cells_at_once in (1, 9, 10):
+    test = pl.DataFrame({"user": [0, 1], "target": [2, 4], **lists}).cast(dict.fromkeys(NEGATIVES, LIST))
+    none = test.with_columns(pl.lit([], LIST).alias(name) for name in NEGATIVES)
+    # weights by dense id: 0 → 2, 1 → 3, 2 → 2 (first target), 3 → 2, 4 seen by the first user
+    found, without = [(0, 3, 2, 2), (1, 4, 3, 3)], [(0, 3, None, None), (1, 4, None, None)]
+    some = pl.concat([none[:1], test[1:]])
+    for cells_at_once in (1, 9, 10):  # blocks of users
         monkeypatch.setattr(synthetic, "CELLS_AT_ONCE", cells_at_once)
-        monkeypatch.setattr(synthetic, "MAX_CELLS", 10)
-        found = oracle_ranks(ORACLE, test, users=USERS, items=ITEMS)
-        assert found is not None
-        assert found.rows() == [(0, 3, 2, 2), (1, 4, 3, 3)]
+        for held_out, ranks in ((test, found), (none, without), (some, [without[0], found[1]])):
+            assert oracle_ranks(ORACLE, held_out, users=USERS, items=ITEMS).rows() == ranks  # type: ignore[union-attr]
     monkeypatch.setattr(synthetic, "MAX_CELLS", 9)
     assert oracle_ranks(ORACLE, test, users=USERS, items=ITEMS) is None
 
@@ -58,28 +45,10 @@ def test_rows_are_seeded_without_repeats_with_times_that_increase_and_heavy_tail
     assert rows["user"].unique().sort().to_list() == list(range(1, COUNTS["n_users"] + 1))
     assert rows["item"].is_between(1, COUNTS["n_items"]).all()
     assert not rows.select("user", "item").is_duplicated().any()
-    gaps = rows.select(pl.col("time").diff().over("user")).drop_nulls()["time"]
-    assert gaps.min() >= 1
+    assert rows.select(pl.col("time").diff().over("user")).drop_nulls()["time"].min() >= 1
     lengths = rows.group_by("user").len()["len"]
     assert lengths.min() >= synthetic.MIN_LENGTH
     assert lengths.max() > 2.5 * lengths.mean() > 2.5 * lengths.median()
-
-
-def test_blocks_of_users_are_generated_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(synthetic, "SYNTHETIC_BLOCK_USERS", 7)
-    rows, oracle = structured(n_users=20, n_items=100, n_rows=200, seed=1)
-    assert rows["user"].unique().to_list() == list(range(1, 21))
-    assert oracle.current.shape == oracle.following.shape == (20,)
-
-
-def test_the_oracle_scores_by_hand() -> None:
-    oracle = Oracle(
-        cluster=np.array([0, 0, 0, 1, 1]), weight=np.array([4.0, 2.0, 2.0, 3.0, 1.0]),
-        current=np.array([0]), following=np.array([1]), popularity=np.array([0.6, 0.4]),
-    )  # fmt: skip
-    found = oracle.scores(np.array([0]), np.array([0, 4]), np.array([0, 2]))
-    first, second = 0.8 + 0.05 * 0.6, 0.15 + 0.05 * 0.4
-    np.testing.assert_allclose(found, [[-1, first / 2, first / 2, second, -1]])
 
 
 def test_the_oracle_is_calibrated() -> None:
@@ -110,20 +79,14 @@ def test_counts_that_do_not_fit_are_refused(n_rows: int) -> None:
         structured(n_users=100, n_items=100, n_rows=n_rows, seed=1)
 
 
-def test_the_default_dataset_can_be_learnt(prepare) -> None:
-    folder: Path = prepare()
+def test_the_default_dataset_can_be_learnt(prepare: Prepare) -> None:
+    folder = prepare()
     ranks, items = pl.read_parquet(folder / "oracle.parquet"), pl.read_parquet(folder / "items.parquet")
-    from datasets import load_from_disk
-
     histories = load_from_disk(str(folder / "histories")).with_format("polars")[:].filter(pl.col("test") >= 0)
+    assert ranks["user"].equals(histories["user"].cast(pl.Int32))
     before, target = pl.col("items").list.head("test"), pl.col("items").list.get(pl.col("test"))
-    test = histories.select("user", items=before, target=target)
-    assert ranks["user"].equals(test["user"].cast(pl.Int32))
-    counts = items["train_count"].to_numpy()
-    rows = np.repeat(np.arange(len(test)), test["items"].list.len().to_numpy())
-    scores = np.tile(counts, (len(test), 1))
-    scores[rows, test["items"].explode().to_numpy()] = -1
-    by_popularity = 1 + (scores > counts[test["target"].to_numpy()][:, None]).sum(axis=1)
-    oracle, popularity = (ranks["full"] <= 10).mean(), (by_popularity <= 10).mean()
+    counts, rows = items["train_count"].to_numpy(), histories.select(before, target=target).rows()
+    n_better = [(np.delete(counts, seen) > counts[item]).sum() for seen, item in rows]
+    oracle, popularity = (ranks["full"] <= 10).mean(), (np.array(n_better) < 10).mean()
     assert 0.35 < oracle < 0.5
     assert oracle > 3 * popularity

@@ -3,7 +3,7 @@
 import gzip
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,29 +44,24 @@ def blocks_of(text: bytes, size: int, quoted: bool) -> Iterator[Block]:
             yield replace(block, path=FILE)
 
 
-@pytest.mark.parametrize(
-    ("content", "wanted"),
-    [
-        ("1,2\n3,4\n", [(1, "1", "2"), (2, "3", "4")]), ("1,2\r\n3,4", [(1, "1", "2"), (2, "3", "4")]),
-        (",2\n3,\n,\n", [(1, "", "2"), (2, "3", ""), (3, "", "")]),
-        ('"1","2"\n"",4\n', [(1, "1", "2"), (2, "", "4")]), ('"1,5",2\n', [(1, "1,5", "2")]),
-        ('"say ""hi""",2\n', [(1, 'say "hi"', "2")]),
-        ('"over\ntwo lines",2\n3,4\n', [(1, "over\ntwo lines", "2"), (3, "3", "4")]),
-        ('1,"over\r\nthree\r\n"\r\n3,4\r\n', [(1, "1", "over\r\nthree\r\n"), (4, "3", "4")]),
-        ('5" nails,2\n3,4\n', [(1, '5" nails', "2"), (2, "3", "4")]),
-        ('5" nails,2\n3,4\n6" nails,5\n', [(1, '5" nails', "2"), (2, "3", "4"), (3, '6" nails', "5")]),
-        ("é,x y\n#3, 4\n", [(1, "é", "x y"), (2, "#3", " 4")]),
-        ("a\0b,\x1f\n", [(1, "a\0b", "\x1f")]), ("1\r,\r2\n", [(1, "1\r", "\r2")]),
-    ],
-)  # fmt: skip
-def test_rows_that_are_none_the_worse(content: str, wanted: Found) -> None:
-    found, bad = parsed(content)
-    assert (found, bad.total) == (wanted, 0)
+GOOD: list[tuple[str, Found]] = [
+    ("1,2\n3,4\n", [(1, "1", "2"), (2, "3", "4")]), ("1,2\r\n3,4", [(1, "1", "2"), (2, "3", "4")]),
+    (",2\n3,\n,\n", [(1, "", "2"), (2, "3", ""), (3, "", "")]),
+    ('"1","2"\n"",4\n', [(1, "1", "2"), (2, "", "4")]), ('"1,5",2\n', [(1, "1,5", "2")]),
+    ('"say ""hi""",2\n', [(1, 'say "hi"', "2")]),
+    ('"over\ntwo lines",2\n3,4\n', [(1, "over\ntwo lines", "2"), (3, "3", "4")]),
+    ('1,"over\r\nthree\r\n"\r\n3,4\r\n', [(1, "1", "over\r\nthree\r\n"), (4, "3", "4")]),
+    ('5" nails,2\n3,4\n', [(1, '5" nails', "2"), (2, "3", "4")]),
+    ('5" nails,2\n3,4\n6" nails,5\n', [(1, '5" nails', "2"), (2, "3", "4"), (3, '6" nails', "5")]),
+    ("é,x y\n#3, 4\n", [(1, "é", "x y"), (2, "#3", " 4")]),
+    ("a\0b,\x1f\n", [(1, "a\0b", "\x1f")]), ("1\r,\r2\n", [(1, "1\r", "\r2")]),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("content", "wanted", "shown"),  # the lines that are shown as bad
     [
+        *[(*case, []) for case in GOOD],
         ("1,2\n3\n5,6\n", [(1, "1", "2"), (3, "5", "6")], [2]), ("1,2\n3,4,", [(1, "1", "2")], [2]),
         ("1,2\n3,4,5\n5,6\n", [(1, "1", "2"), (3, "5", "6")], [2]),
         ("1,2\n\n\r\n5,6\n", [(1, "1", "2"), (4, "5", "6")], [2, 3]),
@@ -83,16 +78,14 @@ def test_rows_that_are_none_the_worse(content: str, wanted: Found) -> None:
 @pytest.mark.filterwarnings("error")
 def test_a_bad_row_costs_its_own_line(content: str | bytes, wanted: Found, shown: list[int]) -> None:
     found, bad = parsed(content)
-    assert found == wanted
+    assert (found, bad.total) == (wanted, len(shown))
     assert [line.partition(": ")[0] for line in bad.shown] == [f"t.csv, line {number}" for number in shown]
 
 
 def test_cut_lines_cost_no_second_look_at_the_other_lines() -> None:
-    """A file with bad lines here and there is read once or twice, not once for each halving around each of them."""
     lines = [f'{n},"a, {n}"' for n in range(20_000)]
     lines[7000], lines[7001], lines[15_000] = "7", "", '8,"b",'
-    text = "\n".join(["x,y", *lines, ""])
-    layout, n_bytes, read_csv = Layout(("x", "y"), b",", quoted=True, header=("x", "y")), 0, csv.read_csv
+    text, n_bytes, read_csv = "\n".join(["x,y", *lines, ""]), 0, csv.read_csv
 
     def counted(read: pa.BufferReader, *options: Any) -> pa.Table:
         nonlocal n_bytes
@@ -100,8 +93,7 @@ def test_cut_lines_cost_no_second_look_at_the_other_lines() -> None:
         return read_csv(read, *options)
 
     with patch.object(csv, "read_csv", counted):
-        found, bad = parsed(text, layout)
-    assert len(found) == 20_000 - 3
+        found, bad = parsed(text, replace(CSV, header=("x", "y")))
     assert [row[0] for row in found] == [n + 2 for n in range(20_000) if n not in (7000, 7001, 15_000)]
     assert bad.counts == {"wrong number of fields": 2, "empty line": 1, "header line again": 1}
     assert len(text) <= n_bytes <= 2 * len(text)
@@ -130,47 +122,18 @@ NUMBERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("other", ["1,1\n", "1,1\n1\n"])  # all at once, and one by one
-def test_numbers_parsed_as_such_are_those_of_their_text(number: str, other: str) -> None:
-    typed = Layout(("a", "b"), b",", quoted=True, header=("a", "b"), types=TYPES)
-    found, _ = parsed(f"{number},{number}\n{other}", typed)
-    text = number.strip('"')
-    is_number = isinstance(found[0][1], int)
-    wanted = (int(text), pl.Series([text.strip()]).cast(pl.Float32)[0]) if is_number else (text, text)
-    assert found[0][1:] == wanted
+def test_numbers_parsed_as_such_are_those_of_their_text(other: str) -> None:
+    for number in NUMBERS:
+        (first, *_), _ = parsed(f"{number},{number}\n{other}", replace(CSV, types=TYPES))
+        text = number.strip('"')
+        is_number = isinstance(first[1], int)
+        assert first[1:] == ((int(text), pl.Series([text.strip()]).cast(pl.Float32)[0]) if is_number else (text, text))
 
 
-def fields_letter_by_letter(text: str) -> tuple[list[str], int]:
-    """Return the result of `split_fields`, without `csv`."""
-    fields, at, is_strict = [], 0, True
-    while True:
-        within, behind, is_quoted = "", "", text[at : at + 1] == '"'
-        if is_quoted:
-            at += 1
-            while text[at : at + 1] != '"' or text[at : at + 2] == '""':
-                if at >= len(text):
-                    return [], 1
-                step = 2 if text[at] == '"' else 1
-                within, at = within + text[at], at + step
-            at += 1
-        while at < len(text) and text[at] not in ",\n":
-            behind, at = behind + text[at], at + 1
-        is_last = text[at : at + 1] != ","
-        behind = behind.removesuffix("\r") if is_last else behind
-        is_strict &= not (is_quoted and behind)
-        fields.append(within + behind)
-        if is_last and "\n" in text[:at] and not is_strict:
-            return [], 1
-        if is_last:
-            return fields, 1 + text.count("\n", 0, at)
-        at += 1
-
-
-@settings(max_examples=80, deadline=None)
-@given(st.text(alphabet='a,"\n\r', max_size=14))
-def test_the_fields_of_a_row_are_those_found_letter_by_letter(text: str) -> None:
-    assert split_fields(text.split("\n"), ",", quoted=True) == fields_letter_by_letter(text)
+def test_text_behind_a_closing_quote_belongs_to_a_field_of_one_line_only() -> None:
+    assert split_fields(['"a"b,c'], ",", quoted=True) == (["ab", "c"], 1)
+    assert split_fields(['"a"b,"c', 'd"'], ",", quoted=True) == ([], 1)
 
 
 PIECES = st.sampled_from(
@@ -179,7 +142,7 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(PIECES, max_size=40).map("".join), st.sampled_from([",", "::"]), st.sampled_from([1, 3, 7, 50]),
     st.sampled_from([4, 16, 1 << 14]), st.sampled_from([20, 1 << 16]),
@@ -224,13 +187,11 @@ def test_a_header_names_the_columns(
     assert read_layout(tmp_path / "t.csv", separator=separator, has_header=has_header, types=types) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "place"), [("", ": "), (" \n\n", ": "), ('a,"b\n1,2\n', ", line 1: "), ('a,"b\n1",2\n', ", line 1: ")]
-)
-def test_a_first_line_that_tells_nothing_is_refused(tmp_path: Path, text: str, place: str) -> None:
-    (tmp_path / "t.csv").write_text(text)
-    with one_line(f"{tmp_path / 't.csv'}{place}"):
-        read_layout(tmp_path / "t.csv", separator="auto", has_header=True)
+def test_a_first_line_that_tells_nothing_is_refused(tmp_path: Path) -> None:
+    for text, place in (("", ": "), (" \n\n", ": "), ('a,"b\n1,2\n', ", line 1: "), ('a,"b\n1",2\n', ", line 1: ")):
+        (tmp_path / "t.csv").write_text(text)
+        with one_line(f"{tmp_path / 't.csv'}{place}"):
+            read_layout(tmp_path / "t.csv", separator="auto", has_header=True)
 
 
 def found_in(path: Path, *, size: int, quoted: bool = False) -> list[tuple[bytes, int, bool]]:
@@ -245,14 +206,13 @@ def test_blocks_end_with_a_line_and_know_the_number_of_their_first(tmp_path: Pat
     assert [block.done for block in blocks(path, size=8, quoted=False)] == [8, 16, 16]
 
 
-@pytest.mark.parametrize("name", ["gzip", "zstd"])
-def test_packed_text_is_unpacked_whatever_its_file_is_called(tmp_path: Path, name: str) -> None:
+def test_packed_text_is_unpacked_whatever_its_file_is_called(tmp_path: Path) -> None:
     text = b"ab\ncde\n" * 3
-    packed = gzip.compress(text) if name == "gzip" else pa.compress(text, codec="zstd", asbytes=True)
-    (tmp_path / "t.csv").write_bytes(packed)
-    assert found_in(tmp_path / "t.csv", size=1 << 20) == [(text, 1, False)]
-    with patch.object(text_blocks, "FIRST_BYTES", 9):
-        assert head(tmp_path / "t.csv") == b"ab\ncde\nab"
+    for packed in (gzip.compress(text), pa.compress(text, codec="zstd", asbytes=True)):
+        (tmp_path / "t.csv").write_bytes(packed)
+        assert found_in(tmp_path / "t.csv", size=1 << 20) == [(text, 1, False)]
+        with patch.object(text_blocks, "FIRST_BYTES", 9):
+            assert head(tmp_path / "t.csv") == b"ab\ncde\nab"
 
 
 def test_a_quoted_field_of_several_lines_is_not_cut_and_an_open_quote_costs_its_line(tmp_path: Path) -> None:
@@ -261,22 +221,16 @@ def test_a_quoted_field_of_several_lines_is_not_cut_and_an_open_quote_costs_its_
     wanted = [(b'1,"a\nb"\n', 1, False), (b'2,"c\n', 3, True), (b"3,d\n", 4, False)]
     assert found_in(path, size=6, quoted=True) == wanted
     assert [text for text, *_ in found_in(path, size=6)] == [b'1,"a\n', b'b"\n', b'2,"c\n3,d\n']
+    path.write_bytes(b"1,2\n" + b"x" * 60)
+    with patch.object(text_blocks, "LONGEST_QUOTED", 10), one_line(f"{path}, line 2: "):
+        found_in(path, size=20)
 
 
-def test_a_line_that_does_not_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_blocks, "LONGEST_QUOTED", 10)
-    (tmp_path / "t.csv").write_bytes(b"1,2\n" + b"x" * 60)
-    with pytest.raises(DataError, match=r"t\.csv, line 2: "):
-        found_in(tmp_path / "t.csv", size=20)
-
-
-@pytest.mark.parametrize(
-    "content", ["a,b\n".encode("utf-16"), gzip.compress(b"a,b\n" * 99, mtime=0)[:20]], ids=["UTF-16", "damaged"]
-)
-def test_what_is_no_text_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "t.csv").write_bytes(content)
-    for read in (lambda path: found_in(path, size=99), head):
-        with pytest.raises(DataError, match=r"t\.csv: "):
+@pytest.mark.parametrize("read", [lambda path: found_in(path, size=99), head])
+def test_utf_16_and_what_is_cut_off_are_refused(tmp_path: Path, read: Callable[[Path], Any]) -> None:
+    for content in ("a,b\n".encode("utf-16"), gzip.compress(b"a,b\n" * 99, mtime=0)[:20]):
+        (tmp_path / "t.csv").write_bytes(content)
+        with one_line(f"{tmp_path / 't.csv'}: "):
             read(tmp_path / "t.csv")
 
 
@@ -319,7 +273,7 @@ def json_rows_of(block: Block) -> tuple[list[tuple[Any, ...]], BadRows]:
     return [row for rows in frames for row in rows.rows()], bad
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(JSON_LINES, min_size=1, max_size=8), st.integers(1, 10**9), st.booleans())
 def test_at_once_and_line_by_line_are_the_same(lines: list[bytes], first: int, ends: bool) -> None:
     block = Block(Path("log.jsonl"), b"\n".join(lines) + b"\n" * ends, first, 0)
@@ -335,14 +289,14 @@ def test_at_once_and_line_by_line_are_the_same(lines: list[bytes], first: int, e
     assert len(found) + bad.total == len(block.text.removesuffix(b"\n").split(b"\n"))
 
 
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
-        ("7", "7"), ("7.0", "7"), ("-7.0", "-7"), ("7.5", "7.5"), ("1e3", "1000"), ("1e-7", "0.0000001"), ("-0", "0"),
-        ("1600000000.25", "1600000000.25"), ("9007199254740993", "9007199254740993"), ("9" * 50, "9" * 50),
-        ("1e22", "1" + 22 * "0"), ('"7.0"', "7.0"), ('"007"', "007"), ("null", None), ("NaN", None),
-    ],
-)  # fmt: skip
+NUMBER_TEXTS = {
+    "7": "7", "7.0": "7", "-7.0": "-7", "7.5": "7.5", "1e3": "1000", "1e-7": "0.0000001", "-0": "0",
+    "1600000000.25": "1600000000.25", "9007199254740993": "9007199254740993", "9" * 50: "9" * 50,
+    "1e22": "1" + 22 * "0", '"7.0"': "7.0", '"007"': "007", "null": None, "NaN": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("number", "text"), NUMBER_TEXTS.items())
 def test_a_number_is_text_as_in_a_csv_file(number: str, text: str | None) -> None:
     line = f'{{"who": {number}}}'.encode()
     for lines in ([line], [line, b"broken"]):

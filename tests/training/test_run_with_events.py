@@ -226,7 +226,7 @@ def test_hidden_events_leave_honest_figures(hidden_shop: Path, tmp_path: Path, c
     users = np.searchsorted(histories.users, split.users)
     places = histories.targets("test")[users]
     rows = histories.read(users, np.zeros_like(places), places)
-    asked = asked_of(model, dataset, rows, places, histories.times_at(users, places))
+    asked = asked_of(model, dataset, rows, places, histories.values_at("times", users, places))
     assert ranks_of(model, asked, split.targets(np.arange(len(split)))) == written_ranks(folder)
 
     later = [one._replace(at=one.times[-1] + 10**6) for one in asked[:5]]

@@ -1,22 +1,21 @@
-"""Dataset folders as plain Python: made from histories by the rules as they are written down, read, saved, sealed."""
+"""Dataset folders as plain Python: prepared, read, saved, sealed, checked."""
 
 import hashlib
 import json
-import random
 import shutil
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import preprocessing
 from bert4rec.__main__ import main
 from bert4rec.dataset import check as module
 from tests.folders import write_state
@@ -32,14 +31,6 @@ TYPES = {
     **dict.fromkeys(("n_train", "validation", "test"), pa.int32()),
     **dict.fromkeys(("popular_negatives", "uniform_negatives"), INTS),
 }
-
-
-class Event(NamedTuple):
-    """An interaction."""
-
-    item: int
-    time: int
-    rating: float
 
 
 @dataclass
@@ -77,7 +68,9 @@ class Folder:
         path.mkdir(parents=True)
         rows = self.rows(path.name)
         names = list(rows[0]) if rows else columns
-        schema = pa.schema([(name, self.types.get(f"{path.name}.{name}", TYPES.get(name))) for name in names])
+        schema = pa.schema(
+            [(name, self.types.get(f"{path.name}.{name}", TYPES.get(name, pa.int32()))) for name in names]
+        )
         files, half = [f"data-{i:05}-of-00002.arrow" for i in range(2)], len(rows) // 2
         for file, part in zip(files, (rows[:half], rows[half:]), strict=True):
             with pa.OSFile(str(path / file), "wb") as sink, pa.ipc.new_stream(sink, schema) as stream:
@@ -92,12 +85,9 @@ def seal(path: Path, metadata: Mapping[str, Any] | None = None) -> None:
     where = path / "metadata.json"
     content = json.loads(where.read_text()) if metadata is None else metadata
     files = {
-        file.relative_to(path).as_posix(): {
-            "bytes": file.stat().st_size,
-            "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
-        }
-        for file in sorted(path.rglob("*"))
-        if file.is_file() and file != where
+        file.relative_to(path).as_posix(): {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for file, content in ((file, file.read_bytes()) for file in sorted(path.rglob("*")) if file.is_file())
+        if file != where
     }
     fingerprint = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
     where.write_text(json.dumps({**content, "files": files, "fingerprint": fingerprint}))
@@ -155,67 +145,15 @@ def refused(path: Path, place: str = "") -> None:
         assert check(path)[0] == 2
 
 
-def make(
-    histories: Sequence[Sequence[Event]], *, split: str = "leave_one_out", wanted: int | str = 5, n_negatives: int = 3,
-    n_items: int = 60, has_times: bool = True, has_ratings: bool = True, extends: bool = False, seed: int = 1,
-) -> Folder:  # fmt: skip
-    """Return a folder made of histories by the rules, with everything at random that the rules leave open."""
-    rng, catalogue, times = random.Random(seed), range(n_items), [e.time for events in histories for e in events]
-    instant = sorted(times)[int(len(times) * 0.7)]
-    n_before, tested, eligible = (
-        [],
-        set(),
-        [],
-    )  # how much comes before the test; the users with one; who may be validated
-    for user, events in enumerate(histories):
-        n = len(events) if split == "none" else len(events) - (len(events) >= 3)
-        n = sum(event.time < instant for event in events) if split == "time" else n
-        tested |= {user} if 0 < n < len(events) else set()
-        eligible += [user] if (n >= 2 if split == "time" else user in tested) else []
-        n_before.append(n)
-    validated = set(eligible if wanted == "all" else rng.sample(eligible, min(int(wanted), len(eligible))))
-
-    rows, negatives, trained = [], [], Counter[int]()
-    repeated, left_out = Counter(validation=0, test=0), Counter(validation=0, test=0)
-    for user, events in enumerate(histories):
-        items, n_train = [event.item for event in events], n_before[user] - (user in validated)
-        targets = {"validation": n_train if user in validated else -1, "test": n_before[user] if user in tested else -1}
-        lists = {"items": items} | ({"times": [event.time for event in events]} if has_times else {})
-        lists |= {"ratings": [event.rating for event in events]} if has_ratings else {}
-        rows += [{"user": user} | lists | {"n_train": n_train} | targets] if events else []
-        trained.update(items[:n_train])
-        unseen = sorted({*catalogue} - {*items})
-        n = n_negatives if len(unseen) >= n_negatives else 0
-        drawn = {f"{name}_negatives": rng.sample(unseen, n) for name in ("popular", "uniform")}
-        negatives += [{"user": user} | drawn] if user in validated | tested else []
-        for name, place in targets.items():
-            repeated[name] += place >= 0 and items[place] in items[:place]
-            left_out[name] += place >= 0 and not n
-
-    counts = Counter(event.item for events in histories for event in events)
-    n_users = {"validation": len(validated), "test": len(tested)}
-    metadata = {
-        "format_version": 3,
-        "source": "table",
-        "preprocessing": {"split": split, "validation_users": wanted, "n_eval_negatives": n_negatives},
-        "users": len(histories),
-        "items": n_items,
-        "rows": len(times),
-        "train_positions": trained.total(),
-        "validation_users": len(validated),
-        "test_users": len(tested),
-        "has_times": has_times,
-        "has_ratings": has_ratings,
-        "extends": extends,
-        "repeated_targets": {name: {"users": repeated[name], "of": n} for name, n in n_users.items()},
-        "left_out": {name: {"users": left_out[name], "of": n} for name, n in n_users.items()},
-        **({"split_instant": instant} if split == "time" else {}),
-    }
-    tables = {
-        "users": [{"user": i, "original": f"u{i}", "count": len(events)} for i, events in enumerate(histories)],
-        "items": [
-            {"item": i, "original": (i + 2) * 7 % 1009, "count": counts[i], "train_count": trained[i]}
-            for i in catalogue
-        ],
-    }
-    return Folder(metadata, rows, negatives, tables, {})
+def prepared(place: Path, rows: Iterable[Sequence[object]], columns: Sequence[str], **chosen: Any) -> Path | None:
+    """Return the folder that the preparation writes of `rows` of a user, an item and `columns`, None if it refuses."""
+    lines = [["user", "item", *columns], *rows]
+    (place / "log.csv").write_text("\n".join(",".join(map(str, line)) for line in lines) + "\n")
+    named = {"at": "--data.time_column=at", "stars": "--data.rating_column=stars"}
+    arguments = [
+        "--config=/dev/null", "--data.source=table", f"--data.path={place / 'log.csv'}",
+        f"--data.dataset_dir={place / 'dataset'}", *(named[name] for name in columns),
+        *(f"--preprocessing.{key}={value}" for key, value in chosen.items()),
+    ]  # fmt: skip
+    with redirect_stdout(StringIO()):
+        return place / "dataset" if preprocessing.main(arguments) == 0 else None

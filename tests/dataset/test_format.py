@@ -1,17 +1,19 @@
-"""The card of a dataset: its head, how the rows were split, its tables, the rules of the evaluation."""
+"""The form of the dataset folder, to the letter: what other programs read; and its card."""
 
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from bert4rec.dataset.format import dataset_card
+from bert4rec.dataset.format import dataset_card, history_columns, lengths_of, negative_columns
 
 HISTORIES = ["user", "items", "times", "n_train", "validation", "test"]
 NEGATIVES = ["user", "popular_negatives", "uniform_negatives"]
 NOBODY = {"users": 0, "of": 0}
 
 
-def card_of(n_evaluated: int = 1_500, tables: tuple[str, ...] = ("users", "items")) -> list[str]:
+def card_of(n_evaluated: int) -> list[str]:
     """The lines of the card of a small dataset."""
     metadata: dict[str, Any] = {
         "source": "table", "order": {"by": "file", "column": None, "newest_first": False}, "users": 2_000, "items": 3,
@@ -24,22 +26,29 @@ def card_of(n_evaluated: int = 1_500, tables: tuple[str, ...] = ("users", "items
         "preprocessing": {"split": "leave_one_out", "n_eval_negatives": 100},
     }  # fmt: skip
     folders = {"histories": (2_000, HISTORIES), "negatives": (n_evaluated, NEGATIVES)}
-    return dataset_card(metadata, folders, tables).splitlines()
+    return dataset_card(metadata, folders, ("users", "items")).splitlines()
 
 
 @pytest.mark.parametrize(("n_evaluated", "names"), [(1_500, ["histories", "negatives"]), (0, ["histories"])])
 def test_the_head_names_the_folders_that_have_rows(n_evaluated: int, names: list[str]) -> None:
-    card = card_of(n_evaluated=n_evaluated)
+    card = card_of(n_evaluated)
     configs = [line for name in names for line in (f"- config_name: {name}", f"  data_files: {name}/*.arrow")]
     head = card[: card.index("---", 1)]
     assert head[head.index("configs:") + 1 :] == configs
 
 
-def test_only_columns_and_tables_that_are_there_are_explained() -> None:
-    rows = [line.split("|")[1].strip() for line in card_of(tables=("items", "oracle")) if line.startswith("| ")]
-    assert rows == [
-        "folder", "`histories`", "`negatives`",
-        "column", *(f"`{name}`" for name in [*HISTORIES, *NEGATIVES[1:]]),
-        "file", "`items.parquet`", "`oracle.parquet`", "`train_counts.npy`", "`metadata.json`",
-        "preprocessing", "`split`", "`n_eval_negatives`",
-    ]  # fmt: skip
+def test_the_folders_have_these_columns_of_these_types() -> None:
+    numbers, offsets = pa.list_(pa.int32()), dict.fromkeys(("n_train", "validation", "test"), pa.int32())
+    lists = {"times": pa.list_(pa.int64()), "ratings": pa.list_(pa.float32())}
+    for has, known in ((False, {}), (True, lists)):
+        found = history_columns(has_times=has, has_ratings=has)
+        assert [*found.items()] == [*({"user": pa.int32(), "items": numbers} | known | offsets).items()]
+    negatives = {"user": pa.int32(), "popular_negatives": numbers, "uniform_negatives": numbers}
+    assert [*negative_columns().items()] == [*negatives.items()]
+
+
+def test_the_lengths_are_those_of_numpy() -> None:
+    assert lengths_of(np.array([1, 2, 3, 4, 7, 8, 100])) == {
+        "min": 1, "median": 4.0, "third_quartile": 8, "mean": 17.86, "max": 100,
+        "histogram": [[1, 1, 1], [2, 3, 2], [4, 7, 2], [8, 15, 1], [16, 31, 0], [32, 63, 0], [64, 127, 1]],
+    }  # fmt: skip
