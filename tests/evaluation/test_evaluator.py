@@ -1,4 +1,4 @@
-"""What is evaluated, and that its figures are those of the lists that recommend gives."""
+"""What is evaluated, that its figures are those of recommend's lists, and comparisons without damage of the log."""
 
 import json
 from collections.abc import Callable
@@ -9,23 +9,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
+import preprocessing
 from bert4rec import load
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.evaluation import LIST_METRICS
+from bert4rec.evaluation.damage import without_damage
 from bert4rec.evaluation.evaluator import Evaluator
+from bert4rec.evaluation.intervals import Ranking, paired_difference, strongest_baseline
 from bert4rec.evaluation.ranker import Ranker, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.models.baselines import BaselineFactory
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.processes import Processes
 from bert4rec.training.run import run
-from tests.conftest import long, prepare_log
+from tests.conftest import prepare_log
 from tests.evaluation.test_ranker import model_for
-
-CPU = torch.device("cpu")
+from tests.processes.jobs import CPU
 
 
 @pytest.mark.usefixtures("group_of_one")
@@ -48,14 +49,7 @@ def test_the_model_on_both_splits_and_its_contestants_on_the_test(small_dataset:
     names = ["validation", "test", "popularity_baseline", "best_possible", "baselines"]
     assert list(metrics) == [*names, "strongest_baseline", "intervals", "slices"]
     lists = {f"{name}@10" for name in LIST_METRICS}
-    contestants = {name: (metrics[name], metrics["intervals"][name]) for name in names[:3]}
-    contestants["markov"] = metrics["baselines"]["markov"], metrics["intervals"]["baselines"]["markov"]
-    for found, intervals in contestants.values():
-        assert found["full"].keys() == {"users", "HR@10", "NDCG@10", "MRR"} | lists
-        assert intervals["full"].keys() == found["full"].keys() - {"users", "Coverage@10", "Gini@10"}
-        for protocol, protocol_intervals in intervals.items():
-            for metric, (low, high) in protocol_intervals.items():
-                assert low <= found[protocol][metric] <= high
+    assert {"users", "HR@10", "NDCG@10", "MRR"} | lists == metrics["baselines"]["markov"]["full"].keys()
     assert metrics["best_possible"].keys() == metrics["intervals"]["best_possible"].keys() == {"full", "uniform"}
     rank_metrics = {k: v for k, v in metrics["test"]["full"].items() if k not in lists}
     assert {**metrics["test"], "full": rank_metrics} == to_metrics(test, [10])
@@ -69,39 +63,30 @@ def test_the_model_on_both_splits_and_its_contestants_on_the_test(small_dataset:
     }
 
 
-KS = (1, 5, 10)
-N_ITEMS = 30
-
-
-@pytest.fixture(scope="module")
-def repeats_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log in which four of ten rows repeat one of the user's last three items."""
-    draw = np.random.default_rng(1)
-    log: dict[str, list[int]] = {}
+@pytest.mark.usefixtures("alone")
+def test_metrics_of_recommended_lists_equal_the_reports_and_choose_the_best_epoch(
+    log_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    """In the log, four of ten rows repeat one of the user's last three items."""
+    draw, log = np.random.default_rng(1), {}
     for user in range(60):
-        items = draw.integers(N_ITEMS, size=20).tolist()
+        items = draw.integers(30, size=20).tolist()
         for at in range(3, 20):
             if draw.random() < 0.4:
                 items[at] = items[at - draw.integers(1, 4)]
         log[f"u{user}"] = items
-    return prepare_log(tmp_path_factory.mktemp("repeats"), log)
-
-
-@pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize(("seen_items", "chosen"), [("auto", "keep"), long("leave_out", "leave_out")])
-def test_metrics_of_recommended_lists_equal_the_reports_and_choose_the_best_epoch(
-    log_config: Callable[..., Config], repeats_folder: Path, seen_items: str, chosen: str
-) -> None:
-    settings = {"evaluation.seen_items": seen_items, "training.eval_every_n_epochs": 1}
-    folder = run(log_config(**{"data.dataset_dir": str(repeats_folder)}, **settings))
+    dataset = open_dataset(prepare_log(tmp_path, log))
+    folder = run(log_config(**{"data.dataset_dir": str(dataset.folder), "training.eval_every_n_epochs": 1}))
     report = json.loads((folder / "report.json").read_text())
     recommender = load(folder)
-    assert report["seen_items"] == chosen
-    assert recommender.leaves_out_seen == (chosen == "leave_out")
+    assert (report["seen_items"], recommender.leaves_out_seen) == ("keep", False)
     for split in ("validation", "test"):
-        lists, targets = recommended(recommender, repeats_folder, split)
+        rows = dataset.splits[split].read(np.arange(len(dataset.splits[split])))
+        histories = np.split(rows.items, rows.lengths.cumsum()[:-1])
+        found = recommender.recommend([recommender.ids.of(items.tolist()) for items in histories], 10)
+        targets = recommender.ids.of(rows.targets.tolist())
         assert report[split]["full"]["users"] == len(targets)
-        for name, value in written_out(lists, targets).items():
+        for name, value in metrics_of([[one.item for one in row] for row in found], targets).items():
             assert report[split]["full"][name] == pytest.approx(value, abs=1e-12), (split, name)
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     validations = [record["full"] for record in records if record["kind"] == "validation"]
@@ -109,20 +94,71 @@ def test_metrics_of_recommended_lists_equal_the_reports_and_choose_the_best_epoc
     assert report["validation"]["full"]["NDCG@10"] == max(full["NDCG@10"] for full in validations)
 
 
-def recommended(recommender: Any, folder: Path, split: str) -> tuple[list[list[Any]], list[Any]]:
-    """The ten recommended items for each held-out user, and the targets, both in the items' own ids."""
-    part = open_dataset(folder).splits[split]
-    rows = part.read(np.arange(len(part)))
-    histories = np.split(rows.items, rows.lengths.cumsum()[:-1])
-    found = recommender.recommend([recommender.ids.of(items.tolist()) for items in histories], 10)
-    return [[one.item for one in row] for row in found], recommender.ids.of((rows.targets).tolist())
-
-
-def written_out(lists: list[list[Any]], targets: list[Any]) -> dict[str, float]:
-    metrics = {f"{name}@{k}": 0.0 for name in ("HR", "NDCG") for k in KS}
+def metrics_of(lists: list[list[Any]], targets: list[Any]) -> dict[str, float]:
+    metrics = {f"{name}@{k}": 0.0 for name in ("HR", "NDCG") for k in (1, 5, 10)}
     for items, target in zip(lists, targets, strict=True):
-        for k in KS:
+        for k in (1, 5, 10):
             if target in items[:k]:
                 metrics[f"HR@{k}"] += 1 / len(targets)
                 metrics[f"NDCG@{k}"] += 1 / log2(items.index(target) + 2) / len(targets)
     return metrics
+
+
+N_USERS, N_ROWS = 60, 12
+Row = tuple[str, int, int]
+
+
+def dataset_of(folder: Path, rows: list[Row]) -> Dataset:
+    """The dataset of rows of user, item and second."""
+    lines = (f"{user},i{item},{1_600_000_000 + second}" for user, item, second in rows)
+    (folder / "log.csv").write_text("\n".join(["user,item,time", *lines]) + "\n")
+    arguments = [f"--data.path={folder / 'log.csv'}", f"--data.dataset_dir={folder / 'dataset'}", "--data.source=table"]
+    assert preprocessing.main(["--config=config.toml", *arguments]) == 0
+    return open_dataset(folder / "dataset")
+
+
+def rows_of(user: str, first: int, n: int) -> list[Row]:
+    return [(user, (first + 7 * at) % 50, 100 * at) for at in range(n)]
+
+
+@pytest.mark.parametrize(("n_robots", "name"), [(1, "one large user"), (3, "heavy users")])
+def test_users_with_very_many_rows_are_left_out(tmp_path: Path, n_robots: int, name: str) -> None:
+    robots = [row for robot in range(n_robots) for row in rows_of(f"robot{robot}", robot, 1100 + robot)]
+    people = [row for user in range(N_USERS) for row in rows_of(f"u{user}", user, N_ROWS)]
+    dataset = dataset_of(tmp_path, robots + people)
+    split = dataset.splits["test"]
+    is_robot = split.lengths(np.arange(len(split))) > N_ROWS
+    assert is_robot.sum() == n_robots
+    ranks = np.where(is_robot, 1, 2 + np.arange(len(split)) % 20).astype(np.int32)
+    model, markov = Ranking({"full": ranks}), Ranking({"full": np.full(len(split), 4, np.int32)})
+    found = without_damage(dataset, model, {"markov": markov}, np.ones(len(split), bool))
+    gains = np.where(ranks <= 10, 1 / np.log2(ranks + 1.0), 0)
+    difference = paired_difference((gains - 1 / np.log2(5))[~is_robot])
+    assert found[name]["value"] == pytest.approx(gains[~is_robot].mean())
+    assert found[name]["value_of_all"] == pytest.approx(gains.mean())
+    assert found[name]["difference"] == pytest.approx(difference.value)
+    assert found[name]["interval"] == pytest.approx([difference.low, difference.high])
+    assert [found[name][key] for key in ("users", "left_out", "of")] == [N_USERS, n_robots, N_USERS + n_robots]
+
+
+def test_targets_that_repeat_the_row_before_are_left_out(tmp_path: Path) -> None:
+    """Every third user ends with the same row twice, and others only with the same item, or only at the same time."""
+    rows = []
+    for user in range(N_USERS):
+        own = rows_of(f"u{user}", user, N_ROWS)
+        _, item, second = own[-1]
+        again = [(item, second), (item, second + 1), (item + 1, second)][user % 3]
+        rows += [*own, (f"u{user}", *again), *([own[0]] * 2)]
+    dataset = dataset_of(tmp_path, rows)
+    split = dataset.splits["test"]
+    rank = np.arange(1, len(split) + 1, dtype=np.int32)
+    model, markov = Ranking({"full": rank}), Ranking({"full": rank[::-1].copy()})
+    (found,) = without_damage(dataset, model, {"markov": markov}, np.ones(len(split), bool)).values()
+    targets = split.targets(np.arange(len(split)))
+    is_again = split.are_tied & (targets == split.last_items)
+    assert is_again.sum() == N_USERS // 3 == found["left_out"]
+    others = [Ranking({"full": ranking.ranks["full"][~is_again]}) for ranking in (model, markov)]
+    comparison = strongest_baseline(others[0], {"markov": others[1]})
+    assert {key: found[key] for key in comparison} == comparison
+    untied = without_damage(dataset, model, {"markov": markov}, ~split.are_tied)["duplicates"]
+    assert untied == {"users": N_USERS // 3, "left_out": 0, "of": N_USERS // 3}

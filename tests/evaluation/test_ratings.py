@@ -13,7 +13,7 @@ from bert4rec.config.tables import Config
 from bert4rec.dataset.histories import Histories, TrainingPairs
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.evaluation import ratings
-from bert4rec.evaluation.ratings import RatingMeter, mean_errors
+from bert4rec.evaluation.ratings import mean_errors, n_rating_batches, rating_errors
 from bert4rec.feed.pairs import TEST_PAIRS, TRAINING_PAIRS, PairExamples, parts_of_pairs
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DivergenceError
@@ -47,16 +47,20 @@ def test_errors_written_out(pairs: TrainingPairs, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(ratings, "PAIRS_AT_ONCE", 50)
     held_out = parts_of_pairs(pairs, **MSE)[TEST_PAIRS]
     calls: list[int] = []
-    meter = RatingMeter(Partition(), torch.device("cpu"), lambda: calls.append(1))
-    found = meter.errors(Constant(3.0), held_out)  # type: ignore[arg-type]
+
+    def errors(rating: float) -> dict[str, float]:
+        model: Any = Constant(rating)
+        return rating_errors(model, held_out, Partition(), torch.device("cpu"), lambda: calls.append(1))
+
+    found = errors(3.0)
     wrong = [rating - 3 for _, _, rating in values(held_out)]
     assert found == pytest.approx(
         {"pairs": len(wrong), "RMSE": math.sqrt(sum(e * e for e in wrong) / len(wrong)),
          "MAE": sum(map(abs, wrong)) / len(wrong)}
     )  # fmt: skip
-    assert len(calls) == meter.n_batches(held_out) == math.ceil(len(wrong) / 50)
+    assert len(calls) == n_rating_batches(held_out, Partition()) == math.ceil(len(wrong) / 50)
     with pytest.raises(DivergenceError):
-        meter.errors(Constant(math.nan), held_out)  # type: ignore[arg-type]
+        errors(math.nan)
 
 
 def test_errors_of_means_written_out(pairs: TrainingPairs, rated_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

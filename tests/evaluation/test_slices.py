@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from bert4rec.evaluation.metrics import ranking_metrics
 from bert4rec.evaluation.ranker import repeated_targets
 from bert4rec.evaluation.slices import TargetFacts, slices, write_ranks
 from bert4rec.runtime.collectives import Partition
+from bert4rec.runtime.errors import DataError
 from tests.conftest import LOG, prepare_log
 
 POPULARITY = np.array([5, 0, 2, 3, 2, 0, 3])  # of 15 positions: 5 | 3, 3 | 2, 2, 0, 0
@@ -33,15 +35,13 @@ FACTS = TargetFacts(
 
 @pytest.fixture(params=[1])
 def least(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slices of one user have intervals, too."""
     monkeypatch.setattr(slices_module, "LEAST_USERS", request.param)
 
 
 def members(facts: TargetFacts) -> dict[str, dict[str, list[int]]]:
     """Kind → slice → its users, found again by giving each in turn a rank of its own."""
-    users = range(len(RANKS))
     found: dict[str, dict[str, list[int]]] = {}
-    for user in users:
+    for user in range(len(RANKS)):
         hit = np.where(np.arange(len(RANKS)) == user, 1, 1000)
         for kind, parts in slices(facts, hit, POPULARITY).items():
             for part in parts:
@@ -80,32 +80,23 @@ def test_small_slices_are_joined_with_a_neighbour_or_have_no_interval() -> None:
             assert ("intervals" in figures) == (part["users"] >= 3)
 
 
-def test_targets_at_a_new_time_and_tied_ones_are_apart_if_there_are_any() -> None:
+def test_some_facts_give_other_slices_or_none() -> None:
     is_tied = np.array([True, False, False, True, False, False, False, False])
-    found = members(FACTS._replace(is_tied=is_tied))["ties"]
-    assert found == {"at a new time": [1, 2, 4, 5, 6, 7], "tied with the item before": [0, 3]}
-    assert "ties" not in slices(FACTS._replace(is_tied=is_tied & ~is_tied), RANKS, POPULARITY)
-
-
-@pytest.mark.usefixtures("least")
-def test_without_times_there_are_no_slices_by_time() -> None:
-    assert "time" not in slices(FACTS._replace(last_time=None), RANKS, POPULARITY)
-    assert [part["users"] for part in slices(FACTS, RANKS, POPULARITY)["time"]] == [5, 1, 2]
-
-
-def test_items_that_nobody_was_trained_on_are_the_tail() -> None:
-    nothing = slices(FACTS._replace(train_count=np.zeros(8, int)), RANKS, np.zeros(7, int))
-    assert [(part["name"], part["users"]) for part in nothing["item_popularity"]] == [("tail", 8)]
+    assert members(FACTS._replace(is_tied=is_tied))["ties"] == {
+        "at a new time": [1, 2, 4, 5, 6, 7], "tied with the item before": [0, 3],
+    }  # fmt: skip
+    nobody = FACTS._replace(is_tied=is_tied & ~is_tied, last_time=None)
+    assert {"ties", "time"}.isdisjoint(slices(nobody, RANKS, POPULARITY))
+    (tail,) = slices(FACTS._replace(train_count=np.zeros(8, int)), RANKS, np.zeros(7, int))["item_popularity"]
+    assert (tail["name"], tail["users"]) == ("tail", 8)
 
 
 @pytest.mark.usefixtures("least")
 def test_the_figures_are_those_of_the_slice_alone() -> None:
-    (known, cold) = slices(FACTS, RANKS, POPULARITY)["target"]
-    ranks = RANKS[[1, 5]]
-    metrics, intervals = ranking_metrics(ranks, [10]), rank_intervals(ranks, [10])
+    _, cold = slices(FACTS, RANKS, POPULARITY)["target"]
+    metrics, intervals = ranking_metrics(RANKS[[1, 5]], [10]), rank_intervals(RANKS[[1, 5]], [10])
     figures = {name: metrics[name] for name in ("HR@10", "NDCG@10")}
     assert cold == {"name": "cold", "users": 2, **figures, "intervals": {name: intervals[name] for name in figures}}
-    assert json.loads(json.dumps(known))["users"] == 6
 
 
 def test_each_slice_has_the_baseline_that_is_the_strongest_there() -> None:
@@ -156,9 +147,25 @@ def test_text_ids_of_items_may_be_longer_than_32_bits_can_count(tmp_path: Path) 
     place = items.schema.get_field_index("original")
     pq.write_table(items.set_column(place, "original", items["original"].cast(pa.string())), folder / "items.parquet")
     write_ranks(tmp_path, dataset, {"test": RANKS_OF_LOG}, facts_of(dataset))
-    table = pq.read_table(tmp_path / "ranks-test.parquet")
-    assert table["original_item"].type == pa.large_string()
-    assert table["original_item"].to_pylist() == [f"item {items[-1]}" for items in LOG.values()]
+    column = pq.read_table(tmp_path / "ranks-test.parquet")["original_item"]
+    assert (column.type, column[0].as_py()) == (pa.large_string(), f"item {LOG['a'][-1]}")
+
+
+def test_users_of_another_dataset_are_not_mixed_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is replaced after the items have been read."""
+    folder = prepare_log(tmp_path)
+    dataset, original = open_dataset(folder), Dataset.item_rows
+
+    def then_replaced(dataset: Dataset, *arguments: Any) -> pa.Table:
+        rows = original(dataset, *arguments)
+        metadata = json.loads((folder / "metadata.json").read_text())
+        (folder / "metadata.json").write_text(json.dumps(metadata | {"fingerprint": "another"}))
+        return rows
+
+    facts = facts_of(dataset)
+    monkeypatch.setattr(Dataset, "item_rows", then_replaced)
+    with pytest.raises(DataError):
+        write_ranks(tmp_path, dataset, {"test": RANKS_OF_LOG}, facts)
 
 
 def test_a_write_that_fails_leaves_nothing(
