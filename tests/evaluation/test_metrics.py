@@ -1,7 +1,10 @@
-"""Counts, metrics, intervals and comparisons as written-out arithmetic and other programs compute them."""
+"""Counts, metrics, intervals, comparisons and errors of ratings, as written-out arithmetic gives them."""
 
 import itertools
 import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchmetrics.retrieval import RetrievalHitRate, RetrievalMRR, RetrievalNormalizedDCG
 
+from bert4rec.config.tables import Config
 from bert4rec.dataset.format import LEFT_OUT, outranks
+from bert4rec.dataset.histories import Histories, TrainingPairs
+from bert4rec.dataset.reader import open_dataset
+from bert4rec.evaluation import ratings
 from bert4rec.evaluation.intervals import (
     PERMUTATIONS,
     Ranking,
@@ -23,6 +30,11 @@ from bert4rec.evaluation.intervals import (
     untied_comparison,
 )
 from bert4rec.evaluation.metrics import MISSED, count_outranking, is_finite, ranking_metrics
+from bert4rec.evaluation.ratings import mean_errors, n_rating_batches, rating_errors
+from bert4rec.feed.pairs import TEST_PAIRS, TRAINING_PAIRS, PairExamples, parts_of_pairs
+from bert4rec.runtime.collectives import Partition
+from bert4rec.runtime.errors import DivergenceError
+from tests.evaluation import jobs
 
 
 @settings(deadline=None)
@@ -68,11 +80,6 @@ def test_a_thousand_random_cases_as_torchmetrics() -> None:
         assert found[name] == pytest.approx(float(metric(scores.flatten(), is_target.flatten(), case)), abs=1e-6), name
 
 
-def test_figures_and_intervals_have_the_same_protocols() -> None:
-    ranking = Ranking({"full": np.array([1, 2, 30], np.int32), "popular": np.full(3, LEFT_OUT, np.int32)})
-    assert list(ranking.metrics([10])) == list(ranking.intervals([10])) == ["full"]
-
-
 def test_the_strongest_baseline_by_ndcg_and_the_difference_of_the_same_users() -> None:
     """Popularity has more hits, Markov the higher NDCG@10: that decides."""
     model = Ranking({"full": np.array([1, 2, 0, 30])})
@@ -80,6 +87,9 @@ def test_the_strongest_baseline_by_ndcg_and_the_difference_of_the_same_users() -
         "popularity": Ranking({"full": np.array([9, 9, 9, 9])}),
         "markov": Ranking({"full": np.array([2, 1, 1, 0])}),
     }
+    for ranking in baselines.values():
+        ranking.ranks["popular"] = np.full(4, LEFT_OUT)  # of which there are no figures
+        assert list(ranking.metrics([10])) == list(ranking.intervals([10])) == ["full"]
     expected = paired_difference(np.array([1 - 1 / np.log2(3), 1 / np.log2(3) - 1, -1.0, 0.0]))
     assert strongest_baseline(model, baselines) == {
         "kind": "markov", "protocol": "full", "metric": "NDCG@10", "difference": pytest.approx(expected.value),
@@ -174,3 +184,73 @@ def test_users_with_tied_targets_are_left_out_of_the_comparison_if_they_are_a_fi
     assert found["interval"][1] < 0
     assert untied_comparison(model, {"graph": graph}, is_tied & (np.arange(50) > 0)) == {}
     assert untied_comparison(model, {"graph": graph}, is_tied | True) == {"users": 0, "tied": 50, "of": 50}
+
+
+MSE = {"seed": 3, "loss": "mse", "rating_holdout": 0.2, "rating_validation": 0.1}
+
+
+@pytest.fixture
+def pairs(rated_folder: Path) -> TrainingPairs:
+    return TrainingPairs(Histories(rated_folder, 10**6))
+
+
+class Constant(torch.nn.Module):
+    """Rates all pairs alike."""
+
+    def __init__(self, rating: float) -> None:
+        super().__init__()
+        self.rating = rating
+
+    def rate(self, pairs: Any) -> torch.Tensor:
+        return torch.full_like(pairs.ratings, self.rating)
+
+
+def values(examples: PairExamples) -> list[tuple[int, int, float]]:
+    users, items, ratings = examples.read(np.arange(len(examples)))
+    return list(zip(users.tolist(), items.tolist(), ratings.tolist(), strict=True))
+
+
+def test_errors_written_out(pairs: TrainingPairs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ratings, "PAIRS_AT_ONCE", 50)
+    held_out = parts_of_pairs(pairs, **MSE)[TEST_PAIRS]
+    calls: list[int] = []
+
+    def errors(rating: float) -> dict[str, float]:
+        model: Any = Constant(rating)
+        return rating_errors(model, held_out, Partition(), torch.device("cpu"), lambda: calls.append(1))
+
+    found = errors(3.0)
+    wrong = [rating - 3 for _, _, rating in values(held_out)]
+    assert found == pytest.approx(
+        {"pairs": len(wrong), "RMSE": math.sqrt(sum(e * e for e in wrong) / len(wrong)),
+         "MAE": sum(map(abs, wrong)) / len(wrong)}
+    )  # fmt: skip
+    assert len(calls) == n_rating_batches(held_out, Partition()) == math.ceil(len(wrong) / 50)
+    with pytest.raises(DivergenceError):
+        errors(math.nan)
+
+
+def test_errors_of_means_written_out(pairs: TrainingPairs, rated_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the mean rating, and of damped means of items and users, by the training's pairs alone."""
+    monkeypatch.setattr(ratings, "PAIRS_AT_ONCE", 100)
+    parts = parts_of_pairs(pairs, **MSE)
+    trained, tested = values(parts[TRAINING_PAIRS]), values(parts[TEST_PAIRS])
+    mean = np.mean([r for *_, r in trained])
+    item_means = {i: sum(r - mean for _, j, r in trained if j == i) for i in {i for _, i, _ in trained}}
+    item_means = {i: total / (25 + sum(j == i for _, j, _ in trained)) for i, total in item_means.items()}
+    user_means = {u: sum(r - mean - item_means[i] for v, i, r in trained if v == u) for u in {u for u, *_ in trained}}
+    user_means = {u: total / (10 + sum(v == u for v, *_ in trained)) for u, total in user_means.items()}
+    left = [r - mean - item_means.get(i, 0.0) - user_means.get(u, 0.0) for u, i, r in tested]
+    found = mean_errors(pairs, parts, open_dataset(rated_folder))
+    assert found == pytest.approx(
+        {"baseline_RMSE": math.sqrt(np.mean([(r - mean) ** 2 for *_, r in tested])),
+         "means_RMSE": math.sqrt(np.mean(np.square(left)))}
+    )  # fmt: skip
+    assert found["means_RMSE"] < found["baseline_RMSE"]
+
+
+def test_any_number_of_processes_finds_the_same(pools: Any, rated_config: Callable[..., Config]) -> None:
+    alone = pools(1).run(jobs.rating_errors, rated_config())
+    assert alone[0]["pairs"] > 90
+    assert pools(2).run(jobs.rating_errors, rated_config()) == 2 * alone
+    assert pools(3).run(jobs.rating_errors, rated_config()) == 3 * alone

@@ -1,4 +1,4 @@
-"""Ranks and lists worked out once more with sorts over Python lists, whatever the batches, tiles and processes."""
+"""Ranks and lists are those of a sort over Python lists, whatever the batches, tiles and processes."""
 
 import math
 from collections import Counter
@@ -11,15 +11,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import LEFT_OUT, NO_ITEM
 from bert4rec.dataset.histories import EvaluationSplit, Rows
 from bert4rec.dataset.reader import Dataset
+from bert4rec.evaluation import top_k as module
 from bert4rec.evaluation.metrics import MISSED, Lists, ranking_metrics
 from bert4rec.evaluation.ranker import Ranker, Ranks, repeated_targets, to_metrics
 from bert4rec.evaluation.scorers import UNKNOWN_SCORE, KnownItems, KnownItemsScorer, ModelScorer, Scorer
 from bert4rec.evaluation.tiles import Catalogue
+from bert4rec.evaluation.top_k import top_k
 from bert4rec.feed.batch import Lookup
 from bert4rec.feed.features import FeatureReader
 from bert4rec.feed.inference import append_mask_batch
@@ -31,7 +34,14 @@ from bert4rec.models.sequence_model import Bert4Rec
 from bert4rec.runtime.collectives import Partition
 from bert4rec.sharding.parallelize import initialize
 from tests.conftest import long
-from tests.evaluation.jobs import rank_equal_items, rank_with_a_spoiled_item, results_with_features, results_with_model
+from tests.evaluation.jobs import (
+    best_of_processes,
+    example_users,
+    rank_equal_items,
+    rank_with_a_spoiled_item,
+    results_with_features,
+    results_with_model,
+)
 from tests.features import InMemory
 from tests.models.networks import N_ITEMS, model
 from tests.processes import jobs
@@ -288,20 +298,14 @@ def test_scores_that_are_no_numbers_are_met_by_all_processes(pools: Any, n_proce
 
 
 @settings(deadline=None)
-@given(n_items=st.integers(1, 200_000), n_processes=st.integers(1, 9))
-def test_the_processes_share_the_tiles_in_equally_many_lookups(n_items: int, n_processes: int) -> None:
-    catalogue = Catalogue(n_items)
+@given(n_items=st.integers(1, 200_000), n_processes=st.integers(1, 9), item=st.integers(0, 199_999))
+def test_the_processes_share_the_tiles_in_equally_many_lookups(n_items: int, n_processes: int, item: int) -> None:
+    catalogue, item = Catalogue(n_items), item % n_items
     lookups = [list(catalogue.lookups(Partition(rank, n_processes))) for rank in range(n_processes)]
     assert len({len(tiles) for tiles in lookups}) == 1
     assert [tile for tiles in lookups for some in tiles for tile in some] == list(catalogue.tiles)
     bounds = [catalogue.items(range(tile, tile + 1)) for tile in catalogue.tiles]
     assert [bounds[0][0], *(stop for _, stop in bounds)] == [*(start for start, _ in bounds), n_items]
-
-
-@settings(deadline=None)
-@given(n_items=st.integers(1, 20_000), n_processes=st.integers(1, 9), item=st.integers(0, 19_999))
-def test_an_item_belongs_to_the_process_that_scores_its_tile(n_items: int, n_processes: int, item: int) -> None:
-    catalogue, item = Catalogue(n_items), item % n_items
     shares = [Partition(rank, n_processes).of(len(catalogue.tiles)) for rank in range(n_processes)]
     for in_any_order in (shares, shares[::-1], shares[1::2] + shares[::2]):
         (owner,) = catalogue.owners(np.array([item], np.int32), in_any_order)
@@ -361,3 +365,59 @@ def test_a_user_without_a_known_item_has_no_candidates() -> None:
     scores = scorer.scores(users, scorer.items(torch.arange(4)))
     assert users.shape == (2, scorer.width)
     assert torch.isinf(scores).tolist() == [[True] * 4, [False, True, False, False]]
+
+
+@given(
+    values=st.sampled_from([9, 75]).flatmap(
+        lambda n: st.lists(st.lists(st.integers(-2, 2), min_size=n, max_size=n), min_size=1, max_size=3)
+    ),
+    k=st.integers(1, 9),
+    tile=st.integers(1, 100),
+    blocks=st.integers(1, 16),
+    excluded=st.sets(st.integers(0, 8), max_size=8),
+)
+@settings(max_examples=200, deadline=None)
+def test_the_best_of_all_in_order_and_ties_to_the_lower_index(
+    values: list[list[int]], k: int, tile: int, blocks: int, excluded: set[int]
+) -> None:
+    def exclude(scores: Tensor, first: int) -> None:
+        for index in excluded:
+            if first <= index < first + scores.shape[1]:
+                scores[:, index - first] = -torch.inf
+
+    hidden = torch.tensor(values, dtype=torch.float32)  # their scores, since the vectors are the unit vectors
+    n_items = hidden.shape[1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "TILE", tile)
+        patch.setattr(module, "BLOCKS_PER_TILE", blocks)
+        scores, indices = top_k(hidden, torch.eye(n_items), k, exclude=exclude)
+    for row, own in enumerate(values):
+        allowed = (index for index in range(n_items) if index not in excluded)
+        expected = sorted(allowed, key=lambda i: (-own[i], i))[:k]
+        n = len(expected)
+        assert indices[row, :n].tolist() == expected
+        assert scores[row, :n].tolist() == [own[index] for index in expected]
+        assert scores[row, n:].tolist() == [-torch.inf] * (k - n)
+
+
+@pytest.mark.parametrize("n_processes", [1, 3])
+def test_the_best_of_all_processes_whichever_has_which_items(pools: Any, n_processes: int) -> None:
+    scores = [[1.0, 3, 3, 0, 3, 3], [5, 4, 3, 2, 1, 0], [0, 0, 0, 0, 0, 0], [0, 1, 2, 3, 4, 5]]
+    expected = ([[3, 3, 3], [5, 4, 3], [0, 0, 0], [5, 4, 3]], [[1, 2, 4], [0, 1, 2], [0, 1, 2], [5, 4, 3]])
+    assert pools(n_processes).run(best_of_processes, scores) == [expected] * n_processes
+
+
+@pytest.mark.parametrize(("n_processes", "mode"), [long(2, "dmp"), (3, "dmp"), (2, "ddp")])
+def test_the_target_stands_at_its_rank_whatever_the_processes(
+    pools: Any, small_config: Callable[..., Config], n_processes: int, mode: str
+) -> None:
+    ((_, alone),) = pools(1).run(example_users, small_config(**{"parallelism.mode": "ddp"}))
+    assert len(alone) == 10
+    for ranks, found in pools(n_processes).run(example_users, small_config(**{"parallelism.mode": mode})):
+        for example, twin in zip(found, alone, strict=True):
+            assert (example.user, example.target, example.rank) == (twin.user, twin.target, twin.rank)
+            np.testing.assert_array_equal(example.items, twin.items)
+            np.testing.assert_array_equal(example.scores, twin.scores)
+            assert ranks["full"][example.user] == example.rank
+            places = np.flatnonzero(example.items == example.target)
+            assert places.tolist() == ([example.rank - 1] if example.rank <= 10 else [])

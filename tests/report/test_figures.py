@@ -158,13 +158,6 @@ def test_baselines_are_before_the_model_and_the_best_possible_after_it() -> None
     assert (body[0][1:], body[4][1:]) == (["0.5000", "0.2500", "0.1250"], ["0.5000", "0.2500", "1.0000"])
 
 
-def test_only_what_was_measured_is_in_the_tables_and_the_model_alone_in_those_of_validation() -> None:
-    table = metrics_table(SMALL_REPORT | {"validation": {"full": METRICS, "uniform": METRICS}}, "validation")
-    assert [row[0] for row in rows(table)] == ["", rows(table)[1][0], "Bert4Rec"] * 2
-    assert metrics_table(SMALL_REPORT | {"test": {"full": METRICS}}).count("; 3 users") == 1
-    assert rows(metrics_table({"dataset": SMALL_REPORT["dataset"]})) == []
-
-
 @pytest.mark.parametrize(
     ("changes", "words", "missing"),
     [

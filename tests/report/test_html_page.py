@@ -1,5 +1,6 @@
-"""The page of a run: well-formed, escaped, in one file; a section for everything that was measured."""
+"""The page of a run and its pictures: a section and a picture for everything that was measured."""
 
+import io
 import json
 import re
 from html.parser import HTMLParser
@@ -7,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from IPython.core.formatters import DisplayFormatter
 from matplotlib import image
+from PIL import Image
 
 from bert4rec.config.tables import Config
+from bert4rec.report.charts import MAX_POINTS, charts, learning_curve
 from bert4rec.report.figures import read_contents
 from bert4rec.report.pages import write_html
-from tests.report.runs_by_hand import HOSTILE, SMALL_REPORT, write_run
+from tests.report.runs_by_hand import HOSTILE, SMALL_REPORT, write_records, write_run
 
 DEFAULTS = Config().model_dump(mode="json")
 VOID = {"meta", "br", "hr", "img", "input", "link", "wbr"}
@@ -54,7 +58,12 @@ def test_the_page_of_a_whole_run_is_one_small_file_whose_data_are_text(tmp_path:
     assert {link[1:] for link in page.links if link.startswith("#")} <= {*page.ids}
     names = ["comparison", "history_lengths", "hits_by_rank", "loss", "sharding_plan", "validation"]
     assert sorted(path.stem for path in (run / "pictures").iterdir()) == names  # pictures are files, too
-    assert page.tags.count("svg") == len(names)
+    pictures = re.findall(r"<svg.*?</svg>", source, re.DOTALL)
+    assert len(pictures) == len(names)
+    for picture in pictures:  # its colours are variables and its font is the page's, to follow light and dark mode
+        assert not re.search(r'#[0-9a-f]{6}\b|font-family|<style|<metadata|d="[^"]*\.\d{3}', picture)
+        assert re.search(r'<svg [^>]*aria-label="[^"]+', picture)
+        assert "var(--" in picture
     assert image.imread(run / "learning_curve.png").shape[1] == 1200  # 5 inches a plot, 120 dots an inch
     assert "<script" not in source.lower()  # in names of files, users, items, slices, settings, plan and command
     text = " ".join(page.texts)
@@ -139,3 +148,60 @@ def test_only_the_report_of_a_run_is_needed(tmp_path: Path) -> None:
             path.unlink()
     contents = read_contents(folder)
     assert (contents.train, contents.settings, contents.plan, contents.examples) == ([], {}, "", {})
+
+
+def descriptions(folder: Path) -> dict[str, str]:
+    return {chart.name: chart.description for chart in charts(read_contents(folder))}
+
+
+def drawn(folder: Path, name: str) -> Any:
+    (chart,) = [chart for chart in charts(read_contents(folder)) if chart.name == name]
+    return chart.figure.axes[0]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "one")
+
+
+def test_each_says_which_figures_it_shows(run: Path) -> None:
+    assert {name: re.findall(r"\d[\d,.]*\d|\d", text) for name, text in descriptions(run).items()} == {
+        "comparison": ["10", "4", "0.1754", "0.1300", "0.1100", "0.0178"],  # of NDCG@10 and Bert4Rec
+        "loss": ["7.900", "4.000", "40"],
+        "validation": ["20", "40", "10", "0.1700"],
+        "hits_by_rank": ["7.0", "1", "31.0", "10", "70.0", "100"],
+        "history_lengths": ["18", "2,277", "96", "165.5"],
+        "sharding_plan": ["2", "1", "2", "2"],
+    }
+
+
+def test_the_best_validation_is_marked_and_popularity_is_a_line(run: Path) -> None:
+    axes = drawn(run, "validation")
+    stars = [line.get_xydata().tolist() for line in axes.lines if line.get_marker() == "*" and len(line.get_xdata())]
+    assert stars == [[[40.0, 0.3]], [[40.0, 0.17]]]
+    level = [line.get_ydata()[0] for line in axes.lines if line.get_linestyle() == "--" and len(line.get_ydata())]
+    assert level == [0.0363, 0.0178]
+    assert len(axes.get_legend().get_texts()) == 4
+
+
+def test_errors_of_ratings_are_drawn_for_a_model_of_ratings(run: Path) -> None:
+    errors = {n: {"RMSE": 1 / n, "MAE": 0.5 / n} for n in (1, 2)}
+    validated = [{"kind": "validation", "step": n, "epoch": n, "ratings": errors[n]} for n in errors]
+    trained = [{"kind": "train", "step": n, "epoch": n, "loss": 1.0} for n in range(1, 5001)]
+    write_records(run, [*trained, *validated])
+    epochs = drawn(run, "loss").lines[0].get_xdata()  # of many points, some and the last one
+    assert (len(epochs) <= MAX_POINTS + 1, epochs[0], epochs[-1]) == (True, 1, 5000)
+    assert "RMSE 0.5000" in descriptions(run)["validation"]
+    labels = [text.get_text() for text in drawn(run, "validation").get_legend().get_texts()]
+    assert labels[:2] == ["MAE", "RMSE"]
+
+
+def test_the_learning_curves_are_a_picture_in_a_notebook_with_titles_above_the_legend() -> None:
+    metrics = {"HR@10": 0.2, "NDCG@10": 0.1}
+    validations = [{"epoch": epoch, "step": epoch, "full": metrics} for epoch in (1.0, 2.0)]
+    train = [{"epoch": 1.0, "step": 1, "loss": 2.0}]
+    figure = learning_curve(train, validations, {"popularity_baseline": {"full": metrics}})
+    data, _ = DisplayFormatter().format(figure)
+    assert Image.open(io.BytesIO(data["image/png"])).size == tuple(figure.get_size_inches() * figure.dpi)
+    axes = figure.axes[1]
+    assert not axes.title.get_window_extent().overlaps(axes.get_legend().get_window_extent())

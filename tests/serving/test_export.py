@@ -42,6 +42,10 @@ def test_a_folder_holds_what_was_asked_for_and_what_explains_it(made: Path, tmp_
     assert [line["id"] for line in lines] == load(made).items.ids
     assert [line["train_count"] for line in lines] == load(made).ids.train_counts.tolist()
     assert f"HR@10 {report_of(made)['test']['full']['HR@10']:.4f}" in (folder / "README.md").read_text()
+    best = (made / "checkpoints/best").resolve()
+    other = next(path for path in (made / "checkpoints").glob("step-*") if path.name != best.name)
+    export(find_source(other), tmp_path / "other", ["vectors"], k=10, leaves_out_seen=True)
+    assert "HR@10" not in (tmp_path / "other/README.md").read_text()  # the report is of the best weights alone
 
 
 def test_safetensors_and_programs_are_those_of_the_model(
@@ -62,13 +66,6 @@ def test_safetensors_and_programs_are_those_of_the_model(
     recommender = load(made)
     (known,) = recommender.recommend([recommender.ids.of([0, 1])], 4, leave_out_seen=True)
     assert recommender.ids.of(items[0].tolist()) == [one.item for one in known]
-
-
-def test_figures_are_of_the_best_weights_alone(made: Path, tmp_path: Path) -> None:
-    best = (made / "checkpoints/best").resolve()
-    other = next(path for path in (made / "checkpoints").glob("step-*") if path.name != best.name)
-    export(find_source(other), tmp_path / "other", ["vectors"], k=10, leaves_out_seen=True)
-    assert "HR@10" not in (tmp_path / "other/README.md").read_text()
 
 
 def test_nothing_is_written_over_or_left_half_written(
