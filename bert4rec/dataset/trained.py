@@ -13,7 +13,7 @@ from bert4rec.dataset.histories import EvaluationSplit, Histories, Rows
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.runtime.arrays import Bools, Int32s, Int64s
 
-USERS_AT_A_TIME = 4096
+TARGETS_AT_ONCE = 4096
 NO_USER = -1  # number of a user who is not in the dataset
 
 
@@ -29,8 +29,8 @@ def count_trained(
     counts = {}
     for name in splits:
         split, n_trained = dataset.splits[name], 0
-        for start in range(0, len(split), USERS_AT_A_TIME):
-            numbers = np.arange(start, min(start + USERS_AT_A_TIME, len(split)))
+        for start in range(0, len(split), TARGETS_AT_ONCE):
+            numbers = np.arange(start, min(start + TARGETS_AT_ONCE, len(split)))
             n_trained += int(_are_trained(split, numbers, histories, users, items).sum())
         if len(split):
             counts[name] = {"users": n_trained, "of": len(split)}
