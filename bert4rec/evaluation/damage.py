@@ -28,9 +28,9 @@ def without_damage(
         found[name] = {"users": n, "left_out": n_all - n, "of": n_all}
         if not 0 < n < n_all:
             continue
-        remaining_baselines = {kind: ranking.of_users(remains) for kind, ranking in baselines.items()}
-        if comparison := strongest_baseline(model.of_users(remains), remaining_baselines):
-            values = (model.of_users(users).ndcg_of_users(comparison["protocol"]) for users in (remains, is_compared))
+        remaining_baselines = {kind: ranking.select(remains) for kind, ranking in baselines.items()}
+        if comparison := strongest_baseline(model.select(remains), remaining_baselines):
+            values = (model.select(users).ndcg_of_users(comparison["protocol"]) for users in (remains, is_compared))
             value, value_of_all = (float(user_values.mean()) for user_values in values)
             found[name] |= {"value": value, "value_of_all": value_of_all, **comparison}
     return found

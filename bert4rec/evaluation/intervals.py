@@ -153,7 +153,7 @@ class Ranking:
     ranks: Ranks
     lists: Lists | None = None
 
-    def of_users(self, users: Bools) -> "Ranking":
+    def select(self, users: Bools) -> "Ranking":
         """Return the ranks of the `users` [U], without the lists."""
         return Ranking({name: ranks[users] for name, ranks in self.ranks.items()})
 
@@ -208,9 +208,9 @@ def untied_comparison(model: Ranking, baselines: Mapping[str, Ranking], is_tied:
     """
     if is_tied.mean() < TIED_APART_FROM:
         return {}
-    others = {kind: ranking.of_users(~is_tied) for kind, ranking in baselines.items()}
+    others = {kind: ranking.select(~is_tied) for kind, ranking in baselines.items()}
     counts = {"users": int((~is_tied).sum()), "tied": int(is_tied.sum()), "of": len(is_tied)}
-    return counts | strongest_baseline(model.of_users(~is_tied), others)
+    return counts | strongest_baseline(model.select(~is_tied), others)
 
 
 def hits_by_rank(ranks: Mapping[str, Ranks]) -> dict[str, Any]:

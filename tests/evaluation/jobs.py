@@ -53,7 +53,7 @@ def results_with_features(config: Config) -> tuple[dict[str, Any], dict[str, Any
 
 
 def results_with_model(config: Config) -> dict[str, Any]:
-    """What a report says of the freshly initialised model, and of what a new user gets."""
+    """The figures of the freshly initialised model, and the fallback for new users."""
     _, dataset, model, _ = jobs.set_up(config)
     evaluator = make_evaluator(config, jobs.here(), dataset)
     held_out, fallback = evaluator.held_out(), evaluator.fallback(lambda: None)
@@ -78,7 +78,7 @@ def rating_errors(config: Config) -> dict[str, float]:
 
 
 def rank_with_a_spoiled_item() -> str:
-    """What is raised where one item's vector is no number, of an item that nobody has seen."""
+    """The error if the vector of one item, which nobody has seen, is no number."""
     config, n_items = resolve(load_config(None, FEW), "cpu", Facts(40)), 40
     model, _ = build(config, jobs.here(), plan_of_all(config, jobs.here(), Sizes(n_items)))
     users = FewItems(n_items, 3)

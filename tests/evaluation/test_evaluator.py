@@ -1,4 +1,4 @@
-"""What is evaluated: the figures of recommend's lists, slices of users, and users without damage of the log."""
+"""Evaluation: the figures of recommend's lists, slices of users, and users without damage of the log."""
 
 import json
 from collections.abc import Callable

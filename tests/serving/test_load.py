@@ -249,7 +249,7 @@ def needed(enough: tuple[str, ...]) -> set[str]:
 
 
 def run_without_others(script: str, enough: tuple[str, ...], *arguments: Path) -> tuple[str, set[str]]:
-    """What the script prints in a process that imports only `enough` and what they need, and what it cannot import."""
+    """The output of the script in a process that imports only `enough` and their needs; the packages refused."""
     installed = needed(enough)
     normal = {
         name: {re.sub(r"[-_.]+", "-", one).lower() for one in packages}
