@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation import top_k as module
 from bert4rec.evaluation.metrics import MISSED, Lists, ranking_metrics
 from bert4rec.evaluation.ranker import Ranker, Ranks, repeated_targets, to_metrics
-from bert4rec.evaluation.scorers import UNKNOWN_SCORE, KnownItems, KnownItemsScorer, ModelScorer, Scorer
+from bert4rec.evaluation.scorers import KnownItems, ModelScorer, Scorer
 from bert4rec.evaluation.tiles import Catalogue
 from bert4rec.evaluation.top_k import top_k
 from bert4rec.feed.batch import Lookup
@@ -43,7 +42,6 @@ from tests.evaluation.jobs import (
     results_with_model,
 )
 from tests.features import InMemory
-from tests.models.networks import N_ITEMS, model
 from tests.processes import jobs
 from tests.processes.jobs import CPU
 
@@ -312,59 +310,14 @@ def test_the_processes_share_the_tiles_in_equally_many_lookups(n_items: int, n_p
         assert item // catalogue.tile in in_any_order[int(owner)]
 
 
-ROWS = Rows(items=np.array([5, 6, 7, 8, 9], np.int32), lengths=np.array([2, 3]), targets=np.array([3, 4], np.int32))
-
-
-# The dataset's items 0, 1, 2 and 3; the model knows 0 as 7, 2 as 3 and 3 as 2.
-KNOWN = KnownItems(np.array([7, NO_ITEM, 3, 2], np.int32))
-
-
-def rows(*histories: list[int]) -> Rows:
-    items = np.array([item for history in histories for item in history], np.int32)
-    lengths = np.array([len(history) for history in histories])
-    numbers, targets = np.arange(len(items)) + 10, np.zeros(len(histories), np.int32)
-    return Rows(items, lengths, targets=targets, times=numbers, events=numbers.astype(np.int16))
-
-
 def test_unknown_items_are_dropped_from_histories() -> None:
-    histories = rows([0, 1, 2], [1, 3], [1, 1], [3])
-    part = KNOWN.translate_rows(histories)
+    """The model knows the dataset's items 0, 2 and 3 as 7, 3 and 2."""
+    known, numbers = KnownItems(np.array([7, NO_ITEM, 3, 2], np.int32)), np.arange(8)
+    items, lengths = np.array([0, 1, 2, 1, 3, 1, 1, 3], np.int32), np.array([3, 2, 2, 1])
+    part = known.translate_rows(Rows(items, lengths, times=numbers, events=numbers.astype(np.int16)))
     assert part.lengths.tolist() == [2, 1, 2, 1]
     assert part.items.tolist() == [7, 3, 2, 0, 0, 2]
-    assert part.times.tolist() == part.events.tolist() == [10, 12, 14, 15, 16, 17]
-    assert KNOWN.known_lengths(histories).tolist() == [2, 1, 0, 1]
-    assert KNOWN.n_unknown == 1
-
-
-@torch.no_grad()
-def test_scores_are_those_of_the_model_and_nothing_for_unknown_items() -> None:
-    inner = ModelScorer(model(), device=torch.device("cpu"), max_len=12)
-    back = N_ITEMS - 1  # the dataset counts the items from the other end, and has one more
-    ids = np.append(back - np.arange(N_ITEMS), NO_ITEM).astype(np.int32)
-    scorer = KnownItemsScorer(inner, KnownItems(ids))
-    mirrored = Rows((back - ROWS.items).astype(np.int32), ROWS.lengths, targets=ROWS.targets)
-    chosen = torch.tensor([[2, 9, N_ITEMS], [N_ITEMS, 4, 4]])
-    users, chosen_scores = scorer.encode(mirrored, chosen)
-    everything = torch.arange(scorer.n_items)
-    scores = scorer.scores(users, scorer.items(everything))
-    assert scores.shape == (2, N_ITEMS + 1)
-    assert scores[:, -1].tolist() == [-torch.inf, -torch.inf]
-    inner_vectors, _ = inner.encode(ROWS, chosen[:, :1].clamp(max=3))
-    expected = inner.scores(inner_vectors, inner.items(everything[:-1])).flip(1)
-    torch.testing.assert_close(scores[:, :-1], expected)
-    is_known = chosen < N_ITEMS
-    torch.testing.assert_close(chosen_scores[is_known], scores[[0, 0, 1, 1], chosen[is_known]])
-    assert (chosen_scores[~is_known] == UNKNOWN_SCORE).all()
-
-
-@torch.no_grad()
-def test_a_user_without_a_known_item_has_no_candidates() -> None:
-    scorer = KnownItemsScorer(ModelScorer(model(), device=torch.device("cpu"), max_len=12), KNOWN)
-    without_times = replace(rows([1, 1], [1, 3]), times=None, events=None)
-    users, _ = scorer.encode(without_times, torch.tensor([[0], [0]]))
-    scores = scorer.scores(users, scorer.items(torch.arange(4)))
-    assert users.shape == (2, scorer.width)
-    assert torch.isinf(scores).tolist() == [[True] * 4, [False, True, False, False]]
+    assert part.times.tolist() == part.events.tolist() == [0, 2, 4, 5, 6, 7]
 
 
 @given(

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 from safetensors.torch import load_file, save_file
 
-from bert4rec import load, train
+from bert4rec import Run, load, train
 from bert4rec.__main__ import main
 from bert4rec.checkpoint.run_folder import FACTS_FILE
 from bert4rec.dataset.runs import CATALOGUE
@@ -56,6 +56,15 @@ def test_a_checkpoint_with_other_weights_is_refused_in_one_line(made: Path) -> N
     with pytest.raises(DataError, match=r"dates.weight") as caught:
         network_of(other)
     assert "\n" not in str(caught.value)
+
+
+def test_a_finished_run_has_its_figures_and_records_and_loads_its_model(made: Path) -> None:
+    run = Run(str(made))
+    assert (run.folder, run.report) == (made, json.loads((made / "report.json").read_text()))
+    assert run.metrics == run.report["test"]
+    assert run.history == [json.loads(line) for line in (made / "metrics.jsonl").read_text().splitlines()]
+    dataset = re.findall(r'dataset_dir = "(.+)"', (made / "config.toml").read_text())
+    assert run.load().dataset == Path(dataset[0])
 
 
 def change(file: Path, **changes: object) -> None:
