@@ -128,9 +128,11 @@ class Lists:
         missed = missed if self._missed is None else missed | self._missed[rows]
         places = np.where(missed, self.k, ahead.cpu().numpy())
         items = _with_targets(best_items, targets.cpu().numpy(), places)
-        kept = (values.double().cpu().numpy() for values in (best.scores[:, : self._n_kept], target_scores))
-        local = np.column_stack([rows, items]), self._means(items), _with_targets(*kept, places)
-        lists, means, scores = (self._partition.concatenate(torch.from_numpy(values))[0].numpy() for values in local)
+        local = [np.column_stack([rows, items]), self._means(items)]
+        if self._n_kept:
+            kept = (values.double().cpu().numpy() for values in (best.scores[:, : self._n_kept], target_scores))
+            local.append(_with_targets(*kept, places))
+        lists, means, *scores = (self._partition.concatenate(torch.from_numpy(values))[0].numpy() for values in local)
         for column, k in enumerate(self._ks):
             shown = lists[:, 1 : 1 + min(k, self.k)]
             shown = shown[(shown >= self._part.start) & (shown < self._part.stop)] - self._part.start
@@ -140,7 +142,7 @@ class Lists:
                 values[lists[:, 0]] = metric_means
             if self._n_kept:
                 self.kept_items[lists[:, 0], : self._n_kept] = lists[:, 1 : 1 + self._n_kept]
-                self.kept_scores[lists[:, 0], : self._n_kept] = scores
+                self.kept_scores[lists[:, 0], : self._n_kept] = scores[0]
 
     def _means(self, items: Int64s) -> Float64s:
         """Return mean popularity and novelty [U, metrics, cut-offs] of the lists `items` [U, k]; NaN if empty."""

@@ -61,8 +61,8 @@ def write_vectors(folder: Path, stored: StoredTensors, ids: ItemIds, embed_dim: 
     The item of row i is line i of the list of ids. A score is the product of a row with a hidden state, to which a 1 is
     appended if there are biases.
     """
-    has_bias = MODEL_PREFIX + HEAD_BIAS in stored or stored.shape(MODEL_PREFIX + TABLE)[1] > embed_dim
-    width, first = embed_dim + has_bias, 0
+    is_wide = MODEL_PREFIX + HEAD not in stored and stored.shape(MODEL_PREFIX + TABLE)[1] > embed_dim
+    width, first = embed_dim + (is_wide or MODEL_PREFIX + HEAD_BIAS in stored), 0
     schema = _table(torch.empty(0, width), ids, range(0), embed_dim).schema
     with (folder / VECTORS_NPY).open("wb") as file, pq.ParquetWriter(folder / VECTORS_PARQUET, schema) as table:
         header = {"descr": "<f4", "fortran_order": False, "shape": (len(ids), width)}

