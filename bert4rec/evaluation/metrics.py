@@ -130,8 +130,8 @@ class Lists:
         items = _with_targets(best_items, targets.cpu().numpy(), places)
         local = [np.column_stack([rows, items]), self._means(items)]
         if self._n_kept:
-            kept = (values.double().cpu().numpy() for values in (best.scores[:, : self._n_kept], target_scores))
-            local.append(_with_targets(*kept, places))
+            kept, own = (values.double().cpu().numpy() for values in (best.scores[:, : self._n_kept], target_scores))
+            local.append(_with_targets(kept, own, places))
         lists, means, *scores = (self._partition.concatenate(torch.from_numpy(values))[0].numpy() for values in local)
         for column, k in enumerate(self._ks):
             shown = lists[:, 1 : 1 + min(k, self.k)]
