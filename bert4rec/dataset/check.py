@@ -30,7 +30,7 @@ MOST_ROUNDING = 1e-3  # of the length of the weights of an item, and of its vect
 KEYS_AT_ONCE = 1 << 24  # hashes of original ids compared in one pass, 8 bytes each; a larger table takes more passes
 
 COUNTS = ("rows", "train_positions", "validation_users", "test_users")
-A_COUNT, AN_ID = range(2**63), range(1, format.MOST_IDS + 1)
+NON_NEGATIVE, POSITIVE = range(2**63), range(1, format.MOST_IDS + 1)
 
 Types: TypeAlias = Mapping[str, pa.DataType]
 
@@ -85,17 +85,17 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read ({error}); {REMAKE}") from None
     _check_keys(path, metadata, format_version=(format.DATASET_FORMAT,), source=str, fingerprint=str)
-    _check_keys(path, metadata, users=AN_ID, items=AN_ID, **dict.fromkeys(COUNTS, A_COUNT))
+    _check_keys(path, metadata, users=POSITIVE, items=POSITIVE, **dict.fromkeys(COUNTS, NON_NEGATIVE))
     _check_keys(path, metadata, has_times=bool, has_ratings=bool, extends=bool, preprocessing=dict, files=dict)
     settings, files = metadata["preprocessing"], metadata["files"]
-    _check_keys(path, settings, split=("leave_one_out", "leave_last_basket", "time", "none"), n_eval_negatives=AN_ID)
+    _check_keys(path, settings, split=("leave_one_out", "leave_last_basket", "time", "none"), n_eval_negatives=POSITIVE)
     for name in ("validation_users", *({"test_users"} & settings.keys())):
         if settings.get(name) != "all":
-            _check_keys(path, settings, **{name: A_COUNT})
+            _check_keys(path, settings, **{name: NON_NEGATIVE})
     if settings["split"] == "time":
         _check_keys(path, metadata, split_instant=int, has_times=(True,))
     for name, entry in files.items():
-        _check_keys(f"{path}: files: {name}", entry, bytes=A_COUNT, sha256=str)
+        _check_keys(f"{path}: files: {name}", entry, bytes=NON_NEGATIVE, sha256=str)
     if hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest() != metadata["fingerprint"]:
         raise DataError(f"{path}: the fingerprint does not match the files; {REMAKE}")
     return metadata

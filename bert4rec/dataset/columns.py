@@ -13,7 +13,7 @@ from bert4rec.dataset.format import STATE, read_version
 from bert4rec.runtime.arrays import Array, Bools, Int32s, Int64s
 from bert4rec.runtime.errors import DataError
 
-REMAKE_SAME = "make it again with `bert4rec prepare` and the same settings"
+PREPARE_AGAIN = "make it again with `bert4rec prepare` and the same settings"
 
 
 class SmallPickle:
@@ -137,17 +137,17 @@ class Columns(SmallPickle):
     def _read_list(self, name: str, column: Any) -> tuple[Int32s, Array]:
         if not pa.types.is_list(column.type) or column.null_count:
             raise DataError(
-                f"{self._folder}: column {name} has the type {column.type}, or a list is missing; {REMAKE_SAME}"
+                f"{self._folder}: column {name} has the type {column.type}, or a list is missing; {PREPARE_AGAIN}"
             )
         offsets: Int32s = np.from_dlpack(column.offsets)  # type: ignore[assignment]
         values = self._values(column.values)
         if len(column) and (offsets[0] < 0 or offsets[-1] > len(values) or (np.diff(offsets) < 0).any()):
-            raise DataError(f"{self._folder}: column {name} is damaged; {REMAKE_SAME}")
+            raise DataError(f"{self._folder}: column {name} is damaged; {PREPARE_AGAIN}")
         return offsets, values
 
     def _values(self, column: Any) -> Array:
         if column.null_count:
-            raise DataError(f"{self._folder}: a value is missing; {REMAKE_SAME}")
+            raise DataError(f"{self._folder}: a value is missing; {PREPARE_AGAIN}")
         return np.from_dlpack(column)  # to_numpy would import pandas
 
     @cached_property
@@ -172,7 +172,7 @@ class Columns(SmallPickle):
         if path not in self._mapped:
             self._mapped[path] = read_version(self._folder.parent, self._fingerprint, partial(_map, path))
         if len(batches := self._mapped[path]) <= number or len(batches[number]) != n_rows:
-            raise DataError(f"{path}: has other rows than {STATE} says; {REMAKE_SAME}")
+            raise DataError(f"{path}: has other rows than {STATE} says; {PREPARE_AGAIN}")
         return batches[number]
 
     @cached_property
@@ -190,7 +190,7 @@ def _list_batches(folder: Path) -> list[tuple[Path, int, int, int]]:
             for number, (user, n_rows) in enumerate(file["batches"])
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{state}: cannot be read ({error}); {REMAKE_SAME}") from None
+        raise DataError(f"{state}: cannot be read ({error}); {PREPARE_AGAIN}") from None
 
 
 def _map(path: Path) -> list[pa.RecordBatch]:
@@ -198,7 +198,7 @@ def _map(path: Path) -> list[pa.RecordBatch]:
         with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
             return [*stream]
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read ({error}); {REMAKE_SAME}") from None
+        raise DataError(f"{path}: cannot be read ({error}); {PREPARE_AGAIN}") from None
 
 
 def _gather(read: Callable[[int], Array], chunks: Int64s, places: Int64s) -> Array:

@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from bert4rec.dataset.columns import REMAKE_SAME, Columns, SmallPickle
+from bert4rec.dataset.columns import PREPARE_AGAIN, Columns, SmallPickle
 from bert4rec.dataset.format import (
     EVENTS,
     HISTORIES,
@@ -231,13 +231,13 @@ class Histories(SmallPickle):
         wrong = ids[(ids < 0) | (ids >= self._n_items)][0]
         raise DataError(
             f"{place or f'{self._folder}: column items'} has the id {wrong}, outside 0…{self._n_items - 1}; "
-            f"`bert4rec check {self._folder.parent}` checks every id; {REMAKE_SAME}"
+            f"`bert4rec check {self._folder.parent}` checks every id; {PREPARE_AGAIN}"
         )
 
     def _refuse(self, name: str, are_wrong: Bools, *, first: int = 0) -> None:
         if are_wrong.any():
             row = first + int(are_wrong.argmax())
-            raise DataError(f"{self._folder}: column {name} is outside the history of row {row}; {REMAKE_SAME}")
+            raise DataError(f"{self._folder}: column {name} is outside the history of row {row}; {PREPARE_AGAIN}")
 
 
 class _Entries(SmallPickle):
@@ -446,7 +446,7 @@ class EvaluationSplit:
         n, has_some = int(lengths.max(initial=0)), lengths > 0
         values = self._negatives.slices(name, rows, np.zeros_like(lengths), lengths)
         if (lengths[has_some] != n).any():
-            raise DataError(f"{self._folder}: column {name} has lists of different lengths; {REMAKE_SAME}")
+            raise DataError(f"{self._folder}: column {name} has lists of different lengths; {PREPARE_AGAIN}")
         padded = np.full((len(rows), n), NO_ITEM, np.int32)
         ids = self._histories.items(values, place=f"{self._folder}: column {name}")
         padded[has_some] = ids.reshape(has_some.sum(), n)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bert4rec.config.recognition import what_is
-from bert4rec.dataset.columns import REMAKE_SAME
+from bert4rec.dataset.columns import PREPARE_AGAIN
 from bert4rec.dataset.format import (
     DATASET_FORMAT,
     EVALUATED,
@@ -240,12 +240,12 @@ def read_metadata(folder: Path) -> dict[str, Any]:
         advice = "" if folder.exists() else "; make it with `bert4rec prepare` and the same settings"
         raise DataError(f"{folder}: expected a dataset; {what_is(folder)}{advice}") from None
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); {REMAKE_SAME}") from None
+        raise DataError(f"{path}: cannot be read ({error}); {PREPARE_AGAIN}") from None
     if not isinstance(metadata, dict) or not metadata.keys() >= KEYS:
-        raise DataError(f"{path}: does not describe a dataset; {REMAKE_SAME}")
+        raise DataError(f"{path}: does not describe a dataset; {PREPARE_AGAIN}")
     if metadata.get("format_version") != DATASET_FORMAT:
         version = metadata.get("format_version")
-        raise DataError(f"{path}: format_version {version}, this program reads {DATASET_FORMAT}; {REMAKE_SAME}")
+        raise DataError(f"{path}: format_version {version}, this program reads {DATASET_FORMAT}; {PREPARE_AGAIN}")
     return metadata
 
 
@@ -292,7 +292,7 @@ def _check_settings(folder: Path, saved: Mapping[str, Any], preprocessing: Mappi
         if (saved_value := saved["preprocessing"].get(key, optional.get(key))) != value:
             raise DataError(
                 f"{folder}: made with preprocessing.{key} = {json.dumps(saved_value)}, the settings say "
-                f"{json.dumps(value)}; {REMAKE_SAME}"
+                f"{json.dumps(value)}; {PREPARE_AGAIN}"
             )
 
 
@@ -302,13 +302,13 @@ def _check_files(
     """Raise `DataError` for a missing file or another size, and with `verify` for another checksum of its sample."""
     for name in sorted(files.keys() | needed):
         if not (folder / name).is_file():
-            raise DataError(f"{folder / name}: is missing; {REMAKE_SAME}")
+            raise DataError(f"{folder / name}: is missing; {PREPARE_AGAIN}")
     for name, expected in files.items():
         path = folder / name
         if (size := path.stat().st_size) != expected.get("bytes"):
-            raise DataError(f"{path}: has {size} bytes, metadata.json says {expected.get('bytes')}; {REMAKE_SAME}")
+            raise DataError(f"{path}: has {size} bytes, metadata.json says {expected.get('bytes')}; {PREPARE_AGAIN}")
         if verify and sample_sha256(path) != expected.get("sample_sha256"):
-            raise DataError(f"{path}: its checksum differs from that in metadata.json; {REMAKE_SAME}")
+            raise DataError(f"{path}: its checksum differs from that in metadata.json; {PREPARE_AGAIN}")
 
 
 def problem_of(dataset: Dataset, *, n_items: int, first_ids: str, previous: Path | None = None) -> str:

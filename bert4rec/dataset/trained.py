@@ -12,7 +12,7 @@ from bert4rec.dataset.format import EVALUATED, USERS, one_array
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.runtime.arrays import Int32s, Int64s
 
-USERS_AT_A_TIME = 4096
+TARGETS_AT_ONCE = 4096
 NO_USER = -1  # number of a user who is not in the dataset
 
 
@@ -28,8 +28,8 @@ def count_trained(
     counts = {}
     for name in splits:
         split, n_trained = dataset.splits[name], 0
-        for start in range(0, len(split), USERS_AT_A_TIME):
-            numbers = np.arange(start, min(start + USERS_AT_A_TIME, len(split)))
+        for start in range(0, len(split), TARGETS_AT_ONCE):
+            numbers = np.arange(start, min(start + TARGETS_AT_ONCE, len(split)))
             before, targets = split.before(numbers), split.targets(numbers)
             rows, is_there = histories.user_rows(users[split.users[numbers]])
             stops = np.where(is_there, histories.n_train_at(rows), 0)

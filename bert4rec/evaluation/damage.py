@@ -28,9 +28,9 @@ def without_damage(
         found[name] = {"users": n, "left_out": n_all - n, "of": n_all}
         if not 0 < n < n_all:
             continue
-        remaining_baselines = {kind: _select(ranking, remains) for kind, ranking in baselines.items()}
-        if comparison := strongest_baseline(_select(model, remains), remaining_baselines):
-            values = (_select(model, users).ndcg_of_users(comparison["protocol"]) for users in (remains, is_compared))
+        remaining_baselines = {kind: ranking.select(remains) for kind, ranking in baselines.items()}
+        if comparison := strongest_baseline(model.select(remains), remaining_baselines):
+            values = (model.select(users).ndcg_of_users(comparison["protocol"]) for users in (remains, is_compared))
             value, value_of_all = (float(user_values.mean()) for user_values in values)
             found[name] |= {"value": value, "value_of_all": value_of_all, **comparison}
     return found
@@ -50,7 +50,3 @@ def _concerned(dataset: Dataset) -> dict[str, Bools]:
             targets = split.targets(np.arange(len(split)))
             masks[name] = split.are_tied & (targets == split.last_items)
     return masks
-
-
-def _select(ranking: Ranking, users: Bools) -> Ranking:
-    return Ranking({name: ranks[users] for name, ranks in ranking.ranks.items()})

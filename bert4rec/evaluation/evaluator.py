@@ -19,13 +19,12 @@ from bert4rec.evaluation.intervals import (
     CONFIDENCE,
     RESAMPLES,
     Ranking,
-    loss_without,
     strongest_baseline,
     untied_comparison,
 )
 from bert4rec.evaluation.metrics import MISSED, Lists
 from bert4rec.evaluation.ranker import Metrics, Ranker, repeated_targets, to_metrics
-from bert4rec.evaluation.ratings import RatingMeter, mean_errors
+from bert4rec.evaluation.ratings import mean_errors, n_rating_batches, rating_errors
 from bert4rec.evaluation.scorers import KnownItems, KnownItemsScorer, ModelScorer, Scorer
 from bert4rec.evaluation.slices import TargetFacts, slices, write_ranks
 from bert4rec.feed.pairs import TEST_PAIRS, TRAINING_PAIRS, VALIDATION_PAIRS, PairExamples
@@ -115,15 +114,14 @@ class Evaluator:
     def held_out(self) -> dict[str, Bools]:
         """Return for each split that is not empty whether its users [N] have seen their target before."""
         splits = [self.dataset.splits[name] for name in EVALUATED if len(self.dataset.splits[name])]
-        partition = Partition(self.world.rank, self.world.world_size)
-        parts = gather_or_raise(lambda: {split.name: repeated_targets(split, partition) for split in splits})
+        parts = gather_or_raise(lambda: {split.name: repeated_targets(split, self._partition) for split in splits})
         return {split.name: np.concatenate([part[split.name] for part in parts]) for split in splits}
 
     def validation_metrics(self, model: nn.Module, between: BatchCallback) -> Metrics:
         """Return the validation metrics over the full catalogue, or of ratings; {} without validation data."""
         if self.pairs:
             held_out = self.pairs[VALIDATION_PAIRS]
-            return {RATINGS: self._rating_meter(between).errors(unwrap(model), held_out)} if len(held_out) else {}
+            return {RATINGS: self._rating_errors(model, held_out, between)} if len(held_out) else {}
         ranker = self._ranker(self._scorer(model), between)
         return to_metrics(ranker.rank(self.dataset.splits[VALIDATION], ["full"]), self.ks)
 
@@ -174,7 +172,7 @@ class Evaluator:
         """Return the errors on the test pairs of the model and of mean ratings; {} without test pairs."""
         if not isinstance(model, nn.Module) or not self.pairs or not len(self.pairs[TEST_PAIRS]):
             return {}
-        errors = self._rating_meter(between).errors(unwrap(model), self.pairs[TEST_PAIRS])
+        errors = self._rating_errors(model, self.pairs[TEST_PAIRS], between)
         n_trained = len(self.pairs[TRAINING_PAIRS])
         mean_rmse = on_rank_zero(lambda: mean_errors(TrainingPairs(self.dataset.histories), self.pairs, self.dataset))
         return errors | {"trained_pairs": n_trained} | mean_rmse
@@ -194,7 +192,7 @@ class Evaluator:
             with encoder.without(name):
                 without[name] = self._rank(self._scorer(model), TEST, between, self._missed(TEST), protocols)
         return on_rank_zero(
-            lambda: {name: loss_without(ranks[TEST], ranking, self._main_protocol) for name, ranking in without.items()}
+            lambda: {name: ranks[TEST].difference_from(ranking, protocols[0]) for name, ranking in without.items()}
         )
 
     def n_batches(self, held_out: Mapping[str, Bools]) -> int:
@@ -204,7 +202,7 @@ class Evaluator:
         kinds = list(self._names) if TEST in held_out else []
         ranked = [*held_out, *(TEST for _ in kinds)]
         n_ranked = sum(ranker.n_batches(len(self.dataset.splits[split]), self.protocols) for split in ranked)
-        n_rated = self._rating_meter().n_batches(self.pairs[TEST_PAIRS]) if self.pairs else 0
+        n_rated = n_rating_batches(self.pairs[TEST_PAIRS], self._partition) if self.pairs else 0
         n_without = ranker.n_batches(len(self.dataset.splits[TEST]), [self._main_protocol]) if TEST in held_out else 0
         n_counted = sum(map(self.counting.n_parts, kinds))
         return n_ranked + n_rated + n_counted + len(self.features) * n_without
@@ -276,8 +274,12 @@ class Evaluator:
         """Return for each row [N] of a split whether the model cannot rank the target; None if it knows all items."""
         return self.known_items.unknown(self.dataset.splits[split]).missed if self.known_items else None
 
-    def _rating_meter(self, between: BatchCallback = lambda: None) -> RatingMeter:
-        return RatingMeter(Partition(self.world.rank, self.world.world_size), self.world.device, between)
+    def _rating_errors(self, model: nn.Module, pairs: PairExamples, between: BatchCallback) -> dict[str, float]:
+        return rating_errors(unwrap(model), pairs, self._partition, self.world.device, between)
+
+    @property
+    def _partition(self) -> Partition:
+        return Partition(self.world.rank, self.world.world_size)
 
     def _rank(
         self, scorer: Scorer, split: str, between: BatchCallback, missed: Bools | None = None,

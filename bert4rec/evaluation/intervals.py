@@ -153,6 +153,10 @@ class Ranking:
     ranks: Ranks
     lists: Lists | None = None
 
+    def select(self, users: Bools) -> "Ranking":
+        """Return the ranks of the `users` [U], without the lists."""
+        return Ranking({name: ranks[users] for name, ranks in self.ranks.items()})
+
     def metrics(self, ks: Sequence[int]) -> Metrics:
         """Return protocol → metric → value at the cut-offs `ks`."""
         metrics = to_metrics(self.ranks, ks)
@@ -174,6 +178,11 @@ class Ranking:
         ranks = self.ranks[protocol]
         return dict(gains(ranks[ranks != LEFT_OUT], [COMPARED_AT]))[f"NDCG@{COMPARED_AT}"]
 
+    def difference_from(self, other: "Ranking", protocol: str) -> dict[str, Any]:
+        """Return by how much NDCG@10 is higher than that of `other`, by `paired_difference`."""
+        value, low, high, p = paired_difference(self.ndcg_of_users(protocol) - other.ndcg_of_users(protocol))
+        return {"difference": value, "interval": [low, high], "p": p}
+
 
 def strongest_baseline(model: Ranking, baselines: Mapping[str, Ranking]) -> dict[str, Any]:
     """Return the `kind` of the baseline with the highest NDCG@10, and the paired difference of the model from it.
@@ -187,9 +196,8 @@ def strongest_baseline(model: Ranking, baselines: Mapping[str, Ranking]) -> dict
     protocol = "full" if "full" in ranked else ranked[0]
     by_kind = {kind: ranking.ndcg_of_users(protocol) for kind, ranking in baselines.items()}
     kind = max(by_kind, key=lambda name: by_kind[name].mean())
-    value, low, high, p = paired_difference(model.ndcg_of_users(protocol) - by_kind[kind])
-    metric = f"NDCG@{COMPARED_AT}"
-    return {"kind": kind, "protocol": protocol, "metric": metric, "difference": value, "interval": [low, high], "p": p}
+    facts = {"kind": kind, "protocol": protocol, "metric": f"NDCG@{COMPARED_AT}"}
+    return facts | model.difference_from(baselines[kind], protocol)
 
 
 def untied_comparison(model: Ranking, baselines: Mapping[str, Ranking], is_tied: Bools) -> dict[str, Any]:
@@ -200,18 +208,9 @@ def untied_comparison(model: Ranking, baselines: Mapping[str, Ranking], is_tied:
     """
     if is_tied.mean() < TIED_APART_FROM:
         return {}
-    alone, *others = (
-        Ranking({name: ranks[~is_tied] for name, ranks in ranking.ranks.items()})
-        for ranking in (model, *baselines.values())
-    )
+    others = {kind: ranking.select(~is_tied) for kind, ranking in baselines.items()}
     counts = {"users": int((~is_tied).sum()), "tied": int(is_tied.sum()), "of": len(is_tied)}
-    return counts | strongest_baseline(alone, dict(zip(baselines, others, strict=True)))
-
-
-def loss_without(model: Ranking, without: Ranking, protocol: str) -> dict[str, Any]:
-    """Return how much NDCG@10 the model loses by a change: the paired `difference`, its `interval` and `p`."""
-    value, low, high, p = paired_difference(model.ndcg_of_users(protocol) - without.ndcg_of_users(protocol))
-    return {"difference": value, "interval": [low, high], "p": p}
+    return counts | strongest_baseline(model.select(~is_tied), others)
 
 
 def hits_by_rank(ranks: Mapping[str, Ranks]) -> dict[str, Any]:

@@ -128,12 +128,11 @@ class Lists:
         missed = missed if self._missed is None else missed | self._missed[rows]
         places = np.where(missed, self.k, ahead.cpu().numpy())
         items = _with_targets(best_items, targets.cpu().numpy(), places)
+        local = [np.column_stack([rows, items]), self._means(items)]
         if self._n_kept:
-            best_scores, target_scores = (values.double().cpu() for values in (best.scores, target_scores))
-            scores = _with_targets(best_scores.numpy(), target_scores.numpy(), places)
-            self._keep(rows, items, scores)
-        local = np.column_stack([rows, items]), self._means(items)
-        lists, means = (self._partition.concatenate(torch.from_numpy(values))[0].numpy() for values in local)
+            kept, own = (values.double().cpu().numpy() for values in (best.scores[:, : self._n_kept], target_scores))
+            local.append(_with_targets(kept, own, places))
+        lists, means, *scores = (self._partition.concatenate(torch.from_numpy(values))[0].numpy() for values in local)
         for column, k in enumerate(self._ks):
             shown = lists[:, 1 : 1 + min(k, self.k)]
             shown = shown[(shown >= self._part.start) & (shown < self._part.stop)] - self._part.start
@@ -141,13 +140,9 @@ class Lists:
         if self._partition.rank == 0:
             for values, metric_means in zip(self._user_values.values(), means.transpose(1, 0, 2), strict=True):
                 values[lists[:, 0]] = metric_means
-
-    def _keep(self, rows: Int64s, items: Int64s, scores: Float64s) -> None:
-        local = (rows, items[:, : self._n_kept], scores[:, : self._n_kept])
-        rows, items, scores = (self._partition.concatenate(torch.from_numpy(values))[0].numpy() for values in local)
-        if self._partition.rank == 0:
-            self.kept_items[rows, : self._n_kept] = items
-            self.kept_scores[rows, : self._n_kept] = scores
+            if self._n_kept:
+                self.kept_items[lists[:, 0], : self._n_kept] = lists[:, 1 : 1 + self._n_kept]
+                self.kept_scores[lists[:, 0], : self._n_kept] = scores[0]
 
     def _means(self, items: Int64s) -> Float64s:
         """Return mean popularity and novelty [U, metrics, cut-offs] of the lists `items` [U, k]; NaN if empty."""

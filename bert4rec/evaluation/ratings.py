@@ -19,38 +19,36 @@ PAIRS_AT_ONCE = 32_768
 ITEM_DAMPING, USER_DAMPING = 25, 10  # additional ratings at the mean for each item and user
 
 
-class RatingMeter:
-    """Measures rating errors on all processes of `partition`, which make the same calls.
+def n_rating_batches(held_out: PairExamples, partition: Partition) -> int:
+    """Return the number of calls of `between` by `rating_errors`."""
+    return partition.largest(len(list(chunks(len(held_out), PAIRS_AT_ONCE))))
 
-    `between` is called between batches. Batches do not depend on the number of processes, and their sums are added in
-    one order: any number of processes gives exactly the same errors.
+
+@torch.no_grad()
+def rating_errors(
+    model: MatrixFactorization, held_out: PairExamples, partition: Partition, device: torch.device,
+    between: Callable[[], None],
+) -> dict[str, float]:  # fmt: skip
+    """Return `pairs`, `RMSE` and `MAE` of the unwrapped `model`. Raises `DivergenceError`.
+
+    All processes of `partition` make the same call; `between` is called between batches. Batches do not depend on the
+    number of processes, and their sums are added in one order: any number of processes gives exactly the same errors.
     """
-
-    def __init__(self, partition: Partition, device: torch.device, between: Callable[[], None] = lambda: None) -> None:
-        self._partition, self._device, self._between = partition, device, between
-
-    def n_batches(self, held_out: PairExamples) -> int:
-        """Return the number of calls of `between`."""
-        return self._partition.largest(len(list(chunks(len(held_out), PAIRS_AT_ONCE))))
-
-    @torch.no_grad()
-    def errors(self, model: MatrixFactorization, held_out: PairExamples) -> dict[str, float]:
-        """Return `pairs`, `RMSE` and `MAE` of the unwrapped `model`. Raises `DivergenceError`."""
-        model.eval()
-        batches = [np.arange(where.start, where.stop) for where in chunks(len(held_out), PAIRS_AT_ONCE)]
-        sums = torch.zeros(len(batches), 2, dtype=torch.float64)
-        for number, is_own in assigned(len(batches), self._partition):
-            self._between()
-            pairs = held_out.batch(batches[number], 0).to(self._device)
-            assert pairs.ratings is not None, "held-out pairs have ratings"
-            wrong = (model.rate(pairs) - pairs.ratings).double()
-            if is_own:
-                sums[number] = torch.stack([wrong.square().sum(), wrong.abs().sum()])
-        squares, absolutes = self._partition.sum(sums.to(self._device)).cpu().sum(0).tolist()
-        if not math.isfinite(squares):  # the same on all processes
-            raise DivergenceError("the ratings of the model are not finite")
-        n = len(held_out)
-        return {"pairs": n, "RMSE": math.sqrt(squares / n), "MAE": absolutes / n}
+    model.eval()
+    batches = [np.arange(where.start, where.stop) for where in chunks(len(held_out), PAIRS_AT_ONCE)]
+    sums = torch.zeros(len(batches), 2, dtype=torch.float64)
+    for number, is_own in assigned(len(batches), partition):
+        between()
+        pairs = held_out.batch(batches[number], 0).to(device)
+        assert pairs.ratings is not None, "held-out pairs have ratings"
+        wrong = (model.rate(pairs) - pairs.ratings).double()
+        if is_own:
+            sums[number] = torch.stack([wrong.square().sum(), wrong.abs().sum()])
+    squares, absolutes = partition.sum(sums.to(device)).cpu().sum(0).tolist()
+    if not math.isfinite(squares):  # the same on all processes
+        raise DivergenceError("the ratings of the model are not finite")
+    n = len(held_out)
+    return {"pairs": n, "RMSE": math.sqrt(squares / n), "MAE": absolutes / n}
 
 
 def mean_errors(pairs: TrainingPairs, parts: Mapping[str, PairExamples], dataset: Dataset) -> dict[str, float]:

@@ -234,20 +234,16 @@ def write_ranks(folder: Path, dataset: Dataset, ranks: Mapping[str, Ranks], fact
     `ranks`: of the model, by split. Raises `OSError`.
     """
     for split, split_facts in facts.items():
-        _write(folder / rank_file(split), _rows(dataset, split, ranks[split], split_facts))
-
-
-def _write(path: Path, rows: Iterator[pa.RecordBatch]) -> None:
-    unfinished = path.with_name(path.name + ".tmp")
-    try:
-        first = next(rows)
-        with pq.ParquetWriter(unfinished, first.schema) as writer:
-            writer.write_batch(first)
-            for batch in rows:
-                writer.write_batch(batch)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+        rows, unfinished = _rows(dataset, split, ranks[split], split_facts), folder / f"{rank_file(split)}.tmp"
+        try:
+            first = next(rows)
+            with pq.ParquetWriter(unfinished, first.schema) as writer:
+                writer.write_batch(first)
+                for batch in rows:
+                    writer.write_batch(batch)
+            unfinished.replace(folder / rank_file(split))
+        finally:
+            unfinished.unlink(missing_ok=True)
 
 
 def _rows(dataset: Dataset, split: str, ranks: Ranks, facts: TargetFacts) -> Iterator[pa.RecordBatch]:
@@ -255,7 +251,7 @@ def _rows(dataset: Dataset, split: str, ranks: Ranks, facts: TargetFacts) -> Ite
     users = dataset.splits[split].users
     distinct = np.unique(dataset.splits[split].targets(np.arange(len(users)))).astype(np.int64)
     original_items = one_array(dataset.item_rows(distinct, ["original"])["original"])
-    with pq.ParquetFile(dataset.folder / USERS) as table:
+    with dataset.read_version(lambda: pq.ParquetFile(dataset.folder / USERS)) as table:
         for part in table.iter_batches(batch_size=RANKS_AT_ONCE, columns=["user", "original"]):
             first, last = part["user"][0].as_py(), part["user"][-1].as_py()
             rows = np.arange(*np.searchsorted(users, [first, last + 1]))

@@ -141,7 +141,7 @@ def _chart(name: str, title: str, figure: "Figure", **values: Any) -> Chart:
 
 def charts(contents: Contents) -> Iterator[Chart]:
     """Yield the charts that the run has figures for."""
-    for draw in (_comparison, _loss, _validation, _hits, _scores, _lengths, _plan):
+    for draw in (_comparison, _loss, _validation, _hits, _lengths, _plan):
         if chart := draw(contents):
             yield chart
 
@@ -254,27 +254,6 @@ def _hits(contents: Contents) -> Chart | None:
     return _chart(
         "hits_by_rank", "Hits by the length of the list", figure, shares=dict(zip(ks, hits["test"], strict=True))
     )
-
-
-def _scores(contents: Contents) -> Chart | None:
-    """Draw the scores of the recommended items by their ranks."""
-    users = [user for user in contents.examples.get("users", []) if user["recommendations"]]
-    if not users:
-        return None
-    with new_figure() as (figure, (axes,)):
-        for user in users:
-            scores = [item["score"] for item in user["recommendations"]]
-            axes.plot(range(1, len(scores) + 1), scores, color=MODEL_COLOR, linewidth=1.2, alpha=0.55)
-            if user["rank"] <= len(scores) and user["rank"] > 0:
-                axes.plot(
-                    user["rank"], scores[user["rank"] - 1], marker="o", markersize=6, color=POPULARITY_COLOR, zorder=5
-                )
-        handles = [*axes.plot([], [], color=MODEL_COLOR), *axes.plot([], [], "o", color=POPULARITY_COLOR)]
-        axes.legend(handles, ["a user", "the item that came next"], ncols=2, **ABOVE)
-        axes.set(xlabel="place in the list", ylabel="score")
-        _integers(axes)
-    n_hits = sum(0 < user["rank"] <= len(user["recommendations"]) for user in users)
-    return _chart("score_by_rank", "Score by place", figure, n_users=len(users), n_hits=n_hits)
 
 
 def _lengths(contents: Contents) -> Chart | None:

@@ -31,7 +31,9 @@ WHO = ("user", "target")
 SEEN_DIFFERS = (
     "some leave out seen items and others do not (evaluation.seen_items); `bert4rec evaluate` measures one again"
 )
+
 Differences: TypeAlias = dict[str, dict[str, Difference]]
+"""Protocol → metric → difference."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Run:
     @property
     def seed(self) -> Any:
         """Return the seed of the training."""
-        return self.settings.get("training.seed")
+        return self.settings.get(SEED_SETTING)
 
 
 def read_run(folder: Path) -> Run:
@@ -73,8 +75,6 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def _curve(folder: Path) -> list[tuple[float, Mapping[str, float]]]:
-    if not (folder / METRICS_FILE).is_file():
-        return []
     try:
         records = read_records(folder, "validation")
         return [(float(record["epoch"]), record["full"]) for record in records if "full" in record]
@@ -121,7 +121,8 @@ def columns(runs: Sequence[Run]) -> list[Column]:
             groups.append((key, [run]))
         else:
             group.append(run)
-    return [Column(letter, group) for letter, (_, group) in zip(_letters(), groups, strict=False)]
+    letters = string.ascii_uppercase  # A, B, …, Z, A1, B1, …
+    return [Column(f"{letters[n % 26]}{n // 26 or ''}", group) for n, (_, group) in enumerate(groups)]
 
 
 def differing_settings(compared: Sequence[Column]) -> dict[str, list[str]]:
@@ -151,17 +152,6 @@ def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return EMPTY_CELL if value is None else str(value)
-
-
-def _letters() -> Iterator[str]:
-    """Yield A, B, …, Z, A1, B1, …"""
-    number = 0
-    while True:
-        yield from (f"{letter}{number or ''}" for letter in string.ascii_uppercase)
-        number += 1
-
-
-"""Protocol → metric → difference."""
 
 
 class RankedUsers(NamedTuple):

@@ -8,17 +8,7 @@ from typing import Any, NamedTuple
 
 import tomli
 
-from bert4rec.checkpoint.run_folder import (
-    BEST_LINK,
-    CHECKPOINTS,
-    CONFIG,
-    ENVIRONMENT,
-    EXAMPLES,
-    METRICS_FILE,
-    PLAN,
-    REPORT,
-    found,
-)
+from bert4rec.checkpoint.run_folder import BEST_LINK, CHECKPOINTS, CONFIG, ENVIRONMENT, EXAMPLES, PLAN, REPORT, found
 from bert4rec.checkpoint.run_settings import how_to_continue
 from bert4rec.config.kinds import KINDS, POPULARITY, UNTRAINED, Kind
 from bert4rec.config.recognition import what_is
@@ -83,12 +73,11 @@ class Contents:
 
 def read_contents(folder: Path) -> Contents:
     """Return the files of the finished run in `folder`. Raises `OSError` or `ValueError` if it has no report."""
-    has_records = (folder / METRICS_FILE).exists()
     return Contents(
         name=folder.absolute().name,
         report=json.loads((folder / REPORT).read_text()),
-        train=read_records(folder, "train") if has_records else [],
-        validations=read_records(folder, "validation") if has_records else [],
+        train=read_records(folder, "train"),
+        validations=read_records(folder, "validation"),
         settings=tomli.loads(_text(folder / CONFIG)),
         environment=json.loads(_text(folder / ENVIRONMENT) or "{}"),
         plan=_text(folder / PLAN),
@@ -130,10 +119,9 @@ class Candidate(NamedTuple):
     metrics: Metrics
     intervals: Mapping[str, Mapping[str, Sequence[float]]]
 
-    def interval(self, protocol: str, metric: str) -> tuple[float, float] | None:
+    def interval(self, protocol: str, metric: str) -> Sequence[float] | None:
         """Return the interval of one figure; None if it is unknown."""
-        interval = self.intervals.get(protocol, {}).get(metric)
-        return (interval[0], interval[1]) if interval else None
+        return self.intervals.get(protocol, {}).get(metric)
 
 
 def contestants(report: Report) -> list[Candidate]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, TypeAlias
 
 from bert4rec.checkpoint.run_folder import METRICS_FILE
 from bert4rec.config.load import flat
@@ -36,21 +36,8 @@ WANDB_ENVIRONMENT = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
 Numbers = Mapping[str, float]
 """Name, with slashes between its parts → value."""
 
-
-class Tracker(Protocol):
-    """A tracker of the metrics of one run."""
-
-    def add(self, step: int, numbers: Numbers) -> None:
-        """Record what was measured at `step`."""
-        ...
-
-    def finish(self, results: Numbers, files: Sequence[Path]) -> None:
-        """Record the results of the run, and the files that show them."""
-        ...
-
-    def close(self, *, is_finished: bool) -> None:
-        """Write all buffered data; `is_finished`: whether the run is complete."""
-        ...
+Tracker: TypeAlias = "TensorBoard | MLflow | WeightsAndBiases"
+"""A tracker of one run: `add` numbers by step, `finish` with the results and files, and `close`, always."""
 
 
 def require_packages(names: Sequence[str]) -> None:
@@ -272,9 +259,9 @@ def _cut_torn_line(file: BinaryIO) -> None:
 
 
 def read_records(folder: Path, *kinds: str) -> list[dict[str, Any]]:
-    """Return the records of some kinds in order, without those of steps that a resumed run repeated."""
-    records: list[dict[str, Any]] = []
-    for line in (folder / METRICS_FILE).read_text().splitlines():
+    """Return the records of some kinds in order, [] without a log; not those of steps that a resumed run repeated."""
+    path, records = folder / METRICS_FILE, list[dict[str, Any]]()
+    for line in path.read_text().splitlines() if path.exists() else ():
         record = json.loads(line)
         if record["kind"] == "resume":
             records = [earlier for earlier in records if earlier["step"] <= record["step"]]

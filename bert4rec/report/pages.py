@@ -11,16 +11,7 @@ from bert4rec.config.kinds import KINDS
 from bert4rec.evaluation import BEST_POSSIBLE
 from bert4rec.report import tables
 from bert4rec.report.charts import charts, learning_curve, page_values, to_png
-from bert4rec.report.figures import (
-    MODEL,
-    Contents,
-    Report,
-    Settings,
-    contestants,
-    kind_of,
-    main_protocol,
-    read_contents,
-)
+from bert4rec.report.figures import MODEL, Contents, Report, Settings, kind_of, read_contents
 from bert4rec.report.summary import checks, missing_figures, ratings_line, rules, summary, verdict
 from bert4rec.report.templates import render
 from bert4rec.runtime.files import atomic_write
@@ -131,8 +122,6 @@ def _values(contents: Contents, defaults: Settings) -> dict[str, Any]:
         "verdict": shared["verdict"]._replace(text=_unbroken(shared["verdict"].text)),
         "warnings": [_unbroken(check.text) for check in found if check.is_warning],
         "passed": [_unbroken(check.text) for check in found if not check.is_warning],
-        "protocol": main_protocol(report),
-        "contestants": contestants(report),
         "held_out": rules(report),
         "no_test": missing_figures({}),
         "cell": tables.cell,

@@ -11,15 +11,7 @@ from bert4rec.config.resolve import FEW_STEPS
 from bert4rec.dataset.format import PREVIOUS
 from bert4rec.dataset.hidden import what_to_hide
 from bert4rec.evaluation import BEST_POSSIBLE
-from bert4rec.report.figures import (
-    MODEL,
-    TRAINED_TARGETS,
-    Report,
-    contestants,
-    curve_of,
-    kind_of,
-    main_protocol,
-)
+from bert4rec.report.figures import MODEL, TRAINED_TARGETS, Report, contestants, curve_of, kind_of, main_protocol
 from bert4rec.report.templates import sentence
 
 SHORT_TITLES = {"full": "full catalogue", "popular": "popular negatives", "uniform": "uniform negatives"}
@@ -86,12 +78,12 @@ def verdict(report: Report) -> Verdict:
         "copied": report.get("answers_in_input", {}),
         "option": what_to_hide(report.get("answers_in_input", {}), report["dataset"]),
     }  # fmt: skip
-    if any(one.changes_verdict for one in damage):
+    if any(changes_verdict for _, changes_verdict in damage):
         kind = "repair"
     helps = advice(report) if kind in ("equal", "worse") and not untied else ""
     sentences = [
         sentence("verdict", kind=kind, **values),
-        *(one.text for one in damage),
+        *(text for text, _ in damage),
         sentence("what_helps", advice=helps),
     ]
     return Verdict(kind, " ".join(filter(None, sentences)))
@@ -108,15 +100,11 @@ def _judge(interval: Sequence[float]) -> str:
     return "use" if low > 0 else "worse" if high < 0 else "equal"
 
 
-class _Damage(NamedTuple):
-    """A damage of the log: sentences on how to mend it and how much it matters; whether it changes the verdict."""
+def _damage(report: Report, kind: str, titles: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
+    """Yield for each damage of the log how to mend it and how much it matters, and whether it changes the verdict.
 
-    text: str
-    changes_verdict: bool
-
-
-def _damage(report: Report, kind: str, titles: Mapping[str, str]) -> Iterator[_Damage]:
-    """Yield each damage of the log; `kind`: the verdict by all users, `titles` of the baselines by their kinds."""
+    `kind`: the verdict by all users, `titles` of the baselines by their kinds.
+    """
     for finding in report["dataset"].get("findings", []):
         if not finding["is_damage"]:
             continue
@@ -127,7 +115,7 @@ def _damage(report: Report, kind: str, titles: Mapping[str, str]) -> Iterator[_D
             "damage", text=finding["text"], without=without, is_few=is_few, changes=changes,
             strongest=titles.get(without.get("kind", ""), ""),
         )  # fmt: skip
-        yield _Damage(text, changes)
+        yield text, changes
 
 
 def advice(report: Report) -> str:

@@ -32,10 +32,10 @@ def checked_k(k: Any) -> int:
     return number
 
 
-def checked_choice(name: str, value: Any) -> bool | None:
-    """Return `value`, true, false or None. Raises `ArgumentError` for anything else, such as the text "keep"."""
+def checked_choice(name: str, value: Any, *, default: bool) -> bool:
+    """Return `value`, `default` for None. Raises `ArgumentError` for anything else, such as the text "keep"."""
     if value is None or isinstance(value, bool | np.bool_):
-        return None if value is None else bool(value)
+        return default if value is None else bool(value)
     raise ArgumentError(f"{name} = {_shown(value)}: must be True or False")
 
 

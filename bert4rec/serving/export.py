@@ -61,7 +61,8 @@ def write_vectors(folder: Path, stored: StoredTensors, ids: ItemIds, embed_dim: 
     The item of row i is line i of the list of ids. A score is the product of a row with a hidden state, to which a 1 is
     appended if there are biases.
     """
-    width, first = embed_dim + _has_bias(stored, embed_dim), 0
+    is_wide = MODEL_PREFIX + HEAD not in stored and stored.shape(MODEL_PREFIX + TABLE)[1] > embed_dim
+    width, first = embed_dim + (is_wide or MODEL_PREFIX + HEAD_BIAS in stored), 0
     schema = _table(torch.empty(0, width), ids, range(0), embed_dim).schema
     with (folder / VECTORS_NPY).open("wb") as file, pq.ParquetWriter(folder / VECTORS_PARQUET, schema) as table:
         header = {"descr": "<f4", "fortran_order": False, "shape": (len(ids), width)}
@@ -74,24 +75,11 @@ def write_vectors(folder: Path, stored: StoredTensors, ids: ItemIds, embed_dim: 
 
 def _vectors(stored: StoredTensors, embed_dim: int) -> Iterator[Tensor]:
     """Yield the vectors [n, d] that score items, with their biases as a last column, in the order of their indices."""
-    if MODEL_PREFIX + HEAD in stored:
-        weight = stored.read(MODEL_PREFIX + HEAD)  # a replicated layer, not sharded
-        yield (
-            torch.cat([weight, stored.read(MODEL_PREFIX + HEAD_BIAS)[:, None]], 1)
-            if _has_bias(stored, embed_dim)
-            else weight
-        )
-        return
-    for block in stored.blocks(MODEL_PREFIX + TABLE):
-        yield block[:, : embed_dim + _has_bias(stored, embed_dim)]
-
-
-def _has_bias(stored: StoredTensors, embed_dim: int) -> bool:
-    return (
-        MODEL_PREFIX + HEAD_BIAS in stored
-        if MODEL_PREFIX + HEAD in stored
-        else stored.shape(MODEL_PREFIX + TABLE)[1] > embed_dim
-    )
+    if MODEL_PREFIX + HEAD in stored:  # replicated layers, not sharded
+        biases = [stored.read(MODEL_PREFIX + HEAD_BIAS)[:, None]] if MODEL_PREFIX + HEAD_BIAS in stored else []
+        yield torch.cat([stored.read(MODEL_PREFIX + HEAD), *biases], 1)
+    else:
+        yield from (block[:, : embed_dim + 1] for block in stored.blocks(MODEL_PREFIX + TABLE))
 
 
 def _table(block: Tensor, ids: ItemIds, indices: range, embed_dim: int) -> pa.Table:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -73,14 +73,9 @@ class ItemIds:
 
         Raises `DataError` if they cannot be read.
         """
-        schema, columns = _read_columns(folder / ITEMS, lambda field: field.name in ITEM_COLUMNS)
-        titles = columns["title"].fill_null("") if "title" in schema.names else None
-
-        def others() -> "Mapping[str, pa.Array]":
-            return _read_columns(
-                folder / ITEMS, lambda field: field.name not in ITEM_COLUMNS and _is_plain(field.type)
-            )[1]
-
+        columns = _read_columns(folder / ITEMS, lambda field: field.name in ITEM_COLUMNS)
+        titles = columns["title"].fill_null("") if "title" in columns else None
+        others = partial(_read_columns, folder / ITEMS, lambda field: field.name not in ITEM_COLUMNS)
         return cls(columns["original"], titles, _counts(columns[TRAIN_COUNT]), others, recent_counts)
 
     @classmethod
@@ -100,8 +95,8 @@ class ItemIds:
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise DataError(f"{path}: cannot be read: {error!r}") from None
         recent = recent_counts.copy() if has_recent else None
-        others = lambda: _read_line_columns(path)  # noqa: E731
-        return cls(originals, titles if any(titles) else None, train_counts.copy(), others, recent)
+        titled = titles if any(titles) else None
+        return cls(originals, titled, train_counts.copy(), partial(_read_line_columns, path), recent)
 
     def write_lines(self, path: Path) -> None:
         """Write one line for each item by index: {"id": …, "title": …, "train_count": …, "columns": {…}}.
@@ -127,11 +122,7 @@ class ItemIds:
     @cached_property
     def are_numbers(self) -> bool:
         """Return whether ids are whole numbers; otherwise they are text."""
-        if isinstance(self.originals, list):
-            return isinstance(self.originals[0], int)
-        import pyarrow as pa
-
-        return bool(pa.types.is_integer(self.originals.type))
+        return isinstance(self.of([0])[0], int)
 
     def __len__(self) -> int:
         return len(self.originals)
@@ -202,20 +193,20 @@ def _values(column: Column, indices: Sequence[int]) -> list[Any]:
     return list(column.take(pa.array(indices, pa.int64())).to_pylist())
 
 
-def _read_columns(path: Path, is_wanted: "Callable[[pa.Field], bool]") -> "tuple[pa.Schema, dict[str, pa.Array]]":
-    """Return the schema of a table of items, and its wanted columns in the order of the items."""
+def _read_columns(path: Path, is_wanted: "Callable[[pa.Field], bool]") -> "dict[str, pa.Array]":
+    """Return the wanted columns of a table of items, in the order of the items, without vectors and bytes."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     try:
-        schema = pq.read_schema(path)
-        names = [field.name for field in schema if field.name == "item" or is_wanted(field)]
+        wanted = (field for field in pq.read_schema(path) if field.name == "item" or is_wanted(field))
+        names = [field.name for field in wanted if _is_plain(field.type)]
         table = pq.read_table(path, columns=names)
     except (OSError, pa.ArrowInvalid) as error:
         raise DataError(f"{path}: cannot be read: {error}") from None
     order = pc.sort_indices(one_array(table["item"]))
-    return schema, {name: one_array(table[name]).take(order) for name in names if name != "item"}
+    return {name: one_array(table[name]).take(order) for name in names if name != "item"}
 
 
 def _rows(path: Path) -> Iterator[list[dict[str, Any]]]:
@@ -299,14 +290,14 @@ class KnownHistory:
     """The known items [n] of a history by index; for a model with timestamps also `seconds` [n] and `at`.
 
     For a model with kinds of events, `events` [n] are their numbers. `seen` are the items that the seen-item filter
-    leaves out; None: the `items`.
+    leaves out.
     """
 
     items: Int64s
+    seen: Int64s
     seconds: Int64s | None = None
     at: int = 0
     events: Int64s | None = None
-    seen: Int64s | None = None
 
     @classmethod
     def of(
@@ -322,7 +313,7 @@ class KnownHistory:
         """
         indices = ids.indices(items_of(history))
         is_known = indices != NO_ITEM
-        numbers, seen = _events(history, kinds) if kinds else None, None
+        numbers, seen = _events(history, kinds) if kinds else None, indices[is_known]
         if hidden is not None and isinstance(history, TimedHistory) and len(history.times) and len(history.events):
             assert numbers is not None, "target events are kinds of events"
             seconds = _seconds(history)
@@ -332,18 +323,13 @@ class KnownHistory:
             is_known &= is_input
         events = None if numbers is None else numbers[is_known]
         if not with_times:
-            return cls(indices[is_known], events=events, seen=seen), indices
+            return cls(indices[is_known], seen, events=events), indices
         if not isinstance(history, TimedHistory):
             now = int(time.time()) if len(history) else 0
             history = TimedHistory(history, [now] * len(history), now)
         seconds = _seconds(history)
         at = _asked_at(history, seconds, default=seconds[-1] if len(seconds) else 0)
-        return cls(indices[is_known], seconds[is_known], at, events, seen), indices
-
-    @property
-    def seen_items(self) -> Int64s:
-        """Return the items that the seen-item filter leaves out."""
-        return self.items if self.seen is None else self.seen
+        return cls(indices[is_known], seen, seconds[is_known], at, events), indices
 
     def __len__(self) -> int:
         return len(self.items)
@@ -351,7 +337,7 @@ class KnownHistory:
     def last(self, n: int) -> "KnownHistory":
         """Return the last `n` items of the history."""
         seconds, events = (None if part is None else part[-n:] for part in (self.seconds, self.events))
-        return KnownHistory(self.items[-n:], seconds, self.at, events, self.seen)
+        return KnownHistory(self.items[-n:], self.seen, seconds, self.at, events)
 
 
 def _events(history: History, kinds: Sequence[str]) -> Int64s:

@@ -95,16 +95,9 @@ class ItemVectors(nn.Module):
     They only serve to compare items.
     """
 
-    head = None
-
     def __init__(self, rows: Tensor, embed_dim: int) -> None:
         super().__init__()
-        self.rows, self.embed_dim = rows, embed_dim
-
-    @property
-    def item_vectors(self) -> Tensor:
-        """Return the vectors [V, D] of items."""
-        return self.rows
+        self.item_vectors, self.embed_dim = rows, embed_dim
 
 
 def make_network(

@@ -37,14 +37,9 @@ class Program(nn.Module):
         self.inputs: tuple[str, ...] = INPUTS[: 2 + ("none", "history", "target").index(network.times)]
 
     def forward(
-        self, items: Tensor, k: Tensor, times: Tensor | None = None, at: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return the best items and their scores, like `best`."""
-        return self.best(items, k, times, at)
-
-    def best(
-        self, items: Tensor, k: Tensor, times: Tensor | None, at: Tensor | None, events: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+        self, items: Tensor, k: Tensor, times: Tensor | None = None, at: Tensor | None = None,
+        events: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Return the `k` best items [B, k] int64 and their scores [B, k] for `items` [B, L] int64, the oldest first.
 
         Any number outside of the list of ids, such as -1, is padding. `k` [] int64 is the same for all histories, and
@@ -125,8 +120,8 @@ class ProgramWithEvents(Program):
     def forward(  # type: ignore[override]
         self, items: Tensor, k: Tensor, events: Tensor, times: Tensor | None = None, at: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the best items and their scores, like `best`."""
-        return self.best(items, k, times, at, events)
+        """Return the best items and their scores, like `Program`."""
+        return super().forward(items, k, times, at, events)
 
 
 def save_pt2(path: Path, program: Program) -> None:
@@ -139,10 +134,14 @@ def save_pt2(path: Path, program: Program) -> None:
 def save_onnx(path: Path, program: Program) -> None:
     """Write the program for onnxruntime; the weights are in a separate file, `model.onnx.data`."""
     with quiet_libraries():
-        torch.onnx.export(
-            program, _example(program), path, input_names=[*program.inputs], output_names=["best_items", "scores"],
-            dynamic_shapes=_dynamic(program), opset_version=OPSET, external_data=True, dynamo=True, verbose=False,
+        exported = torch.onnx.export(
+            program, _example(program), input_names=[*program.inputs], output_names=["best_items", "scores"],
+            dynamic_shapes=_dynamic(program), opset_version=OPSET, dynamo=True, verbose=False,
         )  # fmt: skip
+        assert exported is not None, "dynamo returns a program"
+        for node in exported.model.graph.all_nodes():
+            node.metadata_props.clear()  # stack traces with paths of this machine
+        exported.save(path, external_data=True)
 
 
 def require_onnx() -> None:

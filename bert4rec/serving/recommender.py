@@ -152,8 +152,7 @@ class Recommender:
         """Yield the recommendations for each part, like `recommend`, and warn at the end, not of empty lists."""
         k, rules = checked_k(k), checked_rules(rules)
         self.require_histories()
-        is_left_out = checked_choice("leave_out_seen", leave_out_seen)
-        leave_out = self.leaves_out_seen if is_left_out is None else is_left_out
+        leave_out = checked_choice("leave_out_seen", leave_out_seen, default=self.leaves_out_seen)
         hidden_items, unknown = self._hidden(allow, deny, rules), UnknownItems()
         popular = cache(partial(self._most_popular, k, hidden_items, rules))
         shown = _CandidateSet.of(self.network.item_vectors, hidden_items, rules)
@@ -164,7 +163,7 @@ class Recommender:
             found: list[Recommendations] = []
             for rows in chunks(len(known), BATCH):
                 if queries := [history for history in known[rows] if len(history)]:
-                    seen = [history.seen_items for history in queries] if leave_out else []
+                    seen = [history.seen for history in queries] if leave_out else []
                     found += self._named(*shown.best(self._encode(queries), k, seen))
             results = iter(found)
             yield [next(results) if len(history) else popular() for history in known]
@@ -206,19 +205,18 @@ class Recommender:
         if index == NO_ITEM:
             raise _unknown_item(item)
         best, unknown = list[UserScore](), UnknownItems()
-        for part in self._user_histories(network) if histories is None else histories:
+        if histories is None:
+            histories = self.users(with_times=self.reads_times, with_events=bool(network.kinds)).all()
+        for part in histories:
             checked = checked_histories([history for _, history in part], "users_for")
             known = zip((user for user, _ in part), self._known(checked, unknown), strict=True)
-            rows = [(user, row) for user, row in known if len(row) and not (leave_out_seen and index in row.seen_items)]
+            rows = [(user, row) for user, row in known if len(row) and not (leave_out_seen and index in row.seen)]
             for where in chunks(len(rows), BATCH):
                 shares = log_shares(self._encode([row for _, row in rows[where]]), network.item_vectors, index)
                 best += map(UserScore, (user for user, _ in rows[where]), shares.tolist())
                 best = sorted(best, key=lambda one: -one.score)[:k]  # stable
         unknown.warn()
         return best
-
-    def _user_histories(self, network: Network) -> Iterator[Histories]:
-        return self.users(with_times=self.reads_times, with_events=bool(network.kinds)).all()
 
     def users(self, *, with_times: bool, with_events: bool, at: float | None = None) -> "UserHistories":
         """Return the reader of the histories of the dataset's users. Raises `DataError` if there is no dataset."""

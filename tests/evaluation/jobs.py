@@ -13,21 +13,13 @@ from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, Sizes
 from bert4rec.evaluation import ratings
 from bert4rec.evaluation.evaluator import Example, examples
-from bert4rec.evaluation.ranker import Ranker, Ranks
+from bert4rec.evaluation.ranker import Ranks
 from bert4rec.evaluation.top_k import TopK
-from bert4rec.models.baselines import BaselineFactory
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DivergenceError
 from bert4rec.sharding.parallelize import unwrap
 from bert4rec.sharding.torchrec_internals import placed_parts
-from bert4rec.training.build import (
-    build,
-    feature_reader,
-    make_evaluator,
-    plan_of_all,
-    resolved,
-    sizes_of,
-)
+from bert4rec.training.build import build, feature_reader, make_evaluator, plan_of_all, resolved, sizes_of
 from tests.features import some_features
 from tests.processes import jobs
 from tests.sharding.jobs import FEW, FewItems
@@ -42,33 +34,15 @@ def rank_equal_items(config: Config, split: str) -> Ranks:
         return jobs.rank(model, config, dataset, split, jobs.PROTOCOLS)
 
 
-def rank_untrained(config: Config, kind: str, split: str) -> Ranks:
-    """The ranks that a kind without training gives."""
-    dataset, partition = jobs.open_folder(config), Partition(dist.get_rank(), dist.get_world_size())
-    counting = BaselineFactory(dataset=dataset, partition=partition)
-    scorer = counting.scorer(kind, dist.barrier)
-    with mock.patch("bert4rec.evaluation.tiles.MIN_TILE", 11):  # some tiles for every process
-        return Ranker(scorer, batch_size=16, device=jobs.CPU).rank(dataset.splits[split], jobs.PROTOCOLS)
-
-
-def with_some_features() -> Any:
-    """Give every dataset the same item features."""
-    return mock.patch.object(Dataset, "features", property(lambda dataset: some_features(dataset.n_items)))
-
-
-def rank_by_content(config: Config) -> Ranks:
-    with with_some_features():
-        return rank_untrained(config, "content_neighbours", "test")
-
-
 def results_with_features(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
     """The figures of a freshly initialised model with features, and without each feature."""
-    with with_some_features():
+    features = property(lambda dataset: some_features(dataset.n_items))
+    with mock.patch.object(Dataset, "features", features), mock.patch("bert4rec.evaluation.tiles.MIN_TILE", 11):
         dataset = jobs.open_folder(config)
         config = resolved(config, jobs.here(), dataset)
-        features = feature_reader(config, dataset)
-        model, _ = build(config, jobs.here(), plan_of_all(config, jobs.here(), sizes_of(config, dataset)), features)
-        evaluator = make_evaluator(config, jobs.here(), dataset, features)
+        reader = feature_reader(config, dataset)
+        model, _ = build(config, jobs.here(), plan_of_all(config, jobs.here(), sizes_of(config, dataset)), reader)
+        evaluator = make_evaluator(config, jobs.here(), dataset, reader)
         held_out, calls = evaluator.held_out(), []
         ranks = evaluator.ranks(model, held_out, lambda: calls.append(None))
         results = evaluator.results(ranks, held_out)
@@ -79,7 +53,7 @@ def results_with_features(config: Config) -> tuple[dict[str, Any], dict[str, Any
 
 
 def results_with_model(config: Config) -> dict[str, Any]:
-    """What a report says of the freshly initialised model, and of what a new user gets."""
+    """The figures of the freshly initialised model, and the fallback for new users."""
     _, dataset, model, _ = jobs.set_up(config)
     evaluator = make_evaluator(config, jobs.here(), dataset)
     held_out, fallback = evaluator.held_out(), evaluator.fallback(lambda: None)
@@ -104,7 +78,7 @@ def rating_errors(config: Config) -> dict[str, float]:
 
 
 def rank_with_a_spoiled_item() -> str:
-    """What is raised where one item's vector is no number, of an item that nobody has seen."""
+    """The error if the vector of one item, which nobody has seen, is no number."""
     config, n_items = resolve(load_config(None, FEW), "cpu", Facts(40)), 40
     model, _ = build(config, jobs.here(), plan_of_all(config, jobs.here(), Sizes(n_items)))
     users = FewItems(n_items, 3)

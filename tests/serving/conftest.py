@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bert4rec.models.sequence_model import SequenceModel
-from bert4rec.serving.network import Network
+from bert4rec.models.sequence_model import Bert4Rec, SequenceModel
+from bert4rec.models.tables import saved_name
+from bert4rec.serving.network import Network, make_network
 from bert4rec.serving.program import Program, save_onnx, save_pt2
-from tests.models.networks import model
-from tests.serving.test_network import network_of
+from tests.models.networks import HEADS, MAX_LEN, WIDTH, model
 
 SETTINGS: dict[str, Any] = {
     "config": {"model": {"kind": "sasrec", "max_len": 50, "embed_dim": 64}}, "n_items": 1234, "item_ids": "text",
@@ -27,6 +27,18 @@ class Written(NamedTuple):
     network: Network
     program: Program
     folder: Path
+
+
+def network_of(trained: SequenceModel) -> Network:
+    tensors = {saved_name(name): value for name, value in trained.state_dict().items()}
+    shape: dict[str, Any] = {"embed_dim": WIDTH, "n_heads": HEADS, "n_layers": 2, "ffn_dim": 24}
+    shape |= {"max_len": MAX_LEN, "dropout": 0.0}
+    shape |= {"positions": "rotary" if trained.encoder.positions is None else "learned", "times": trained.times}
+    shape |= {
+        "input_norm": trained.encoder.input_norm,
+        "kind": "bert4rec" if isinstance(trained, Bert4Rec) else "sasrec",
+    }
+    return make_network(tensors, shape, is_causal=trained.kind.is_causal)
 
 
 @pytest.fixture(scope="session")

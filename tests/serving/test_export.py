@@ -17,7 +17,7 @@ from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX, StoredTensors
 from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError
 from bert4rec.serving import export as module
-from bert4rec.serving.export import card, export, write_safetensors, write_vectors
+from bert4rec.serving.export import card, export, write_vectors
 from bert4rec.serving.histories import ItemIds
 from bert4rec.serving.load import find_source
 from tests.runs import report_of
@@ -42,25 +42,30 @@ def test_a_folder_holds_what_was_asked_for_and_what_explains_it(made: Path, tmp_
     assert [line["id"] for line in lines] == load(made).items.ids
     assert [line["train_count"] for line in lines] == load(made).ids.train_counts.tolist()
     assert f"HR@10 {report_of(made)['test']['full']['HR@10']:.4f}" in (folder / "README.md").read_text()
+    best = (made / "checkpoints/best").resolve()
+    other = next(path for path in (made / "checkpoints").glob("step-*") if path.name != best.name)
+    export(find_source(other), tmp_path / "other", ["vectors"], k=10, leaves_out_seen=True)
+    assert "HR@10" not in (tmp_path / "other/README.md").read_text()  # the report is of the best weights alone
 
 
-def test_programs_are_written_by_their_formats(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = {}
+def test_safetensors_and_programs_are_those_of_the_model(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, source = {}, find_source(made)
     for name in ("save_pt2", "save_onnx"):
         monkeypatch.setattr(module, name, lambda path, program: written.update({path.name: program}))
-    export(find_source(made), tmp_path / "model", ["pt2", "onnx"], k=4, leaves_out_seen=True)
+    export(source, tmp_path / "model", ["safetensors", "pt2", "onnx"], k=4, leaves_out_seen=True)
+    stored = source.tensors()
+    with safe_open(tmp_path / "model/model.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+        names = {*file.keys()}
+        assert {MODEL_PREFIX + name for name in names} == {name for name in stored if name.startswith(MODEL_PREFIX)}
+        assert all(torch.equal(file.get_tensor(name), stored.read(MODEL_PREFIX + name)) for name in names)
     assert [*written] == ["program.pt2", "model.onnx"]
     items, _ = written["program.pt2"](torch.tensor([[0, 1]]), torch.tensor(4))
     recommender = load(made)
     (known,) = recommender.recommend([recommender.ids.of([0, 1])], 4, leave_out_seen=True)
     assert recommender.ids.of(items[0].tolist()) == [one.item for one in known]
-
-
-def test_figures_are_of_the_best_weights_alone(made: Path, tmp_path: Path) -> None:
-    best = (made / "checkpoints/best").resolve()
-    other = next(path for path in (made / "checkpoints").glob("step-*") if path.name != best.name)
-    export(find_source(other), tmp_path / "other", ["vectors"], k=10, leaves_out_seen=True)
-    assert "HR@10" not in (tmp_path / "other/README.md").read_text()
 
 
 def test_nothing_is_written_over_or_left_half_written(
@@ -76,16 +81,6 @@ def test_nothing_is_written_over_or_left_half_written(
     (tmp_path / "there").mkdir()
     with pytest.raises(DataError, match=r"there: .*--output"):
         export(find_source(made), tmp_path / "there", ["vectors"], k=10, leaves_out_seen=True)
-
-
-def test_the_library_reads_every_tensor_of_the_model_and_nothing_else(made: Path, tmp_path: Path) -> None:
-    stored = find_source(made).tensors()
-    names = {name: name.removeprefix(MODEL_PREFIX) for name in stored if name.startswith(MODEL_PREFIX)}
-    write_safetensors(tmp_path / "model.safetensors", stored, names)
-    with safe_open(tmp_path / "model.safetensors", "pt") as file:
-        assert file.metadata() == {"format": "pt"}
-        assert {*file.keys()} == {*names.values()}
-        assert all(torch.equal(file.get_tensor(written), stored.read(name)) for name, written in names.items())
 
 
 ITEMS = torch.tensor([[1.0, 2.0, 0.5], [3.0, 4.0, -0.5], [5.0, 6.0, 0.0]])  # vectors and a bias
@@ -125,7 +120,8 @@ MODELS = {
 
 @pytest.mark.parametrize("model", MODELS)
 def test_rows_are_items_with_what_scores_them(tmp_path: Path, model: str) -> None:
-    ids = ItemIds(pa.array(["b", "a", "c"]), pa.array(["B", "", "C"]))
+    originals, titles = (["b", "a", "c"], ["B", "", "C"]) if "tied" in model else ([7, 5, 6], None)
+    ids = ItemIds(pa.array(originals), titles and pa.array(titles))
     write_vectors(tmp_path, cast(StoredTensors, InMemory(**MODELS[model])), ids, embed_dim=2)
     width = 2 if "without" in model else 3
     vectors = np.load(tmp_path / "vectors.npy")
@@ -133,16 +129,9 @@ def test_rows_are_items_with_what_scores_them(tmp_path: Path, model: str) -> Non
     assert vectors.dtype == np.float32
     biases = {} if "without" in model else {"bias": [0.5, -0.5, 0.0]}
     assert pq.read_table(tmp_path / "vectors.parquet").to_pydict() == {
-        "item": ["b", "a", "c"], "title": ["B", "", "C"], "vector": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], **biases,
+        "item": originals, **({"title": titles} if titles else {}),
+        "vector": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], **biases,
     }  # fmt: skip
-
-
-def test_ids_that_are_numbers_and_have_no_titles(tmp_path: Path) -> None:
-    stored = cast(StoredTensors, InMemory(**MODELS["tied without bias"]))
-    write_vectors(tmp_path, stored, ItemIds(pa.array([7, 5, 6])), embed_dim=2)
-    table = pq.read_table(tmp_path / "vectors.parquet")
-    assert table.schema.names == ["item", "vector"]
-    assert table["item"].to_pylist() == [7, 5, 6]
 
 
 def test_it_says_what_the_model_is_what_it_is_worth_and_how_each_file_is_used() -> None:

@@ -1,7 +1,6 @@
 """Histories of known items, and those of a dataset's users put together again."""
 
 import re
-import time
 from pathlib import Path
 
 import numpy as np
@@ -35,14 +34,13 @@ def test_known_items_keep_their_times() -> None:
         assert (len(nothing), nothing.at) == (0, 0)
 
 
-def test_the_items_of_a_plain_list_are_as_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_items_of_a_plain_list_are_as_of_now_and_a_model_without_times_ignores_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("time.time", lambda: 1_650_000_000.7)
     known, _ = KnownHistory.of(["b", "z", "a"], IDS, with_times=True)
     assert known.seconds is not None
     assert (known.items.tolist(), known.seconds.tolist(), known.at) == ([1, 0], [1_650_000_000] * 2, 1_650_000_000)
-
-
-def test_a_model_that_knows_no_times_does_not_look_at_them() -> None:
     for history in (["a", "b"], TimedHistory(["a", "b"], [2, 1])):
         known, _ = KnownHistory.of(history, IDS, with_times=False)
         assert (known.items.tolist(), known.seconds) == ([0, 1], None)
@@ -53,13 +51,10 @@ def test_a_model_that_knows_no_times_does_not_look_at_them() -> None:
     [
         (TimedHistory(["a", "b"], [1]), "2 .* 1 "),
         (TimedHistory(["a", "b"], [2, 1]), "descend"),
-        (TimedHistory(["a"], ["now"]), "seconds"),  # type: ignore[list-item]
         (TimedHistory(["a", "b"], [1, float("nan")]), "seconds"),
         (TimedHistory(["a"], [5], at=4), "00:04.*00:05"),
         (TimedHistory(["a"], [1e17], at=1e16), "at = 10000.* 100000"),
-        (TimedHistory(["a"], [5], at="now"), "now.*seconds"),  # type: ignore[arg-type]
         (TimedHistory(["a"], [5], at=[7]), "seconds"),  # type: ignore[arg-type]
-        (TimedHistory(["a"], [5], at=float("inf")), "inf.*seconds"),
         (TimedHistory(["a"], [5], at=float("nan")), "nan.*seconds"),
     ],
 )
@@ -71,15 +66,7 @@ def test_times_that_cannot_be_are_refused(history: TimedHistory, problem: str) -
 BEGIN = 1_600_000_000  # seconds, of each history
 
 
-@pytest.mark.parametrize("at_once", [1, 4, 4096])
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"preprocessing.split": "none", "model.max_len": 5},
-        {"preprocessing.split": "none", "model.max_len": 5, "training.sliding_step": 2},
-    ],
-)
+@pytest.mark.parametrize(("changes", "at_once"), [({}, 4), ({"preprocessing.split": "none", "model.max_len": 5}, 4096)])
 def test_histories_of_users_are_those_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], at_once: int,
     capsys: pytest.CaptureFixture[str],
@@ -109,11 +96,11 @@ def test_users_without_times_are_refused_where_they_are_asked_for(tmp_path: Path
         UserHistories(folder, ItemIds.read(folder), with_times=True)
 
 
-@pytest.mark.parametrize("name", ["²", "--5", "9" * 20])
-def test_what_looks_like_a_number_and_is_none_is_no_user(small_folder: Path, name: str) -> None:
+def test_what_looks_like_a_number_and_is_none_is_no_user(small_folder: Path) -> None:
     users = UserHistories(small_folder, ItemIds.read(small_folder))
     assert [user for user, _ in users.of(["7", 7, 7.0, " 7.0 ", np.int32(7)])] == [7] * 5
-    assert users.of([name], allow_unknown=True) == [(name, [])]
+    for name in ("²", "--5", "9" * 20):
+        assert users.of([name], allow_unknown=True) == [(name, [])]
 
 
 def folder_of_users(tmp_path: Path, originals: list[str]) -> Path:
@@ -126,30 +113,16 @@ def folder_of_users(tmp_path: Path, originals: list[str]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("order", ["sorted", "extended", "numbers as text", "any"])
-def test_each_user_is_found_whatever_the_order_of_the_ids(tmp_path: Path, order: str) -> None:
-    names = {
-        "sorted": sorted(f"u{number}" for number in range(300)),
-        "extended": [*sorted(f"u{number}" for number in range(200)), *sorted(f"t{number}" for number in range(99))],
-        "numbers as text": [str(number) for number in range(300)],
-        "any": [f"u{number * 7 % 300}" for number in range(300)],
-    }[order]
+@pytest.mark.parametrize(
+    "names",
+    [
+        [*sorted(f"u{number}" for number in range(200)), *sorted(f"t{number}" for number in range(99))],  # extended
+        [str(number) for number in range(300)],
+    ],
+)
+def test_each_user_is_found_whatever_the_order_of_the_ids(tmp_path: Path, names: list[str]) -> None:
     folder = folder_of_users(tmp_path, names)
     users = UserHistories(folder, ItemIds.read(folder))
     every = [history for part in users.all() for history in part]
     assert users.of(names[::-1]) == every[::-1]
     assert users.of(["", "u", "z", "u1x"], allow_unknown=True) == [(name, []) for name in ("", "u", "z", "u1x")]
-
-
-def test_a_user_is_found_without_a_look_at_all_of_them(tmp_path: Path) -> None:
-    names = [f"user-{number:07d}" for number in range(400_000)]
-    folder = folder_of_users(tmp_path, names)
-    users, column, wanted = UserHistories(folder, ItemIds.read(folder)), pa.array(names), names[-1000:]
-    users.of(wanted)
-    began = time.perf_counter()
-    users.of(wanted)
-    lookups = time.perf_counter() - began
-    began = time.perf_counter()
-    for name in wanted[:10]:
-        column.index(name)
-    assert lookups < 50 * (time.perf_counter() - began)  # less than that of 500 looks at all

@@ -1,4 +1,4 @@
-"""Runs, checkpoints and model packages: loaded, or refused in one line."""
+"""Runs, checkpoints and model packages: loaded with few packages, or refused in one line."""
 
 import json
 import re
@@ -6,12 +6,16 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
+from typing import Any
 
+import polars as pl
 import pytest
 from safetensors.torch import load_file, save_file
 
-from bert4rec import Run, load
+from bert4rec import Run, load, train
+from bert4rec.__main__ import main
 from bert4rec.checkpoint.run_folder import FACTS_FILE
 from bert4rec.dataset.runs import CATALOGUE
 from bert4rec.runtime import files
@@ -19,6 +23,7 @@ from bert4rec.runtime.errors import DataError
 from bert4rec.serving.export import export
 from bert4rec.serving.load import find_source, network_of
 from tests.checks import one_line
+from tests.conftest import SMALL
 from tests.folders import files_of
 from tests.runs import flip
 
@@ -51,6 +56,15 @@ def test_a_checkpoint_with_other_weights_is_refused_in_one_line(made: Path) -> N
     with pytest.raises(DataError, match=r"dates.weight") as caught:
         network_of(other)
     assert "\n" not in str(caught.value)
+
+
+def test_a_finished_run_has_its_figures_and_records_and_loads_its_model(made: Path) -> None:
+    run = Run(str(made))
+    assert (run.folder, run.report) == (made, json.loads((made / "report.json").read_text()))
+    assert run.metrics == run.report["test"]
+    assert run.history == [json.loads(line) for line in (made / "metrics.jsonl").read_text().splitlines()]
+    dataset = re.findall(r'dataset_dir = "(.+)"', (made / "config.toml").read_text())
+    assert run.load().dataset == Path(dataset[0])
 
 
 def change(file: Path, **changes: object) -> None:
@@ -112,59 +126,189 @@ def packed(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_it_recommends_what_its_run_recommends_without_torchrec(made: Path, packed: Path) -> None:
-    script = (
-        "import sys; sys.modules.update(dict.fromkeys(['torchrec', 'fbgemm_gpu', 'polars', 'datasets'])); "
-        f"from bert4rec import load; model = load({str(packed)!r}); "
-        f"print([[one.item for one in row] for row in model.recommend({HISTORIES}, 5)]); "
-        "print(model.items.ids[:3], tuple(model.items.vectors.shape))"
-    )
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert (ran.stderr.count("DataWarning: 1 of "), ran.stderr.count("Warning: ")) == (2, 2)  # no library warns
-    model = load(made)
-    wanted = [[one.item for one in row] for row in model.recommend(HISTORIES, 5)]
-    assert ran.stdout == f"{wanted}\n{model.items.ids[:3]} {tuple(model.items.vectors.shape)}\n"
-
-
-def test_a_dataset_gives_it_users(packed: Path, small_folder: Path, log_folder: Path) -> None:
-    assert load(packed, dataset=small_folder).dataset == small_folder
+def test_a_package_recommends_what_its_run_recommends_and_a_dataset_gives_it_users(
+    made: Path, packed: Path, small_folder: Path, log_folder: Path
+) -> None:
+    assert load(packed).recommend(HISTORIES, 5) == load(made).recommend(HISTORIES, 5)
+    assert load(packed, dataset=small_folder).users_for(1, 3) == load(made).users_for(1, 3)
     with pytest.raises(DataError, match=f"^{log_folder}: .*/model "):
         load(packed, dataset=log_folder)
 
 
 def test_parts_that_do_not_fit_are_refused(packed: Path, tmp_path: Path) -> None:
     package = Path(shutil.copytree(packed, tmp_path / "model"))
-    lines = (package / "items.jsonl").read_text()
-    (package / "items.jsonl").write_text('{"id": 1, "train_count": 1}\n')
-    seal(package)
-    with pytest.raises(DataError, match=r"items.jsonl .* 1 item.* \d+"):
-        load(package)
-    (package / "items.jsonl").write_text(lines)
-    change(package / "settings.json", n_items=151)
-    with pytest.raises(DataError, match=r"item_table.embeddings.item.weight .* \d+ rows.* 151"):
-        load(package)
     weights = load_file(package / "model.safetensors")
-    save_file({name: value for name, value in weights.items() if "norm" not in name}, package / "model.safetensors")
-    seal(package)
-    with pytest.raises(DataError, match=r"model.safetensors .*settings.json") as caught:
-        load(package)
-    assert "\n" not in str(caught.value)
-    (package / "model.safetensors").write_bytes(b"no tensors")
-    seal(package)
-    with pytest.raises(DataError, match=r"model.safetensors: "):
-        load(package)
+
+    def change_settings() -> None:
+        change(package / "settings.json", n_items=151)
+
+    def drop_norms() -> None:
+        kept = {name: value for name, value in weights.items() if "norm" not in name}
+        save_file(kept, package / "model.safetensors")
+
+    lines = (package / "items.jsonl").read_text()
+    for damage, words in (
+        (lambda: (package / "items.jsonl").write_text('{"id": 1, "train_count": 1}\n'), ["items.jsonl", " 1 item"]),
+        (lambda: (package / "items.jsonl").write_text(lines), []),
+        (change_settings, ["item_table.embeddings.item.weight", "151"]),
+        (drop_norms, ["model.safetensors", "settings.json"]),
+        (lambda: (package / "model.safetensors").write_bytes(b"no tensors"), ["model.safetensors: "]),
+    ):
+        damage()
+        seal(package)
+        if words:
+            with one_line("", *words):
+                load(package)
 
 
-def test_a_finished_run_says_what_it_found(made: Path) -> None:
-    run = Run(str(made))
-    assert run.folder == made
-    assert run.report == json.loads((made / "report.json").read_text())
-    assert run.metrics == run.report["test"]
-    assert {str(made), f"{run.metrics['full']['HR@10']:.4f}"} <= {*re.split("[ ',]+", repr(run))}
-    records = [json.loads(line) for line in (made / "metrics.jsonl").read_text().splitlines()]
-    assert run.history == records
-    assert [(record["kind"], record["step"]) for record in run.history] == [
-        ("train", 7), ("validation", 7), ("train", 14), ("validation", 14), ("train", 21), ("validation", 21),
-    ]  # fmt: skip
-    model = run.load()
-    assert model.dataset == Path(re.findall(r'dataset_dir = "(.+)"', (made / "config.toml").read_text())[0])
+@pytest.fixture(scope="module", params=[("bert4rec", 1_000_000), ("sasrec", 4)])
+def run(request: Any, featured_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("runs")
+    small = {key: value for key, value in SMALL.items() if not key.startswith(("data.", "preprocessing."))}
+    kind, tables_from = request.param
+    settings = small | {"model.kind": kind, "model.feature_tables_from": tables_from, "run.dir": str(place)}
+    settings["training.n_epochs"] = 2
+    return train({**settings, "evaluation.seen_items": "leave_out"}, dataset=featured_folder).folder
+
+
+def test_it_recommends_what_it_has_ranked(
+    run: Path, featured_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = export(find_source(run), tmp_path / "package", ["safetensors"], k=5, leaves_out_seen=True)
+    table = pl.read_parquet(featured_folder / "items.parquet").sort("item")
+    originals = table["original"].to_list()
+    file = next((featured_folder / "histories").glob("*.arrow"))
+    histories = {row["user"]: row for row in pl.read_ipc_stream(file).iter_rows(named=True)}
+    ranks = pl.read_parquet(run / "ranks-test.parquet")
+    known = [
+        [originals[item] for item in histories[user]["items"][: histories[user]["test"]]] for user in ranks["user"]
+    ]
+    lists = load(run).recommend(known, 28)
+    found = [
+        1 + [each.item for each in best].index(originals[target])
+        for best, target in zip(lists, ranks["target"], strict=True)
+    ]
+    assert found == ranks["full"].to_list()
+    assert load(package).recommend(known, 28) == lists
+    cold = set(table.filter(pl.col("count") == 0)["original"])
+    assert len(cold) == 3
+    assert cold <= {each.item for best in lists for each in best}
+    assert {each.item for each in load(run).similar([27], 27)[0]} == {*originals} - {27}
+    monkeypatch.setattr("bert4rec.checkpoint.run_folder.Trained.dataset", tmp_path / "gone")
+    assert load(run).recommend(known, 28) == lists
+
+
+def test_an_evaluation_reads_the_features_again(run: Path, tmp_path: Path) -> None:
+    assert main(["evaluate", str(run), f"--output={tmp_path / 'again'}"]) == 0
+    reports = [json.loads((folder / "report.json").read_text()) for folder in (run, tmp_path / "again")]
+    assert reports[0]["test"] == reports[1]["test"]
+
+
+ENOUGH = ("torch", "numpy", "safetensors")
+FOR_A_RUN = ("torch", "numpy", "pyarrow", "pydantic", "tomli", "tomli-w")
+FOR_CONDITIONS = ("polars", "pyarrow")
+ROOT = Path(__file__).parents[2]
+
+REFUSE = """
+from importlib.machinery import PathFinder
+
+find = PathFinder.find_spec
+is_refused = lambda name: name.partition(".")[0] in REFUSED
+PathFinder.find_spec = classmethod(lambda cls, name, *rest: None if is_refused(name) else find(name, *rest))
+"""
+
+SERVE = """
+import json, sys
+from bert4rec import load
+
+model = load(sys.argv[1])
+history = model.items.ids[:3]
+(found,) = model.recommend([history], k=5)
+(denied,) = model.recommend([history], k=5, deny=[found[0].item])
+(similar,) = model.similar(history[:1], k=5)
+print(json.dumps([found, denied, similar, model.encode([history])[0].tolist()]))
+"""
+
+WITH_RULES = """
+import json, sys
+from bert4rec import load
+
+for path in sys.argv[1:]:
+    model = load(path)
+    (found,) = model.recommend([model.items.ids[:3]], k=5, rules=model.rules(where="item <> 7", at_most=1, per="item"))
+    (similar,) = model.similar(model.items.ids[:1], k=5, rules=model.rules(where="item <> 7"))
+    print(json.dumps([[one.item for one in found], [one.item for one in similar]]))
+print(json.dumps([one.user for one in model.users_for(model.items.ids[0], 3)]))
+"""
+
+
+def needed(enough: tuple[str, ...]) -> set[str]:
+    """The packages that `enough` need, their own ones included."""
+    found, left = set[str](), [*enough]
+    while left:
+        if (name := re.sub(r"[-_.]+", "-", left.pop()).lower()) in found:
+            continue
+        found.add(name)
+        try:
+            lines = [line for line in requires(name) or [] if "extra ==" not in line]
+        except PackageNotFoundError:  # of another platform
+            continue
+        left += [match[0] for line in lines if (match := re.match(r"[\w.-]+", line))]
+    return found
+
+
+def run_without_others(script: str, enough: tuple[str, ...], *arguments: Path) -> tuple[str, set[str]]:
+    """The output of the script in a process that imports only `enough` and their needs; the packages refused."""
+    installed = needed(enough)
+    normal = {
+        name: {re.sub(r"[-_.]+", "-", one).lower() for one in packages}
+        for name, packages in packages_distributions().items()
+    }
+    refused = {name for name, packages in normal.items() if not packages & installed and name != "bert4rec"}
+    program = f"REFUSED = {refused!r}\n{REFUSE}\n{script}"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, refused
+
+
+@pytest.fixture(scope="module")
+def package(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    return export(find_source(made), folder, ["safetensors"], k=5, leaves_out_seen=True)
+
+
+@pytest.mark.parametrize(
+    ("enough", "is_package", "words"),
+    [
+        (ENOUGH, True, {"tomli", "tomli_w", "pyarrow", "polars", "torchrec", "pydantic", "datasets"}),
+        (FOR_A_RUN, False, {"polars", "torchrec", "safetensors", "datasets"}),
+    ],
+)
+def test_a_package_and_a_run_need_few_packages(
+    package: Path, made: Path, enough: tuple[str, ...], is_package: bool, words: set[str]
+) -> None:
+    printed, refused = run_without_others(SERVE, enough, package if is_package else made)
+    assert words <= refused
+    model, (*lists, hidden) = load(made), json.loads(printed)
+    history = model.items.ids[:3]
+    (found,) = model.recommend([history], k=5)
+    (denied,) = model.recommend([history], k=5, deny=[found[0].item])
+    (similar,) = model.similar(history[:1], k=5)
+    for printed_list, ours in zip(lists, (found, denied, similar), strict=True):
+        assert [one[:2] for one in printed_list] == [[one.item, one.title] for one in ours]
+        assert [one[2] for one in printed_list] == pytest.approx([one.score for one in ours])
+    assert hidden == pytest.approx(model.encode([history])[0].tolist(), abs=1e-5)  # sums in another order
+
+
+def test_a_run_needs_neither_torchrec_nor_datasets_and_conditions_need_polars(package: Path, made: Path) -> None:
+    printed, refused = run_without_others(WITH_RULES, (*ENOUGH, *FOR_A_RUN, *FOR_CONDITIONS), package, made)
+    assert {"torchrec", "fbgemm_gpu", "datasets", "pandas", "matplotlib", "tensorboard"} <= refused
+    model = load(made)
+    rules = {"where": "item <> 7", "at_most": 1, "per": "item"}
+    (found,) = model.recommend([model.items.ids[:3]], k=5, rules=model.rules(**rules))
+    (similar,) = model.similar(model.items.ids[:1], k=5, rules=model.rules(where="item <> 7"))
+    lists = [[one.item for one in found], [one.item for one in similar]]
+    users = [one.user for one in model.users_for(model.items.ids[0], 3)]
+    assert [json.loads(line) for line in printed.splitlines()] == [lists, lists, users]

@@ -1,23 +1,30 @@
-"""Recommendations by hand: the network gives each item of the catalogue a known score."""
+"""Recommendations by hand, by a network that gives each item a known score; and what a call is given."""
 
+import logging
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import Tensor, nn
 
+from bert4rec import DataWarning, TimedHistory
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.models.transformer import Encoder
-from bert4rec.runtime.errors import ArgumentError, DataError
+from bert4rec.runtime.errors import ArgumentError, DataError, UserError
 from bert4rec.serving.histories import ItemIds
 from bert4rec.serving.network import Network
 from bert4rec.serving.recommender import Recommendation, Recommender
+from tests.checks import one_line
 from tests.models.networks import model
-from tests.serving.test_network import network_of
+from tests.serving.conftest import network_of
 
 
 class LastItem(nn.Module):
@@ -52,23 +59,15 @@ def items(found: list[list[Recommendation]]) -> list[list[str]]:
     return [[one.item for one in row] for row in found]
 
 
-def test_the_best_ones_with_titles_and_scores() -> None:
+def test_the_best_ones_with_titles_and_scores_seen_items_left_out_or_kept() -> None:
     ((first, second),) = by_hand().recommend([["c", "a"]], 2)
     assert first == Recommendation("b", "Aliens", pytest.approx(0.9))
     assert second == Recommendation("d", "", pytest.approx(0.1))
-
-
-def test_seen_items_are_left_out_or_kept() -> None:
     assert items(by_hand().recommend([["a"]], 9)) == [["b", "d", "c"]]
     assert items(by_hand().recommend([["a"]], 9, leave_out_seen=False)) == [["a", "b", "d", "c"]]
     assert items(by_hand(leaves_out_seen=False).recommend([["a"]], 1)) == [["a"]]
-
-
-def test_less_than_one_item_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="k = 0: "):
-        by_hand().recommend([["a"]], 0)
-    with pytest.raises(ArgumentError, match="k = -1: "):
-        by_hand().similar(["a"], -1)
+    # The network reads the last three items alone, but all are seen.
+    assert items(by_hand().recommend([["b", "c", "c", "c", "a"]], 9)) == [["d"]]
 
 
 def test_what_is_no_id_is_skipped_like_an_unknown_item(capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,18 +118,14 @@ def test_the_result_does_not_depend_on_who_is_asked_with_whom(monkeypatch: pytes
         assert items(other) == items(together)
 
 
-def test_only_the_last_items_count_but_all_are_seen() -> None:
-    recommender = by_hand()
-    assert recommender.network.max_len == 3
-    assert items(recommender.recommend([["b", "c", "c", "c", "a"]], 9)) == [["d"]]
-
-
 def test_similar_items_are_those_of_the_largest_cosine() -> None:
     first, second = by_hand().similar(["a", "c"], 2)
     assert items([first, second]) == [["b", "d"], ["d", "b"]]
     assert first[0].score == pytest.approx(0.9 / (0.81 + 0.01) ** 0.5)
     with pytest.raises(DataError, match=r"^z: "):
         by_hand().similar(["a", "z"])
+    network = Network(LastItem(2), torch.ones(1, 2))  # type: ignore[arg-type]
+    assert Recommender(network, ItemIds(pa.array(["a"]))).similar(["a"]) == [[]]
 
 
 def test_a_recommender_never_changes() -> None:
@@ -139,15 +134,6 @@ def test_a_recommender_never_changes() -> None:
     recommender.recommend([["a"], []], 2, deny=["b"])
     recommender.similar(["a"], rules=recommender.rules(where="train_count < 9"))
     assert {name: id(getattr(recommender, name)) for name in before} == before
-    for name in before:
-        with pytest.raises(AttributeError):
-            setattr(recommender, name, None)
-
-
-def test_a_lone_item_has_no_similar_one() -> None:
-    encoder: Encoder = LastItem(2)  # type: ignore[assignment]
-    network = Network(encoder, torch.ones(1, 2))
-    assert Recommender(network, ItemIds(pa.array(["a"])), dataset=Path("data")).similar(["a"]) == [[]]
 
 
 def test_states_of_histories() -> None:
@@ -155,40 +141,26 @@ def test_states_of_histories() -> None:
     assert states.tolist() == [[1.0, 0.0], [0.0, 0.0], [pytest.approx(0.1), pytest.approx(0.8)]]
 
 
-def test_numbers_may_be_given_as_text() -> None:
+def test_ids_that_are_numbers_may_be_given_as_text_and_text_stays_text() -> None:
     ids = ItemIds(pa.array([7, 1, 30]))
     assert ids.indices([30, "7", "x", None, 2, 1.0]).tolist() == [2, 0, NO_ITEM, NO_ITEM, NO_ITEM, 1]
     assert ids.indices([1.7, "1.7", float("inf"), float("nan"), [7]]).tolist() == [NO_ITEM] * 5
-    assert ids.of([2, 0]) == [30, 7]
-    assert ids.titles_of([2, 0]) == ["", ""]
-
-
-def test_text_stays_text() -> None:
+    assert (ids.of([2, 0]), ids.titles_of([2, 0])) == ([30, 7], ["", ""])
     ids = ItemIds(pa.array(["7", "SKU-1"], pa.large_string()), pa.array(["Seven", ""]))
     assert ids.indices([7, "SKU-1", "sku-1"]).tolist() == [0, 1, NO_ITEM]
-    assert ids.titles_of([0, 1]) == ["Seven", ""]
-    assert len(ids) == 2
 
 
-def test_the_table_of_a_dataset_is_read_by_id(tmp_path: Path) -> None:
-    table = pa.table({"item": [1, 0], "original": ["b", "a"], "title": [None, "A"], "train_count": [1, 1]})
-    pq.write_table(table, tmp_path / "items.parquet")
-    ids = ItemIds.read(tmp_path)
-    assert ids.of([0, 1]) == ["a", "b"]
-    assert ids.titles_of([0, 1]) == ["A", ""]
-    with pytest.raises(DataError, match=r"nowhere/items.parquet"):
-        ItemIds.read(Path("nowhere"))
-
-
-def test_text_may_be_longer_than_32_bits_can_count(tmp_path: Path) -> None:
+def test_a_table_of_items_is_read_by_id_with_text_longer_than_32_bits_can_count(tmp_path: Path) -> None:
     """Offsets of 32 bits end at 2 GiB of text, as 62 million ids of 36 characters have."""
-    table = pa.table({"item": [2, 3], "original": ["a", "b"], "title": ["A", None], "train_count": [1, 1]})
+    table = pa.table({"item": [3, 2], "original": ["b", "a"], "title": [None, "A"], "train_count": [1, 1]})
     pq.write_table(table, tmp_path / "items.parquet", row_group_size=1)
     ids = ItemIds.read(tmp_path)
     assert [column.type for column in (ids.originals, ids.titles)] == [pa.large_string()] * 2  # type: ignore[union-attr]
     ids.write_lines(tmp_path / "items.jsonl")
     for found in (ids, ItemIds.read_lines(tmp_path / "items.jsonl", are_numbers=False)):
         assert (found.of([0, 1]), found.titles_of([0, 1])) == (["a", "b"], ["A", ""])
+    with pytest.raises(DataError, match=r"nowhere/items.parquet"):
+        ItemIds.read(Path("nowhere"))
 
 
 def test_the_most_popular_items_have_most_training_positions(tmp_path: Path) -> None:
@@ -200,3 +172,114 @@ def test_the_most_popular_items_have_most_training_positions(tmp_path: Path) -> 
         assert known.of(known.most_popular(2).tolist()) == ["d", "a"]
         assert known.of(known.most_popular(9, np.array([False, False, True, True])).tolist()) == ["a", "b"]
         assert known.most_popular(3, np.ones(4, bool)).tolist() == []
+
+
+Call = Callable[[Recommender], Any]
+FRAME = pl.DataFrame({"user": [1], "item": ["a"]})
+
+
+@pytest.mark.parametrize(
+    ("call", "advice"),
+    [
+        (lambda model: model.recommend(["a", "c"]), "model.recommend([['a', 'c']])"),
+        (lambda model: model.recommend("a"), "model.recommend([['a']])"),
+        (lambda model: model.recommend(np.array([7, 8])), "model.recommend([[7, 8]])"),
+        (lambda model: model.recommend([["a"], "c"]), "type ['c']"),
+        (lambda model: model.recommend(TimedHistory(["a"], [1])), "model.recommend([TimedHistory(items, times)])"),
+        (lambda model: model.recommend([TimedHistory("a", [1])]), "type TimedHistory(['a'], [time])"),
+        (lambda model: model.recommend(FRAME), "group_by"),
+        (lambda model: model.recommend({"u": ["a"]}), "not a dict"),
+        (lambda model: model.recommend([{"a", "b"}]), "a history is a set"),
+        (lambda model: model.similar("a"), "model.similar(['a'])"),
+        (lambda model: model.recommend([["a"]], allow="b"), "type allow=['b']"),
+        (lambda model: model.recommend([["a"]], deny=np.int64(5)), "type deny=[5]"),
+        (lambda model: model.recommend([["a"]], deny=[["b"]]), "expected an id"),
+        (lambda model: model.recommend([[["a"]]]), "expected an id"),
+        (lambda model: model.users_for(["a"]), "type model.users_for(item)"),
+    ],
+)
+def test_one_value_where_a_list_belongs_is_refused_with_the_right_call(call: Call, advice: str) -> None:
+    with pytest.raises(DataError) as caught:
+        call(by_hand())
+    assert advice in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("call", [
+    *(lambda model, k=k: model.recommend([["a"]], k) for k in (2.0, "2", True, None, np.float64(2), 0, np.int64(0))),
+    lambda model: model.similar(["a"], -1),
+    lambda model: model.recommend([["a"]], leave_out_seen="keep"),
+    lambda model: model.recommend([["a"]], rules="price < 5"),
+    lambda model: model.similar(["a"], rules="price < 5"),
+    lambda model: model.rules(at_most="1", per="title"),
+    lambda model: model.rules(at_most=1, per=5),
+    lambda model: model.rules(where=5),
+])  # fmt: skip
+def test_values_of_another_type_are_one_line(call: Call) -> None:
+    with one_line("", error=ArgumentError):
+        call(by_hand())
+
+
+def test_lists_of_every_kind_and_whole_numbers_of_every_kind_are_taken() -> None:
+    model = by_hand()
+    expected = items(model.recommend([["c", "a"]], 2))
+    for history in (("c", "a"), np.array(["c", "a"]), pl.Series(["c", "a"])):
+        assert items(model.recommend([history], 2)) == expected
+    assert items(model.recommend(np.array([["c", "a"]]), 2)) == expected
+    assert items(model.recommend(pl.Series([["c", "a"]]), 2)) == expected
+    assert model.knows(np.array(["a", "x", "d"])).tolist() == [True, False, True]
+    for k in (np.int64(2), torch.tensor(2)):
+        assert items(model.recommend([["c", "a"]], k)) == expected
+    for allowed in ({"b"}, ("b",), pl.Series(["b"]), np.array(["b"]), {"b": 1}.keys()):
+        assert items(model.recommend([["a"]], allow=allowed)) == [["b"]]
+
+
+@pytest.fixture
+def plain_python() -> Any:
+    """No log goes to the terminal."""
+    package = logging.getLogger("bert4rec")
+    handlers, package.handlers = package.handlers, [logging.NullHandler()]
+    yield
+    package.handlers = handlers
+
+
+@pytest.mark.usefixtures("plain_python")
+@pytest.mark.parametrize(
+    ("call", "figures"),
+    [
+        (lambda model: model.recommend([["x", "a"], ["a", "y"]]), ["2 of 4 items"]),
+        (lambda model: model.recommend([["x"], ["a"]]), ["1 of 2 items", "1 of 2 histories"]),
+        (lambda model: model.recommend([["a", "b", "c", "d"], ["a"]]), ["1 of 2 histories"]),
+        (lambda model: model.recommend([["a"]], deny=["z"]), ["1 of 1 item "]),
+        (lambda model: model.encode([["x", "a"]]), ["1 of 2 items"]),
+        (lambda model: model.recommend([["a"]]), []),
+    ],
+)
+def test_what_is_skipped_is_warned_of_once_a_call_at_the_line_of_the_call(call: Call, figures: list[str]) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call(by_hand())
+    assert all(str(one.message).startswith(figure) for one, figure in zip(caught, figures, strict=True))
+    assert {(one.category, one.filename) for one in caught} <= {(DataWarning, __file__)}
+    assert not issubclass(DataWarning, UserError)
+
+
+def test_the_log_has_the_warning_if_it_goes_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        by_hand().recommend([["x"]])
+    assert capsys.readouterr().out.count("warning: ") == 2
+
+
+def test_the_users_for_an_item_are_those_who_give_it_the_largest_share() -> None:
+    model = by_hand()
+    parts = [[("u", ["a"]), ("v", ["c"]), ("w", ["x"])], [("t", ["b", "c", "d"]), ("s", ["c"])]]
+    found = model.users_for("b", 9, histories=parts)
+    vectors = model.network.item_vectors
+    shares = {user: torch.log_softmax(vectors[last] @ vectors.T, 0)[1].item() for user, last in (("u", 0), ("v", 2))}
+    assert [one.user for one in found] == ["u", "v", "s"]  # t has it, w is unknown
+    assert [one.score for one in found] == pytest.approx([shares["u"], shares["v"], shares["v"]])
+    assert model.users_for("b", 1, histories=parts) == found[:1]
+    assert {one.user for one in model.users_for("b", 9, histories=parts, leave_out_seen=False)} == {"u", "v", "s", "t"}
+    with one_line("z: the model does not know this item", error=DataError):
+        model.users_for("z", histories=parts)

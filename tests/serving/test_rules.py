@@ -99,20 +99,16 @@ def test_a_history_without_a_known_item_gets_popular_items_by_the_rules() -> Non
         ({"where": "colour = 1"}, ["colour", "in_stock, kind, price"]),
         ({"where": "price"}, ["where = price"]),
         ({"where": "price < 0"}, ["price < 0", "no item matches"]),
-        ({"where": "max(price) > 3"}, ["max(price)"]),
         ({"where": "in_stock price"}, ["where = in_stock price: unexpected text after the condition"]),
         ({"where": "in_stock as price"}, ["unexpected text after the condition"]),
         ({"where": "in_stock) or (price < 3"}, ["in_stock) or"]),
         ({"where": "in_stock,\nprice"}, ["in_stock, price"]),
         ({"where": "in_stok"}, ["no column in_stok", "did you mean in_stock?"]),
         ({"where": "kind < 3"}, ["kind < 3"]),
-        ({"where": " "}, ["where"]),
         ({"at_most": 0}, ["at_most = 0", "at least 1"]),
-        ({"at_most": 0, "per": "kind"}, ["at_most = 0", "at least 1"]),
         ({"at_most": 2, "per": ""}, ["per"]),
         ({"at_most": 2}, ["at_most = 2", "--per"]),
         ({"per": "kind"}, ["per = kind", "--at-most"]),
-        ({"at_most": -1, "per": "kind"}, ["-1"]),
         ({"at_most": 1, "per": "kin"}, ["kind?"]),
         ({"at_most": 1, "per": "tags"}, ["tags"]),
     ],
@@ -124,33 +120,6 @@ def test_what_cannot_be_used_is_one_line(rules: dict[str, Any], tokens: list[str
     assert "\n" not in str(caught.value)
     assert all(token in str(caught.value) for token in tokens)
     assert str(caught.value).count("in_stock, kind, price") <= 1
-
-
-def test_as_many_as_there_are_values_are_recommended_without_a_search_for_more() -> None:
-    rules = MODEL.rules(where="kind <> 'e'", at_most=1, per="kind")
-    (found,) = MODEL.recommend([[3]], 50, rules=rules, leave_out_seen=False)
-    wanted = by_hand([3], 50, where=lambda i: KIND[i] not in (None, "e"), at_most=1, leave_out=False, deny=set())
-    assert [each.item for each in found] == wanted
-    assert len(found) == 4
-
-
-@pytest.mark.parametrize("group", ["a", "abc"])
-def test_few_searches_are_enough_if_nearly_all_items_have_one_value(
-    group: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kinds = [group[i % len(group)] if i % 30 else "rest" for i in range(N)]
-    found: list[Any] = []
-
-    def counted(hidden: torch.Tensor, vectors: torch.Tensor, k: int, **options: Any) -> Any:
-        found.append(k)
-        return top_k(hidden, vectors, k, **options)
-
-    monkeypatch.setattr(recommender, "top_k", counted)
-    rules = make_rules(pa.table({"kind": kinds}), at_most=1, per="kind")
-    lists = MODEL.recommend([[3], [5, 4], [7]], 3, rules=rules)
-    assert all(len({kinds[each.item] for each in one}) == len(one) for one in lists)
-    assert len(found) <= 1 + 3
-    assert {*found} == {4 if group == "abc" else 3}
 
 
 @pytest.mark.parametrize("at_most", [1, 2])
@@ -167,25 +136,11 @@ def test_a_value_that_is_full_stays_full_in_later_searches(at_most: int) -> None
     assert [each.item for each in found] == wanted[:6]
 
 
-@pytest.mark.parametrize("rules", [{}, {"where": "in_stock and price < 9"}, {"at_most": 1, "per": "kind"}])
-def test_similar_items_follow_the_rules(rules: dict[str, Any]) -> None:
-    ((*nearest,),) = MODEL.similar([8], N)
-    wanted, kinds = [], set[Any]()
-    for each in nearest:
-        kind = KIND[each.item]
-        is_wanted = kind is None or kind not in kinds if "per" in rules else STOCK[each.item] and PRICE[each.item] < 9
-        if not rules or is_wanted:
-            wanted.append(each)
-            kinds.add(kind)
-    assert [[each.item for each in one] for one in MODEL.similar([8], N, rules=MODEL.rules(**rules))] == [
-        [each.item for each in wanted]
-    ]
-
-
 def test_a_run_and_its_package_have_the_same_columns_without_vectors(tmp_path: Path) -> None:
     day = datetime(2026, 1, 31, tzinfo=UTC)
     others = {
         "released": pa.array([day.date(), None, day.date()]),
+        "id": pa.array(["x", None, "z"]),  # the name of a key of the package's lines
         "added": pa.array([day.replace(tzinfo=None), None, day.replace(tzinfo=None)]),
         "seen": pa.array([day, day, None]),
         "code": pa.array(["2026-01-31", "x", None]),
@@ -212,28 +167,12 @@ def test_a_run_and_its_package_have_the_same_columns_without_vectors(tmp_path: P
             assert allowed.sum() == (2 if columns[where.split()[0]].null_count < 2 and "tax" not in where else 1)
 
 
-def test_a_column_may_have_any_name_in_a_package(tmp_path: Path) -> None:
-    ids = ItemIds(pa.array([7, 8]), None, np.array([1, 2]), {"id": pa.array(["x", "y"])})
-    ids.write_lines(tmp_path / "items.jsonl")
-    read = ItemIds.read_lines(tmp_path / "items.jsonl", are_numbers=True)
-    assert read.of([0, 1]) == [7, 8]
-    assert read.columns["id"].to_pylist() == ["x", "y"]
-
-
-def test_a_package_keeps_the_columns(tmp_path: Path) -> None:
-    MODEL.ids.write_lines(tmp_path / "items.jsonl")
-    read = ItemIds.read_lines(tmp_path / "items.jsonl", are_numbers=True)
-    assert {name: read.columns[name].to_pylist() for name in ("item", "in_stock", "kind", "price")} == {
-        "item": [*range(N)], "in_stock": STOCK, "kind": KIND, "price": PRICE,
-    }  # fmt: skip
-
-
 MANY = 20_000  # items, more than are scored at once
 
 
 @pytest.fixture(scope="module")
 def large() -> Recommender:
-    """Return vectors of which every tenth occurs twice, so that scores tie."""
+    """A model of vectors of which every tenth occurs twice, so that scores tie."""
     encoder: Encoder = LastItem(8)  # type: ignore[assignment]
     vectors = torch.from_numpy(np.random.default_rng(3).normal(size=(MANY, 8))).float()
     vectors[5::10] = vectors[4::10]
@@ -265,31 +204,31 @@ def test_what_is_left_out_changes_no_score_and_no_order(large: Recommender) -> N
     (found,) = large.recommend(history, best, allow=few)
     assert [one.item for one in found] == few
     (nearest,) = large.similar([4], MANY)
-    (found,) = large.similar([4], best, rules=large.rules(where="price < 9"))
-    assert found == first_allowed(nearest, best, is_shown=lambda item: item % 20 < 9)
-
-
-def test_similar_items_have_the_scores_of_vectors_of_length_one(large: Recommender) -> None:
     unit = torch.nn.functional.normalize(large.network.item_vectors, dim=1)
-    scores, indices = top_k(unit[[4, 9]], unit, 51)
-    for row, found in enumerate(large.similar([4, 9], 50)):
-        item = [4, 9][row]
-        wanted = [(i, s) for i, s in zip(indices[row].tolist(), scores[row].tolist(), strict=True) if i != item]
-        assert [(one.item, one.score) for one in found] == wanted[:50]
+    scores, indices = (values[0].tolist() for values in top_k(unit[[4]], unit, MANY))
+    pairs = zip(indices, scores, strict=True)
+    assert [(one.item, one.score) for one in nearest] == [(item, score) for item, score in pairs if item != 4]
+    (found,) = large.similar([4], best, rules=rules)
+    assert found == first_allowed(nearest, best, is_shown=lambda item: item % 20 < 9, at_most=1)
 
 
-def test_vectors_are_not_copied_to_leave_out_some_or_to_compare_items(
+def test_vectors_are_not_copied_and_few_searches_are_enough(
     large: Recommender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = []
+    searches: list[tuple[int, int]] = []
 
     def noted(hidden: torch.Tensor, vectors: torch.Tensor, k: int, **options: Any) -> Any:
-        given.append(vectors.data_ptr())
+        searches.append((vectors.data_ptr(), k))
         return top_k(hidden, vectors, k, **options)
 
     monkeypatch.setattr(recommender, "top_k", noted)
+    rules = large.rules(where="price < 9")
     large.recommend([[7]], deny=[1, 2])
-    large.recommend([[7]], rules=large.rules(where="price < 9"))
-    large.similar([4])
-    large.similar([4], rules=large.rules(where="price < 9"))
-    assert {*given} == {large.network.item_vectors.data_ptr()}
+    large.recommend([[7]], rules=rules)
+    large.similar([4], rules=rules)
+    assert searches == [(large.network.item_vectors.data_ptr(), 10)] * 3
+    kinds = ["a" if i % 30 else "rest" for i in range(N)]  # nearly all items have one
+    searches.clear()
+    lists = MODEL.recommend([[3], [5, 4], [7]], 3, rules=make_rules(pa.table({"kind": kinds}), at_most=1, per="kind"))
+    assert all(len({kinds[each.item] for each in one}) == len(one) for one in lists)
+    assert len(searches) <= 1 + 3
