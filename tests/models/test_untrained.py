@@ -3,19 +3,19 @@
 import itertools
 import random
 import tempfile
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.config.kinds import KINDS, UNTRAINED
-from bert4rec.dataset.reader import Dataset, open_dataset
+from bert4rec.dataset.reader import Dataset
 from bert4rec.models import transitions
 from bert4rec.models.baselines import BaselineFactory, TrainingHistories, newest_from, recent_counts, target_counts
 from bert4rec.models.transitions import Transitions, TransitionScorer
@@ -26,12 +26,10 @@ from tests.models.networks import rows_of, scores_of
 FOLDERS, NUMBERS = tempfile.TemporaryDirectory(), itertools.count()
 
 
-def dataset_of(
-    histories: Sequence[Sequence[int]], *, n_items: int, times: Sequence[Sequence[int]] | None = None
-) -> Dataset:
+def dataset_of(histories: Sequence[Sequence[int]], *, n_items: int, **columns: Any) -> Dataset:
     """A dataset that trains on `histories`, whose items count from 0."""
     place = Path(FOLDERS.name) / str(next(NUMBERS))
-    dataset = Dataset(place, {"items": n_items}, histories_of(place, histories, times=times), {})
+    dataset = Dataset(place, {"items": n_items}, histories_of(place, histories, **columns), {})
     vars(dataset)["popularity"] = np.bincount([item for items in histories for item in items], minlength=n_items)
     return dataset
 
@@ -157,61 +155,47 @@ Weights = dict[tuple[int, int], float]
 N_ITEMS = 6
 
 
-def by_hand(
-    histories: Sequence[Sequence[int]], reach: int, *, is_target: Sequence[Sequence[bool]] | None = None
-) -> Weights:
+def by_hand(histories: Sequence[Sequence[tuple[int, bool]]], reach: int) -> Weights:
     """The weights of pairs with a decay of a half, whose sums are exact."""
     found: Weights = defaultdict(float)
-    for user, items in enumerate(histories):
-        for later in range(len(items)):
-            for earlier in range(max(0, later - reach), later):
-                if is_target is None or is_target[user][later]:
-                    found[items[earlier], items[later]] += 0.5 ** (later - earlier - 1)
+    for items in histories:
+        for later, (target, is_target) in enumerate(items):
+            for earlier in range(max(0, later - reach), later if is_target else 0):
+                found[items[earlier][0], target] += 0.5 ** (later - earlier - 1)
     return found
-
-
-def as_dict(transitions: Transitions) -> Weights:
-    keys, weights = transitions.pairs
-    pairs = [divmod(key, transitions.n_items) for key in keys.tolist()]
-    assert pairs == sorted(set(pairs))
-    return dict(zip(pairs, weights.tolist(), strict=True))
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    histories=st.lists(st.lists(st.integers(0, N_ITEMS - 1), max_size=14), min_size=1, max_size=8).filter(any),
-    reach=st.integers(1, 5), positions_at_once=st.sampled_from([1, 5, 12, 10**6]),
+    histories=st.lists(st.lists(st.tuples(st.integers(0, N_ITEMS - 1), st.booleans()), max_size=14), min_size=1,
+                       max_size=8).filter(any),
+    n_held_out=st.integers(0, 2), reach=st.integers(1, 5), positions_at_once=st.sampled_from([1, 5, 12, 10**6]),
 )  # fmt: skip
-def test_no_transition_is_lost_between_two_parts(
-    histories: list[list[int]], reach: int, positions_at_once: int
+def test_transitions_to_events_that_are_predicted_are_counted_over_parts(
+    histories: list[list[tuple[int, bool]]], n_held_out: int, reach: int, positions_at_once: int
 ) -> None:
-    dataset, expected = dataset_of(histories, n_items=N_ITEMS), by_hand(histories, reach)
+    training = [items[: max(0, len(items) - n_held_out)] for items in histories]
+    items, events = ([[pair[column] for pair in pairs] for pairs in histories] for column in (0, 1))
+    columns = {"events": [[1 + is_target for is_target in user] for user in events], "target_kinds": [2]}
+    dataset = dataset_of(items, n_items=N_ITEMS, n_train=[*map(len, training)], **columns)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transitions, "POSITIONS_AT_ONCE", positions_at_once)
-        found = Transitions.count(TrainingHistories(dataset), reach=reach, decay=0.5)
-    assert as_dict(found) == expected
-    totals = [sum(expected[pair] for pair in expected if pair[0] == source) for source in range(N_ITEMS)]
-    assert found.totals.tolist() == totals
+        counted = TrainingHistories(dataset)
+        found = Transitions.count(counted, reach=reach, decay=0.5)
+        targets, recent = target_counts(counted).tolist(), recent_counts(counted, 1.0).tolist()
+    expected, (keys, weights) = by_hand(training, reach), found.pairs
+    pairs = [divmod(key, N_ITEMS) for key in keys.tolist()]
+    assert pairs == sorted(set(pairs))
+    assert dict(zip(pairs, weights.tolist(), strict=True)) == expected
+    assert found.totals.tolist() == [sum(expected[key] for key in pairs if key[0] == item) for item in range(N_ITEMS)]
+    flat = [item for user in training for item, is_target in user if is_target]
+    assert targets == recent == [flat.count(item) for item in range(N_ITEMS)]
 
 
-def test_with_target_events_baselines_count_what_is_predicted(event_folder: Path) -> None:
-    dataset = open_dataset(event_folder)
-    (purchase,) = dataset.histories.target_kinds
-    rows = pl.concat(pl.read_ipc_stream(file) for file in (event_folder / "histories").glob("*.arrow"))
-    training = [  # without what is held out
-        (items[:n], [event == purchase for event in events[:n]])
-        for items, events, n in rows.select("items", "events", "n_train").iter_rows()
-    ]
-    histories, is_target = zip(*training, strict=True)
-    purchases = Counter(itertools.compress(itertools.chain(*histories), itertools.chain(*is_target)))
-    counting = BaselineFactory(dataset=dataset, partition=Partition())
-    ids, calls = range(dataset.n_items), []
-    scores = counting.scorer("popularity", lambda: calls.append(None)).items(torch.tensor(ids)).tolist()
+def test_of_equally_many_purchases_the_more_popular_item_is_first() -> None:
+    columns = {"events": [[1, 2, 2], [1, 1, 2, 1]], "target_kinds": [2]}
+    dataset = dataset_of([[0, 1, 1], [3, 3, 2, 0]], n_items=5, **columns)
+    counting, calls = BaselineFactory(dataset=dataset, partition=Partition()), []
+    scorer = counting.scorer("popularity", lambda: calls.append(None))
     assert len(calls) == counting.n_parts("popularity") == 1
-    expected = {item: (purchases[item], dataset.popularity[item]) for item in ids}
-    assert sorted(ids, key=lambda item: (scores[item], item)) == sorted(ids, key=lambda item: (expected[item], item))
-    counted = TrainingHistories(dataset)
-    assert target_counts(counted).tolist() == [purchases[item] for item in ids]
-    assert recent_counts(counted, 1.0).sum() == purchases.total()
-    found = as_dict(Transitions.count(counted, reach=2, decay=0.5))
-    assert found == by_hand(histories, 2, is_target=is_target)
+    np.testing.assert_array_equal(scorer.items(torch.arange(5)), [1, 3, 2, 1, 0])

@@ -5,13 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from bert4rec.config.kinds import KINDS
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.memory import Memory
 from bert4rec.sharding.footprint import CACHE_SET, TABLE_STATE, TABLES, peak_bytes
 from bert4rec.sharding.plan import make_plan, summary, to_text
-from tests.fixture_types import Patch
-from tests.models.networks import WithGroups
 from tests.sharding.make_job import NO_LIMIT, make_job
 
 
@@ -77,17 +74,6 @@ def test_a_thousand_processes_and_a_billion_items() -> None:
     assert sum(part.weight_bytes for part in plan.shards_of(0)) == -(-(10**9) // 1024) * (128 + 4) * 4
 
 
-def test_a_plan_names_every_table(monkeypatch: Patch) -> None:
-    """5 groups of width 8, row-wise: 3 rows on the first process, 2 on the second."""
-    grouped = replace(KINDS["sasrec"], model=f"{WithGroups.__module__}.WithGroups")
-    monkeypatch.setitem(KINDS, "grouped", grouped)
-    job = replace(make_job(20, 2, embed_dim=8), kind="grouped")
-    plan = make_plan(job, Memory(host=10**9))
-    assert job.updates == {"item": "dense_shards", "group": "fused"}
-    assert all(figures in summary(plan) for figures in ("20 x 12", "2 x [10 x 12]", "5 x 8", "2 x [2 x 8 … 3 x 8]"))
-    assert all(n_bytes in summary(plan) for n_bytes in ("480 bytes", "64 bytes … 96 bytes", "8 bytes … 12 bytes"))
-
-
 def test_a_plan_can_be_sent_to_other_processes_without_its_model() -> None:
     plan = make_plan(make_job(20, 2), NO_LIMIT)
     sent = pickle.loads(pickle.dumps(plan))
@@ -101,23 +87,3 @@ def test_processes_without_shards_need_what_stands_beside_the_table() -> None:
     idle = [plan.needs[rank] for rank in {0, 1, 2} - {part.rank for part in plan.shards}]
     assert idle == [peak_bytes(job, [])] * 2
     assert idle[0][1][TABLES] == 0
-
-
-def test_every_group_holds_what_one_holds_alone() -> None:
-    job = make_job(1000, 8, sharding_group_size=2, local_world_size=4)
-    plan, alone = make_plan(job, NO_LIMIT), make_plan(make_job(1000, 2), NO_LIMIT)
-    for first in (0, 2, 4, 6):
-        parts = [part._replace(rank=part.rank - first) for part in plan.shards if first <= part.rank < first + 2]
-        assert parts == alone.shards
-        assert [plan.resident_bytes(first + rank) for rank in (0, 1)] == [alone.resident_bytes(rank) for rank in (0, 1)]
-    assert "4 groups of 2" in summary(plan)
-
-
-def test_messages_within_a_host_and_between_hosts() -> None:
-    """By TorchRec's bandwidths, in bytes a millisecond: 644 GB/s and 13; what is not sent is not named."""
-    job = make_job(1000, 16, "cuda", sharding_group_size=8, local_world_size=8)
-    messages = make_plan(job, NO_LIMIT).messages()
-    (scored, quick), (synced, slow) = messages.values()
-    assert list(messages) == ["hidden states to be scored", "between the groups"]
-    assert (scored / quick, synced / slow) == pytest.approx((644245094.4, 13421772.8))
-    assert make_plan(make_job(1000, 16, "cuda", loss="sampled_softmax"), NO_LIMIT).messages() == {}
