@@ -17,6 +17,7 @@ from bert4rec.models.losses import LossSettings
 from bert4rec.models.matrix_factorization import MatrixFactorization
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.sequence_model import Bert4Rec, SASRec
+from bert4rec.models.tables import ItemTable
 from bert4rec.runtime.arrays import Bools
 from bert4rec.sharding.parallelize import initialize
 from tests.features import InMemory
@@ -31,26 +32,13 @@ IS_WARM = np.array([True, True, False, True, True])
 ALL_REPLICATED, TAGS_IN_A_TABLE, ALL_IN_TABLES = 5, 4, 3
 
 
-class Whole(torch.nn.Module):
-    """The vectors of all values of a feature."""
-
-    def __init__(self, n_values: int) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.randn(n_values, D))
-
-    def look_up(self, lookups: dict[str, Lookup]) -> dict[str, Tensor]:
-        for lookup in lookups.values():
-            assert lookup.ids.tolist() == sorted(set(lookup.ids.tolist()))
-        return {name: self.weight[lookup.ids] for name, lookup in lookups.items()}
-
-
 @pytest.fixture(params=[ALL_REPLICATED, TAGS_IN_A_TABLE, ALL_IN_TABLES])
 def encoder(request: pytest.FixtureRequest) -> FeatureEncoder:
     torch.manual_seed(1)
-    sizes = FEATURES.sizes._replace(tables_from=request.param)
-    encoder = FeatureEncoder(FeatureSettings(sizes, id_dropout=0.5), D, "cpu")
-    encoder.tables.update({name: Whole(bag.n_values) for name, bag in sizes.tables.items()})
-    torch.nn.init.normal_(encoder.values)
+    settings = FeatureSettings(FEATURES.sizes._replace(tables_from=request.param), id_dropout=0.5)
+    encoder = ItemTable(5, D, head="tied", output_bias=True, features=settings, device="cpu").features
+    for weight in encoder.parameters():
+        torch.nn.init.normal_(weight)
     encoder.reader, encoder.seed = FeatureReader(FEATURES, IS_WARM, request.param), 3
     return encoder
 

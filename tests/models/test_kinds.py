@@ -32,12 +32,6 @@ def test_a_kind_names_all_settings_that_its_class_takes(name: str) -> None:
     assert {*kind.size_arguments, *kind.settings} == accepted - given
 
 
-def test_a_plan_counts_the_mean_of_masked_positions_and_one_more_a_sequence_or_every_position() -> None:
-    assert SASRec.kind.n_targets(64, 3200, mask_prob=0.2) == 3200
-    assert Bert4Rec.kind.n_targets(64, 3200, mask_prob=0.2) == 704
-    assert Bert4Rec.kind.n_targets(64, 128, mask_prob=0.9) == 128
-
-
 HISTORY = [5, 6, 7, 8]
 TAKEN = [100, 103, 500, 90_000]
 

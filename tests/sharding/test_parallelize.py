@@ -158,8 +158,6 @@ def message_bytes_of_a_step(config: Config) -> tuple[int, list[int]]:
         long("events", "bert4rec", SAMPLED | TABLES, (3, "dmp", "table_wise")),
         long("events", "bert4rec", EXACT | TABLES | ADAGRAD | WEIGHTS, (2, "ddp", "")),
         long("events", "sasrec", SAMPLED | TABLES, (3, "ddp", "")),
-        long("events", "sasrec", EXACT | TABLES | ADAGRAD, (1, "dmp", "column_wise")),
-        long("events", "matrix_factorization", SAMPLED | TABLES, (1, "dmp", "table_wise")),
         long("events", "matrix_factorization", SAMPLED | TABLES, (2, "dmp", "column_wise")),
         # Ratings, with Adam and decay of all rows.
         *[("rated", "matrix_factorization", {}, way) for way in ((1, "dmp", ""), (3, "dmp", ""), (2, "ddp", ""))],

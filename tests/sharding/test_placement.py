@@ -10,13 +10,6 @@ from tests.fixture_types import Patch
 from tests.sharding.make_job import NO_LIMIT, make_job
 
 
-def test_rows_are_dealt_as_torchrec_deals_them() -> None:
-    shards = make_plan(make_job(20, 3, loss="sampled_softmax"), NO_LIMIT).shards
-    assert [(one.rank, one.row, one.n_rows, one.n_columns, one.weight_bytes, one.state_bytes) for one in shards] == [
-        (0, 0, 7, 68, 1904, 28), (1, 7, 7, 68, 1904, 28), (2, 14, 6, 68, 1632, 24),
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(("n_gpus", "numbers"), [(4, [0, 1, 2, 3]), (1, [0] * 4)])
 def test_a_gpu_that_each_process_sees_alone_is_the_first_of_each(
     monkeypatch: Patch, n_gpus: int, numbers: list[int]

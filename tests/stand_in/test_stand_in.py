@@ -36,13 +36,6 @@ def test_tensors_of_two_devices_do_not_mix(device: Any, other: str) -> None:
     assert (torch.ones(3, device="cuda") + torch.tensor(1.0)).tolist() == [2, 2, 2]  # a number may mix
 
 
-def test_pinned_memory_is_told_from_other_memory(device: Any) -> None:
-    pinned = torch.ones(4).pin_memory()
-    assert pinned.is_pinned()
-    assert pinned[2:].is_pinned()
-    assert not torch.ones(4).is_pinned()
-
-
 @pytest.mark.parametrize(
     ("waits", "records", "fault"),
     [(False, True, "without waiting for it"), (True, False, "record_stream is missing"), (True, True, "")],
