@@ -1,5 +1,6 @@
 """Processes with a GPU each that train together, in turns on their GPUs and on the CPU."""
 
+import itertools
 import multiprocessing
 import os
 import socket
@@ -20,7 +21,7 @@ class GpuProcesses:
     """
 
     def __init__(self) -> None:
-        self._pools: dict[int, ProcessPoolExecutor] = {}
+        self._pools: dict[int, list[ProcessPoolExecutor]] = {}
 
     def run(
         self, n: int, function: Callable[..., Any], *args: Any, one_each: bool = False, **keywords: Any
@@ -28,15 +29,19 @@ class GpuProcesses:
         """Return the results by rank. With `one_each`, a process sees its own GPU alone."""
         if n not in self._pools:
             context = multiprocessing.get_context("spawn")
-            self._pools[n] = ProcessPoolExecutor(n, context, initializer=_prepare, initargs=(IS_STAND_IN,))
+            self._pools[n] = [  # each a process, which keeps its rank
+                ProcessPoolExecutor(1, context, initializer=_prepare, initargs=(IS_STAND_IN,)) for _ in range(n)
+            ]
         with socket.socket() as probe:
             probe.bind(("localhost", 0))
             port = probe.getsockname()[1]
-        # A process has one job at a time, since each waits for the others.
         usual = {"WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n, "MASTER_PORT": port, "MASTER_ADDR": "localhost"}
         places = [usual | {"RANK": rank, "LOCAL_RANK": rank} for rank in range(n)]
         n_visible = 1 if one_each else n
-        answers = [self._pools[n].submit(_answer, each, n_visible, function, args, keywords) for each in places]
+        answers = [
+            pool.submit(_answer, each, n_visible, function, args, keywords)
+            for pool, each in zip(self._pools[n], places, strict=True)
+        ]
         done, waiting = wait(answers, SECONDS, FIRST_EXCEPTION)
         if waiting:  # for a process that has failed, perhaps
             for process in multiprocessing.active_children():
@@ -49,7 +54,7 @@ class GpuProcesses:
 
     def close(self) -> None:
         """End the processes."""
-        for pool in self._pools.values():
+        for pool in itertools.chain(*self._pools.values()):
             pool.shutdown()
 
 
