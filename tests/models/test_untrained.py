@@ -165,7 +165,7 @@ def by_hand(histories: Sequence[Sequence[tuple[int, bool]]], reach: int) -> Weig
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     histories=st.lists(st.lists(st.tuples(st.integers(0, N_ITEMS - 1), st.booleans()), max_size=14), min_size=1,
                        max_size=8).filter(any),
