@@ -87,3 +87,11 @@ def test_processes_without_shards_need_what_stands_beside_the_table() -> None:
     idle = [plan.needs[rank] for rank in {0, 1, 2} - {part.rank for part in plan.shards}]
     assert idle == [peak_bytes(job, [])] * 2
     assert idle[0][1][TABLES] == 0
+
+
+def test_messages_within_a_host_and_between_hosts() -> None:
+    """By TorchRec's bandwidths, in bytes a millisecond: 644 GB/s and 13; what is not sent is not named."""
+    job = make_job(1000, 16, "cuda", sharding_group_size=8, local_world_size=8)
+    (scored, quick), (synced, slow) = make_plan(job, NO_LIMIT).messages().values()
+    assert (scored / quick, synced / slow) == pytest.approx((644245094.4, 13421772.8))
+    assert make_plan(make_job(1000, 16, "cuda", loss="sampled_softmax"), NO_LIMIT).messages() == {}
