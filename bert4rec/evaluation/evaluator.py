@@ -189,7 +189,7 @@ class Evaluator:
         encoder = unwrap(model).item_table.features
         without, protocols = {}, [self._main_protocol]
         for name in self.features:
-            with encoder.without(name):
+            with encoder.reader.without(name):
                 without[name] = self._rank(self._scorer(model), TEST, between, self._missed(TEST), protocols)
         return on_rank_zero(
             lambda: {name: ranks[TEST].difference_from(ranking, protocols[0]) for name, ranking in without.items()}

@@ -12,8 +12,8 @@ from bert4rec.config.kinds import KINDS, POPULARITY, RECENT_POPULARITY
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Dataset
 from bert4rec.models.content import ContentScorer, n_parts
-from bert4rec.models.transitions import TrainingHistories, Transitions, TransitionScorer
-from bert4rec.runtime.arrays import Int64s, Integers
+from bert4rec.models.transitions import Part, TrainingHistories, Transitions, TransitionScorer
+from bert4rec.runtime.arrays import Bools, Int64s, Integers
 from bert4rec.runtime.collectives import Partition
 
 DIGIT_SHIFTS = (32, 16, 0)  # shifts of the three digits of a time, 16 bits each
@@ -75,19 +75,18 @@ def recent_counts(histories: TrainingHistories, share: float) -> Int64s:
         return (part.times for part in histories.parts() if part.times is not None)
 
     instant = newest_from(times, int(np.ceil(share * histories.n_positions))) if histories.has_times else 0
-    counts = np.zeros(histories.n_items, np.int64)
-    for part in histories.parts():
-        is_recent = part.left < np.ceil(share * part.lengths) if part.times is None else part.times >= instant
-        counts += np.bincount(part.items[is_recent & part.is_target], minlength=histories.n_items)
-    return counts
+    return target_counts(
+        histories,
+        lambda part: part.left < np.ceil(share * part.lengths) if part.times is None else part.times >= instant,
+    )
 
 
-def target_counts(histories: TrainingHistories) -> Int64s:
-    """Return the number of training positions of each item [n_items] with a kind of event that is predicted."""
-    counts = np.zeros(histories.n_items, np.int64)
+def target_counts(histories: TrainingHistories, counts: Callable[[Part], Bools | bool] = lambda _: True) -> Int64s:
+    """Return how often each item [n_items] is a target at the training positions that count, by default all."""
+    found = np.zeros(histories.n_items, np.int64)
     for part in histories.parts():
-        counts += np.bincount(part.items[part.is_target], minlength=histories.n_items)
-    return counts
+        found += np.bincount(part.items[part.is_target & counts(part)], minlength=histories.n_items)
+    return found
 
 
 def newest_from(times: Callable[[], Iterable[Int64s]], n_newest: int) -> int:

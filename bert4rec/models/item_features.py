@@ -10,9 +10,7 @@ in "DropoutNet", Volkovs et al. 2017).
 import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +25,6 @@ from bert4rec.feed.features import FeatureReader
 COLD_SCORE = -30.0  # score of a cold item in training: it is no target, and would only learn to be scored low
 SAMPLED_ITEMS = 8192  # for the length of vectors
 ITEM, CANDIDATE = LOOKUPS = ("item", "candidate")  # names of the lookups of items
-NO_BAGS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -87,9 +84,8 @@ class FeatureEncoder(nn.Module):
         return self._lookups({role: bag.tables for role, bag in self._bags(lookups).items()})
 
     def catalogue(
-        self, part: Tensor, first: int, divisor: int = 1, *, rows: Mapping[str, Tensor] = NO_BAGS,
-        lookups: Mapping[str, Lookup] = NO_BAGS,
-    ) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
+        self, part: Tensor, first: int, divisor: int, rows: Mapping[str, Tensor], lookups: Mapping[str, Lookup]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the vectors [V, D] of the items from `first` on with their rows `part` [V, D], and those of `lookups`.
 
         The gradient of `part` is divided by `divisor`, that of the features is not. In training, the bias of cold items
@@ -107,7 +103,7 @@ class FeatureEncoder(nn.Module):
         with torch.autocast(part.device.type, enabled=False):
             vectors: Tensor = _AddValues.apply(part, has_id, known, divisor, width, *values)  # type: ignore[no-untyped-call]
             if self.projection is not None:
-                vectors = vectors + _padded(self.projection(self._unpacked(known.vectors)), width)
+                vectors = vectors + _padded(self.projection(known.vectors.view(-1, self.sizes.width)), width)
             if self.training and width > self.embed_dim:
                 vectors[:, self.embed_dim] += COLD_SCORE * (1 - known.is_warm)
         return vectors, self._add(rows, lookups, bags, table_values)
@@ -115,10 +111,6 @@ class FeatureEncoder(nn.Module):
     def are_cold(self, items: Lookup) -> Tensor:
         """Return which of the `items` [n] have no training positions."""
         return (items.features or self._reader.read(items.ids)).is_warm == 0
-
-    def without(self, name: str) -> AbstractContextManager[None]:
-        """Leave out the feature `name` in this context."""
-        return self._reader.without(name)
 
     @property
     def _reader(self) -> FeatureReader:
@@ -167,7 +159,7 @@ class FeatureEncoder(nn.Module):
             arguments = (self.values, values, offsets, weights, self._zeros)
             total: Tensor = _WeightedSum.apply(*arguments)  # type: ignore[no-untyped-call]
             if self.projection is not None:
-                total = total + self.projection(self._unpacked(vectors))
+                total = total + self.projection(vectors.view(-1, self.sizes.width))
             sums = dict(zip(bags, total.split([len(part.offsets) for part in parts]), strict=True))
             for role, part in bags.items():
                 for bag, bag_values in zip(part.tables, table_values[role], strict=True):
@@ -180,9 +172,6 @@ class FeatureEncoder(nn.Module):
             self._gradient = torch.empty_like(self.values)
         self._zeroed_in = self.step
         return self._gradient.zero_()[:]  # with a reference of its own, so that no copy is kept as the gradient
-
-    def _unpacked(self, vectors: Tensor) -> Tensor:
-        return vectors.view(-1, self.sizes.width)
 
     def _has_id(self, ids: Tensor, is_warm: Tensor) -> Tensor:
         """Return 1 for each of `ids` [n] whose id vector counts in this step, else 0, as float32."""

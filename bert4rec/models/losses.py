@@ -15,9 +15,8 @@ from bert4rec.runtime.collectives import Partition
 
 SCORES_AT_ONCE = 2**24  # scores in memory in the softmax over the catalogue: 64 MiB in float32
 SCORES_IN_CACHE = 2**22  # the same on CPU, where all passes over a tile then stay in its cache
-LEAST_TILE_ROWS = (
-    512  # positions of a tile on CPU, if `SCORES_AT_ONCE` allows: each passes over the gradient of all vectors
-)
+# Positions of a tile on CPU, if `SCORES_AT_ONCE` allows: each tile passes over the gradient of all vectors.
+LEAST_TILE_ROWS = 512
 COLUMNS_AT_A_TIME = 4096  # items per block on CPU: the scores of a block stay in cache
 LEAST_SHARE = 1e-32  # of an exponential in a softmax; smaller ones count as so much, far below float32's precision
 SMALL_SCORES = 50.0  # exponentials of smaller scores neither overflow nor vanish: no need to find the largest of a row
@@ -52,18 +51,14 @@ def softmax_loss(
     what multiplies their columns beyond d. `targets` [M] are items; negative ones are ignored. `weights` [M] float32,
     if given, multiply the losses of the positions. The result is a sum: only the trainer knows the number of positions
     of all processes for a mean. With `averaged`, the gradient of the vectors is divided by the number of processes, as
-    the gradients of replicated tables are. Without `sizes`, the processes exchange theirs, which takes a message and a
-    wait for the device.
+    the gradients of replicated tables are. Several processes need `sizes`.
 
     This is the vocabulary-parallel cross-entropy of Megatron-LM (Shoeybi et al. 2019). The hidden states, a few hundred
     kilobytes, are sent to the processes with the item vectors, instead of the table. Each process scores the positions
     of all processes against its part of the catalogue; two numbers per position combine the parts into one softmax.
     Loss and gradient are computed together for some positions at a time, so that at most `SCORES_AT_ONCE` scores exist.
     """
-    if partition.n_processes == 1:
-        sizes = PartSizes([len(hidden)], len(vectors))
-    elif sizes is None:
-        sizes = _exchange_sizes(len(hidden), len(vectors), partition, hidden.device)
+    sizes = sizes or PartSizes([len(hidden)], len(vectors))
     share = _Share(partition, first, partition.n_processes if averaged else 1, sizes)
     return _CatalogueSoftmax.apply(hidden, vectors, targets, weights, share)  # type: ignore[no-untyped-call]
 
@@ -187,12 +182,6 @@ def _largest_possible(hidden: Tensor, vectors: Tensor) -> float:
     """Return a limit of the absolute scores, by the inequality of Cauchy and Schwarz; waits for the device."""
     norms = [F.pad(values.float().norm(dim=1), (1, 0)).amax() for values in (hidden, vectors)]
     return float(norms[0] * norms[1])
-
-
-def _exchange_sizes(n_positions: int, n_vectors: int, partition: Partition, device: torch.device) -> PartSizes:
-    """Return the sizes of all processes; waits for the device."""
-    counts, sizes = partition.stack(torch.tensor([n_positions, n_vectors], device=device)).T.tolist()
-    return PartSizes(counts, max(sizes))
 
 
 def _gather_all(

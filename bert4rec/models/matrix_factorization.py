@@ -50,6 +50,7 @@ class MatrixFactorization(RankingModel):
             "user", n_rows=n_users, width=item_table.width, features=["user"], n_initialized=embed_dim, device=device
         )
         self.mlp = MLP(embed_dim, MLP_LAYERS, dropout, device) if form == "neural" else None
+        self.score_numel_factor += 0 if self.mlp is None else self.mlp.activation_numel
         is_rating = self.loss == "mse" and form != "neural"  # the last layer of the MLP has a bias
         self.rating_bias = nn.Parameter(torch.empty(1, device=device)) if is_rating else None
 
@@ -106,12 +107,9 @@ class MatrixFactorization(RankingModel):
         """Return the width of a row or, with "neural", of the first layer."""
         return super().width if self.mlp is None else self.mlp.width
 
-    def forward(self, batch: Pairs) -> Tensor:
-        """Return the sum of the losses of the pairs, a scalar; pairs with the target NO_ITEM are ignored."""
+    def _exact_loss(self, batch: Pairs) -> Tensor:
         if self.loss != "mse":
-            return super().forward(batch)
-        if self.item_table.features is not None:
-            self.item_table.features.step = batch.step
+            return super()._exact_loss(batch)
         assert batch.ratings is not None, "a squared error needs ratings"
         return ((self.rate(batch) - batch.ratings).square() * weights_of(batch)).sum()
 
@@ -146,11 +144,6 @@ class MatrixFactorization(RankingModel):
     def activation_numel(self, n_positions: int, n_targets: int) -> int:
         """Return the number of values of the queries; `score_numel_factor` counts the activations of the scores."""
         return n_targets * self.width
-
-    @property
-    def score_numel_factor(self) -> int:
-        """Return the number of values per score: 1, with "neural" plus the activations of the MLP."""
-        return 1 if self.mlp is None else 1 + self.mlp.activation_numel
 
 
 class MLP(nn.Module):

@@ -26,6 +26,7 @@ class RankingModel(nn.Module):
 
     kind: ClassVar[Kind]
     times = "none"  # the setting model.times
+    score_numel_factor = 1  # values in memory per score of a sampled loss
 
     def __init__(self, item_table: ItemTable, loss: LossSettings) -> None:
         super().__init__()
@@ -78,15 +79,18 @@ class RankingModel(nn.Module):
         """Return the sum of the losses of the positions times their weights; those with target NO_ITEM are ignored."""
         if self.item_table.features is not None:
             self.item_table.features.step = batch.step
-        return self._sampled_loss(batch) if self.needs_negatives else self._softmax_loss(batch)
+        return self._sampled_loss(batch) if self.needs_negatives else self._exact_loss(batch)
 
-    def _softmax_loss(self, batch: AnyBatch) -> Tensor:
+    def _exact_loss(self, batch: Any) -> Tensor:
         queries, part = self.encode_for_catalogue(batch)
-        partition = self.item_table.partition
-        sizes = batch.counts and PartSizes(partition.select(batch.counts), partition.largest(self.item_table.n_items))
+        partition, sizes = self.item_table.partition, None
+        if partition.n_processes > 1:  # without counts, the host waits for the device
+            n_positions = batch.counts and partition.select(batch.counts)
+            counts = n_positions or partition.counts(len(queries), queries.device)
+            sizes = PartSizes(counts, partition.largest(self.item_table.n_items))
         return softmax_loss(
             queries, part.vectors, batch.targets, partition, first=part.first, averaged=part.is_averaged,
-            weights=batch.weights, sizes=sizes or None,
+            weights=batch.weights, sizes=sizes,
         )  # fmt: skip
 
     def _sampled_loss(self, batch: AnyBatch) -> Tensor:
@@ -138,11 +142,6 @@ class RankingModel(nn.Module):
     def activation_numel(self, n_positions: int, n_targets: int) -> int:
         """Return the number of values that a step keeps for backward, without looked-up vectors and scores."""
         raise NotImplementedError
-
-    @property
-    def score_numel_factor(self) -> int:
-        """Return the number of values in memory per score of a sampled loss."""
-        return 1
 
 
 def model_class(kind: str) -> type[RankingModel]:

@@ -4,9 +4,9 @@ Shapes: N positions in total, U distinct items, M positions to predict, C candid
 columns of the item bias.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -51,10 +51,8 @@ class SequenceModel(RankingModel):
         self.times = settings.times
         self.encoder = Encoder(settings, is_causal=self.kind.is_causal, device=device)
 
-    @staticmethod
-    def make_examples(**settings: Any) -> MakeExamples:
-        """Return the function that makes batches of sequences; `settings` as for `examples`."""
-        raise NotImplementedError
+    make_examples: ClassVar[Callable[..., MakeExamples]]
+    """Returns the function that makes batches of sequences; its settings are those of `examples`."""
 
     @classmethod
     def examples(cls, windows: TrainingWindows, **settings: Any) -> Examples:

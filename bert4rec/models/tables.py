@@ -356,7 +356,7 @@ class ItemTable(Table):
             part = rows.pop(CANDIDATE) if self.head is None else self._head_vectors(ids)
         if self.features is None:
             return rows, CataloguePart(part, first, is_averaged=shard is not None)
-        part, vectors = self.features.catalogue(part, first, divisor, rows=rows, lookups=lookups)
+        part, vectors = self.features.catalogue(part, first, divisor, rows, lookups)
         return vectors, CataloguePart(part, first, is_averaged=False)
 
     def _rows(self, lookups: Mapping[str, Lookup]) -> dict[str, Tensor]:

@@ -276,12 +276,8 @@ class Padding:
         # Padding repeats arbitrary positions, which are never read: writing zeros would cost time.
         self.sources = (self.starts[:, None] + self.places).clamp(max=n - 1).flatten()
         skipped = torch.arange(self.n_rows, device=lengths.device) * width - self.starts
-        self.targets = torch.arange(n, device=lengths.device) + self.repeat_rows(skipped, lengths, n)
-
-    @staticmethod
-    def repeat_rows(values: Tensor, lengths: Tensor, n: int) -> Tensor:
-        """Return for each of `n` positions the value of its row; passing `n` avoids a device synchronization."""
-        return torch.repeat_interleave(values, lengths, output_size=n)
+        skipped = torch.repeat_interleave(skipped, lengths, output_size=n)  # without a size, the host would wait
+        self.targets = torch.arange(n, device=lengths.device) + skipped
 
     def pad(self, values: Tensor) -> Tensor:
         """Return `values` [n, …] padded to [R, width, …]; padding has arbitrary values."""
@@ -347,7 +343,8 @@ def attention_masks(
     if len(positions) == n:
         return everywhere, everywhere
     queries = Padding(n_queries, len(positions), most_queries)
-    places = queries.pad(positions - Padding.repeat_rows(keys.starts, n_queries, len(positions)))
+    starts = torch.repeat_interleave(keys.starts, n_queries, output_size=len(positions))
+    places = queries.pad(positions - starts)
     return everywhere, AttentionMask(queries, keys, (keys.places <= places[:, :, None])[:, None])
 
 

@@ -18,9 +18,8 @@ from bert4rec.runtime.arrays import Bools, Float32s, Float64s, Int64s, Integers
 from bert4rec.runtime.collectives import Partition
 
 POSITIONS_AT_ONCE = 262_144  # approximate number of positions of a part
-DENSE_FROM = (
-    1 / 16
-)  # share of all pairs from which a matrix is used: it takes a few times the memory, and much less time
+# Share of all pairs from which a matrix is used: it takes a few times the memory, and much less time.
+DENSE_FROM = 1 / 16
 
 
 @dataclass(frozen=True)
@@ -250,19 +249,18 @@ class TransitionScorer:
         return factors, self._smoothing * factors.sum(1)
 
 
-class _Dense:
+class _Dense(NamedTuple):
     """A transition graph as a `matrix` [n_items, n_items] of all pairs."""
 
-    def __init__(self, matrix: Tensor) -> None:
-        self._matrix = matrix
+    matrix: Tensor
 
     def weights(self, sources: Int64s, targets: Int64s) -> Float64s:
         """Return the same as `Transitions.weights`."""
-        return self._matrix.numpy()[sources, targets].astype(np.float64)
+        return self.matrix.numpy()[sources, targets].astype(np.float64)
 
     def added(self, last: Int64s, factors: Float64s, first: int, n: int) -> Float64s:
         """Return the same as `Transitions.added`; NO_ITEM is an arbitrary item with factor 0."""
-        tile, scores = self._matrix[:, first : first + n], torch.zeros(len(last), n, dtype=torch.float64)
+        tile, scores = self.matrix[:, first : first + n], torch.zeros(len(last), n, dtype=torch.float64)
         sources, source_factors = torch.from_numpy(last.T % len(tile)), torch.from_numpy(factors.T[:, :, None])
         for source, factor in zip(sources, source_factors, strict=True):
             scores += tile.index_select(0, source).double().mul_(factor)  # addcmul would round differently

@@ -397,10 +397,9 @@ def _update_bytes(job: Job, shards: Sequence[Shard]) -> int:
     largest = UPDATE_COPIES[job.optimizer] * max(_dense_sizes(job), default=0)
     for name, table in job.tables.items():
         weight = sum(part.weight_bytes for part in shards if part.table == name)
-        if job.updates[name] == "replicated":
-            largest = max(largest, copies * weight, len(table.feature_names) * weight)
-        elif job.updates[name] == "dense_shards":
-            largest = max(largest, copies * weight)
+        if job.updates[name] != "fused":
+            n_gradients = len(table.feature_names) if job.updates[name] == "replicated" else 0
+            largest = max(largest, max(copies, n_gradients) * weight)
     return largest
 
 

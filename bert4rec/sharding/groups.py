@@ -41,13 +41,10 @@ class Groups(NamedTuple):
         if self.replicas.n_processes == 1:
             return None
         ranks = torch.arange(self.world.n_processes).view(self.replicas.n_processes, -1)
-        sharding, replica = self.shards.group, self.replicas.group
-        assert sharding is not None
-        assert replica is not None
-        names = ("replicate", "shard")
-        mesh = DeviceMesh.from_group([replica, sharding], device_type, mesh=ranks, mesh_dim_names=names)
+        groups: list[Any] = [self.replicas.group, self.shards.group]
+        mesh = DeviceMesh.from_group(groups, device_type, mesh=ranks, mesh_dim_names=("replicate", "shard"))
         environment = ShardingEnv2D(
-            sharding_pg=sharding, replica_pg=replica, global_pg=dist.group.WORLD, device_mesh=mesh,
+            sharding_pg=groups[1], replica_pg=groups[0], global_pg=dist.group.WORLD, device_mesh=mesh,
             use_inter_host_allreduce=True,
         )  # fmt: skip
         environment.output_dtensor = False  # checkpoints take the shards of a group, as without groups

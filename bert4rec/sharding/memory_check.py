@@ -16,16 +16,11 @@ from bert4rec.runtime.memory import Memory
 from bert4rec.sharding.footprint import Job
 from bert4rec.sharding.plan import Plan, fitting_plan, size
 
-OPTIONS = {
-    "mode": "--mode",
-    "loss": "--training.loss",
-    "sharding_type": "--parallelism.sharding_type",
-    "compute_kernel": "--parallelism.compute_kernel",
-    "sparse_optimizer": "--parallelism.sparse_optimizer",
-    "sharding_group_size": "--parallelism.sharding_group_size",
-    "negatives_shared_by": "--training.negatives_shared_by",
-    "n_train_negatives": "--training.n_train_negatives",
-}
+OPTIONS = (  # those that a change of a field of the same name needs
+    "--mode", "--training.loss", "--parallelism.sharding_type", "--parallelism.compute_kernel",
+    "--parallelism.sparse_optimizer", "--parallelism.sharding_group_size", "--training.negatives_shared_by",
+    "--training.n_train_negatives",
+)  # fmt: skip
 SHARDED = {"mode": "dmp", "sharding_type": "row_wise"}
 MOST_PROCESSES = 1024
 FACTORS = (2, 4, 8, 16, 32)  # divisors of a size, or multiples of the number of processes
@@ -142,8 +137,9 @@ def _changed(job: Job, fields: Mapping[str, Any]) -> tuple[str, Job]:
     is_slow = name == "adam" and changed.mode == "dmp" and job.device_type == "cpu" and needs_negatives(changed.loss)
     if is_slow or not all(has_optimizer(name, updates, job.device_type) for updates in changed.updates.values()):
         changed = replace(changed, sparse_optimizer="rowwise_adagrad")  # Adam on CPU updates all rows at each step
-    values = ((option, getattr(job, name), getattr(changed, name)) for name, option in OPTIONS.items())
-    return " ".join(f"{option}={new}" for option, old, new in values if new != old), changed
+    old, new = ([f"{option}={getattr(each, option.split('.')[-1].strip('-'))}" for option in OPTIONS]
+                for each in (job, changed))  # fmt: skip
+    return " ".join(typed for typed, before in zip(new, old, strict=True) if typed != before), changed
 
 
 def _more_processes(job: Job, memory: Memory) -> list[tuple[str, Job]]:

@@ -104,10 +104,8 @@ class Optimizers:
         self.dense = _ordinary(settings.optimizer, groups, settings.learning_rate)
         weights = [table.weight for table in self._ordinary_tables]
         self.sparse = _ordinary(settings.sparse_optimizer, weights, rate) if weights else None
-        table_optimizers = [optimizer for optimizer in (self.sparse, self._fused) if optimizer is not None]
-        self._rates: list[tuple[Any, float]] = [(optimizer, rate) for optimizer in table_optimizers]
-        self._rates.append((self.dense, settings.learning_rate))
-        self._table_weights = weights
+        rates = ((self.sparse, rate), (self._fused, rate), (self.dense, settings.learning_rate))
+        self._rates: list[tuple[Any, float]] = [each for each in rates if each[0] is not None]
         self.n_updates = 0  # since initialization
         for each, _ in self._rates:
             _make_state(each)
@@ -130,15 +128,11 @@ class Optimizers:
             assert table.weight.grad is not None, "every process has looked up rows"
             table.replicas.mean(table.weight.grad)
         if self._settings.sparse_weight_decay and self.sparse is not None:
-            self._decay(self.sparse.param_groups[0]["lr"])
+            kept = 1 - self.sparse.param_groups[0]["lr"] * self._settings.sparse_weight_decay
+            for table in self._ordinary_tables:  # before the update, as in AdamW
+                table.weight.detach().mul_(kept)
         for optimizer, _ in self._rates:
             optimizer.step()
-
-    @torch.no_grad()
-    def _decay(self, learning_rate: float) -> None:
-        """Decay the tables that are not fused, before the update as in AdamW."""
-        for weight in self._table_weights:
-            weight.mul_(1 - learning_rate * self._settings.sparse_weight_decay)
 
     def states(self) -> Iterator[Any]:
         """Yield every tensor of optimizer state of this process, sharded ones as ShardedTensor."""

@@ -4,7 +4,6 @@
 after it; DistributedDataParallel wraps the dense part. `ddp`: DistributedDataParallel replicates everything.
 """
 
-import itertools
 import math
 import zlib
 from datetime import timedelta
@@ -19,13 +18,12 @@ from torchrec.distributed.model_parallel import (
     DistributedModelParallel,
     get_unwrapped_module,
 )
-from torchrec.distributed.types import ShardingPlan
 
 from bert4rec.models.names import FEATURE_VALUES, MASK
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables import DenseShard, IdExchange, Table, is_of_table, saved_name, set_precision
 from bert4rec.sharding.footprint import Job
-from bert4rec.sharding.groups import Groups, make_groups, share_gradients
+from bert4rec.sharding.groups import make_groups, share_gradients
 from bert4rec.sharding.plan import Plan, sharder
 from bert4rec.sharding.torchrec_internals import (
     give_a_row_to_empty_kernel,
@@ -34,7 +32,6 @@ from bert4rec.sharding.torchrec_internals import (
     local_parts,
     lookup_of_whole_table,
     move_plan,
-    place_on_first_gpus,
     placed_parts,
 )
 
@@ -57,25 +54,18 @@ def initialize(model: RankingModel, seed: int) -> None:
             value.copy_(_dense_weight(saved_name(name), value, seed))
 
 
-def initial_rows(name: str, first: int, n_rows: int, width: int, seed: int) -> Tensor:
-    """Return the initial vectors [n_rows, width] of `n_rows` rows from `first` on of the table `name`."""
-    blocks = range(first // ROWS_PER_BLOCK, (first + n_rows - 1) // ROWS_PER_BLOCK + 1)
-    values = torch.cat([_normal((ROWS_PER_BLOCK, width), seed, name, block) for block in blocks])
-    offset = first - blocks.start * ROWS_PER_BLOCK
-    return values[offset : offset + n_rows] * EMBEDDING_SCALE
-
-
 def fill_rows(part: Tensor, name: str, row: int, column: int, width: int, seed: int) -> None:
-    """Fill a shard that begins at (`row`, `column`), block by block: drawn up to column `width`, then zeros.
+    """Fill a shard of the table `name` that begins at (`row`, `column`): drawn up to column `width`, then zeros.
 
-    A shard rarely begins where a block does: its pieces end where blocks do, so that each block is drawn once.
+    Rows are drawn in blocks of the whole table, so that they do not depend on the shards; each block is drawn once.
     """
-    ends = range((row // ROWS_PER_BLOCK + 1) * ROWS_PER_BLOCK, row + len(part), ROWS_PER_BLOCK)
-    for first, end in itertools.pairwise(sorted({row, *ends, row + len(part)})):
-        piece = part[first - row : end - row]
-        vectors = initial_rows(name, first, len(piece), width, seed)[:, column : column + part.shape[1]]
-        piece[:, : vectors.shape[1]] = vectors
-        piece[:, vectors.shape[1] :] = 0
+    for block in range(row // ROWS_PER_BLOCK, -(-(row + len(part)) // ROWS_PER_BLOCK) if len(part) else 0):
+        first = block * ROWS_PER_BLOCK
+        vectors = _normal((ROWS_PER_BLOCK, width), seed, name, block)[max(0, row - first) :, column:] * EMBEDDING_SCALE
+        piece = part[max(0, first - row) :][: len(vectors)]
+        n_drawn = min(vectors.shape[1], part.shape[1])
+        piece[:, :n_drawn] = vectors[: len(piece), :n_drawn]
+        piece[:, n_drawn:] = 0
 
 
 def _dense_weight(name: str, value: Tensor, seed: int) -> Tensor:
@@ -118,11 +108,13 @@ def parallelize(
         return DistributedDataParallel(
             model, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=keeps_order
         )
+    assert plan.sharding_plan is not None, "a plan of `dmp` has TorchRec's"
+    first = groups.replicas.rank * groups.shards.n_processes
     sharded = DistributedModelParallel(
         model,
         env=groups.environment(device.type),
         device=device,
-        plan=_plan_of_group(plan, groups),
+        plan=move_plan(plan.sharding_plan, first, plan.job.local_world_size),
         sharders=[_Sharder(plan.job, sparse_learning_rate)],
         init_data_parallel=False,
         data_parallel_wrapper=DefaultDataParallelWrapper(
@@ -145,17 +137,6 @@ def parallelize(
         initialize(unwrap(sharded), seed)
         sharded.init_data_parallel()
     return sharded
-
-
-def _plan_of_group(plan: Plan, groups: Groups) -> ShardingPlan | None:
-    """Return TorchRec's plan, which is made for the first group, moved to the group of this process."""
-    if plan.sharding_plan is None or groups.replicas.n_processes == 1:
-        return plan.sharding_plan
-    first = groups.replicas.rank * groups.shards.n_processes
-    moved = move_plan(plan.sharding_plan, first, plan.job.local_world_size)
-    if plan.job.device_type == "cuda" and torch.cuda.device_count() == 1:
-        place_on_first_gpus(moved)
-    return moved
 
 
 class _Sharder(EmbeddingCollectionSharder):  # type: ignore[misc]

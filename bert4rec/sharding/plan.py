@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs
@@ -42,7 +41,6 @@ from bert4rec.sharding.torchrec_internals import (
     Topology,
     make_topology,
     perf_estimator,
-    place_on_first_gpus,
     with_input_lengths,
 )
 
@@ -134,12 +132,10 @@ def make_plan(job: Job, memory: Memory) -> Plan:
     number of processes is not a multiple of the group size.
     """
     _check_groups(job)
-    if job.mode == "ddp":
-        return _replicated(job, memory)
     with contextlib.suppress(PlannerError):
-        return _sharded(job, memory, memory)
+        return _plan(job, memory, memory)
     try:  # without a limit, for the numbers in the error message
-        return _sharded(job, memory, Memory(host=None))
+        return _plan(job, memory, Memory(host=None))
     except PlannerError as error:
         reason = str(error).splitlines()[0].strip(" .")
         tables = " and ".join(f"{name} table" for name in job.tables)
@@ -151,11 +147,10 @@ def make_plan(job: Job, memory: Memory) -> Plan:
 
 def fitting_plan(job: Job, memory: Memory) -> Plan | None:
     """Return the plan of `job`, or None if it does not fit."""
-    try:
-        plan = _replicated(job, memory) if job.mode == "ddp" else _sharded(job, memory, memory)
-    except PlannerError:
-        return None
-    return plan if plan.fits else None
+    with contextlib.suppress(PlannerError):
+        plan = _plan(job, memory, memory)
+        return plan if plan.fits else None
+    return None
 
 
 def _check_groups(job: Job) -> None:
@@ -220,17 +215,15 @@ def size(n_bytes: float) -> str:
     return f"{n_bytes:.3g} GB" if n_bytes < 999.5 else f"{n_bytes / 1000:,.4g} TB"
 
 
-def _replicated(job: Job, memory: Memory) -> Plan:
-    shards = [
-        shard(job, name, rank, (0, 0), (table.num_embeddings, table.embedding_dim))
-        for rank in range(job.world_size)
-        for name, table in job.tables.items()
-    ]
-    return Plan(job, memory, shards, _needs(job, shards))
-
-
-def _sharded(job: Job, memory: Memory, limits: Memory) -> Plan:
-    """Return TorchRec's plan within `limits`; raise `PlannerError` if the tables do not fit."""
+def _plan(job: Job, memory: Memory, limits: Memory) -> Plan:
+    """Return the replicas, or TorchRec's plan within `limits`; raise `PlannerError` if the tables do not fit."""
+    if job.mode == "ddp":
+        shards = [
+            shard(job, name, rank, (0, 0), (table.num_embeddings, table.embedding_dim))
+            for rank in range(job.world_size)
+            for name, table in job.tables.items()
+        ]
+        return Plan(job, memory, shards, _needs(job, shards))
     # The planner places only the tables.
     others = [sum(parts.values()) for parts in peak_bytes(job, [])]
     hbm, ddr = (
@@ -249,8 +242,6 @@ def _sharded(job: Job, memory: Memory, limits: Memory) -> Plan:
         stats=[answer],
     )
     sharding_plan = planner.plan(job.built, [sharder(job, job.sparse_optimizer)])
-    if job.device_type == "cuda" and torch.cuda.device_count() == 1:
-        place_on_first_gpus(sharding_plan)
     firsts = range(0, job.world_size, job.group_size)
     shards = [part._replace(rank=first + part.rank) for first in firsts for part in _shards(job, answer.options)]
     times = {first + rank: time for first in firsts for rank, time in _step_times(answer.options).items()}

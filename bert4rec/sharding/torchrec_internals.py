@@ -1,7 +1,7 @@
 """All uses of private interfaces of TorchRec, fbgemm and torch.
 
-Another release may rename any of them. tests/sharding/test_torchrec_internals.py lists each name with the versions for
-which it was checked, and fails if an installed release lacks one or the pinned versions change.
+Another release may rename any of them. tests/sharding/test_torchrec_internals.py lists the versions for which they were
+checked, and fails if the pinned versions change.
 """
 
 import copy
@@ -24,10 +24,8 @@ from torchrec.distributed.planner.types import KernelConfig, Perf, Storage, Topo
 from torchrec.distributed.types import ShardingPlan
 
 __all__ = [
-    "ChosenOptions", "Kernel", "Perf", "Shard", "ShardMetadata", "ShardedTensor", "ShardedTensorMetadata", "Storage",
-    "TensorProperties", "Topology", "give_a_row_to_empty_kernel", "kernels", "lookup_of_whole_table", "make_topology",
-    "move_plan", "n_features", "perf_estimator", "repeat_step", "set_step_count", "sharded_tensor",
-    "with_input_lengths",
+    "Kernel", "Perf", "Shard", "ShardMetadata", "ShardedTensor", "ShardedTensorMetadata", "Storage",
+    "TensorProperties", "Topology",
 ]  # fmt: skip
 
 
@@ -73,14 +71,17 @@ def n_features(kernel: Kernel) -> int:
 
 
 def move_plan(plan: ShardingPlan, first: int, processes_per_host: int) -> ShardingPlan:
-    """Return a `plan` of the processes 0, 1, … for the processes `first`, `first` + 1, …"""
-    moved = copy.deepcopy(plan)
+    """Return a `plan` of the processes 0, 1, … for the processes `first`, `first` + 1, …
+
+    TorchRec numbers GPUs by process; a process that sees one GPU has its shards on GPU 0.
+    """
+    moved, n_gpus = copy.deepcopy(plan), 1 if torch.cuda.device_count() == 1 else processes_per_host
     for module in moved.plan.values():
         for sharding in module.values():
             sharding.ranks = [first + rank for rank in sharding.ranks]
             for shard in sharding.sharding_spec.shards:
                 rank, device = first + shard.placement.rank(), shard.placement.device()
-                device = "cpu" if device.type == "cpu" else f"{device.type}:{rank % processes_per_host}"
+                device = "cpu" if device.type == "cpu" else f"{device.type}:{rank % n_gpus}"
                 shard.placement = _remote_device(f"rank:{rank}/{device}")
     return moved
 
@@ -93,14 +94,6 @@ def give_a_row_to_empty_kernel(kernel: Kernel) -> None:
     if kernel.use_cpu and not kernel.weights_host.numel():
         del kernel.weights_host  # a buffer: no gradients would pass through it to other processes
         kernel.weights_host = nn.Parameter(torch.zeros(kernel.max_D, dtype=kernel.weights_precision.as_dtype()))
-
-
-def place_on_first_gpus(sharding_plan: ShardingPlan) -> None:
-    """Place all shards on GPU 0 of their process, for processes that see one GPU; TorchRec numbers GPUs by process."""
-    for tables in sharding_plan.plan.values():
-        for table in tables.values():
-            for part in table.sharding_spec.shards:
-                part.placement = _remote_device(f"rank:{part.placement.rank()}/cuda:0")
 
 
 def make_topology(*, world_size: int, local_world_size: int, device_type: str, hbm: int, ddr: int) -> Topology:

@@ -1,4 +1,4 @@
-"""Trainings of ten steps in this process, on its first GPU and on its CPU; without a GPU all is skipped."""
+"""Trainings of ten steps on GPUs and on the CPU, in this process and in several; without a GPU all is skipped."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,7 +8,9 @@ import pytest
 
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset
-from tests.conftest import leave_group
+from tests.conftest import SMALL, leave_group
+from tests.cuda import processes
+from tests.cuda.processes import IS_STAND_IN, GpuProcesses
 
 TEN_STEPS = {  # one an epoch
     "training.n_epochs": 10,
@@ -25,7 +27,6 @@ Train = Callable[..., Path]
 
 
 def losses(folder: Path) -> list[float]:
-    """Of the steps of a run."""
     from bert4rec.report.log import read_records
 
     return [record["loss"] for record in read_records(folder, "train")]
@@ -62,3 +63,29 @@ def train(
 
     yield made
     leave_group()
+
+
+@pytest.fixture(scope="module")
+def gpus() -> Iterator[GpuProcesses]:
+    pool = GpuProcesses()
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def train_together(gpus: GpuProcesses, small_folder: Path, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
+    """`train_together(n, device, one_each=…, counts_waits=…, **changes)`: what was seen of a run of `n` processes."""
+    import torch
+
+    def made(
+        n: int, device: str = "cuda", *, one_each: bool = False, counts_waits: bool = False, **changes: Any
+    ) -> list[dict[str, Any]]:
+        if device == "cuda" and not IS_STAND_IN and (one_each or torch.cuda.device_count() < n):
+            pytest.skip(f"needs {n} GPUs, or the stand-in")
+        usual = SMALL | TEN_STEPS | {"data.dataset_dir": str(small_folder), "run.dir": str(tmp_path / "runs")}
+        batch = {"training.per_device_train_batch_size": 60 // n, "parallelism.device": device}
+        seen = gpus.run(n, processes.train, usual | batch | changes, one_each=one_each, counts_waits=counts_waits)
+        assert [rank["faults"] for rank in seen] == [[]] * n
+        return seen
+
+    return made

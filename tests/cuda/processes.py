@@ -1,15 +1,13 @@
 """Processes with a GPU each that train together, in turns on their GPUs and on the CPU."""
 
-import faulthandler
+import itertools
 import multiprocessing
 import os
-import signal
 import socket
 import sys
-import traceback
 from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from contextlib import nullcontext
-from multiprocessing.connection import Connection, wait
 from typing import Any
 
 IS_STAND_IN = "tests.stand_in.cuda" in sys.modules
@@ -23,76 +21,59 @@ class GpuProcesses:
     """
 
     def __init__(self) -> None:
-        self._started: dict[int, list[tuple[Any, Any]]] = {}  # n → connections and processes
+        self._pools: dict[int, list[ProcessPoolExecutor]] = {}
 
     def run(
         self, n: int, function: Callable[..., Any], *args: Any, one_each: bool = False, **keywords: Any
     ) -> list[Any]:
-        """Return the results by rank. With `one_each`, a process sees its own GPU alone. Raises `AssertionError`."""
-        if n not in self._started:
-            self._started[n] = [_start() for _ in range(n)]
+        """Return the results by rank. With `one_each`, a process sees its own GPU alone."""
+        if n not in self._pools:
+            context = multiprocessing.get_context("spawn")
+            self._pools[n] = [  # each a process, which keeps its rank
+                ProcessPoolExecutor(1, context, initializer=_prepare, initargs=(IS_STAND_IN,)) for _ in range(n)
+            ]
         with socket.socket() as probe:
             probe.bind(("localhost", 0))
             port = probe.getsockname()[1]
-        connections = [connection for connection, _ in self._started[n]]
-        for rank, connection in enumerate(connections):
-            places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n, "MASTER_PORT": port}
-            connection.send((places, 1 if one_each else n, function, args, keywords))
-        answers: dict[int, Any] = {}
-        while len(answers) < n:
-            ready = wait([each for rank, each in enumerate(connections) if rank not in answers], SECONDS)
-            problem = "" if ready else f"only the ranks {sorted(answers)} have answered"
-            for connection in ready:
-                rank = connections.index(connection)
-                has_succeeded, answers[rank] = connection.recv()
-                problem = problem if has_succeeded else f"rank {rank}:\n{answers[rank]}"
-            if problem:  # the remaining ranks may wait for it
-                self._end(n)
-                raise AssertionError(problem)
-        return [answers[rank] for rank in range(n)]
+        usual = {"WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n, "MASTER_PORT": port, "MASTER_ADDR": "localhost"}
+        places = [usual | {"RANK": rank, "LOCAL_RANK": rank} for rank in range(n)]
+        n_visible = 1 if one_each else n
+        answers = [
+            pool.submit(_answer, each, n_visible, function, args, keywords)
+            for pool, each in zip(self._pools[n], places, strict=True)
+        ]
+        done, waiting = wait(answers, SECONDS, FIRST_EXCEPTION)
+        if waiting:  # for a process that has failed, perhaps
+            for process in multiprocessing.active_children():
+                process.kill()
+            self._pools.clear()
+        for answer in done:
+            answer.result()
+        assert not waiting, f"only {len(done)} of {n} processes have answered"
+        return [answer.result() for answer in answers]
 
     def close(self) -> None:
         """End the processes."""
-        for n in list(self._started):
-            self._end(n)
-
-    def _end(self, n: int) -> None:
-        for connection, process in self._started.pop(n):
-            connection.close()
-            process.kill()
-            process.join()
+        for pool in itertools.chain(*self._pools.values()):
+            pool.shutdown()
 
 
-def _start() -> tuple[Any, Any]:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(IS_STAND_IN, theirs))
-    process.start()
-    return ours, process
-
-
-def _serve(is_stand_in: bool, connection: Connection) -> None:
+def _prepare(is_stand_in: bool) -> None:
     if is_stand_in:
-        from tests.stand_in import cuda, lines
-
-        lines.trace()
+        from tests.stand_in import cuda  # noqa: F401
     import torch
 
-    os.environ |= {"MASTER_ADDR": "localhost", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
     torch.set_num_threads(1)
-    faulthandler.register(signal.SIGUSR1)
-    while True:
-        try:
-            places, n_visible, function, args, keywords = connection.recv()
-        except EOFError:
-            return
-        os.environ |= {name: str(value) for name, value in places.items()}
-        if is_stand_in:
-            cuda.see_gpus(n_visible, name=f"GPU-{places['RANK'] if n_visible == 1 else 'of-all'}")
-        try:
-            connection.send((True, function(*args, **keywords)))
-        except BaseException:  # torch.distributed.checkpoint raises such
-            connection.send((False, traceback.format_exc()))
+
+
+def _answer(places: dict[str, Any], n_visible: int, function: Callable[..., Any], args: Any, keywords: Any) -> Any:
+    os.environ |= {name: str(value) for name, value in places.items()}
+    if "tests.stand_in.cuda" in sys.modules:
+        from tests.stand_in import cuda
+
+        cuda.see_gpus(n_visible, name=f"GPU-{places['RANK'] if n_visible == 1 else 'of-all'}")
+    return function(*args, **keywords)
 
 
 def train(settings: dict[str, Any], *, counts_waits: bool = False) -> dict[str, Any]:

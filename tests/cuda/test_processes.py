@@ -1,23 +1,21 @@
 """Trainings of several processes with a GPU each are those of as many processes on the CPU."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from bert4rec.report.log import read_records
-from tests.conftest import SMALL
-from tests.cuda import processes
-from tests.cuda.conftest import TEN_STEPS, losses
-from tests.cuda.processes import IS_STAND_IN, GpuProcesses
+from tests.cuda.conftest import losses
+from tests.cuda.processes import IS_STAND_IN
 from tests.runs import report_of
 
 pytestmark = pytest.mark.cuda
 
 TOLERANCE = 1e-3  # of losses of about 5
+SOFTMAX = {"training.loss": "softmax"}
 SAMPLED = {"training.loss": "sampled_softmax", "training.n_train_negatives": 64}
 OPTIMIZER = {"parallelism.sparse_optimizer": "rowwise_adagrad"}  # "auto" is another one on a GPU
 GROUPS = {"parallelism.sharding_group_size": 2}
@@ -25,28 +23,12 @@ GROUPS = {"parallelism.sharding_group_size": 2}
 Train = Callable[..., tuple[Path, list[dict[str, Any]]]]
 
 
-@pytest.fixture(scope="module")
-def gpus() -> Iterator[GpuProcesses]:
-    pool = GpuProcesses()
-    yield pool
-    pool.close()
-
-
 @pytest.fixture
-def train(gpus: GpuProcesses, small_folder: Path, tmp_path: Path) -> Train:
-    """`train(n, device, one_each=…, **changes)`: the folder of a run of `n` processes, and what was seen by rank."""
+def train(train_together: Callable[..., list[dict[str, Any]]]) -> Train:
+    """The folder of a run, and what was seen by rank."""
 
-    def made(
-        n: int, device: str = "cuda", *, one_each: bool = False, **changes: Any
-    ) -> tuple[Path, list[dict[str, Any]]]:
-        if device == "cuda" and not IS_STAND_IN and (one_each or torch.cuda.device_count() < n):
-            pytest.skip(f"needs {n} GPUs, or the stand-in")
-        places = {"data.dataset_dir": str(small_folder), "run.dir": str(tmp_path / "runs")}
-        usual = SMALL | TEN_STEPS | places | {"training.per_device_train_batch_size": 60 // n}
-        settings = usual | OPTIMIZER | {"parallelism.device": device} | changes
-        seen = gpus.run(n, processes.train, settings, one_each=one_each)
-        for rank, seen_by_rank in enumerate(seen):
-            assert not seen_by_rank["faults"], f"rank {rank}:\n" + "\n".join(seen_by_rank["faults"])
+    def made(n: int, device: str = "cuda", *, one_each: bool = False, **changes: Any) -> Any:
+        seen = train_together(n, device, one_each=one_each, **OPTIMIZER | changes)
         return seen[0]["folder"], seen
 
     return made
@@ -55,11 +37,11 @@ def train(gpus: GpuProcesses, small_folder: Path, tmp_path: Path) -> Train:
 @pytest.mark.parametrize(
     ("n", "one_each", "changes"),
     [
-        (2, False, {"training.loss": "softmax", "parallelism.sparse_optimizer": "rowwise_adagrad"}),
+        (2, False, SOFTMAX),
         (2, True, SAMPLED | {"parallelism.sparse_optimizer": "adagrad"}),
         (2, False, SAMPLED | {"parallelism.mode": "ddp", "training.average_age": 0.1}),
-        (2, True, {"training.loss": "softmax", "parallelism.mode": "ddp"}),
-        (4, False, {"training.loss": "softmax", "model.kind": "sasrec"} | GROUPS),
+        (2, True, SOFTMAX | {"parallelism.mode": "ddp"}),
+        (4, False, SOFTMAX | {"model.kind": "sasrec"} | GROUPS),
         (4, True, SAMPLED | GROUPS | {"model.kind": "sasrec", "parallelism.sparse_optimizer": "adagrad"}),
         (4, False, SAMPLED | {"parallelism.sharding_type": "table_wise", "parallelism.messages": "bf16"}),
         (2, False, SAMPLED | {"training.precision": "bf16", "training.num_workers": 1}),
@@ -82,17 +64,15 @@ def test_processes_with_gpus_train_as_on_the_cpu(train: Train, n: int, one_each:
 
 
 def test_items_with_features_train_as_on_the_cpu(train: Train, featured_folder: Path) -> None:
-    changes = (
-        {"data.dataset_dir": str(featured_folder), "model.embed_dim": 16} | SAMPLED | {"training.n_train_negatives": 20}
-    )
-    for loss, tables_from in (("softmax", 4), ("sampled_softmax", 4), ("sampled_softmax", 1_000_000)):
-        changes |= {"training.loss": loss, "model.feature_tables_from": tables_from}
+    usual = {"data.dataset_dir": str(featured_folder), "training.n_train_negatives": 20}
+    for loss, tables_from in ((SOFTMAX, 4), (SAMPLED, 4), (SAMPLED, 1_000_000)):
+        changes = loss | usual | {"model.feature_tables_from": tables_from}
         on_cpu, on_gpu = (losses(train(2, device, **changes)[0]) for device in ("cpu", "cuda"))
         np.testing.assert_allclose(on_gpu, on_cpu, rtol=0, atol=TOLERANCE)
 
 
 def test_a_training_goes_on_with_more_gpus(train: Train) -> None:
-    changes = {"training.loss": "softmax", "checkpoint.every_steps": 1}
+    changes = SOFTMAX | {"checkpoint.every_steps": 1}
     whole, _ = train(2, "cpu", **changes)
     parts, _ = train(2, **changes | {"training.n_epochs": 3})
     changes |= {"run.resume": str(parts)}

@@ -1,17 +1,12 @@
 """The host waits for a GPU at few places, and all of them are listed here."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from tests.conftest import SMALL
-from tests.cuda import processes
-from tests.cuda.conftest import TEN_STEPS
-from tests.cuda.processes import IS_STAND_IN, GpuProcesses
-from tests.cuda.waits import WARM_STEPS, places
+from tests.cuda.waits import WARM_STEPS, places, waits
 
 pytestmark = pytest.mark.cuda
 
@@ -46,13 +41,6 @@ SOFTMAX = {"training.loss": "softmax"}
 STEPS = {"training.n_epochs": 3, "training.eval_every_n_epochs": 1}
 
 
-@pytest.fixture(scope="module")
-def gpus() -> Iterator[GpuProcesses]:
-    pool = GpuProcesses()
-    yield pool
-    pool.close()
-
-
 @pytest.mark.parametrize(
     ("n", "changes", "budget"),
     [
@@ -65,15 +53,10 @@ def gpus() -> Iterator[GpuProcesses]:
     ],
 )
 def test_nothing_waits_for_a_gpu_but_these_places(
-    gpus: GpuProcesses, small_folder: Path, tmp_path: Path, n: int, changes: dict[str, Any], budget: dict[str, int]
+    train_together: Callable[..., list[dict[str, Any]]], n: int, changes: dict[str, Any], budget: dict[str, int]
 ) -> None:
-    if not IS_STAND_IN and torch.cuda.device_count() < n:
-        pytest.skip(f"needs {n} GPUs, or the stand-in")
-    places_of_run = {"data.dataset_dir": str(small_folder), "run.dir": str(tmp_path / "runs")}
     batch = {"training.per_device_train_batch_size": 48 // n, "evaluation.per_device_eval_batch_size": 8}
-    settings = SMALL | TEN_STEPS | STEPS | places_of_run | batch | {"parallelism.device": "cuda"} | changes
-    for rank, seen in enumerate(gpus.run(n, processes.train, settings, counts_waits=True)):
-        assert not seen["faults"], f"rank {rank}:\n" + "\n".join(seen["faults"])
+    for rank, seen in enumerate(train_together(n, counts_waits=True, **STEPS | batch | changes)):
         for part, first, allowed in (
             ("step", WARM_STEPS, budget), ("report", 0, REPORT), ("save", 0, SAVE), ("evaluation", 0, EVALUATION),
         ):  # fmt: skip
@@ -85,8 +68,6 @@ def test_nothing_waits_for_a_gpu_but_these_places(
 
 
 def test_a_wait_is_found_and_its_place() -> None:
-    from tests.cuda.waits import waits
-
     with waits() as found:
         values = torch.ones(4, device="cuda")
         values.masked_fill_(values > 2, 0)

@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from torch import Tensor
 
 from bert4rec.api import load
 from bert4rec.checkpoint.run_folder import find_trained, found
@@ -18,11 +17,6 @@ from bert4rec.training.evaluate import evaluate
 from tests.cuda.conftest import Train, losses
 
 pytestmark = pytest.mark.cuda
-
-
-def tensors(checkpoint: Path) -> dict[str, Tensor]:
-    stored = StoredTensors(checkpoint)
-    return {name: stored.read(name) for name in stored}
 
 
 @pytest.mark.parametrize(
@@ -48,26 +42,21 @@ def test_a_training_goes_from_the_cpu_to_the_gpu_and_back(train: Train, loss: st
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sampled_softmax"])
-def test_a_deterministic_training_has_the_same_bits_again_saved_beside_it_or_not(train: Train, loss: str) -> None:
+def test_a_deterministic_training_has_the_same_bits_saved_beside_it_or_not_and_resumed(train: Train, loss: str) -> None:
     chosen = {
         "training.loss": loss, "training.deterministic": True, "model.dropout": 0.1, "checkpoint.every_steps": 1,
         "checkpoint.keep": 20,
     }  # fmt: skip
     one, other = (train(**chosen | {"checkpoint.async": is_beside}) for is_beside in (True, False))
-    assert losses(one) == losses(other)
+    parts = train(**chosen | {"training.n_epochs": 5})
+    train(**chosen | {"run.resume": str(parts)})
+    assert losses(one) == losses(other) == losses(parts)
     pairs = zip(found(one / "checkpoints"), found(other / "checkpoints"), strict=True)
-    states = [(tensors(beside), tensors(at_once)) for beside, at_once in pairs]
+    states = [(StoredTensors(beside), StoredTensors(at_once)) for beside, at_once in pairs]
     assert len(states) == 10
     for beside, at_once in states:
-        assert beside.keys() == at_once.keys()
-        assert all(torch.equal(beside[name], at_once[name]) for name in beside)
-
-
-def test_a_deterministic_training_goes_on_with_the_same_bits(train: Train) -> None:
-    chosen = {"training.deterministic": True, "model.dropout": 0.1}
-    whole, parts = train(**chosen), train(**chosen | {"training.n_epochs": 5})
-    train(**chosen | {"run.resume": str(parts)})
-    assert losses(parts) == losses(whole)
+        assert {*beside} == {*at_once}
+        assert all(torch.equal(beside.read(name), at_once.read(name)) for name in beside)
 
 
 def test_the_cpu_gives_the_ranks_of_the_gpu_and_recommends(train: Train, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Where the host waits for a GPU: places of the project, found by torch's own warnings of synchronizing operations."""
 
+import functools
+import operator
 import sys
 import traceback
 import warnings
@@ -24,43 +26,32 @@ def waits() -> Iterator[Counter[str]]:
     Autograd's own thread has no Python where C++ runs; torch then reports the wait where `backward` was called.
     """
     found: Counter[str] = Counter()
-    mode = torch.cuda.get_sync_debug_mode()
+    synchronize = torch.cuda.Event.synchronize
 
     def note(message: Warning | str, *_: Any, **__: Any) -> None:
         if MESSAGE in str(message):
             found[place()] += 1
 
-    def noted(method: Any) -> Any:
-        def synchronize(self: Any) -> None:
-            found[place()] += 1
-            with quiet():
-                method(self)
+    def noted(event: Any) -> None:  # torch does not report it
+        found[place()] += 1
+        with reporting("default"):
+            synchronize(event)
 
-        return synchronize
-
-    with (
-        warnings.catch_warnings(),
-        # Torch does not report it.
-        mock.patch.object(torch.cuda.Event, "synchronize", noted(torch.cuda.Event.synchronize)),
-    ):
+    with warnings.catch_warnings(), mock.patch.object(torch.cuda.Event, "synchronize", noted), reporting("warn"):
         warnings.simplefilter("always")
         warnings.showwarning = note
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            yield found
-        finally:
-            torch.cuda.set_sync_debug_mode(mode)
+        yield found
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Count no waits in the block."""
-    mode = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("default")
+def reporting(mode: str) -> Iterator[None]:
+    """Let torch report waits in the block as `mode` says."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode(mode)
     try:
         yield
     finally:
-        torch.cuda.set_sync_debug_mode(mode)
+        torch.cuda.set_sync_debug_mode(before)
 
 
 def place() -> str:
@@ -76,6 +67,7 @@ def place() -> str:
 
 
 WARM_STEPS = 2  # much is made only in the first steps
+PARTS = {"_start_sync": "", "_report": "report", "_validate": "evaluation", "_save": "save"}  # methods of the trainer
 
 
 @contextmanager
@@ -89,18 +81,15 @@ def waits_by_part() -> Iterator[dict[str, list[Counter[str]]]]:
     from bert4rec.training.trainer import Trainer
 
     parts: dict[str, list[Counter[str]]] = {name: [] for name in ("step", "report", "evaluation", "save")}
-    step_sync = Trainer._start_sync
 
     with waits() as found, ExitStack() as patches:
 
         def take(part: str) -> None:
-            if found:
+            if found and part:
                 parts[part].append(Counter(found))
-            found.clear()
+                found.clear()
 
-        def counted(method: str, part: str) -> Any:
-            original = getattr(Trainer, method)
-
+        def counted(original: Any, part: str) -> Any:
             def call(self: Trainer, *args: Any) -> Any:
                 take("step")
                 try:
@@ -108,22 +97,14 @@ def waits_by_part() -> Iterator[dict[str, list[Counter[str]]]]:
                 finally:
                     take(part)
 
-            return mock.patch.object(Trainer, method, call)
-
-        def start_sync(self: Trainer, following: Any) -> None:
-            take("step")
-            step_sync(self, following)
+            return call
 
         patches.enter_context(mock.patch.multiple(tiles, MIN_TILE=16, MAX_TILE=16, USERS_AT_ONCE=8))
-        patches.enter_context(mock.patch.object(Trainer, "_start_sync", start_sync))
-        for method, part in {"_report": "report", "_validate": "evaluation", "_save": "save"}.items():
-            patches.enter_context(counted(method, part))
+        for method, part in PARTS.items():
+            patches.enter_context(mock.patch.object(Trainer, method, counted(getattr(Trainer, method), part)))
         yield parts
 
 
 def places(parts: Sequence[Counter[str]], first: int = 0) -> Counter[str]:
     """Return the most waits at each place in one of the `parts` from number `first` on."""
-    most: Counter[str] = Counter()
-    for part in parts[first:]:
-        most |= part
-    return most
+    return functools.reduce(operator.or_, parts[first:], Counter())

@@ -1,13 +1,14 @@
 """Vectors of items with features: the sums written out in NumPy, and their gradients."""
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from bert4rec.dataset.item_features import BagFeature, FeatureRows, FeatureSizes
 from bert4rec.feed.batch import Batch, Candidates, Lookup, Pairs
 from bert4rec.feed.features import FeatureReader
 from bert4rec.feed.negatives import Negatives
@@ -16,103 +17,73 @@ from bert4rec.models.losses import LossSettings
 from bert4rec.models.matrix_factorization import MatrixFactorization
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.sequence_model import Bert4Rec, SASRec
+from bert4rec.models.tables import ItemTable
+from bert4rec.runtime.arrays import Bools
 from bert4rec.sharding.parallelize import initialize
-from tests.features import InMemory as OfBrands
+from tests.features import InMemory
 
 D, WIDTH, VECTOR = 4, 8, 3
-
-
-class InMemory:
-    """Features of five items: a category with values 0 to 2, and a bag with values 3 to 6."""
-
-    vector_widths: ClassVar = {"picture": VECTOR}
-    bags = (BagFeature("genre", 3), BagFeature("tags", 4, 1.6))
-    sizes = FeatureSizes(bags, VECTOR)
-    values = ([1, 3], [2, 4, 6], [0, 3], [1, 5], [2, 3, 4, 5])
-    shares = ([1, 1], [1, 2**-0.5, 2**-0.5], [1, 1], [1, 1], [1, *[3**-0.5] * 3])
-    vectors = np.random.default_rng(5).normal(size=(5, VECTOR)).astype(np.float32)
-
-    def read(self, items: npt.NDArray[np.int64]) -> FeatureRows:
-        values, shares = [self.values[item] for item in items], [self.shares[item] for item in items]
-        return FeatureRows(
-            values=np.array([value for bag in values for value in bag], np.int64),
-            lengths=np.array([len(bag) for bag in values], np.int64),
-            weights=np.array([share for bag in shares for share in bag], np.float32),
-            vectors=self.vectors[items],
-        )
-
-
+# Five items with a category (values 0 to 2), tags (3 to 6) and a picture.
+VALUES = [[1, 3], [2, 4, 6], [0, 3], [1, 5], [2, 3, 4, 5]]
+PICTURES = np.random.default_rng(5).normal(size=(5, VECTOR)).astype(np.float32)
+FEATURES = InMemory(VALUES, {"genre": 3, "tags": 4}, PICTURES)
 IS_WARM = np.array([True, True, False, True, True])
-
-
 # Values from which a feature has a table of its own: none, tags, both.
 ALL_REPLICATED, TAGS_IN_A_TABLE, ALL_IN_TABLES = 5, 4, 3
-
-
-class Whole(torch.nn.Module):
-    """The vectors of all values of a feature."""
-
-    def __init__(self, n_values: int) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.randn(n_values, D))
-
-    def look_up(self, lookups: dict[str, Lookup]) -> dict[str, torch.Tensor]:
-        for lookup in lookups.values():
-            assert lookup.ids.tolist() == sorted(set(lookup.ids.tolist()))
-        return {name: self.weight[lookup.ids] for name, lookup in lookups.items()}
 
 
 @pytest.fixture(params=[ALL_REPLICATED, TAGS_IN_A_TABLE, ALL_IN_TABLES])
 def encoder(request: pytest.FixtureRequest) -> FeatureEncoder:
     torch.manual_seed(1)
-    sizes = InMemory.sizes._replace(tables_from=request.param)
-    encoder = FeatureEncoder(FeatureSettings(sizes, id_dropout=0.5), D, "cpu")
-    encoder.tables.update({name: Whole(bag.n_values) for name, bag in sizes.tables.items()})
-    torch.nn.init.normal_(encoder.values)
-    encoder.reader, encoder.seed = FeatureReader(InMemory(), IS_WARM, request.param), 3
+    settings = FeatureSettings(FEATURES.sizes._replace(tables_from=request.param), id_dropout=0.5)
+    encoder = ItemTable(5, D, head="tied", output_bias=True, features=settings, device="cpu").features
+    for weight in encoder.parameters():
+        torch.nn.init.normal_(weight)
+    encoder.reader, encoder.seed = FeatureReader(FEATURES, IS_WARM, request.param), 3
     return encoder
 
 
-def all_values(encoder: FeatureEncoder) -> torch.Tensor:
-    """Return the vectors of all values: the tables are those of the last features."""
-    return torch.cat([encoder.values, *(table.weight for table in encoder.tables.values())])
-
-
-def vectors_of(encoder: FeatureEncoder, rows: torch.Tensor, items: list[int]) -> torch.Tensor:
-    found: torch.Tensor = encoder({"item": rows}, {"item": Lookup.of(torch.tensor(items, dtype=torch.long))})["item"]
-    return found
+def vectors_of(encoder: FeatureEncoder, rows: Tensor, items: Sequence[int]) -> Tensor:
+    return encoder({"item": rows}, {"item": Lookup.of(torch.tensor(items, dtype=torch.long))})["item"]
 
 
 def by_hand(
-    encoder: FeatureEncoder, rows: torch.Tensor, items: list[int], has_id: npt.NDArray[np.bool_]
-) -> torch.Tensor:
+    encoder: FeatureEncoder, rows: Tensor, items: Sequence[int], has_id: Bools, without: Sequence[int] = (),
+    keeps_picture: bool = True,
+) -> Tensor:  # fmt: skip
+    """The tables are those of the last features."""
+    all_values = torch.cat([encoder.values, *(table.weight for table in encoder.tables.values())])
     total = []
     for item, row in zip(items, rows, strict=True):
-        vector = row * float(has_id[item])
-        features = torch.from_numpy(InMemory.vectors[item]) @ encoder.projection.weight.T
-        for value, share in zip(InMemory.values[item], InMemory.shares[item], strict=True):
-            features = features + share * all_values(encoder)[value]
-        total.append(torch.cat([vector[:D] + features, vector[D:]]))
+        known = FEATURES.read(np.array([item]))
+        weights = torch.from_numpy(known.weights * ~np.isin(known.values, without))
+        features = keeps_picture * torch.from_numpy(PICTURES[item]) @ encoder.projection.weight.T
+        features = features + weights @ all_values[known.values]
+        total.append(row * float(has_id[item]) + F.pad(features, (0, len(row) - D)))
     return torch.stack(total)
 
 
-def test_an_item_is_its_row_and_the_vectors_of_its_features(encoder: FeatureEncoder) -> None:
-    items, rows = [3, 0, 2], torch.randn(3, WIDTH)
-    vectors = vectors_of(encoder.eval(), rows, items)
-    torch.testing.assert_close(vectors, by_hand(encoder, rows, items, IS_WARM))
-    assert vectors[2, D:].eq(0).all()  # a cold item has no bias either
-
-
-def test_ids_that_are_dropped_depend_on_seed_and_step(encoder: FeatureEncoder) -> None:
-    items, rows = list(range(5)), torch.randn(5, WIDTH)
-    encoder.step = 9
-    has_id = IS_WARM & (uniform(torch.arange(5), 3, 9) >= 0.5).numpy()
+@pytest.mark.parametrize("step", [None, 9], ids=["evaluation", "a step that drops ids"])
+def test_an_item_is_its_row_and_the_vectors_of_its_features(encoder: FeatureEncoder, step: int | None) -> None:
+    items, rows = [3, 0, 2, 2], torch.randn(4, WIDTH)
+    part = torch.randn(5, WIDTH, requires_grad=True)
+    has_id = IS_WARM
+    if step is None:
+        encoder.eval()
+    else:
+        encoder.step, has_id = step, IS_WARM & (uniform(torch.arange(5), 3, step) >= 0.5).numpy()
+        assert has_id.any()
+        assert not has_id[IS_WARM].all()
     torch.testing.assert_close(vectors_of(encoder, rows, items), by_hand(encoder, rows, items, has_id))
-    expected = by_hand(encoder, rows, items, has_id)
-    expected[2, D] = COLD_SCORE  # the bias of the cold item, which is no target
-    torch.testing.assert_close(encoder.catalogue(rows, 0)[0], expected)
-    assert has_id.any()
-    assert not has_id[IS_WARM].all()
+    together = {"item": rows[:, :D]}, {"item": Lookup.of(torch.tensor(items))}
+    vectors, added = encoder.catalogue(part, 0, 1, *together)
+    expected = by_hand(encoder, part, range(5), has_id)
+    if step is not None:
+        expected[2, D] = COLD_SCORE  # the bias of the cold item, which is no target
+    torch.testing.assert_close(vectors, expected)
+    torch.testing.assert_close(added["item"], by_hand(encoder, rows[:, :D], items, has_id))
+    vectors.sum().backward()
+    assert part.grad.any(1).tolist() == has_id.tolist()  # nothing is learnt by an id that does not count
 
 
 def test_numbers_are_uniform_and_differ_between_steps() -> None:
@@ -128,10 +99,9 @@ def test_a_part_of_the_catalogue_has_the_same_vectors_and_gradients(
     encoder: FeatureEncoder, first: int, n: int
 ) -> None:
     encoder.eval()
-    rows, ids = torch.randn(n, WIDTH, requires_grad=True), torch.arange(first, first + n)
-    weights = torch.randn(n, WIDTH)
+    rows, weights = torch.randn(n, WIDTH, requires_grad=True), torch.randn(n, WIDTH)
     found = []
-    for vectors in (vectors_of(encoder, rows, ids.tolist()), encoder.catalogue(rows, first, divisor=4)[0]):
+    for vectors in (vectors_of(encoder, rows, range(first, first + n)), encoder.catalogue(rows, first, 4, {}, {})[0]):
         (vectors * weights).sum().backward()
         found.append([vectors.detach(), rows.grad, *(parameter.grad for parameter in encoder.parameters())])
         rows.grad = None
@@ -140,44 +110,17 @@ def test_a_part_of_the_catalogue_has_the_same_vectors_and_gradients(
     torch.testing.assert_close(found[1], found[0])
 
 
-def test_an_item_without_training_is_never_learnt_by_its_id(encoder: FeatureEncoder) -> None:
-    rows = torch.randn(5, WIDTH, requires_grad=True)
-    encoder.catalogue(rows, 0)[0].sum().backward()
-    assert rows.grad[2].eq(0).all()
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "columns"), [("genre", [0, 1, 2], []), ("tags", [3, 4, 5, 6], []), ("picture", [], [0, 1, 2])]
-)
-def test_without_a_feature_items_are_those_of_zero_weights_for_a_while(
-    encoder: FeatureEncoder, name: str, values: list[int], columns: list[int]
-) -> None:
+@pytest.mark.parametrize(("name", "values"), [("genre", [0, 1, 2]), ("tags", [3, 4, 5, 6]), ("picture", [])])
+def test_a_feature_is_left_out_for_a_while(encoder: FeatureEncoder, name: str, values: list[int]) -> None:
     rows, items = torch.randn(3, WIDTH), [3, 0, 2]
     before = vectors_of(encoder.eval(), rows, items)
-    with encoder.without(name):
+    with encoder.reader.without(name):
         found = vectors_of(encoder, rows, items)
-    with pytest.raises(KeyError), encoder.without(name):
+    with pytest.raises(KeyError), encoder.reader.without(name):
         raise KeyError
     assert vectors_of(encoder, rows, items).equal(before)
-    with torch.no_grad():
-        encoder.projection.weight[:, columns] = 0
-        n_replicated = len(encoder.values)
-        encoder.values[[value for value in values if value < n_replicated]] = 0
-        for table in encoder.tables.values():
-            weight = table.weight
-            assert isinstance(weight, torch.nn.Parameter)
-            first = 3 if len(weight) == 4 else 0
-            weight[[value - first for value in values if first <= value < first + len(weight)]] = 0
-    torch.testing.assert_close(found, vectors_of(encoder, rows, items), rtol=0, atol=0)
-
-
-def test_one_call_gives_a_part_of_the_catalogue_and_the_items_of_a_batch(encoder: FeatureEncoder) -> None:
-    encoder.eval()
-    part, rows = torch.randn(2, WIDTH), torch.randn(3, D)
-    items = Lookup.of(torch.tensor([4, 1, 1]))
-    vectors, added = encoder.catalogue(part, 3, rows={"item": rows}, lookups={"item": items})
-    torch.testing.assert_close(vectors, by_hand(encoder, part, [3, 4], IS_WARM))
-    torch.testing.assert_close(added["item"], by_hand(encoder, rows, [4, 1, 1], IS_WARM))
+    expected = by_hand(encoder, rows, items, IS_WARM, values, keeps_picture=name != "picture")
+    torch.testing.assert_close(found, expected)
 
 
 def test_cold_items_are_ranked_by_vectors_as_long_as_the_root_mean_square_of_the_others(
@@ -192,32 +135,27 @@ def test_cold_items_are_ranked_by_vectors_as_long_as_the_root_mean_square_of_the
     torch.testing.assert_close(in_training, by_hand(encoder, rows[2:3], [2], IS_WARM))
 
 
-KINDS = {
-    "sasrec": {"head": "tied"}, "bert4rec": {"head": "linear"}, "dot": {"form": "dot"}, "bias": {"form": "bias"},
-    "neural": {"form": "neural"},
+KINDS: dict[str, tuple[Any, dict[str, str]]] = {
+    "sasrec": (SASRec, {"head": "tied"}), "bert4rec": (Bert4Rec, {"head": "linear"}),
+    **{form: (MatrixFactorization, {"form": form}) for form in ("dot", "bias", "neural")},
 }  # fmt: skip
+CASES = [(kind, loss) for kind in KINDS for loss in ("softmax", "sampled_softmax", "gbce", "bpr")]
 
 
-@pytest.mark.parametrize("loss", ["softmax", "sampled_softmax", "gbce", "bpr"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "loss"), [case for case in CASES if case != ("neural", "softmax")])
 def test_no_loss_pushes_cold_items_down(kind: str, loss: str) -> None:
     """The items 1 and 4 of a brand of their own are never targets: their scores would only learn to be low."""
-    if (kind, loss) == ("neural", "softmax"):
-        pytest.skip("has no softmax")
-    is_warm = np.array([True, False, True, True, False, True])
-    features = OfBrands([[0], [2], [1], [0], [2], [1]], {"brand": 3}, np.zeros((6, 0), np.float32))
+    features = InMemory([[0], [2], [1], [0], [2], [1]], {"brand": 3}, np.zeros((6, 0), np.float32))
     shape = {"n_items": 6, "embed_dim": 4, "dropout": 0.0, "features": FeatureSettings(features.sizes), "device": "cpu"}
     targets, negatives = torch.tensor([0, 3, 5]), Negatives(torch.tensor([1, 2, 4]), torch.zeros(3))
-    network: RankingModel
+    batch: Any = Pairs.between(torch.arange(3), targets)
+    sizes = {"n_users": 3}
     if kind in ("sasrec", "bert4rec"):
-        network = {"sasrec": SASRec, "bert4rec": Bert4Rec}[kind](
-            **shape, **KINDS[kind], n_heads=1, n_layers=1, ffn_dim=4, max_len=6, loss=LossSettings(loss)
-        )
-        batch: Any = Batch.from_items(torch.tensor([2, 0, 3]), torch.tensor([3]), torch.arange(3), targets)
-    else:
-        network = MatrixFactorization(**shape, **KINDS[kind], n_users=3, loss=LossSettings(loss))
-        batch = Pairs.between(torch.arange(3), targets)
+        batch = Batch.from_items(torch.tensor([2, 0, 3]), torch.tensor([3]), torch.arange(3), targets)
+        sizes = {"n_heads": 1, "n_layers": 1, "ffn_dim": 4, "max_len": 6}
+    network: RankingModel = KINDS[kind][0](**shape, **KINDS[kind][1], **sizes, loss=LossSettings(loss))
     initialize(network, seed=1)
+    is_warm = np.array([True, False, True, True, False, True])
     network.item_table.features.reader = FeatureReader(features, is_warm, 10**6)
     batch = batch._replace(candidates=Candidates.of(targets, negatives) if loss != "softmax" else None)
     network(batch).backward()

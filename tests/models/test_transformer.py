@@ -1,12 +1,9 @@
 """The encoder: attention, padding, positions, times, as written-out arithmetic."""
 
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from bert4rec.models import transformer
 from bert4rec.models.sequence_model import Bert4Rec, SASRec, SequenceModel
@@ -17,7 +14,6 @@ from bert4rec.models.transformer import (
     Dates,
     Dropout,
     Rotation,
-    append_ones,
     bucketize_time_delta,
 )
 from tests.models.networks import HEADS, POSITIONS, SEQUENCES, WIDTH, batch, hidden_of, model
@@ -63,77 +59,42 @@ def plainly(network: SequenceModel, sequence: list[int]) -> Tensor:
     return encoder.norm(x)
 
 
+MANY = [SEQUENCES[i % 4] for i in range(12)]
+SOMEWHERE = [POSITIONS[i % 4] if i % 3 else [] for i in range(12)]
+
+
 @KINDS
 @POSITION_KINDS
-@pytest.mark.parametrize("positions", [POSITIONS, EVERYWHERE], ids=["some positions", "all positions"])
-def test_hidden_states_are_those_of_a_plain_transformer(
-    kind: type[SequenceModel], encoding: str, positions: list[list[int]]
-) -> None:
+@pytest.mark.parametrize(
+    ("at_a_time", "sequences", "positions"),
+    [(2048, SEQUENCES, POSITIONS), (2048, SEQUENCES, EVERYWHERE), (1, MANY, SOMEWHERE), (16, MANY, SOMEWHERE)],
+    ids=["some positions", "all positions", "each sequence apart", "in groups"],
+)
+def test_hidden_states_and_gradients_are_those_of_a_plain_transformer(
+    kind: type[SequenceModel], encoding: str, at_a_time: int, sequences: list[list[int]], positions: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(transformer, "POSITIONS_AT_A_TIME", at_a_time)
     network = model(kind, positions=encoding, input_norm=encoding == "rotary")
-    expected = torch.cat([plainly(network, s)[p] for s, p in zip(SEQUENCES, positions, strict=True)])
-    hidden, behind = hidden_of(network, batch(SEQUENCES, positions)).split([WIDTH, 4], dim=1)
+    expected = torch.cat([plainly(network, s)[p] for s, p in zip(sequences, positions, strict=True)])
+    hidden, behind = hidden_of(network, batch(sequences, positions)).split([WIDTH, 4], dim=1)
     torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-5)
     assert torch.equal(behind, torch.tensor([1.0, 0.0, 0.0, 0.0]).expand(len(expected), -1))
-
-
-@KINDS
-@POSITION_KINDS
-@pytest.mark.parametrize("at_a_time", [1, 16])
-def test_many_rows_go_through_the_blocks_in_groups(
-    kind: type[SequenceModel], encoding: str, at_a_time: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transformer, "POSITIONS_AT_A_TIME", at_a_time)
-    network = model(kind, positions=encoding)
-    sequences = [SEQUENCES[i % 4] for i in range(12)]
-    positions = [POSITIONS[i % 4] if i % 3 else [] for i in range(12)]
-    expected = torch.cat([plainly(network, s)[p] for s, p in zip(sequences, positions, strict=True)])
-    hidden = hidden_of(network, batch(sequences, positions))[:, :WIDTH]
-    torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-5)
+    factors, weights = torch.randn(hidden.shape), list(network.encoder.parameters())
+    ours, plain = (torch.autograd.grad((each * factors).sum(), weights) for each in (hidden, expected))
+    torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)
 
 
 def test_what_is_turned_keeps_its_precision_and_length() -> None:
     places, vectors = torch.arange(5), torch.randn(5, WIDTH, generator=torch.Generator().manual_seed(1))
     rotation = Rotation.of(places, HEADS, WIDTH // HEADS)
-    whole = rotation.rotate(vectors)
+    whole, half = rotation.rotate(vectors), rotation.rotate(vectors.bfloat16())
     torch.testing.assert_close(whole.norm(dim=1), vectors.norm(dim=1))
-    half = rotation.rotate(vectors.bfloat16())
     assert half.dtype == torch.bfloat16
     torch.testing.assert_close(half.float(), whole, rtol=0, atol=0.05)
 
 
-@KINDS
-@POSITION_KINDS
-def test_gradients_are_those_of_a_plain_transformer(
-    kind: type[SequenceModel], encoding: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transformer, "POSITIONS_AT_A_TIME", 16)
-    network = model(kind, positions=encoding)
-    weights = list(network.encoder.parameters())
-    found = hidden_of(network, batch(SEQUENCES, POSITIONS))[:, :WIDTH]
-    expected = torch.cat([plainly(network, s)[p] for s, p in zip(SEQUENCES, POSITIONS, strict=True)])
-    factors = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
-    ours, plain = (torch.autograd.grad((hidden * factors).sum(), weights) for hidden in (found, expected))
-    for one, other in zip(ours, plain, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-
-
-def test_a_one_is_filled_in_and_not_copied_from_the_host() -> None:
-    """A copy of a number makes the host wait for a GPU in every forward pass."""
-    called: list[str] = []
-
-    class Recorder(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            called.append(func.overloadpacket.__name__)
-            return func(*args, **kwargs or {})
-
-    with Recorder():
-        widened = append_ones(torch.full((2, 3), 5.0), 6)
-    assert widened.tolist() == [[5.0, 5.0, 5.0, 1.0, 0.0, 0.0]] * 2
-    assert not {"copy_", "_to_copy", "_copy_from", "lift_fresh", "_local_scalar_dense"} & set(called)
-
-
 def test_dropout_keeps_its_share_scaled_and_follows_the_seed() -> None:
-    """Of 200,001 numbers 30 % are dropped, give or take five standard errors; gradients take the same factors."""
     dropout, values = Dropout(0.3), torch.ones(200_001, requires_grad=True)
     torch.manual_seed(1)
     first = dropout(values)
@@ -148,26 +109,15 @@ def test_dropout_keeps_its_share_scaled_and_follows_the_seed() -> None:
 
 
 @KINDS
-def test_a_gap_adds_the_vector_of_its_kind(kind: type[SequenceModel]) -> None:
-    network, without = model(kind, positions="rotary", times="target"), model(kind, positions="rotary")
+def test_a_gap_and_a_date_add_their_vectors(kind: type[SequenceModel]) -> None:
+    network, without = (model(kind, positions="rotary", times=times).encoder for times in ("target", "none"))
+    without.load_state_dict(network.state_dict(), strict=False)
     asked = batch(SEQUENCES, POSITIONS)
-    gaps = torch.arange(len(asked.places)) ** 4
+    gaps, instants = torch.arange(len(asked.places)) ** 4, torch.arange(len(asked.positions)) * 10**8
     vectors = torch.randn(len(asked.places), WIDTH)
-    shifted = vectors + network.encoder.gaps.weight[bucketize_time_delta(gaps)]
-    without.encoder.load_state_dict(network.encoder.state_dict(), strict=False)
-    assert torch.equal(
-        network.encoder(vectors, asked.lengths, asked.positions, gaps),
-        without.encoder(shifted, asked.lengths, asked.positions),
-    )
-
-
-@KINDS
-def test_the_vector_of_a_date_is_added_to_each_hidden_state(kind: type[SequenceModel]) -> None:
-    network = model(kind, positions="rotary", times="history")
-    asked = batch(SEQUENCES, POSITIONS)
-    instants = torch.arange(len(asked.positions)) * 10**8
-    expected = hidden_of(network, asked)[:, :WIDTH] + network.encoder.dates(instants)
-    assert torch.equal(hidden_of(network, asked._replace(instants=instants))[:, :WIDTH], expected)
+    found = network(vectors, asked.lengths, asked.positions, gaps, instants)
+    shifted = vectors + network.gaps.weight[bucketize_time_delta(gaps)]
+    assert torch.equal(found, without(shifted, asked.lengths, asked.positions) + network.dates(instants))
 
 
 def test_kinds_of_gaps_are_as_long_as_the_root_of_two() -> None:

@@ -1,5 +1,6 @@
 """Jobs of the processes of a pool, for the tests of this folder."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows
-from bert4rec.dataset.reader import Sizes
+from bert4rec.dataset.reader import Sizes, open_dataset
 from bert4rec.feed.batch import Batch
 from bert4rec.feed.batches import TrainingBatches, Windows
 from bert4rec.feed.masking import Masking
@@ -22,16 +23,18 @@ from bert4rec.runtime.errors import SettingsError
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import held_bytes
 from bert4rec.sharding.plan import Plan
-from bert4rec.training.build import (
-    build,
-    plan_of_all,
-    sizes_of,
-)
+from bert4rec.training.build import build, plan_of_all, sizes_of
+from tests.fixture_types import Settings
 from tests.processes import jobs
 
 
+def config_of(small_config: Settings, folder: Path, **changes: Any) -> Config:
+    """Settings for a dataset folder, prepared as it is."""
+    recipe = {f"preprocessing.{key}": value for key, value in open_dataset(folder).metadata["preprocessing"].items()}
+    return small_config(**{"data.dataset_dir": str(folder)} | recipe | changes)
+
+
 def plan_and_build(config: Config) -> tuple[Plan, Any, Optimizers, TrainingBatches]:
-    """The plan, the model and its optimizers by it, and what they are trained on."""
     config, dataset, model, optimizers = jobs.set_up(config)
     plan = plan_of_all(config, jobs.here(), sizes_of(config, dataset))
     return plan, model, optimizers, jobs.batches(config, dataset)
@@ -48,7 +51,6 @@ def planned_and_held(config: Config) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def refusal(config: Config, n_items: int) -> str:
-    """What is said of a catalogue of that size before anything is allocated."""
     try:
         plan_of_all(resolve(config, "cpu", Facts(n_items)), jobs.here(), Sizes(n_items))
     except SettingsError as error:
@@ -83,7 +85,7 @@ class FewItems:
 
 
 def train_few_items(cases: list[tuple[int, dict[str, Any]]]) -> list[dict[str, Any] | str]:
-    """For each catalogue size and settings: the losses of the steps, the ranks by the model then; or the refusal."""
+    """For each catalogue size and settings: losses, ranks, and bytes planned and held; or the refusal."""
     return [_train_few_items(n_items, changes) for n_items, changes in cases]
 
 
@@ -95,7 +97,8 @@ def _train_few_items(n_items: int, changes: dict[str, Any]) -> dict[str, Any] | 
     }
     try:
         config = resolve(load_config(None, FEW | fitting | changes), "cpu", Facts(n_items))
-        model, optimizers = build(config, world, plan_of_all(config, world, Sizes(n_items)))
+        plan = plan_of_all(config, world, Sizes(n_items))
+        model, optimizers = build(config, world, plan)
     except SettingsError as error:
         return str(error)
     training = config.training
@@ -108,11 +111,13 @@ def _train_few_items(n_items: int, changes: dict[str, Any]) -> dict[str, Any] | 
     )  # fmt: skip
     losses = [make_step(model, optimizers, batches[step]) for step in range(len(batches))]
     ranker = jobs.ranker(model, config)
-    return {"losses": losses, "ranks": ranker.rank(FewItems(n_items, 10), ["full"])["full"]}
+    return {
+        "losses": losses, "ranks": ranker.rank(FewItems(n_items, 10), ["full"])["full"],
+        "planned": plan.resident_bytes(world.rank), "held": held_bytes(model, optimizers.states()),
+    }  # fmt: skip
 
 
 def make_step(model: torch.nn.Module, optimizers: Optimizers, batch: Batch) -> float:
-    """The mean loss of the global batch, by which the weights are updated."""
     partition = Partition(dist.get_rank(), dist.get_world_size())
     n_positions = int(partition.sum((batch.targets != NO_ITEM).sum()))
     optimizers.begin_step(1.0)

@@ -11,56 +11,85 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from bert4rec.checkpoint.run_folder import found
 from bert4rec.config.tables import Config
-from bert4rec.dataset.reader import Dataset
 from bert4rec.sharding.footprint import message_bytes
 from tests.conftest import long
 from tests.fixture_types import Settings
 from tests.processes import jobs
-from tests.sharding.jobs import plan_and_build, planned_and_held, refusal
-from tests.training.loop.test_trainer import assemble
-
-STEPS = 10
-
-
-TABLES = ["item_table.embeddings.item.weight"]
-GROUPS = "group_table.embeddings.group.weight"
+from tests.sharding.jobs import config_of, plan_and_build, planned_and_held, refusal
+from tests.training.loop.test_trainer import assemble, assert_equal
 
 Train = Callable[..., list[dict[str, Any]]]
+SHARDING, GROUP_SIZE, MODE = (f"parallelism.{name}" for name in ("sharding_type", "sharding_group_size", "mode"))
+SGD, ADAGRAD, ROWWISE, ADAM = (
+    {"parallelism.sparse_optimizer": name} for name in ("sgd", "adagrad", "rowwise_adagrad", "adam")
+)
+SOFTMAX, GBCE = ({"training.loss": loss} for loss in ("softmax", "gbce"))
+SAMPLED = {"training.loss": "sampled_softmax"} | ADAGRAD
+EXACT = SOFTMAX | ADAM
+TABLES = {"model.feature_tables_from": 4}  # those of brand and of tags
+WEIGHTS = {"training.event_weights": {"purchase": 1.0, "cart": 0.3}}
+BEFORE, AT = {"model.times": "history"}, {"model.times": "target"}
+IN_ONE, IN_TWO = {GROUP_SIZE: 1}, {GROUP_SIZE: 2}
+EVENTS = "encoder.events.weight"
+
+# Data → the settings of trainings of one global batch a step, `batch`, without dropout.
+USUAL: dict[str, dict[str, Any]] = {
+    "small": {
+        "batch": 120, "training.n_epochs": 10, "training.eval_every_n_epochs": 1, "training.lr_schedule": "linear",
+        "training.warmup_steps": 3, "training.n_train_negatives": 20, "training.learning_rate": 0.003,
+        "parallelism.sparse_learning_rate": 0.05,
+    },
+    "events": {
+        "batch": 60, "training.n_epochs": 5, "training.n_train_negatives": 12, "training.learning_rate": 0.003,
+        "parallelism.sparse_learning_rate": 0.05, "model.id_dropout": 0.3, "training.average_age": 0.0,
+    },
+    # The last global batch has fewer pairs than processes: some have none then.
+    "rated": {
+        "batch": 174, "training.n_epochs": 2, "training.eval_every_n_epochs": 1, "training.lr_schedule": "one_cycle",
+        "training.learning_rate": 0.02, "training.n_train_negatives": 20, "training.rating_validation": 0.0,
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def settings(small_config: Settings, rated_config: Settings, event_folder: Path) -> Settings:
+    """`settings(data, n_processes, **changes)`, of a training on some of the data in `USUAL`."""
+
+    def made(data: str, n_processes: int, **changes: Any) -> Config:
+        usual: dict[str, Any] = {"model.dropout": 0.0} | USUAL[data]
+        if changes.get("parallelism.sparse_optimizer") == "sgd":
+            scale = 10.0 if changes.get("training.loss") == "gbce" else 1.0  # it is divided by the number of candidates
+            usual |= {"training.optimizer": "sgd", "training.learning_rate": 0.1 * scale}
+            usual |= {"parallelism.sparse_learning_rate": 2.0 * scale}
+        if data == "small" and changes.get("training.loss") == "sampled_softmax":
+            usual["training.negatives_power"] = 0.5
+        usual |= changes
+        batch = {"training.per_device_train_batch_size": usual.pop("batch") // n_processes}
+        if data == "events":
+            return config_of(small_config, event_folder, **usual | batch)
+        return (rated_config if data == "rated" else small_config)(**usual | batch)
+
+    return made
 
 
 @pytest.fixture(scope="module")
-def trained() -> dict[tuple[Any, ...], Any]:
-    """Trainings by what was asked of them: each is compared with several others."""
+def trained() -> dict[str, list[dict[str, Any]]]:
+    """Trainings by their settings: each is compared with several others."""
     return {}
 
 
 @pytest.fixture
-def train(pools: Any, small_config: Settings, tmp_path: Path, trained: dict[Any, Any]) -> Train:
-    """Ten steps of one global batch each, without dropout."""
+def train(pools: Any, settings: Settings, tmp_path: Path, trained: dict[str, Any]) -> Train:
+    """`train(data, kind, n_processes, **changes)`: the results of the processes."""
 
-    def run(
-        n_processes: int, mode: str, optimizer: str, sharding_type: str = "row_wise", loss: str = "softmax",
-        kind: str = "bert4rec",
-    ) -> list[dict[str, Any]]:  # fmt: skip
-        key = (n_processes, mode, optimizer, sharding_type, loss, kind)
-        scale = 10.0 if loss == "gbce" else 1.0  # it is divided by the number of candidates
-        is_sgd = optimizer == "sgd"
-        settings = {
-            "training.n_epochs": STEPS, "training.eval_every_n_epochs": 1, "model.dropout": 0.0,
-            "training.per_device_train_batch_size": 120 // n_processes, "training.loss": loss,
-            "training.optimizer": "sgd" if is_sgd else "adamw", "training.n_train_negatives": 20,
-            "training.learning_rate": 0.1 * scale if is_sgd else 0.003,
-            "training.lr_schedule": "linear", "training.warmup_steps": 3,
-            "training.negatives_power": 0.5 if loss == "sampled_softmax" else 0.0,
-            "model.kind": "sasrec" if kind == "two tables" else kind,
-            "parallelism.mode": mode, "parallelism.sharding_type": sharding_type,
-            "parallelism.sparse_optimizer": optimizer,
-            "parallelism.sparse_learning_rate": 2.0 * scale if is_sgd else 0.05,
-        }  # fmt: skip
+    def run(data: str, kind: str, n_processes: int, **changes: Any) -> list[dict[str, Any]]:
+        key = f"{data} {kind} {n_processes} {sorted(changes.items())}"
         if key not in trained:
             job = [jobs.with_groups, jobs.train] if kind == "two tables" else [jobs.train]
-            trained[key] = pools(n_processes).run(*job, small_config(**settings), tmp_path)
+            changes |= {"model.kind": "sasrec" if kind == "two tables" else kind}
+            trained[key] = pools(n_processes).run(*job, settings(data, n_processes, **changes), tmp_path)
         return trained[key]
 
     return run
@@ -83,94 +112,103 @@ def message_bytes_of_a_step(config: Config) -> tuple[int, list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "loss", "optimizer", "way"),
+    ("data", "kind", "changes", "way"),
     # Each pair of a kind, a loss, an optimizer, a number of processes and a sharding at least once. Row-wise Adagrad is
     # another algorithm where a row is cut, and refused.
     [
-        ("bert4rec", "softmax", "sgd", (2, "ddp", "")),
-        long("bert4rec", "softmax", "sgd", (1, "dmp", "table_wise")),
-        ("bert4rec", "softmax", "sgd", (2, "dmp", "row_wise")),
-        ("bert4rec", "softmax", "sgd", (3, "dmp", "column_wise")),
-        long("bert4rec", "sampled_softmax", "rowwise_adagrad", (3, "ddp", "")),
-        ("bert4rec", "sampled_softmax", "rowwise_adagrad", (3, "dmp", "row_wise")),
-        ("bert4rec", "sampled_softmax", "rowwise_adagrad", (2, "dmp", "table_wise")),
-        long("bert4rec", "gbce", "adagrad", (1, "dmp", "row_wise")),
-        ("bert4rec", "gbce", "adagrad", (2, "dmp", "column_wise")),
-        ("bert4rec", "gbce", "adagrad", (3, "dmp", "table_wise")),
-        long("bert4rec", "sampled_softmax", "adagrad", (1, "dmp", "row_wise")),
-        long("bert4rec", "gbce", "rowwise_adagrad", (2, "ddp", "")),
-        long("sasrec", "softmax", "adagrad", (3, "ddp", "")),
-        long("sasrec", "softmax", "rowwise_adagrad", (1, "dmp", "row_wise")),
-        long("sasrec", "sampled_softmax", "sgd", (1, "dmp", "column_wise")),
-        long("sasrec", "gbce", "sgd", (2, "dmp", "table_wise")),
-        ("sasrec", "sampled_softmax", "rowwise_adagrad", (3, "dmp", "table_wise")),
-        ("sasrec", "gbce", "adagrad", (2, "dmp", "column_wise")),
+        ("small", "bert4rec", SOFTMAX | SGD, (2, "ddp", "")),
+        ("small", "bert4rec", SOFTMAX | SGD, (2, "dmp", "row_wise")),
+        ("small", "bert4rec", SOFTMAX | SGD, (3, "dmp", "column_wise")),
+        long("small", "bert4rec", SAMPLED | ROWWISE, (3, "ddp", "")),
+        ("small", "bert4rec", SAMPLED | ROWWISE, (3, "dmp", "row_wise")),
+        ("small", "bert4rec", SAMPLED | ROWWISE, (2, "dmp", "table_wise")),
+        long("small", "bert4rec", GBCE | ADAGRAD, (1, "dmp", "row_wise")),
+        ("small", "bert4rec", GBCE | ADAGRAD, (2, "dmp", "column_wise")),
+        ("small", "bert4rec", GBCE | ADAGRAD, (3, "dmp", "table_wise")),
+        long("small", "sasrec", SOFTMAX | ROWWISE, (1, "dmp", "row_wise")),
+        long("small", "sasrec", SAMPLED | SGD, (1, "dmp", "column_wise")),
+        long("small", "sasrec", GBCE | SGD, (2, "dmp", "table_wise")),
+        ("small", "sasrec", SAMPLED | ROWWISE, (3, "dmp", "table_wise")),
+        ("small", "sasrec", GBCE | ADAGRAD, (2, "dmp", "column_wise")),
         # fbgemm has no fused Adam on CPU; the exact softmax trains row-wise shards without it.
-        long("bert4rec", "softmax", "adam", (1, "dmp", "row_wise")),
-        ("bert4rec", "softmax", "adam", (3, "dmp", "row_wise")),
-        ("sasrec", "softmax", "adam", (2, "dmp", "row_wise")),
-        long("sasrec", "softmax", "adam", (3, "ddp", "")),
+        ("small", "bert4rec", EXACT, (3, "dmp", "row_wise")),
+        ("small", "sasrec", EXACT, (2, "dmp", "row_wise")),
+        # The last global batch has a single sequence: the other ranks still run every forward pass.
+        long("small", "bert4rec", SOFTMAX | ROWWISE | {"batch": 96}, (2, "dmp", "row_wise")),
+        ("small", "bert4rec", SOFTMAX | ROWWISE | {"batch": 96}, (3, "dmp", "row_wise")),
         # One table is trained as a parameter, one in backward.
-        ("two tables", "softmax", "rowwise_adagrad", (2, "dmp", "row_wise")),
-        long("two tables", "softmax", "rowwise_adagrad", (3, "ddp", "")),
-        long("two tables", "softmax", "adagrad", (3, "dmp", "column_wise")),
-        long("two tables", "sampled_softmax", "rowwise_adagrad", (2, "dmp", "auto")),
+        ("small", "two tables", SOFTMAX | ROWWISE, (2, "dmp", "row_wise")),
+        long("small", "two tables", SOFTMAX | ROWWISE, (3, "ddp", "")),
+        long("small", "two tables", SOFTMAX | ADAGRAD, (3, "dmp", "column_wise")),
+        long("small", "two tables", SAMPLED | ROWWISE, (2, "dmp", "auto")),
+        # Item features, events and times.
+        ("events", "sasrec", EXACT | TABLES | WEIGHTS | AT, (2, "dmp", "row_wise")),
+        ("events", "bert4rec", SAMPLED | WEIGHTS | BEFORE | {"model.feature_tables_from": 1}, (3, "dmp", "row_wise")),
+        ("events", "sasrec", EXACT | TABLES | IN_ONE, (2, "dmp", "row_wise")),
+        ("events", "matrix_factorization", SAMPLED | TABLES | IN_ONE, (2, "dmp", "row_wise")),
+        ("events", "sasrec", SAMPLED | TABLES | IN_TWO | ROWWISE, (4, "dmp", "row_wise")),
+        ("events", "sasrec", EXACT | IN_TWO, (4, "dmp", "row_wise")),
+        long("events", "bert4rec", SAMPLED | TABLES | IN_ONE, (4, "dmp", "column_wise")),
+        long("events", "bert4rec", SAMPLED | IN_TWO, (4, "dmp", "table_wise")),
+        ("events", "bert4rec", SAMPLED, (3, "dmp", "column_wise")),
+        ("events", "matrix_factorization", EXACT, (3, "ddp", "")),
+        long("events", "sasrec", EXACT | TABLES | ADAGRAD, (2, "dmp", "auto")),
+        long("events", "sasrec", EXACT | ADAGRAD | AT, (2, "dmp", "table_wise")),
+        long("events", "bert4rec", SAMPLED | TABLES, (1, "dmp", "row_wise")),
+        long("events", "bert4rec", SAMPLED | TABLES, (3, "dmp", "table_wise")),
+        long("events", "bert4rec", EXACT | TABLES | ADAGRAD | WEIGHTS, (2, "ddp", "")),
+        long("events", "sasrec", SAMPLED | TABLES, (3, "ddp", "")),
+        long("events", "matrix_factorization", SAMPLED | TABLES, (2, "dmp", "column_wise")),
+        # Ratings, with Adam and decay of all rows.
+        *[("rated", "matrix_factorization", {}, way) for way in ((1, "dmp", ""), (3, "dmp", ""), (2, "ddp", ""))],
+        ("rated", "matrix_factorization", {"model.form": "neural"}, (2, "dmp", "")),
+        ("rated", "matrix_factorization", ROWWISE | {"parallelism.sparse_weight_decay": 0.0}, (3, "dmp", "")),
+        ("rated", "matrix_factorization", SOFTMAX | {"model.form": "dot"}, (2, "dmp", "")),
+        ("rated", "matrix_factorization", {"training.loss": "bpr"}, (2, "dmp", "")),
     ],
 )
 def test_every_way_trains_the_model_of_one_process(
-    train: Train, kind: str, loss: str, optimizer: str, way: tuple[int, str, str]
+    train: Train, data: str, kind: str, changes: dict[str, Any], way: tuple[int, str, str]
 ) -> None:
-    """Losses of all steps, tables at the start and at the end, and what the trained model says of the users."""
     n_processes, mode, sharding_type = way
-    alone = train(1, "ddp", optimizer, loss=loss, kind=kind)
-    together = train(n_processes, mode, optimizer, sharding_type or "row_wise", loss, kind)
-
-    assert len(alone[0]["losses"]) == STEPS
-    assert alone[0]["losses"][-1] < 0.95 * alone[0]["losses"][0]
-    np.testing.assert_allclose(together[0]["losses"], alone[0]["losses"], rtol=0, atol=1e-4)
-    for name, value in alone[0]["metrics"].items():
-        assert together[0]["metrics"][name] == pytest.approx(value, abs=0.02)
-    for table in [*TABLES, GROUPS] if kind == "two tables" else TABLES:
+    (alone,) = train(data, kind, 1, **changes | {MODE: "ddp", GROUP_SIZE: 0})
+    together = train(data, kind, n_processes, **changes | {MODE: mode, SHARDING: sharding_type or "row_wise"})
+    assert alone["losses"][-1] < alone["losses"][0]
+    np.testing.assert_allclose(together[0]["losses"], alone["losses"], rtol=0, atol=1e-4 if data == "small" else 3e-5)
+    assert together[0]["steps"] == alone["steps"]
+    assert together[0]["metrics"] == pytest.approx(alone["metrics"], abs=0.02)
+    for name in alone["final"]:
+        if not (is_table := ".embeddings." in name) and name != EVENTS and not name.startswith("features."):
+            continue
+        size = (changes.get(GROUP_SIZE) or n_processes) if mode == "dmp" and is_table else 1
         for moment, tolerance in (("initial", 0.0), ("final", 1e-4)):
-            expected = assemble([alone[0][moment][table]])
-            if mode == "dmp":
-                found = [assemble([rank[moment][table] for rank in together])]
-            else:
-                found = [assemble([rank[moment][table]]) for rank in together]
-            for whole in found:
-                np.testing.assert_allclose(whole, expected, rtol=0, atol=tolerance)
-        assert np.abs(assemble([alone[0]["final"][table]]) - assemble([alone[0]["initial"][table]])).max() > 0.01
+            parts = [rank[moment][name] for rank in together]
+            whole, *copies = (assemble(parts[first : first + size]) for first in range(0, n_processes, size))
+            assert all(np.array_equal(whole, copy) for copy in copies)
+            np.testing.assert_allclose(whole, assemble([alone[moment][name]]), rtol=0, atol=tolerance)
+        initial, final = (assemble([alone[moment][name]]) for moment in ("initial", "final"))
+        assert not final.size or np.abs(final - initial).max() > 0.001
 
 
-def test_as_many_draws_of_negatives_train_the_same_model(pools: Any, small_config: Settings, tmp_path: Path) -> None:
-    """Whatever the number of processes that share one of them: two and four processes with two draws a step."""
+def test_as_many_draws_of_negatives_train_the_same_model(train: Train) -> None:
+    """Two and four processes with two draws a step."""
 
-    def losses(n_processes: int, shared_by: int | str) -> list[float]:
-        settings = {
-            "training.n_epochs": 4, "training.per_device_train_batch_size": 48 // n_processes, "model.dropout": 0.0,
-            "training.loss": "sampled_softmax", "training.n_train_negatives": 20, "training.negatives_power": 0.5,
-            "training.negatives_shared_by": shared_by, "training.learning_rate": 0.003,
-        }  # fmt: skip
-        result = pools(n_processes).run(jobs.train, small_config(**settings), tmp_path / f"{n_processes} {shared_by}")
-        return list(result[0]["losses"])
+    def losses(n: int, shared_by: int | str) -> list[float]:
+        changes = SAMPLED | {"batch": 48, "training.n_epochs": 4, "training.negatives_shared_by": shared_by}
+        return list(train("small", "bert4rec", n, **changes)[0]["losses"])
 
     own = losses(2, 1)
     np.testing.assert_allclose(losses(4, 2), own, rtol=0, atol=1e-4)
     assert np.abs(np.subtract(losses(2, "all"), own)).max() > 1e-3
 
 
-SAMPLED = {
-    "training.loss": "sampled_softmax", "training.n_train_negatives": 20, "parallelism.sparse_optimizer": "adagrad",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("loss", ["sampled_softmax", long("softmax")])
-def test_messages_of_half_the_bytes(pools: Any, small_config: Settings, loss: str) -> None:
+@pytest.mark.parametrize("loss", [SAMPLED, long(SAMPLED | SOFTMAX)])
+def test_messages_of_half_the_bytes(pools: Any, settings: Settings, loss: dict[str, str]) -> None:
     """What two processes send in a step, vectors and then gradients; the plan knows the most that it can be."""
 
     def sent(messages: str) -> list[tuple[int, list[int]]]:
-        settings = SAMPLED | {"training.loss": loss, "parallelism.messages": messages}
-        return list(pools(2).run(message_bytes_of_a_step, small_config(**settings)))
+        config = settings("small", 2, **loss | {"batch": 32, "parallelism.messages": messages})
+        return list(pools(2).run(message_bytes_of_a_step, config))
 
     whole = sent("fp32")
     for half in (sent("fp16"), sent("bf16")):
@@ -184,150 +222,110 @@ def test_messages_of_half_the_bytes(pools: Any, small_config: Settings, loss: st
     ("changes", "tolerance"),
     [
         ({"parallelism.table_precision": "fp16"}, 2e-3),
-        long({"parallelism.messages": "bf16"}, 1e-2),
-        long({"parallelism.messages": "fp16", "training.loss": "softmax"}, 2e-3),
+        long({"parallelism.messages": "bf16"}, 0.05),
+        long(SOFTMAX | {"parallelism.messages": "fp16"}, 2e-3),
     ],
 )
 def test_ten_steps_in_half_precision_are_nearly_those_in_full(
-    pools: Any, small_config: Settings, tmp_path: Path, changes: dict[str, Any], tolerance: float
+    train: Train, changes: dict[str, Any], tolerance: float
 ) -> None:
-    """Three processes; the losses of all steps, and no table that is the same."""
-
-    def trained(settings: dict[str, Any]) -> list[dict[str, Any]]:
-        batch = {"training.per_device_train_batch_size": 40, "training.n_epochs": STEPS, "model.dropout": 0.0}
-        folder = tmp_path / " ".join(map(str, settings.values()))
-        return list(pools(3).run(jobs.train, small_config(**SAMPLED | batch | settings), folder))
-
-    (full, *_), (half, *_) = trained({k: v for k, v in changes.items() if k == "training.loss"}), trained(changes)
-    assert len(full["losses"]) == STEPS
+    loss = {name: value for name, value in changes.items() if name == "training.loss"}
+    full, half = (train("small", "bert4rec", 3, **SAMPLED | some)[0] for some in (loss, changes))
     np.testing.assert_allclose(half["losses"], full["losses"], rtol=0, atol=tolerance)
     assert half["losses"] != full["losses"]
-    assert half["initial"][TABLES[0]][0][2].dtype == (np.float16 if "table" in str(changes) else np.float32)
-
-
-@pytest.mark.long
-def test_rows_of_half_precision_are_resumed_to_the_bit(pools: Any, small_config: Settings, tmp_path: Path) -> None:
-    """Checkpoints keep them as they are."""
-    config = small_config(**SAMPLED, **{"parallelism.table_precision": "fp16", "training.n_epochs": 2})
-    whole = pools(2).run(jobs.train_part, config, tmp_path / "whole")
-    pools(2).run(jobs.train_part, config, tmp_path / "broken", until=5)
-    checkpoint = max((tmp_path / "broken").glob("step-*"))
-    resumed = pools(2).run(jobs.train_part, config, tmp_path / "broken", resume_from=checkpoint)
-    for before, after in zip(whole, resumed, strict=True):
-        ((_, _, expected),), ((_, _, found),) = before["weights"][TABLES[0]], after["weights"][TABLES[0]]
-        assert found.dtype == np.float16
-        np.testing.assert_array_equal(found, expected)
-        assert 0 < len(after["losses"]) < len(before["losses"])
-        assert before["losses"][-len(after["losses"]) :] == after["losses"]
-
-
-WEIGHTS = ["item_table.embeddings.item.weight", "user_table.embeddings.user.weight"]
+    (_, _, rows), *_ = half["initial"]["item_table.embeddings.item.weight"]
+    assert rows.dtype == (np.float16 if "parallelism.table_precision" in changes else np.float32)
 
 
 @pytest.mark.parametrize(
-    ("changes", "ways_to_train"),
+    ("data", "changes", "writers", "readers"),
     [
-        ({}, [(1, "dmp"), (3, "dmp"), (2, "ddp")]),  # Adam and decay of all rows
-        ({"model.form": "neural"}, [(2, "dmp")]),
-        ({"parallelism.sparse_optimizer": "rowwise_adagrad", "parallelism.sparse_weight_decay": 0.0}, [(3, "dmp")]),
-        ({"training.loss": "softmax", "model.form": "dot"}, [(2, "dmp")]),
-        ({"training.loss": "bpr"}, [(2, "dmp")]),
+        ("events", SAMPLED | TABLES, 1, 2),  # all tables are updated inside backward
+        ("events", EXACT | TABLES | ADAGRAD | {SHARDING: "row_wise"}, 2, 1),
+        long("events", SAMPLED | TABLES, 2, 3),
+        long("events", EXACT | TABLES | {SHARDING: "row_wise"}, 2, 3),
+        long("small", SAMPLED | {"parallelism.table_precision": "fp16", "training.eval_every_n_epochs": 10}, 2, 2),
     ],
-    ids=["mse", "neural", "fused", "softmax", "bpr"],
 )
-def test_a_matrix_factorization_is_the_same_in_every_way(
-    pools: Any, rated_config: Settings, tmp_path: Path, changes: dict[str, Any], ways_to_train: list[tuple[int, str]]
+def test_a_resumed_training_has_the_state_of_every_table(
+    pools: Any, settings: Settings, tmp_path: Path, data: str, changes: dict[str, Any], writers: int,
+    readers: int,
+) -> None:  # fmt: skip
+    """Weights and moments arrive bit by bit, and so does the end of a training with as many processes."""
+    usual = {"model.kind": "sasrec", "training.patience": 0, MODE: "dmp"} | (AT | WEIGHTS if data == "events" else {})
+
+    def train(n: int, folder: str, **more: Any) -> list[dict[str, Any]]:
+        return list(pools(n).run(jobs.train_part, settings(data, n, **usual | changes), tmp_path / folder, **more))
+
+    saved, whole = train(writers, "broken", until=3), train(writers, "whole")
+    checkpoint = found(tmp_path / "broken")[-1]
+    tables = [name for name in saved[0]["weights"] if ".embeddings." in name]
+    saved_tables = {name for name in saved[0]["moments"] if name.partition(".")[0].endswith("_table")}
+    assert len(tables) == (3 if data == "events" else 1)
+    assert {name.rpartition(".")[0] for name in saved_tables} == {f"{name.split('.')[-2]}_table" for name in tables}
+    for n in (writers, readers):
+        resumed = train(n, f"on {n}", resume_from=checkpoint)
+        for kind in ("weights", "moments"):
+            assert resumed[0]["restored"][kind].keys() == saved[0][kind].keys()
+            for name in saved[0][kind]:
+                arrived = assemble([rank["restored"][kind][name] for rank in resumed])
+                np.testing.assert_array_equal(arrived, assemble([rank[kind][name] for rank in saved]), name)
+                end, expected = (assemble([rank[kind][name] for rank in ranks]) for ranks in (resumed, whole))
+                np.testing.assert_allclose(end, expected, rtol=1e-3, atol=1e-5, err_msg=name)
+        if n == writers:
+            assert_equal(resumed, whole)
+
+
+@pytest.mark.parametrize(
+    ("n_processes", "n_items", "changes", "named"), [(2, 10**12, {}, "memory"), (4, 20, {GROUP_SIZE: 3}, GROUP_SIZE)]
+)
+def test_what_cannot_be_is_refused_on_all_with_one_line(
+    pools: Any, small_config: Settings, n_processes: int, n_items: int, changes: dict[str, Any], named: str
 ) -> None:
-    """Two epochs, of which the last global batch has fewer pairs than processes: some have none then."""
-
-    def trained(n_processes: int, mode: str) -> list[dict[str, Any]]:
-        settings = {
-            "training.n_epochs": 2, "training.per_device_train_batch_size": 174 // n_processes,
-            "training.lr_schedule": "one_cycle", "training.learning_rate": 0.02, "training.n_train_negatives": 20,
-            "training.eval_every_n_epochs": 1, "parallelism.mode": mode, "model.dropout": 0.0,
-            "training.rating_validation": 0.0,
-        }  # fmt: skip
-        return list(pools(n_processes).run(jobs.train, rated_config(**settings | changes), tmp_path / mode))
-
-    (alone,) = trained(1, "ddp")
-    assert alone["losses"][-1] < alone["losses"][0]
-    for n_processes, mode in ways_to_train:
-        together = trained(n_processes, mode)
-        assert (together[0]["steps"], together[0]["metrics"]["users"]) == (alone["steps"], alone["metrics"]["users"])
-        np.testing.assert_allclose(together[0]["losses"], alone["losses"], rtol=1e-5)
-        for table in WEIGHTS:
-            for moment, tolerance in (("initial", 0.0), ("final", 1e-5)):
-                found = assemble([rank[moment][table] for rank in (together if mode == "dmp" else together[:1])])
-                np.testing.assert_allclose(found, assemble([alone[moment][table]]), rtol=0, atol=tolerance)
-
-
-@pytest.mark.parametrize("n_processes", [long(2), 3])
-def test_a_rank_without_sequences_keeps_pace(
-    pools: Any, small_config: Settings, small_dataset: Dataset, tmp_path: Path, n_processes: int
-) -> None:
-    """The last global batch has a single sequence: the other ranks still run every forward pass."""
-    global_batch = len(small_dataset.windows(max_len=12, step=12)) - 1
-    assert global_batch % 6 == 0
-
-    def losses(n: int) -> list[float]:
-        batch = {"training.per_device_train_batch_size": global_batch // n, "training.eval_every_n_epochs": 1}
-        result, *_ = pools(n).run(jobs.train, small_config(**batch, **{"model.dropout": 0.0}), tmp_path)
-        assert result["steps"] == 2 * 2
-        return result["losses"]
-
-    np.testing.assert_allclose(losses(n_processes), losses(1), rtol=0, atol=1e-4)
-
-
-def test_a_job_that_cannot_fit_is_refused_on_all_with_one_line(pools: Any, small_config: Settings) -> None:
-    first, second = pools(2).run(refusal, small_config(), 10**12)
-    assert first == second
-    assert "memory" in first
+    first, *others = pools(n_processes).run(refusal, small_config(**changes), n_items)
+    assert others == [first] * (n_processes - 1)
+    assert named in first
     assert "\n" not in first
 
 
-def parallel(*values: str, **changes: Any) -> dict[str, Any]:
-    """Settings of a mode, a sparse optimizer and a sharding type, and others."""
-    names = ("parallelism.mode", "parallelism.sparse_optimizer", "parallelism.sharding_type")
-    return dict(zip(names, values, strict=False)) | changes
+def parallel(mode: str, optimizer: dict[str, str], sharding_type: str = "row_wise", **changes: Any) -> dict[str, Any]:
+    return {MODE: mode, SHARDING: sharding_type} | optimizer | changes
 
 
-def case(n: int, *values: Any) -> Any:
-    """A case of three processes, or one for `make test-long`."""
-    return (n, *values) if n == 3 else long(n, *values)
-
-
-OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad")
+OPTIMIZERS = (SGD, ADAGRAD, ROWWISE)
 SHARDINGS = ("row_wise", "table_wise", "column_wise", "auto")
 FACTORS = [
     {"model.form": form, "training.loss": loss, "parallelism.sparse_weight_decay": decay}
     for form, loss, decay in (("dot", "mse", 0.0), ("neural", "bpr", 0.0), ("bias", "bpr", 0.1))
 ]
+PLANNED: list[tuple[int, str, str, dict[str, Any]]] = [
+    *[(n, "small", "bert4rec", parallel("ddp", optimizer)) for n in (1, 2, 3) for optimizer in (*OPTIMIZERS, ADAM)],
+    *[(n, "small", "bert4rec", parallel("dmp", optimizer, sharding))
+      for n, optimizer, sharding in itertools.product((1, 2, 3), OPTIMIZERS, SHARDINGS)
+      if (optimizer, sharding) != (ROWWISE, "column_wise")],
+    (4, "small", "bert4rec", SAMPLED | IN_TWO),
+    *[(3, "small", "bert4rec", SAMPLED | parallel("dmp", optimizer) | {"parallelism.table_precision": "fp16"})
+      for optimizer in OPTIMIZERS],
+    *[(2, "small", "bert4rec", {MODE: mode, "model.head": "linear", "training.optimizer": optimizer})
+      for mode, optimizer in itertools.product(("dmp", "ddp"), ("adamw", "sgd"))],
+    *[(2, "small", "two tables", parallel("dmp", optimizer, sharding))
+      for optimizer, sharding in itertools.product(OPTIMIZERS[1:], SHARDINGS[:2])],
+    *[(2, "rated", "matrix_factorization", parallel(mode, optimizer, **factors))
+      for mode, optimizer, factors in itertools.product(("dmp", "ddp"), (ADAM, ROWWISE), FACTORS)],
+    *[(2, "events", "sasrec", changes)
+      for changes in (EXACT | TABLES | AT, SAMPLED | TABLES, SAMPLED | TABLES | {MODE: "ddp"})],
+]  # fmt: skip
+IS_LONG = [data == "small" and n in (1, 2) and SHARDING in changes for n, data, _, changes in PLANNED]
 
 
 @pytest.mark.parametrize(
-    ("n_processes", "kind", "changes"),
-    [
-        *[case(n, "", parallel("ddp", optimizer)) for n in (1, 2, 3) for optimizer in (*OPTIMIZERS, "adam")],
-        *[case(n, "", parallel("dmp", optimizer, sharding))
-          for n in (1, 2, 3)
-          for optimizer, sharding in itertools.product(OPTIMIZERS, SHARDINGS)
-          if (optimizer, sharding) != ("rowwise_adagrad", "column_wise")],
-        (4, "", SAMPLED | {"parallelism.sharding_group_size": 2}),
-        *[(3, "", SAMPLED | parallel("dmp", optimizer) | {"parallelism.table_precision": "fp16"})
-          for optimizer in OPTIMIZERS],
-        *[(2, "", parallel(mode, **{"model.head": "linear", "training.optimizer": optimizer}))
-          for mode, optimizer in itertools.product(("dmp", "ddp"), ("adamw", "sgd"))],
-        *[(2, "two tables", parallel("dmp", optimizer, sharding, **{"model.kind": "sasrec"}))
-          for optimizer, sharding in itertools.product(OPTIMIZERS[1:], SHARDINGS[:2])],
-        *[(2, "rated", parallel(mode, optimizer, **{"training.n_train_negatives": 20}, **factors))
-          for mode, optimizer in itertools.product(("dmp", "ddp"), ("adam", "rowwise_adagrad"))
-          for factors in FACTORS],
-    ],
-)  # fmt: skip
+    ("n_processes", "data", "kind", "changes"),
+    [long(*case) if is_long else case for case, is_long in zip(PLANNED, IS_LONG, strict=True)],
+)
 def test_what_was_planned_is_held(
-    pools: Any, small_config: Settings, rated_config: Settings, n_processes: int, kind: str, changes: dict[str, Any]
+    pools: Any, settings: Settings, n_processes: int, data: str, kind: str, changes: dict[str, Any]
 ) -> None:
     job = [jobs.with_groups, planned_and_held] if kind == "two tables" else [planned_and_held]
-    config = (rated_config if kind == "rated" else small_config)(**changes)
-    for planned, held in pools(n_processes).run(*job, config):
+    changes = changes | {"model.kind": "sasrec" if kind == "two tables" else kind}
+    for planned, held in pools(n_processes).run(*job, settings(data, n_processes, **changes)):
         assert planned == held
