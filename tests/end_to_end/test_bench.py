@@ -195,6 +195,7 @@ def counting_case(n: int) -> Iterator[Case]:
     yield Case("counting", f"{n:,} numbers", "numbers", n, {OURS: work(1), "plain, ten times": work(10)}, flops=n)
 
 
+@pytest.mark.long
 def test_a_run_leaves_its_figures_and_is_compared_with_the_one_before(
     tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:

@@ -84,7 +84,7 @@ def programs_by_torchrun(config: Config, folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("command", "killed", "goes_on"),
     [
-        (one_by_torchrun, "torchrun", False),
+        long(one_by_torchrun, "torchrun", False),
         long(by_torchrun, "torchrun", True),
         long(by_torchx, "torchx run", True),
         long(by_torchx, "torchrun", True),

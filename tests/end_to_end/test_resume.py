@@ -50,6 +50,7 @@ def test_an_interrupt_leaves_the_bar_whole_and_a_command_that_resumes(
     assert (training_of(run)["epochs"], training_of(run)["stopped_by"]) == (6, "n_epochs")
 
 
+@pytest.mark.long
 def test_an_interrupt_of_the_preparation_takes_its_bar_away(tmp_path: Path) -> None:
     data = {"source": "random", "n_rows": 4_000_000, "n_users": 100_000, "n_items": 100_000,
             "dataset_dir": tmp_path / "dataset"}  # fmt: skip

@@ -272,8 +272,7 @@ def test_baselines_and_the_test_without_a_feature_do_not_depend_on_the_processes
         low, high = feature["interval"]
         assert low <= feature["difference"] <= high
     assert {"recent_popularity", "content_neighbours"} <= results["baselines"].keys()
-    for n_processes in (2, 3):
-        assert pools(n_processes).run(results_with_features, config) == [(results, differences)] * n_processes
+    assert pools(3).run(results_with_features, config) == [(results, differences)] * 3
 
 
 def test_metrics_of_lists_intervals_and_slices_do_not_depend_on_the_processes(

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.launch import ROOT, environment, start
 
 SERVER = """
@@ -58,6 +60,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_loader_processes_end_with_a_training_that_is_killed(small_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "killed.py").write_text(KILLED)
     command, variables = (

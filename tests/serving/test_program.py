@@ -200,7 +200,7 @@ def test_files_find_the_same_for_any_histories_and_k(
 
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [(Bert4Rec, {"positions": "rotary"}), (SASRec, {"positions": "rotary", "input_norm": True, "times": "target"})],
+    [(Bert4Rec, {"positions": "rotary"}), long(SASRec, {"positions": "rotary", "input_norm": True, "times": "target"})],
 )
 def test_the_examples_of_the_card_run_and_an_unknown_user_gets_popular_items(
     written: Callable[..., Written], kind: type[SequenceModel], settings: dict[str, Any], tmp_path: Path,

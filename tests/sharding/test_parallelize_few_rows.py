@@ -31,7 +31,7 @@ def cases(sizes: tuple[int, ...], settings: dict[str, Any]) -> list[tuple[int, d
     ("sizes", "sharding"),
     [
         ((1, 4, 9), "row_wise"),
-        ((1, 2, 7), "groups"),
+        long((1, 2, 7), "groups"),
         long((2,), "table_wise"),
         long((7,), "linear head"),
         long((2, 7), "auto"),

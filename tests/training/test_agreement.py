@@ -15,6 +15,7 @@ from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import DataError
 from bert4rec.training import agreement
 from bert4rec.training.agreement import CommonFacts, Report, environment_facts, problem_of
+from tests.conftest import long
 from tests.fixture_types import Patch, Settings
 
 FIRST = environment_facts(Config().model_dump(mode="json"), "9bc1" * 16, "cpu")
@@ -144,7 +145,7 @@ CRASH = "process 1 on host1: ZeroDivisionError: in a line"
         (["fails", "fails", "fails"], [("DataError", "no dataset folder")] * 3),
         (["a", "crashes", "a"], [("UserError", CRASH), ("ZeroDivisionError", "line\nand"), ("UserError", CRASH)]),
         (["a", "never comes", "a"], [("UserError", MISSING), ("", ""), ("UserError", MISSING)]),
-        (["never comes", "a", "a"], [("", ""), *[("RunInterruptedError", "first process")] * 2]),
+        long(["never comes", "a", "a"], [("", ""), *[("RunInterruptedError", "first process")] * 2]),
     ],
 )
 def test_all_processes_end_alike(pools: Any, parts: list[str], ends: list[tuple[str, str]]) -> None:

@@ -106,7 +106,7 @@ KINDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["bert4rec", long("sasrec"), "matrix_factorization"])
 def test_an_interrupted_training_ends_as_one_without_a_break(
     event_folder: Path, rated_folder: Path, tmp_path: Path, monkeypatch: Patch, kind: str
 ) -> None:
@@ -162,6 +162,7 @@ def test_the_model_has_it_for_a_while() -> None:
     assert next(iter(average.tensors().values())).item() == 30
 
 
+@pytest.mark.long
 def test_a_run_saves_tests_and_starts_others_from_the_mean(make: Make, monkeypatch: Patch) -> None:
     def ran(name: str, **changes: object) -> Path:
         folder = run(make(**averaged | {"run.name": name} | changes))
