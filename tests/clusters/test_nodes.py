@@ -68,7 +68,7 @@ def test_two_hosts_train_as_one(
 
 
 def test_what_differs_is_said_by_both_hosts(hosts: list[Host], small_config: Settings, tmp_path: Path) -> None:
-    rates, launched = {"node-1": "0.001", "node-2": "0.01"}, []
+    rates, launched = {"node-1": 0.001, "node-2": 0.01}, []
     for host in hosts:
         (tmp_path / host.name).mkdir()
         config = small_config(**{"training.learning_rate": rates[host.name]})
@@ -79,7 +79,7 @@ def test_what_differs_is_said_by_both_hosts(hosts: list[Host], small_config: Set
     found = [re.findall(pattern, "\n".join(each.errors)) for each in launched]
     assert found[0] == found[1]
     ((second, first, other, one),) = found[0]
-    assert {first: one, second: other} == rates
+    assert {first: float(one), second: float(other)} == rates
 
 
 class Broken:
