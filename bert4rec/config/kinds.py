@@ -30,6 +30,7 @@ class Kind:
     smallest_batch: int = 64  # on all ranks together
     is_in_run_names: bool = True  # whether default run names contain it
     needs_features: bool = False  # whether the dataset must have item features
+    reads_order: bool = False  # whether scores depend on the order of the history
 
     @property
     def is_trained(self) -> bool:
@@ -65,6 +66,7 @@ class Kind:
 _transformer = partial(
     Kind,
     is_transformer=True,
+    reads_order=True,
     settings=(
         "embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "positions", "input_norm", "times",
         "head",
@@ -96,8 +98,8 @@ KINDS = {
         ),
         Kind(name=POPULARITY, title="popularity"),
         Kind(name="recent_popularity", title="recent popularity"),
-        Kind(name="markov", title="Markov"),
-        Kind(name="transition_graph", title="transition graph"),
+        Kind(name="markov", title="Markov", reads_order=True),
+        Kind(name="transition_graph", title="transition graph", reads_order=True),
         Kind(name="content_neighbours", title="content neighbours", needs_features=True),
     )
 }

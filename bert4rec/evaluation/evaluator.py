@@ -25,7 +25,7 @@ from bert4rec.evaluation.intervals import (
 from bert4rec.evaluation.metrics import MISSED, Lists
 from bert4rec.evaluation.ranker import Metrics, Ranker, repeated_targets, to_metrics
 from bert4rec.evaluation.ratings import mean_errors, n_rating_batches, rating_errors
-from bert4rec.evaluation.scorers import KnownItems, KnownItemsScorer, ModelScorer, Scorer
+from bert4rec.evaluation.scorers import KnownItems, KnownItemsScorer, ModelScorer, OrderlessScorer, Scorer
 from bert4rec.evaluation.slices import TargetFacts, slices, write_ranks
 from bert4rec.feed.pairs import TEST_PAIRS, TRAINING_PAIRS, VALIDATION_PAIRS, PairExamples
 from bert4rec.models.baselines import RECENT_SHARE, BaselineFactory, PopularityScorer, in_order, recent_counts
@@ -86,6 +86,7 @@ class Evaluator:
       makes their scorers. `left_out` is a sentence that says why other baselines are not ranked.
     - `features`: the item features of the model without which its test is repeated; `features_not_tested` is a sentence
       that says why it is not.
+    - `without_order`: the kinds whose test is repeated with histories in random order, the model's and baselines'.
     - `leaves_out_seen`: whether the seen-item filter is on.
     - `pairs`: the parts of the pairs, if the loss learns ratings.
     - `known_items`: the items of the model's catalogue, if it differs from the dataset's.
@@ -107,6 +108,7 @@ class Evaluator:
     left_out: str = ""
     features: Sequence[str] = ()
     features_not_tested: str = ""
+    without_order: Sequence[str] = ()
     pairs: Mapping[str, PairExamples] = field(default_factory=dict)
     known_items: KnownItems | None = None
     n_listed: int = 0
@@ -195,8 +197,25 @@ class Evaluator:
             lambda: {name: ranks[TEST].difference_from(ranking, protocols[0]) for name, ranking in without.items()}
         )
 
+    def order_differences(
+        self, model: nn.Module | Scorer, ranks: Mapping[str, Ranking], between: BatchCallback
+    ) -> dict[str, dict[str, Any]]:
+        """Return for each kind `without_order` how much NDCG@10 the test loses if histories are in random order.
+
+        The values are as those of `feature_differences`; {} without a test.
+        """
+        without, protocols = {}, [self._main_protocol]
+        for kind in self.without_order if TEST in ranks else ():
+            is_model = kind not in self.baselines
+            scorer = OrderlessScorer(self._scorer(model) if is_model else self.counting.scorer(kind, between))
+            ranking = self._rank(scorer, TEST, between, self._missed(TEST) if is_model else None, protocols)
+            without[kind] = ranks[TEST if is_model else kind], ranking
+        return on_rank_zero(
+            lambda: {kind: known.difference_from(other, protocols[0]) for kind, (known, other) in without.items()}
+        )
+
     def n_batches(self, held_out: Mapping[str, Bools]) -> int:
-        """Return the number of calls of `between` in `ranks`, `feature_differences` and `ratings`."""
+        """Return the number of calls of `between` in `ranks`, the two kinds of differences and `ratings`."""
         # All scorers have as many batches; this one counts nothing.
         ranker = self._ranker(PopularityScorer(self.dataset.popularity, self.counting.partition))
         kinds = list(self._names) if TEST in held_out else []
@@ -205,7 +224,9 @@ class Evaluator:
         n_rated = n_rating_batches(self.pairs[TEST_PAIRS], self._partition) if self.pairs else 0
         n_without = ranker.n_batches(len(self.dataset.splits[TEST]), [self._main_protocol]) if TEST in held_out else 0
         n_counted = sum(map(self.counting.n_parts, kinds))
-        return n_ranked + n_rated + n_counted + len(self.features) * n_without
+        if TEST in held_out:
+            n_counted += sum(self.counting.n_parts(kind) for kind in self.without_order if kind in self.baselines)
+        return n_ranked + n_rated + n_counted + (len(self.features) + len(self.without_order)) * n_without
 
     def results(self, ranks: Mapping[str, Ranking], held_out: Mapping[str, Bools]) -> dict[str, Any]:
         """Return the report's `intervals`, `slices` and metrics of all `ranks`, on all processes.

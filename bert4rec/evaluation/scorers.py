@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.format import NO_ITEM
+from bert4rec.dataset.hidden import firsts
 from bert4rec.dataset.histories import EvaluationSplit, Rows
 from bert4rec.evaluation.batches import chunks
 from bert4rec.feed.batch import Lookup, unique_with_inverse
+from bert4rec.feed.seeded import splitmix64
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.runtime.arrays import Bools, Int32s, Int64s
 from bert4rec.runtime.collectives import Partition
@@ -174,3 +176,25 @@ class KnownItemsScorer:
         """Return the model's ids, arbitrary for an unknown item, and which items are known."""
         model_ids = torch.from_numpy(self._known.ids[ids.cpu().numpy()]).to(ids)
         return model_ids.clamp(min=0), model_ids != NO_ITEM
+
+
+class OrderlessScorer:
+    """Score with `scorer` after histories in random order.
+
+    Each user's order is drawn once, whatever the batches and processes. Times stay at their places; the kinds of events
+    go with the items.
+    """
+
+    def __init__(self, scorer: Scorer) -> None:
+        self._scorer, self.items, self.scores = scorer, scorer.items, scorer.scores
+        self.n_items, self.partition = scorer.n_items, scorer.partition
+        self.width, self.dtype, self.is_rounded = scorer.width, scorer.dtype, scorer.is_rounded
+
+    def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the vectors and scores of `scorer` for the users of `rows`."""
+        assert rows.users is not None, "an evaluation split has users"
+        places = np.arange(len(rows.items)) - firsts(rows.lengths)
+        keys = splitmix64(np.repeat(rows.users, rows.lengths).astype(np.uint64), places.astype(np.uint64))
+        order = np.lexsort((keys, rows.numbers))
+        events = None if rows.events is None else rows.events[order]
+        return self._scorer.encode(replace(rows, items=rows.items[order], events=events), ids)

@@ -12,7 +12,7 @@ from bert4rec.evaluation import BEST_POSSIBLE
 from bert4rec.report import tables
 from bert4rec.report.charts import charts, learning_curve, page_values, to_png
 from bert4rec.report.figures import MODEL, Contents, Report, Settings, kind_of, read_contents
-from bert4rec.report.summary import checks, missing_figures, ratings_line, rules, summary, verdict
+from bert4rec.report.summary import checks, missing_figures, order, ratings_line, rules, summary, verdict
 from bert4rec.report.templates import render
 from bert4rec.runtime.files import atomic_write
 
@@ -46,6 +46,7 @@ def _shared_values(report: Report) -> dict[str, Any]:
         "summary": summary(report),
         "verdict": verdict(report),
         "feature_rows": tables.feature_rows(report),
+        "order": order(report),
     }
 
 

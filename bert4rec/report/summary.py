@@ -153,6 +153,17 @@ def ratings_line(ratings: Mapping[str, float]) -> str:
     return sentence("ratings", of=ratings)
 
 
+def order(report: Report) -> str:
+    """Return what the order of the histories is worth to the model and to baselines; "" if it was not measured."""
+    found, protocol = {one.kind: one for one in contestants(report)}, main_protocol(report)
+    kinds = [
+        (found[name].title, found[name].metrics[protocol]["NDCG@10"], loss)
+        for kind, loss in report.get("order", {}).items()
+        if protocol and (name := MODEL if kind == report["kind"] else kind) in found
+    ]
+    return sentence("order", kinds=kinds) if kinds else ""
+
+
 def missing_figures(report: Report, split: str = "test") -> str:
     """Return a sentence on the missing figures of a split; "" if none is missing."""
     return sentence("missing_figures", report=report, split=split)

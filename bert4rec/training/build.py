@@ -1,7 +1,7 @@
 """Build the parts of a training from resolved settings: job, plan, model, batches, sampler, checkpoints, trainer."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import timedelta
 from pathlib import Path
@@ -228,6 +228,7 @@ def make_evaluator(
         left_out=left_out,
         features=names,
         features_not_tested=not_tested,
+        without_order=kinds_without_order(config, dataset, baselines),
         pairs=parts_of_pairs(TrainingPairs(dataset.histories), **_example_settings(config)) if is_rated else {},
     )
 
@@ -250,6 +251,16 @@ def choose_baselines(config: Config, dataset: Dataset) -> tuple[list[str], str]:
         f"{dataset.n_items:,} items the rest takes minutes; set evaluation.baselines = {json.dumps(possible)} to "
         "include it."
     )
+
+
+def kinds_without_order(config: Config, dataset: Dataset, baselines: Sequence[str]) -> list[str]:
+    """Return the kinds whose test is repeated with histories in random order: the model and the `baselines`.
+
+    [] if that takes minutes.
+    """
+    kinds = [kind for kind in (config.model.kind, *baselines) if KINDS[kind].reads_order]
+    n_scores = len(kinds) * len(dataset.splits[TEST]) * dataset.n_items
+    return kinds if n_scores <= ALL_BASELINES_UP_TO_SCORES else []
 
 
 def choose_features(config: Config, dataset: Dataset, features: FeatureReader | None) -> tuple[list[str], str]:

@@ -34,8 +34,8 @@ def rank_equal_items(config: Config, split: str) -> Ranks:
         return jobs.rank(model, config, dataset, split, jobs.PROTOCOLS)
 
 
-def results_with_features(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The figures of a freshly initialised model with features, and without each feature."""
+def results_with_features(config: Config) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The figures of a freshly initialised model with features, without each feature, and without order."""
     features = property(lambda dataset: some_features(dataset.n_items))
     with mock.patch.object(Dataset, "features", features), mock.patch("bert4rec.evaluation.tiles.MIN_TILE", 11):
         dataset = jobs.open_folder(config)
@@ -47,9 +47,10 @@ def results_with_features(config: Config) -> tuple[dict[str, Any], dict[str, Any
         ranks = evaluator.ranks(model, held_out, lambda: calls.append(None))
         results = evaluator.results(ranks, held_out)
         differences = evaluator.feature_differences(model, ranks, lambda: calls.append(None))
+        orders = evaluator.order_differences(model, ranks, lambda: calls.append(None))
         assert len(calls) == evaluator.n_batches(held_out)
         assert evaluator.feature_differences(model, ranks, lambda: None) == differences  # the weights are restored
-        return results, differences
+        return results, differences, orders
 
 
 def results_with_model(config: Config) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import bert4rec
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import LEFT_OUT, NO_ITEM
 from bert4rec.dataset.histories import EvaluationSplit, Rows
@@ -19,13 +21,13 @@ from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation import top_k as module
 from bert4rec.evaluation.metrics import MISSED, Lists, ranking_metrics
 from bert4rec.evaluation.ranker import Ranker, Ranks, repeated_targets, to_metrics
-from bert4rec.evaluation.scorers import KnownItems, ModelScorer, Scorer
+from bert4rec.evaluation.scorers import KnownItems, ModelScorer, OrderlessScorer, Scorer
 from bert4rec.evaluation.tiles import Catalogue
 from bert4rec.evaluation.top_k import top_k
 from bert4rec.feed.batch import Lookup
 from bert4rec.feed.features import FeatureReader
 from bert4rec.feed.inference import append_mask_batch
-from bert4rec.models.baselines import PopularityScorer
+from bert4rec.models.baselines import BaselineFactory, PopularityScorer
 from bert4rec.models.item_features import FeatureSettings
 from bert4rec.models.matrix_factorization import MatrixFactorization
 from bert4rec.models.ranking_model import RankingModel
@@ -266,13 +268,14 @@ def test_baselines_and_the_test_without_a_feature_do_not_depend_on_the_processes
     pools: Any, small_config: Callable[..., Config]
 ) -> None:
     config = small_config(**{"parallelism.mode": "dmp"})
-    ((results, differences),) = pools(1).run(results_with_features, config)
+    ((results, differences, orders),) = pools(1).run(results_with_features, config)
+    assert list(orders) == ["bert4rec", "markov", "transition_graph"]
     assert list(differences) == ["genre", "tags", "picture"]
     for feature in differences.values():
         low, high = feature["interval"]
         assert low <= feature["difference"] <= high
     assert {"recent_popularity", "content_neighbours"} <= results["baselines"].keys()
-    assert pools(3).run(results_with_features, config) == [(results, differences)] * 3
+    assert pools(3).run(results_with_features, config) == [(results, differences, orders)] * 3
 
 
 def test_metrics_of_lists_intervals_and_slices_do_not_depend_on_the_processes(
@@ -350,6 +353,27 @@ def test_the_best_of_all_in_order_and_ties_to_the_lower_index(
         assert indices[row, :n].tolist() == expected
         assert scores[row, :n].tolist() == [own[index] for index in expected]
         assert scores[row, n:].tolist() == [-torch.inf] * (k - n)
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_what_order_is_worth_where_it_tells_everything_or_nothing(tmp_path: Path) -> None:
+    """Each item follows the one before it: without order Markov is lost, and its drawn order is that of the user."""
+    rows = [f"{user},{(user + place) % 40},{place}" for user in range(200) for place in range(8)]
+    (tmp_path / "log.csv").write_text("\n".join(["user_id,item_id,timestamp", *rows]))
+    dataset = bert4rec.prepare(tmp_path / "log.csv", {"data.dataset_dir": str(tmp_path / "log")})
+    counting = BaselineFactory(dataset=dataset, partition=Partition())
+    markov, popularity = (counting.scorer(kind, lambda: None) for kind in ("markov", "popularity"))
+    split, n_users = dataset.splits["test"], 200
+
+    def ranks(scorer: Scorer, batch_size: int = 64) -> list[int]:
+        ranker = Ranker(scorer, batch_size=batch_size, device=CPU)
+        return ranker.rank(split, ["full"])["full"].tolist()
+
+    assert ranks(markov) == [1] * n_users
+    drawn = ranks(OrderlessScorer(markov))
+    assert drawn.count(1) == pytest.approx(n_users / 7, abs=25)  # the last of seven items stays the last
+    assert ranks(OrderlessScorer(markov), batch_size=7) == drawn
+    assert ranks(OrderlessScorer(popularity)) == ranks(popularity)
 
 
 @pytest.mark.parametrize("n_processes", [1, 3])
