@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 POPULARITY = "popularity"
 RECENT_POPULARITY = "recent_popularity"
+EASE = "ease"
 Updates: TypeAlias = Literal["replicated", "fused", "dense_shards"]
 SHARDING_TYPES = ("row_wise", "table_wise", "column_wise")
 
@@ -30,6 +31,7 @@ class Kind:
     smallest_batch: int = 64  # on all ranks together
     is_in_run_names: bool = True  # whether default run names contain it
     needs_features: bool = False  # whether the dataset must have item features
+    most_items: int = 0  # items of the catalogue that it can count, 0 = any number
     reads_order: bool = False  # whether scores depend on the order of the history
 
     @property
@@ -100,6 +102,7 @@ KINDS = {
         Kind(name="recent_popularity", title="recent popularity"),
         Kind(name="markov", title="Markov", reads_order=True),
         Kind(name="transition_graph", title="transition graph", reads_order=True),
+        Kind(name=EASE, title="EASE", most_items=20_000),
         Kind(name="content_neighbours", title="content neighbours", needs_features=True),
     )
 }

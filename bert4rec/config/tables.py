@@ -32,6 +32,7 @@ FeatureKind: TypeAlias = Literal["category", "categories", "number", "words", "v
 # Above, baselines are no longer a matter of seconds beside the test of a model.
 ALL_BASELINES_UP_TO = 5_000_000  # training positions
 ALL_BASELINES_UP_TO_SCORES = 1_000_000_000  # of all test users for all items
+ALL_PAIRS_UP_TO = 5000  # items
 
 WINDOW_LENGTHS = (50, 100, 200)  # items, of which preparation chooses; the papers' models have no longer ones
 FULL_SOFTMAX_UP_TO = 100_000  # items; above, the exact softmax takes most of a step
@@ -466,7 +467,8 @@ class Evaluation(Table):
     best epoch and recommend; auto = keep if more than 5 % of held-out targets are repeats"""
     baselines: Literal["auto"] | list[UntrainedName] = "auto"
     """baselines to evaluate on the test split; popularity is always evaluated; auto = all up to 5,000,000 training
-    positions and test users × items = 1,000,000,000; content_neighbours needs item features"""
+    positions and test users × items = 1,000,000,000, ease up to 5,000 items (20,000 if named);
+    content_neighbours needs item features"""
     feature_ablation: bool | Literal["auto"] = "auto"
     """repeat the test without each item feature; this measures what each of them gives; auto = up to features × test
     users × items = 1,000,000,000"""

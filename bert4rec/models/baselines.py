@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bert4rec.config.kinds import KINDS, POPULARITY, RECENT_POPULARITY
+from bert4rec.config.kinds import EASE, KINDS, POPULARITY, RECENT_POPULARITY
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Dataset
 from bert4rec.models.content import ContentScorer, n_parts
+from bert4rec.models.ease import EaseScorer
 from bert4rec.models.transitions import Part, TrainingHistories, Transitions, TransitionScorer
 from bert4rec.runtime.arrays import Bools, Int64s, Integers
 from bert4rec.runtime.collectives import Partition
@@ -107,7 +108,7 @@ def newest_from(times: Callable[[], Iterable[Int64s]], n_newest: int) -> int:
     return prefix + EARLIEST
 
 
-UntrainedScorer: TypeAlias = PopularityScorer | TransitionScorer | ContentScorer
+UntrainedScorer: TypeAlias = PopularityScorer | TransitionScorer | ContentScorer | EaseScorer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +123,8 @@ class BaselineFactory:
         if KINDS[kind].needs_features:
             return n_parts(self.dataset.n_items)
         histories = TrainingHistories(self.dataset)
+        if kind == EASE:
+            return histories.n_parts
         n_passes = {POPULARITY: 0, RECENT_POPULARITY: 1 + len(DIGIT_SHIFTS) * histories.has_times}.get(kind, 1)
         return (n_passes + bool(histories.target_kinds)) * histories.n_parts
 
@@ -131,6 +134,8 @@ class BaselineFactory:
         if KINDS[kind].needs_features:
             assert self.dataset.features is not None, "refused before"
             return ContentScorer(self.dataset.features, self.dataset.n_items, self.partition, between)
+        if kind == EASE:
+            return EaseScorer(self.dataset, self.partition, between)
         targets = target_counts(histories) if histories.target_kinds else popularity
         if kind == POPULARITY:
             scores = in_order(targets, popularity) if histories.target_kinds else popularity

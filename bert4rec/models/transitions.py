@@ -220,7 +220,7 @@ class TransitionScorer:
 
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the last items [B, width], newest first, and the scores [B, n] of the items `ids` [B, n]."""
-        last = _last_items(rows, self.width)
+        last = last_items(rows, self.width)
         targets = ids.cpu().numpy()
         factors, share_factors = self._factors(last)
         scores = np.zeros(targets.shape)
@@ -267,7 +267,7 @@ class _Dense(NamedTuple):
         return scores.numpy()
 
 
-def _last_items(rows: Rows, n: int) -> Int64s:
+def last_items(rows: Rows, n: int) -> Int64s:
     """Return the last `n` items of each row [B, n], newest first; NO_ITEM fills short rows."""
     before = np.arange(n)
     at = np.maximum(rows.lengths.cumsum()[:, None] - 1 - before, 0)

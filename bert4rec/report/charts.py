@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MODEL_COLOR, POPULARITY_COLOR, BEST_COLOR, INK_COLOR, MUTED_COLOR, GRID_COLOR, BAND_COLOR = (
     "#2563c9", "#b4690e", "#4d7c0f", "#22262e", "#69707d", "#e2e4e9", "#dbe6f8",
 )  # fmt: skip
-OTHER_COLORS = ("#0e7c86", "#8b46c1", "#b5306f", "#be3a2b")
+OTHER_COLORS = ("#0e7c86", "#8b46c1", "#b5306f", "#be3a2b", "#6f5a3c")
 VARIABLES = {
     MODEL_COLOR: "model", POPULARITY_COLOR: "popularity", BEST_COLOR: "best", INK_COLOR: "ink",
     MUTED_COLOR: "muted", GRID_COLOR: "grid", BAND_COLOR: "band",
@@ -58,6 +58,7 @@ CHART_METRICS = {
 COLOURS = {
     MODEL: MODEL_COLOR, "popularity": POPULARITY_COLOR, BEST_POSSIBLE: BEST_COLOR, "markov": OTHER_COLORS[0],
     "recent_popularity": OTHER_COLORS[1], "transition_graph": OTHER_COLORS[2], "content_neighbours": OTHER_COLORS[3],
+    "ease": OTHER_COLORS[4],
 }  # fmt: skip
 """Kind → its colour, also that of its dot in the tables."""
 MAX_POINTS = 600  # points of a curve; more are invisible and make the file large

@@ -14,7 +14,7 @@ from bert4rec.checkpoint.contents import CheckpointManager, CheckpointSettings
 from bert4rec.checkpoint.run_folder import CHECKPOINTS
 from bert4rec.config.kinds import KINDS, OPTIONAL_BASELINES, needs_negatives
 from bert4rec.config.resolve import Facts, max_len, resolve, resolve_times
-from bert4rec.config.tables import ALL_BASELINES_UP_TO, ALL_BASELINES_UP_TO_SCORES, Config, Table
+from bert4rec.config.tables import ALL_BASELINES_UP_TO, ALL_BASELINES_UP_TO_SCORES, ALL_PAIRS_UP_TO, Config, Table
 from bert4rec.dataset.format import TEST, numbers_of_kinds
 from bert4rec.dataset.histories import Histories, TrainingPairs, TrainingWindows
 from bert4rec.dataset.reader import Dataset, Sizes, moved_share, read_metadata
@@ -193,8 +193,8 @@ def build_model(config: Config, world: Processes, plan: Plan, features: FeatureR
     return wrapped
 
 
-def require_features(config: Config, dataset: Dataset) -> None:
-    """Raise `DataError` if the settings name a kind that needs item features, and `dataset` has none."""
+def require_counted_kinds(config: Config, dataset: Dataset) -> None:
+    """Raise `DataError` if the settings name a kind that needs item features or fewer items than `dataset` has."""
     named = {"model.kind": [config.model.kind]}
     if config.evaluation.baselines != "auto":
         named["evaluation.baselines"] = config.evaluation.baselines
@@ -203,6 +203,12 @@ def require_features(config: Config, dataset: Dataset) -> None:
             raise DataError(
                 f"{dataset.folder}: has no item features, but {key} names {needing[0]}, which needs them; prepare the "
                 "data again with --data.items_path=FILE, or remove it"
+            )
+        if too_small := [kind for kind in kinds if 0 < KINDS[kind].most_items < dataset.n_items]:
+            most = KINDS[too_small[0]].most_items
+            raise DataError(
+                f"{dataset.folder}: has {dataset.n_items:,} items, but {key} names {too_small[0]}, which counts all "
+                f"pairs of at most {most:,}; remove it"
             )
 
 
@@ -242,7 +248,11 @@ def choose_baselines(config: Config, dataset: Dataset) -> tuple[list[str], str]:
         return [], ""
     if config.evaluation.baselines != "auto":
         return [kind for kind in OPTIONAL_BASELINES if kind in config.evaluation.baselines], ""
-    possible = [kind for kind in OPTIONAL_BASELINES if dataset.features is not None or not KINDS[kind].needs_features]
+    possible = [
+        kind for kind in OPTIONAL_BASELINES
+        if (dataset.features is not None or not KINDS[kind].needs_features)
+        and (not KINDS[kind].most_items or dataset.n_items <= ALL_PAIRS_UP_TO)
+    ]  # fmt: skip
     n_positions, n_users = dataset.metadata["train_positions"], len(dataset.splits[TEST])
     if n_positions <= ALL_BASELINES_UP_TO and n_users * dataset.n_items <= ALL_BASELINES_UP_TO_SCORES:
         return possible, ""

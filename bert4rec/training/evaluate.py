@@ -35,7 +35,7 @@ from bert4rec.serving.histories import ItemIds
 from bert4rec.serving.package import read_ids
 from bert4rec.sharding.plan import summary
 from bert4rec.training.agreement import CommonFacts, environment_facts, preflight
-from bert4rec.training.build import build_model, make_evaluator, plan_of_all, require_features, resolved
+from bert4rec.training.build import build_model, make_evaluator, plan_of_all, require_counted_kinds, resolved
 from bert4rec.training.list_files import LIST_LENGTH, write_lists
 from bert4rec.training.results import EvaluationResult, evaluate_model, make_report
 
@@ -83,7 +83,7 @@ def _prepare(
     """Return this rank, its dataset and the known items; and the facts that must be equal on all ranks."""
     world = this_process(config.parallelism.device, store, minutes=config.parallelism.timeout_minutes)
     dataset = _open_dataset(config, trained, verify=world.local_rank == 0)
-    require_features(config, dataset)
+    require_counted_kinds(config, dataset)
     facts = environment_facts(config.model_dump(mode="json"), dataset.metadata["fingerprint"], world.device.type)
     return (world, dataset, _known_items(dataset, trained)), facts | {
         "weights": {"weights (checksum)": trained.checksum}

@@ -73,7 +73,7 @@ def _prepare(config: Config, store: dist.Store) -> tuple[tuple[Processes, Datase
             f'{dataset.folder}: has no ratings, but training.loss = "mse" needs them; prepare data with ratings (from '
             "a table: --data.rating_column=NAME), or choose another loss"
         )
-    build.require_features(config, dataset)
+    build.require_counted_kinds(config, dataset)
     facts = environment_facts(config.model_dump(mode="json"), dataset.metadata["fingerprint"], world.device.type)
     return (world, dataset), facts
 

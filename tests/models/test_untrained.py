@@ -15,10 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.config.kinds import KINDS, UNTRAINED
+from bert4rec.dataset.histories import EvaluationSplit, Rows
 from bert4rec.dataset.reader import Dataset
 from bert4rec.models import transitions
 from bert4rec.models.baselines import BaselineFactory, TrainingHistories, newest_from, recent_counts, target_counts
+from bert4rec.models.ease import REGULARIZATIONS, EaseScorer
 from bert4rec.models.transitions import Transitions, TransitionScorer
+from bert4rec.runtime.arrays import Float64s
 from bert4rec.runtime.collectives import Partition
 from tests.folders import histories_of
 from tests.models.networks import rows_of, scores_of
@@ -29,13 +32,14 @@ FOLDERS, NUMBERS = tempfile.TemporaryDirectory(), itertools.count()
 def dataset_of(histories: Sequence[Sequence[int]], *, n_items: int, **columns: Any) -> Dataset:
     """A dataset that trains on `histories`, whose items count from 0."""
     place = Path(FOLDERS.name) / str(next(NUMBERS))
-    dataset = Dataset(place, {"items": n_items}, histories_of(place, histories, **columns), {})
+    rows = histories_of(place, histories, **columns)
+    dataset = Dataset(place, {"items": n_items}, rows, {"validation": EvaluationSplit("validation", rows, place)})
     vars(dataset)["popularity"] = np.bincount([item for items in histories for item in items], minlength=n_items)
     return dataset
 
 
 def test_what_each_kind_finds_best(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After 0, 0 comes most often of all, 3 most often of late, 1 directly, and 2 counts all that is near."""
+    """After 0, 0 comes most often of all, 3 most often of late, 1 directly, and 2 is near, or in the same histories."""
     histories = [[0, 0, 0, 0, 2, 2, 3], [0, 1, 2, 2, 3], [0, 1, 2, 2, 3]]
     monkeypatch.setattr("bert4rec.models.baselines.SMOOTHING", 0.1)
     counting = BaselineFactory(dataset=dataset_of(histories, n_items=5), partition=Partition())
@@ -46,8 +50,8 @@ def test_what_each_kind_finds_best(monkeypatch: pytest.MonkeyPatch) -> None:
         scores = np.array(scores_of(counting.scorer(kind, lambda kind=kind: calls.append(kind)), [4, 0])[0])
         scores[0] = 0 if kind not in ("popularity", "recent_popularity") else scores[0]
         found[kind] = int(scores.argmax())
-    assert found == {"popularity": 0, "recent_popularity": 3, "markov": 1, "transition_graph": 2}
-    assert [calls.count(kind) for kind in kinds] == [counting.n_parts(kind) for kind in kinds] == [0, 1, 1, 1]
+    assert found == {"popularity": 0, "recent_popularity": 3, "markov": 1, "transition_graph": 2, "ease": 2}
+    assert [calls.count(kind) for kind in kinds] == [counting.n_parts(kind) for kind in kinds] == [0, 1, 1, 1, 1]
 
 
 def test_of_equally_recent_items_the_more_popular_one_is_first() -> None:
@@ -199,3 +203,51 @@ def test_of_equally_many_purchases_the_more_popular_item_is_first() -> None:
     scorer = counting.scorer("popularity", lambda: calls.append(None))
     assert len(calls) == counting.n_parts("popularity") == 1
     np.testing.assert_array_equal(scorer.items(torch.arange(5)), [1, 3, 2, 1, 0])
+
+
+def test_ease_is_its_formula_with_the_regularization_that_validation_prefers(small_dataset: Dataset) -> None:
+    n_items, n_train = small_dataset.n_items, small_dataset.histories.n_train
+    read = small_dataset.histories.read(np.arange(len(n_train)), np.zeros_like(n_train), n_train)
+    validation, test = (small_dataset.splits[name] for name in ("validation", "test"))
+
+    def who_has_what(rows: Rows) -> Float64s:
+        found = np.zeros((len(rows.lengths), n_items))
+        found[rows.numbers, rows.items] = 1
+        return found
+
+    def expected(regularization: float, rows: Rows) -> Float64s:
+        counts = who_has_what(read)
+        inverse = np.linalg.inv(counts.T @ counts + regularization * np.eye(n_items))
+        weights = -inverse / np.diag(inverse)
+        np.fill_diagonal(weights, 0)
+        return who_has_what(rows) @ weights
+
+    def ndcg(regularization: float) -> float:
+        rows = validation.read(np.arange(len(validation)))
+        scores = np.where(who_has_what(rows) > 0, -np.inf, expected(regularization, rows))
+        ranks = 1 + (scores > scores[np.arange(len(validation)), rows.targets][:, None]).sum(1)
+        return float(np.where((ranks <= 10) & ~rows.are_repeated(), 1 / np.log2(ranks + 1), 0).sum())
+
+    scorer, rows, items = EaseScorer(small_dataset, Partition()), test.read(np.arange(9)), torch.arange(n_items)
+    users, scores = scorer.encode(rows, items.expand(9, -1))
+    assert torch.equal(torch.cat([scorer.scores(users, tile) for tile in items.split(40)], 1), scores)
+    (chosen,) = (one for one in REGULARIZATIONS if np.allclose(scores, expected(one, rows), atol=1e-4))
+    at = REGULARIZATIONS.index(chosen)
+    assert all(ndcg(chosen) >= ndcg(one) for one in REGULARIZATIONS[max(0, at - 1) : at + 2])
+
+
+def test_ease_reconstructs_what_is_predicted_from_all_events() -> None:
+    """By least squares with a zero diagonal, a column at a time."""
+    histories, events = [[0, 1, 2], [1, 2, 3], [0, 3], [0, 1, 3]], [[1, 1, 2], [1, 2, 2], [1, 2], [2, 1, 2]]
+    dataset = dataset_of(histories, n_items=4, events=events, target_kinds=[2])
+    has, buys = np.zeros((4, 4)), np.zeros((4, 4))
+    for user, (items, kinds) in enumerate(zip(histories, events, strict=True)):
+        has[user, items] = 1
+        buys[user, [item for item, kind in zip(items, kinds, strict=True) if kind == 2]] = 1
+    expected = np.zeros((4, 4))
+    for item in range(4):
+        others = [other for other in range(4) if other != item]
+        gram = has[:, others].T @ has[:, others] + 200 * np.eye(3)
+        expected[others, item] = np.linalg.solve(gram, has[:, others].T @ buys[:, item])
+    scores = scores_of(EaseScorer(dataset, Partition()), [1, 3])[0]
+    np.testing.assert_allclose(scores, expected[1] + expected[3], atol=1e-5)

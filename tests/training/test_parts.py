@@ -90,7 +90,7 @@ def test_processes_share_a_draw(
 
 
 def test_all_baselines_unless_chosen_or_slow(small_config: Settings, small_folder: Path, monkeypatch: Patch) -> None:
-    dataset, others = open_dataset(small_folder), ["recent_popularity", "markov", "transition_graph"]
+    dataset, others = open_dataset(small_folder), ["recent_popularity", "markov", "transition_graph", "ease"]
     chosen = {"evaluation.baselines": ["transition_graph", "popularity", "markov"]}
     cases = [
         ({}, others), (chosen, ["markov", "transition_graph"]), ({"evaluation.baselines": []}, []),

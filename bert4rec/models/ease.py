@@ -1,0 +1,143 @@
+"""EASE: weights between items that reconstruct the training histories best, in closed form."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bert4rec.dataset.format import NO_ITEM, VALIDATION
+from bert4rec.dataset.histories import EvaluationSplit, Rows
+from bert4rec.dataset.reader import Dataset
+from bert4rec.models.transitions import TrainingHistories, last_items
+from bert4rec.runtime.arrays import Int64s
+from bert4rec.runtime.collectives import Partition
+
+LAST_ITEMS = 512  # of a history that are scored
+REGULARIZATIONS = (20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0)
+USUAL = 3  # index of the regularization without validation users, from which the search starts
+SEARCHED_ITEMS, SEARCHED_USERS = 2000, 2048  # the regularization is chosen by the most popular items, and these users
+STEP = 2.0**-20  # weights are multiples of it, so that float32 adds them without rounding, in any order
+ROWS_PER_MESSAGE = 1024
+
+
+class EaseScorer:
+    """Scores an item by the sum of the weights to it from the distinct items of the user's history.
+
+    With X users × items, 1 for each item of a training history, and P = (XᵀX + λ I)⁻¹, the weight from i to j is
+    -P[i, j] / P[j, j], and 0 from an item to itself (Steck 2019, "Embarrassingly Shallow Autoencoders for Sparse Data",
+    arXiv 1905.03375). If only some kinds of events are predicted, the weights reconstruct these from all events. λ is
+    the one of `REGULARIZATIONS` with the best NDCG@10 of validation users. The first process computes the weights
+    [n_items, n_items] float32, which every process then holds: n_items² × 4 bytes, and three times that on the first.
+    """
+
+    is_rounded = False
+    dtype = torch.float32
+
+    def __init__(self, dataset: Dataset, partition: Partition, between: Callable[[], None] = lambda: None) -> None:
+        """Count and solve; `between` is called before each part of the histories."""
+        self.partition, self.n_items, self.width = partition, dataset.n_items, LAST_ITEMS
+        pairs = _count(TrainingHistories(dataset, between), is_counted=partition.rank == 0)
+        if partition.rank == 0:
+            self._weights = _solve(pairs, _regularization(pairs, dataset.splits[VALIDATION]))
+        else:
+            self._weights = torch.zeros(self.n_items, self.n_items)
+        for first in range(0, self.n_items, ROWS_PER_MESSAGE):
+            partition.sum(self._weights[first : first + ROWS_PER_MESSAGE])
+
+    def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the last distinct items [B, width], and the scores [B, n] of the items `ids` [B, n]."""
+        last = torch.from_numpy(_distinct(last_items(rows, self.width)))
+        weights = self._weights[last[:, :, None], ids.cpu()[:, None, :]]
+        scores = weights.masked_fill_((last == NO_ITEM)[:, :, None], 0).sum(1)
+        return last.float().to(ids.device), scores.to(ids.device)
+
+    def items(self, ids: Tensor) -> Tensor:
+        """Return the consecutive `ids` unchanged."""
+        return ids
+
+    def scores(self, users: Tensor, items: Tensor) -> Tensor:
+        """Return the scores [B, C] of a tile of the catalogue, `items` [C], after the last items `users` [B, width]."""
+        last, first = users.cpu().long(), int(items[0])
+        is_item = last != NO_ITEM
+        starts = F.pad(is_item.sum(1).cumsum(0), (1, -1))
+        scores = F.embedding_bag(last[is_item], self._weights[:, first : first + len(items)], starts, mode="sum")
+        return scores.to(users.device)
+
+
+class _Pairs(NamedTuple):
+    """In how many histories both items of each pair are [V, V]; and the second one as a target, None if all are."""
+
+    all: Tensor
+    to_targets: Tensor | None
+
+    def of(self, items: Tensor) -> "_Pairs":
+        """Return the pairs of some of the `items` [n]."""
+        return _Pairs(*(counts if counts is None else counts[items][:, items] for counts in self))
+
+
+def _count(histories: TrainingHistories, *, is_counted: bool) -> _Pairs:
+    """Return the pairs in the training histories; none if they are not to be counted."""
+    n_items = histories.n_items if is_counted else 0
+    pairs, to_targets = (np.zeros((n_items, n_items), np.float32) for _ in range(2))  # pages of zeros take no memory
+    for part in histories.parts():
+        ends = np.flatnonzero(np.diff(part.users)) + 1
+        for items, is_target in zip(np.split(part.items, ends), np.split(part.is_target, ends), strict=True):
+            if is_counted:
+                distinct = np.unique(items)
+                pairs[np.ix_(distinct, distinct)] += 1
+                if histories.target_kinds:
+                    to_targets[np.ix_(distinct, np.unique(items[is_target]))] += 1
+    return _Pairs(torch.from_numpy(pairs), torch.from_numpy(to_targets) if histories.target_kinds else None)
+
+
+def _solve(pairs: _Pairs, regularization: float) -> Tensor:
+    """Return the weights [V, V] that reconstruct the histories of the `pairs`."""
+    regularized = pairs.all + torch.diag(torch.full((len(pairs.all),), regularization))
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(regularized))
+    diagonal = inverse.diagonal().clone()
+    if pairs.to_targets is None:
+        weights = inverse.div_(-diagonal)
+    else:
+        weights = inverse @ pairs.to_targets
+        weights -= inverse * (weights.diagonal() / diagonal)
+    return weights.fill_diagonal_(0).div_(STEP).round_().mul_(STEP)
+
+
+def _regularization(pairs: _Pairs, split: EvaluationSplit) -> float:
+    """Return the best of `REGULARIZATIONS` for the users of a `split`, searched up and down from the usual one."""
+    if not len(split):
+        return REGULARIZATIONS[USUAL]
+    popular = pairs.all.diagonal().argsort(descending=True, stable=True)[:SEARCHED_ITEMS]
+    known = torch.full((len(pairs.all) + 1,), NO_ITEM)  # the last one: for missing items
+    known[popular] = torch.arange(len(popular))
+    rows = split.read(np.arange(min(len(split), SEARCHED_USERS)))
+    assert rows.targets is not None, "an evaluation split has targets"
+    last, targets = known[torch.from_numpy(last_items(rows, LAST_ITEMS))], known[torch.from_numpy(rows.targets).long()]
+    seen = torch.zeros(len(last), len(popular) + 1).scatter_(1, last % (len(popular) + 1), 1)[:, :-1]
+    is_tested = targets != NO_ITEM
+    is_tested &= seen.gather(1, targets.clamp(min=0)[:, None])[:, 0] == 0
+    seen, targets, some = seen[is_tested], targets[is_tested], pairs.of(popular)
+
+    def ndcg(number: int) -> float:
+        scores = seen @ _solve(some, REGULARIZATIONS[number])
+        ranks = 1 + (scores.masked_fill(seen > 0, -torch.inf) > scores.gather(1, targets[:, None])).sum(1)
+        return float(torch.where(ranks <= 10, 1 / (ranks + 1.0).log2(), 0.0).sum())
+
+    best, found = USUAL, {USUAL: ndcg(USUAL)} if len(targets) else {}
+    for step in (1, -1) if found else ():
+        while 0 <= (number := best + step) < len(REGULARIZATIONS) and number not in found:
+            found[number] = ndcg(number)
+            best = max(best, number, key=lambda one: found[one])
+            if best != number:
+                break
+    return REGULARIZATIONS[best]
+
+
+def _distinct(items: Int64s) -> Int64s:
+    """Return the `items` [B, n] of each row once, ascending, with NO_ITEM in place of the others."""
+    items = np.sort(items, axis=1)
+    items[:, 1:][items[:, 1:] == items[:, :-1]] = NO_ITEM
+    return items
