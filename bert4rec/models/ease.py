@@ -19,7 +19,7 @@ LAST_ITEMS = 512  # of a history that are scored
 REGULARIZATIONS = (20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0)
 USUAL = 3  # index of the regularization without validation users, from which the search starts
 SEARCHED_ITEMS, SEARCHED_USERS = 2000, 2048  # the regularization is chosen by the most popular items, and these users
-STEP = 2.0**-20  # weights are multiples of it, so that float32 adds them without rounding, in any order
+WEIGHT_STEP = 2.0**-20  # weights are multiples of it, so that float32 adds them without rounding, in any order
 ROWS_PER_MESSAGE = 1024
 
 
@@ -68,14 +68,15 @@ class EaseScorer:
 
 
 class _Pairs(NamedTuple):
-    """In how many histories both items of each pair are [V, V]; and the second one as a target, None if all are."""
+    """The numbers of histories with both items of a pair [V, V]; with the second one as a target, None if all are."""
 
     all: Tensor
     to_targets: Tensor | None
 
     def of(self, items: Tensor) -> "_Pairs":
         """Return the pairs of some of the `items` [n]."""
-        return _Pairs(*(counts if counts is None else counts[items][:, items] for counts in self))
+        to_targets = None if self.to_targets is None else self.to_targets[items][:, items]
+        return _Pairs(self.all[items][:, items], to_targets)
 
 
 def _count(histories: TrainingHistories, *, is_counted: bool) -> _Pairs:
@@ -103,7 +104,7 @@ def _solve(pairs: _Pairs, regularization: float) -> Tensor:
     else:
         weights = inverse @ pairs.to_targets
         weights -= inverse * (weights.diagonal() / diagonal)
-    return weights.fill_diagonal_(0).div_(STEP).round_().mul_(STEP)
+    return weights.fill_diagonal_(0).div_(WEIGHT_STEP).round_().mul_(WEIGHT_STEP)
 
 
 def _regularization(pairs: _Pairs, split: EvaluationSplit) -> float:
@@ -137,7 +138,7 @@ def _regularization(pairs: _Pairs, split: EvaluationSplit) -> float:
 
 
 def _distinct(items: Int64s) -> Int64s:
-    """Return the `items` [B, n] of each row once, ascending, with NO_ITEM in place of the others."""
+    """Return the `items` [B, n] of each row once, ascending; NO_ITEM replaces the others."""
     items = np.sort(items, axis=1)
     items[:, 1:][items[:, 1:] == items[:, :-1]] = NO_ITEM
     return items
