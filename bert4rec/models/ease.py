@@ -104,7 +104,8 @@ def _solve(pairs: _Pairs, regularization: float) -> Tensor:
     else:
         weights = inverse @ pairs.to_targets
         weights -= inverse * (weights.diagonal() / diagonal)
-    return weights.fill_diagonal_(0).div_(WEIGHT_STEP).round_().mul_(WEIGHT_STEP)
+    weights.fill_diagonal_(0).div_(WEIGHT_STEP).round_().mul_(WEIGHT_STEP)
+    return weights.contiguous()  # LAPACK has columns first; processes add up memory as it is
 
 
 def _regularization(pairs: _Pairs, split: EvaluationSplit) -> float:
