@@ -83,11 +83,11 @@ def test_an_evaluation_prints_the_tables_of_the_report(whole: Path, capsys: Capt
     found = json.loads((whole / "evaluation" / "report.json").read_text())
     assert all(metrics_table(found, name) in out for name in ("test", "validation"))
     assert out.endswith(f"{whole / 'evaluation'}\n")
-    assert metrics_table(found).splitlines()[2:] == metrics_table(report_of(whole)).splitlines()[-8:]
+    assert metrics_table(found).splitlines()[2:] == metrics_table(report_of(whole)).splitlines()[-9:]
     *_, weights, compared = err.splitlines()
     assert str((whole / "checkpoints" / "best").resolve()) in weights
     assert str(whole / "report.json") in compared
-    assert "56" in compared
+    assert "64" in compared
 
 
 def test_a_signal_is_one_line(made: Path, monkeypatch: Patch, capsys: Capture) -> None:

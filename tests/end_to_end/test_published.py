@@ -98,7 +98,7 @@ def test_models_have_settings_and_names() -> None:
         "deep": {"model.kind": "sasrec", "model.n_layers": 3, "training.n_epochs": 9},
         "markov": {"model.kind": "markov"},
     }
-    assert len(parse_models(["untrained", "bert4rec"])) == 5
+    assert len(parse_models(["untrained", "bert4rec"])) == 6
 
 
 @pytest.mark.parametrize(

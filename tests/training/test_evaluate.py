@@ -90,7 +90,7 @@ def test_the_figures_of_a_sharded_bert4rec(made: Path, tmp_path: Path, says: Cal
         found = evaluated(made, tmp_path / "out", *options)
         assert figures(found.report) == figures(report)
         assert report_of(found.folder) == found.report
-        assert says(made / "report.json", "240")
+        assert says(made / "report.json", "276")
     assert {path.name for path in tmp_path.iterdir()} == {"out", "out-2"}
     names = {"ranks-test.parquet", "ranks-validation.parquet", "report.json"}
     assert {path.name for path in (tmp_path / "out").iterdir()} == names
@@ -127,7 +127,7 @@ def test_the_figures_of_a_replicated_sasrec(log_config: Settings, tmp_path: Path
         patch.setattr(Optimizers, "__init__", None)  # an evaluation has no state of an optimizer
         for options in (["--evaluation.ks=[3]"], ["--mode=dmp", "--parallelism.sharding_type=column_wise"]):
             found = evaluated(folder, tmp_path / "out", *options)
-    for n in (6 * (3 * 4 + 4), 6 * (3 * 8 + 12)):
+    for n in (7 * (3 * 4 + 4), 7 * (3 * 8 + 12)):
         assert says(folder / "report.json", n)
     assert list(found.report["test"]) == ["full", "popular", "uniform"]
     assert figures(found.report) == figures(report_of(folder))
