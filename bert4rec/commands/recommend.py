@@ -136,17 +136,16 @@ def run(arguments: argparse.Namespace) -> int:
     parts, read = tee(parts)
     lists = model.recommend_in_parts(([history for _, history in part] for part in read), arguments.top, **options)
     pairs = zip(parts, lists, strict=True)
-    answered = ([(user, best) for (user, _), best in zip(*pair, strict=True)] for pair in pairs)
+    unanswered = _Unanswered()
+    answered = (unanswered.count([(user, best) for (user, _), best in zip(*pair, strict=True)]) for pair in pairs)
     if arguments.output is None and (arguments.items is not None or arguments.user):
         (rows,) = answered
         for user, best in rows:
             print(as_table(best) if arguments.items is not None else f"{visible(str(user), keep='')}\n{as_table(best)}")
-        unanswered = [str(user) for user, best in rows if not best]
     else:
-        total, unanswered = _write_all(arguments.output, answered, total)
-    if unanswered:
-        leaves_out = model.leaves_out_seen if arguments.seen is None else arguments.seen == "leave-out"
-        _warn_of_unanswered(unanswered, total, is_user=arguments.items is None, leaves_out_seen=leaves_out)
+        _write_all(arguments.output, answered, total)
+    leaves_out = model.leaves_out_seen if arguments.seen is None else arguments.seen == "leave-out"
+    unanswered.warn(is_user=arguments.items is None, leaves_out_seen=leaves_out)
     return 0
 
 
@@ -160,15 +159,14 @@ def _refuse_own_input(arguments: argparse.Namespace) -> None:
 
 def _write_all(
     path: Path | None, answered: "Iterable[Sequence[tuple[Any, Recommendations]]]", total: int | None
-) -> tuple[int, list[str]]:
-    """Write the recommendations of the users, `total` if known; return their number, and those without any."""
+) -> None:
+    """Write the recommendations of the users, `total` if known."""
     from bert4rec.commands.history_files import writer
 
-    is_new, done, unanswered = path is None or not path.exists(), 0, list[str]()
+    is_new, done = path is None or not path.exists(), 0
     with writer(path) as write, ProgressBar(total or 1, form=BAR if total else NO_BAR) as bar:
         for rows in answered:
             write(rows)
-            unanswered += [str(user) for user, best in rows if not best]
             done += len(rows)
             if bar.is_due():
                 left = f"  {format_duration(bar.seconds_left(done))} left" if total else ""
@@ -176,21 +174,35 @@ def _write_all(
                 bar.show(done, f"{pluralize(done, 'history')}  {speed}{left}")
     if path is not None:
         logger.info(f"{path}: recommendations for {pluralize(done, 'history')}{_replaced(is_new=is_new)}")
-    return done, unanswered
 
 
 def _replaced(*, is_new: bool) -> str:
     return "" if is_new else "; the file of before is replaced"
 
 
-def _warn_of_unanswered(users: Sequence[str], total: int | None, *, is_user: bool, leaves_out_seen: bool) -> None:
-    """Warn of the `users` of all `total` who get no recommendation; name them unless they are no users."""
-    named, advice = f" ({join_names(users)})" if is_user else "", "relax --allow, --deny or --where"
-    advice = f"--seen=keep recommends seen items, too; or {advice}" if leaves_out_seen else advice
-    logger.warning(
-        f"{len(users):,} of {pluralize(total or 0, 'user' if is_user else 'history')} without a recommendation, since "
-        f"no item is left for them{named}; {advice}"
-    )
+class _Unanswered:
+    """Count the users who get no recommendation, for one warning that names the first ones."""
+
+    def __init__(self) -> None:
+        self._n, self._total, self._first = 0, 0, list[Any]()
+
+    def count(self, rows: "list[tuple[Any, Recommendations]]") -> "list[tuple[Any, Recommendations]]":
+        """Return `rows` after counting them."""
+        users = [user for user, best in rows if not best]
+        self._n, self._total = self._n + len(users), self._total + len(rows)
+        self._first = [*self._first, *users][:4]
+        return rows
+
+    def warn(self, *, is_user: bool, leaves_out_seen: bool) -> None:
+        """Warn if there is a history without a recommendation; with `is_user` the histories have the names of users."""
+        if not self._n:
+            return
+        named, advice = f" ({join_names(self._first)})" if is_user else "", "relax --allow, --deny or --where"
+        advice = f"--seen=keep recommends seen items, too; or {advice}" if leaves_out_seen else advice
+        logger.warning(
+            f"{self._n:,} of {pluralize(self._total, 'user' if is_user else 'history')} without a recommendation, "
+            f"since no item is left for them{named}; {advice}"
+        )
 
 
 def _refuse_with_item(arguments: argparse.Namespace) -> None:

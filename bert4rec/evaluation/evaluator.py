@@ -1,7 +1,7 @@
 """Evaluation of a model and its baselines on the held-out users of a dataset: ranks, lists and their metrics."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -86,7 +86,8 @@ class Evaluator:
       makes their scorers. `left_out` is a sentence that says why other baselines are not ranked.
     - `features`: the item features of the model without which its test is repeated; `features_not_tested` is a sentence
       that says why it is not.
-    - `without_order`: the kinds whose test is repeated with histories in random order, the model's and baselines'.
+    - `without_order`: the names of the rankings that are repeated with histories in random order, TEST or the kind of a
+      baseline, and their kinds.
     - `leaves_out_seen`: whether the seen-item filter is on.
     - `pairs`: the parts of the pairs, if the loss learns ratings.
     - `known_items`: the items of the model's catalogue, if it differs from the dataset's.
@@ -108,7 +109,7 @@ class Evaluator:
     left_out: str = ""
     features: Sequence[str] = ()
     features_not_tested: str = ""
-    without_order: Sequence[str] = ()
+    without_order: Mapping[str, str] = field(default_factory=dict)
     pairs: Mapping[str, PairExamples] = field(default_factory=dict)
     known_items: KnownItems | None = None
     n_listed: int = 0
@@ -136,13 +137,16 @@ class Evaluator:
         the dataset has it, the best possible order.
         """
         scorer = self._scorer(model)
-        ranks = {
-            split: self._rank(scorer, split, between, self._missed(split), n_kept=self.n_listed if split == TEST else 0)
-            for split in held_out
-        }
+        ranks = {}
+        for split in held_out:
+            n_kept = self.n_listed if split == TEST else 0
+            ranks[split] = self._rank(scorer, split, between, self._missed(split), n_kept=n_kept)
         if TEST in ranks:
+            ranks[TEST] = self._with_orderless(TEST, ranks[TEST], scorer, between, self._missed(TEST))
             for kind, name in self._names.items():
-                ranks[name] = self._rank(self.counting.scorer(kind, between), TEST, between)
+                baseline = self.counting.scorer(kind, between)
+                ranking = self._rank(baseline, TEST, between)
+                ranks[name] = self._with_orderless(kind, ranking, baseline, between)
             if oracle := self.dataset.oracle_ranks():
                 ranks[BEST_POSSIBLE] = Ranking({name: oracle[name] for name in self.protocols})
         return ranks
@@ -197,25 +201,8 @@ class Evaluator:
             lambda: {name: ranks[TEST].difference_from(ranking, protocols[0]) for name, ranking in without.items()}
         )
 
-    def order_differences(
-        self, model: nn.Module | Scorer, ranks: Mapping[str, Ranking], between: BatchCallback
-    ) -> dict[str, dict[str, Any]]:
-        """Return for each kind `without_order` how much NDCG@10 the test loses if histories are in random order.
-
-        The values are as those of `feature_differences`; {} without a test.
-        """
-        without, protocols = {}, [self._main_protocol]
-        for kind in self.without_order if TEST in ranks else ():
-            is_model = kind not in self.baselines
-            scorer = OrderlessScorer(self._scorer(model) if is_model else self.counting.scorer(kind, between))
-            ranking = self._rank(scorer, TEST, between, self._missed(TEST) if is_model else None, protocols)
-            without[kind] = ranks[TEST if is_model else kind], ranking
-        return on_rank_zero(
-            lambda: {kind: known.difference_from(other, protocols[0]) for kind, (known, other) in without.items()}
-        )
-
     def n_batches(self, held_out: Mapping[str, Bools]) -> int:
-        """Return the number of calls of `between` in `ranks`, the two kinds of differences and `ratings`."""
+        """Return the number of calls of `between` in `ranks`, `feature_differences` and `ratings`."""
         # All scorers have as many batches; this one counts nothing.
         ranker = self._ranker(PopularityScorer(self.dataset.popularity, self.counting.partition))
         kinds = list(self._names) if TEST in held_out else []
@@ -224,8 +211,6 @@ class Evaluator:
         n_rated = n_rating_batches(self.pairs[TEST_PAIRS], self._partition) if self.pairs else 0
         n_without = ranker.n_batches(len(self.dataset.splits[TEST]), [self._main_protocol]) if TEST in held_out else 0
         n_counted = sum(map(self.counting.n_parts, kinds))
-        if TEST in held_out:
-            n_counted += sum(self.counting.n_parts(kind) for kind in self.without_order if kind in self.baselines)
         return n_ranked + n_rated + n_counted + (len(self.features) + len(self.without_order)) * n_without
 
     def results(self, ranks: Mapping[str, Ranking], held_out: Mapping[str, Bools]) -> dict[str, Any]:
@@ -254,6 +239,8 @@ class Evaluator:
                 if without := without_damage(self.dataset, ranks[TEST], baselines, is_compared):
                     results["without"] = without
             results["intervals"] = {"confidence": CONFIDENCE, "resamples": RESAMPLES, **intervals}
+        if order := self._losses_without_order(ranks):
+            results["order"] = order
         if TEST in ranks and "full" in ranks[TEST].ranks:
             facts = TargetFacts.of(self.dataset, TEST, held_out[TEST])
             if (copies := self.dataset.splits[TEST].copies) is not None:
@@ -261,6 +248,24 @@ class Evaluator:
             ranks_by_kind = {kind: ranks[name].ranks["full"] for kind, name in self._names.items() if name in ranks}
             results["slices"] = {TEST: slices(facts, ranks[TEST].ranks["full"], self.dataset.popularity, ranks_by_kind)}
         return results
+
+    def _with_orderless(
+        self, name: str, ranking: Ranking, scorer: Scorer, between: BatchCallback, missed: Bools | None = None
+    ) -> Ranking:
+        """Return the `ranking` of the test by `scorer` with the one without order, if `name` is in `without_order`."""
+        if name not in self.without_order:
+            return ranking
+        orderless = self._rank(OrderlessScorer(scorer), TEST, between, missed, [self._main_protocol])
+        return replace(ranking, orderless=orderless)
+
+    def _losses_without_order(self, ranks: Mapping[str, Ranking]) -> dict[str, dict[str, Any]]:
+        """Return how much NDCG@10 each kind that was repeated loses without order, as `feature_differences` does."""
+        protocol = self._main_protocol
+        return {
+            self.without_order[name]: ranking.difference_from(ranking.orderless, protocol)
+            for name, ranking in ranks.items()
+            if ranking.orderless and (ranking.ranks[protocol] != LEFT_OUT).any()
+        }
 
     def _untied(self, model: Ranking, baselines: Mapping[str, Ranking]) -> dict[str, Any]:
         """Return the comparison without users whose test target only the file orders; {} if they are few or none."""

@@ -147,11 +147,13 @@ def _joined(cells: Int64s, counts: Int64s, values: Float64s) -> Cells:
 class Ranking:
     """The ranks of the targets, and the lists of the best items if the full catalogue was ranked.
 
+    `orderless` is the same ranking after histories in random order, if it was made.
     Metrics and intervals are available on rank zero only.
     """
 
     ranks: Ranks
     lists: Lists | None = None
+    orderless: "Ranking | None" = None
 
     def select(self, users: Bools) -> "Ranking":
         """Return the ranks of the `users` [U], without the lists."""

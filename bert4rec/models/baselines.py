@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bert4rec.config.kinds import EASE, KINDS, POPULARITY, RECENT_POPULARITY
+from bert4rec.dataset.format import VALIDATION
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Dataset
 from bert4rec.models.content import ContentScorer, n_parts
@@ -135,7 +136,7 @@ class BaselineFactory:
             assert self.dataset.features is not None, "refused before"
             return ContentScorer(self.dataset.features, self.dataset.n_items, self.partition, between)
         if kind == EASE:
-            return EaseScorer(self.dataset, self.partition, between)
+            return EaseScorer(histories, self.dataset.splits[VALIDATION], self.partition)
         targets = target_counts(histories) if histories.target_kinds else popularity
         if kind == POPULARITY:
             scores = in_order(targets, popularity) if histories.target_kinds else popularity

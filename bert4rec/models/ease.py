@@ -1,6 +1,5 @@
 """EASE: weights between items that reconstruct the training histories best, in closed form."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -8,9 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bert4rec.dataset.format import NO_ITEM, VALIDATION
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import EvaluationSplit, Rows
-from bert4rec.dataset.reader import Dataset
 from bert4rec.models.transitions import TrainingHistories, last_items
 from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.collectives import Partition
@@ -36,13 +34,15 @@ class EaseScorer:
     is_rounded = False
     dtype = torch.float32
 
-    def __init__(self, dataset: Dataset, partition: Partition, between: Callable[[], None] = lambda: None) -> None:
-        """Count and solve; `between` is called before each part of the histories."""
-        self.partition, self.n_items, self.width = partition, dataset.n_items, LAST_ITEMS
-        pairs = _count(TrainingHistories(dataset, between), is_counted=partition.rank == 0)
+    def __init__(self, histories: TrainingHistories, validation: EvaluationSplit, partition: Partition) -> None:
+        """Count the `histories`, and solve; λ is the best for the `validation` users."""
+        self.partition, self.n_items, self.width = partition, histories.n_items, LAST_ITEMS
         if partition.rank == 0:
-            self._weights = _solve(pairs, _regularization(pairs, dataset.splits[VALIDATION]))
+            pairs = _count(histories)
+            self._weights = _solve(pairs, _regularization(pairs, validation))
         else:
+            for _ in histories.parts():  # every process makes the same calls between parts
+                pass
             self._weights = torch.zeros(self.n_items, self.n_items)
         for first in range(0, self.n_items, ROWS_PER_MESSAGE):
             partition.sum(self._weights[first : first + ROWS_PER_MESSAGE])
@@ -79,18 +79,17 @@ class _Pairs(NamedTuple):
         return _Pairs(self.all[items][:, items], to_targets)
 
 
-def _count(histories: TrainingHistories, *, is_counted: bool) -> _Pairs:
-    """Return the pairs in the training histories; none if they are not to be counted."""
-    n_items = histories.n_items if is_counted else 0
-    pairs, to_targets = (np.zeros((n_items, n_items), np.float32) for _ in range(2))  # pages of zeros take no memory
+def _count(histories: TrainingHistories) -> _Pairs:
+    """Return the pairs in the training histories."""
+    shape = (histories.n_items, histories.n_items)
+    pairs, to_targets = (np.zeros(shape, np.float32) for _ in range(2))  # pages of zeros take no memory
     for part in histories.parts():
         ends = np.flatnonzero(np.diff(part.users)) + 1
         for items, is_target in zip(np.split(part.items, ends), np.split(part.is_target, ends), strict=True):
-            if is_counted:
-                distinct = np.unique(items)
-                pairs[np.ix_(distinct, distinct)] += 1
-                if histories.target_kinds:
-                    to_targets[np.ix_(distinct, np.unique(items[is_target]))] += 1
+            distinct = np.unique(items)
+            pairs[np.ix_(distinct, distinct)] += 1
+            if histories.target_kinds:
+                to_targets[np.ix_(distinct, np.unique(items[is_target]))] += 1
     return _Pairs(torch.from_numpy(pairs), torch.from_numpy(to_targets) if histories.target_kinds else None)
 
 

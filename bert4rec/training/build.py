@@ -234,7 +234,7 @@ def make_evaluator(
         left_out=left_out,
         features=names,
         features_not_tested=not_tested,
-        without_order=kinds_without_order(config, dataset, baselines),
+        without_order=choose_orderless(config, dataset, baselines),
         pairs=parts_of_pairs(TrainingPairs(dataset.histories), **_example_settings(config)) if is_rated else {},
     )
 
@@ -263,14 +263,15 @@ def choose_baselines(config: Config, dataset: Dataset) -> tuple[list[str], str]:
     )
 
 
-def kinds_without_order(config: Config, dataset: Dataset, baselines: Sequence[str]) -> list[str]:
-    """Return the kinds whose test is repeated with histories in random order: the model and the `baselines`.
+def choose_orderless(config: Config, dataset: Dataset, baselines: Sequence[str]) -> dict[str, str]:
+    """Return the rankings of the test that are repeated with histories in random order, and their kinds.
 
-    [] if that takes minutes.
+    They are those of the model and of the `baselines` that read the order; {} if that takes minutes.
     """
-    kinds = [kind for kind in (config.model.kind, *baselines) if KINDS[kind].reads_order]
+    kinds = {TEST: config.model.kind} | {kind: kind for kind in baselines}
+    kinds = {name: kind for name, kind in kinds.items() if KINDS[kind].reads_order}
     n_scores = len(kinds) * len(dataset.splits[TEST]) * dataset.n_items
-    return kinds if n_scores <= ALL_BASELINES_UP_TO_SCORES else []
+    return kinds if n_scores <= ALL_BASELINES_UP_TO_SCORES else {}
 
 
 def choose_features(config: Config, dataset: Dataset, features: FeatureReader | None) -> tuple[list[str], str]:

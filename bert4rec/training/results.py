@@ -64,8 +64,6 @@ def evaluate_model(
     figures = evaluator.results(ranks, held_out)
     if features := evaluator.feature_differences(model, ranks, between):
         figures["features"] = features
-    if order := evaluator.order_differences(model, ranks, between):
-        figures["order"] = order
     if ratings := evaluator.ratings(model, between):
         figures[RATINGS] = ratings
     if fallback := evaluator.fallback(between) if with_fallback else None:

@@ -47,10 +47,9 @@ def results_with_features(config: Config) -> tuple[dict[str, Any], dict[str, Any
         ranks = evaluator.ranks(model, held_out, lambda: calls.append(None))
         results = evaluator.results(ranks, held_out)
         differences = evaluator.feature_differences(model, ranks, lambda: calls.append(None))
-        orders = evaluator.order_differences(model, ranks, lambda: calls.append(None))
         assert len(calls) == evaluator.n_batches(held_out)
         assert evaluator.feature_differences(model, ranks, lambda: None) == differences  # the weights are restored
-        return results, differences, orders
+        return results, differences, results["order"]
 
 
 def results_with_model(config: Config) -> dict[str, Any]:

@@ -228,7 +228,11 @@ def test_ease_is_its_formula_with_the_regularization_that_validation_prefers(sma
         ranks = 1 + (scores > scores[np.arange(len(validation)), rows.targets][:, None]).sum(1)
         return float(np.where((ranks <= 10) & ~rows.are_repeated(), 1 / np.log2(ranks + 1), 0).sum())
 
-    scorer, rows, items = EaseScorer(small_dataset, Partition()), test.read(np.arange(9)), torch.arange(n_items)
+    scorer, rows, items = (
+        EaseScorer(TrainingHistories(small_dataset), validation, Partition()),
+        test.read(np.arange(9)),
+        torch.arange(n_items),
+    )
     users, scores = scorer.encode(rows, items.expand(9, -1))
     assert torch.equal(torch.cat([scorer.scores(users, tile) for tile in items.split(40)], 1), scores)
     (chosen,) = (one for one in REGULARIZATIONS if np.allclose(scores, expected(one, rows), atol=1e-4))
@@ -249,5 +253,5 @@ def test_ease_reconstructs_what_is_predicted_from_all_events() -> None:
         others = [other for other in range(4) if other != item]
         gram = has[:, others].T @ has[:, others] + 200 * np.eye(3)
         expected[others, item] = np.linalg.solve(gram, has[:, others].T @ buys[:, item])
-    scores = scores_of(EaseScorer(dataset, Partition()), [1, 3])[0]
+    scores = scores_of(EaseScorer(TrainingHistories(dataset), dataset.splits["validation"], Partition()), [1, 3])[0]
     np.testing.assert_allclose(scores, expected[1] + expected[3], atol=1e-5)
