@@ -183,7 +183,7 @@ def test_the_dataset_may_move_and_the_device_be_another(make: Make, whole: Path,
 
 
 def test_a_run_from_other_processes_keeps_its_negatives_and_the_optimizer_of_the_other_mode(make: Make) -> None:
-    """By themselves `ddp` takes Adam for the table, and `dmp` on the CPU would not with a sampled loss."""
+    """The defaults differ with a sampled loss: `ddp` takes Adam for the table, `dmp` on the CPU does not."""
     sampled, chosen = {"training.loss": "gbce"}, {"n_train_negatives": 7, "negatives_shared_by": 1}
     folder = run(make(**sampled, **{"parallelism.mode": "ddp"}))
     edit_facts(found(folder / "checkpoints")[-1], lambda facts: facts["config"]["training"].update(chosen))

@@ -1,4 +1,4 @@
-"""Where runs, their checkpoints and weights are found; what is refused; and that one job at a time works there."""
+"""Run folders: runs, checkpoints and weights are found or refused, and one job at a time works in a folder."""
 
 import json
 import os

@@ -23,7 +23,7 @@ ROOM, LOST = SettingsError("no room"), RunInterruptedError("lost")
         (ROOM, 0, 0, True, False, "error: no room\n"), (ROOM, 1, 1, True, True, ""),
         (ROOM, 2, 0, True, False, "error: no room\n"),  # the first of the second host
         (ROOM, 1, 1, False, True, "error: no room (process 1)\n"),
-        (LOST, 3, 1, False, False, "error: lost (process 3)\n"),  # the launcher ends all soon: nobody is awaited
+        (LOST, 3, 1, False, False, "error: lost (process 3)\n"),  # the launcher soon ends all: no process waits
     ],
 )  # fmt: skip
 def test_one_process_of_each_host_says_what_all_have_met(

@@ -1,4 +1,4 @@
-"""What the settings left to the program become, and settings that contradict each other."""
+"""Settings with the value "auto", resolved, and settings that contradict each other."""
 
 from itertools import product
 

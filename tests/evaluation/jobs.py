@@ -78,7 +78,7 @@ def rating_errors(config: Config) -> dict[str, float]:
 
 
 def rank_with_a_spoiled_item() -> str:
-    """The error if the vector of one item, which nobody has seen, is no number."""
+    """The error if the vector of an item that no user has is not a number."""
     config, n_items = resolve(load_config(None, FEW), "cpu", Facts(40)), 40
     model, _ = build(config, jobs.here(), plan_of_all(config, jobs.here(), Sizes(n_items)))
     users = FewItems(n_items, 3)

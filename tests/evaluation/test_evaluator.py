@@ -76,7 +76,7 @@ def test_the_model_on_both_splits_and_its_contestants_on_the_test(small_dataset:
 def test_metrics_of_recommended_lists_equal_the_reports_and_choose_the_best_epoch(
     log_config: Callable[..., Config], tmp_path: Path
 ) -> None:
-    """In the log, four of ten rows repeat one of the user's last three items."""
+    """Four of ten rows of the log repeat one of the user's last three items."""
     draw, log = np.random.default_rng(1), {}
     for user in range(60):
         items = draw.integers(30, size=20).tolist()
@@ -236,8 +236,8 @@ def test_some_facts_give_other_slices_or_none() -> None:
     assert members(FACTS._replace(is_tied=is_tied))["ties"] == {
         "at a new time": [1, 2, 4, 5, 6, 7], "tied with the item before": [0, 3],
     }  # fmt: skip
-    nobody = FACTS._replace(is_tied=is_tied & ~is_tied, last_time=None)
-    assert {"ties", "time"}.isdisjoint(slices(nobody, RANKS, POPULARITY))
+    untied = FACTS._replace(is_tied=is_tied & ~is_tied, last_time=None)
+    assert {"ties", "time"}.isdisjoint(slices(untied, RANKS, POPULARITY))
     (tail,) = slices(FACTS._replace(train_count=np.zeros(8, int)), RANKS, np.zeros(7, int))["item_popularity"]
     assert (tail["name"], tail["users"]) == ("tail", 8)
 

@@ -88,7 +88,7 @@ def test_the_strongest_baseline_by_ndcg_and_the_difference_of_the_same_users() -
         "markov": Ranking({"full": np.array([2, 1, 1, 0])}),
     }
     for ranking in baselines.values():
-        ranking.ranks["popular"] = np.full(4, LEFT_OUT)  # of which there are no figures
+        ranking.ranks["popular"] = np.full(4, LEFT_OUT)  # it has no figures
         assert list(ranking.metrics([10])) == list(ranking.intervals([10])) == ["full"]
     expected = paired_difference(np.array([1 - 1 / np.log2(3), 1 / np.log2(3) - 1, -1.0, 0.0]))
     assert strongest_baseline(model, baselines) == {
@@ -231,7 +231,7 @@ def test_errors_written_out(pairs: TrainingPairs, monkeypatch: pytest.MonkeyPatc
 
 
 def test_errors_of_means_written_out(pairs: TrainingPairs, rated_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the mean rating, and of damped means of items and users, by the training's pairs alone."""
+    """The means, also damped ones of items and users, are those of the training pairs alone."""
     monkeypatch.setattr(ratings, "PAIRS_AT_ONCE", 100)
     parts = parts_of_pairs(pairs, **MSE)
     trained, tested = values(parts[TRAINING_PAIRS]), values(parts[TEST_PAIRS])

@@ -164,11 +164,11 @@ def test_who_has_seen_nearly_all_has_no_negatives_and_a_short_list(
 ) -> None:
     all_lists = require_sorted(log_dataset, split_name, "tied", batch_size, [1, 4, 500])
     for name, values in all_lists[-1].user_values().items():
-        nobody = [5] if split_name == "test" else []  # who has seen all: not even the target is left
-        assert np.flatnonzero(np.isnan(values)).tolist() == nobody, name
+        empty = [5] if split_name == "test" else []  # the user has seen all items, the target included
+        assert np.flatnonzero(np.isnan(values)).tolist() == empty, name
 
 
-def test_nobody_with_anything_left_has_no_means(log_dataset: Dataset) -> None:
+def test_lists_without_items_have_no_means(log_dataset: Dataset) -> None:
     lists = Lists(0, [2, 10**9], log_dataset.popularity, Partition())
     lists.finish()
     assert lists.metrics() == {"Coverage@2": 0.0, "Gini@2": 0.0}
@@ -281,7 +281,7 @@ def test_baselines_and_the_test_without_a_feature_do_not_depend_on_the_processes
 def test_metrics_of_lists_intervals_and_slices_do_not_depend_on_the_processes(
     pools: Any, log_config: Callable[..., Config]
 ) -> None:
-    """Of six users two have no negatives; batches of 4 leave a process without."""
+    """Two of six users have no negatives; with batches of 4 a process has none."""
     config = log_config(**{"parallelism.mode": "dmp", "evaluation.per_device_eval_batch_size": 4})
     (alone,) = pools(1).run(results_with_model, config)
     assert {"validation", "test", "popularity_baseline", "intervals", "slices", "fallback"} <= alone.keys()

@@ -35,7 +35,7 @@ def mask(
 
 
 def per_sequence(masked: Batch) -> list[tuple[Tensor, Tensor]]:
-    """For each sequence, what is shown and which of its positions are asked."""
+    """Return the input and the positions to predict of each sequence."""
     ends = masked.lengths.cumsum(0).tolist()
     return [
         (shown(masked)[a:b], masked.positions[(masked.positions >= a) & (masked.positions < b)] - a)

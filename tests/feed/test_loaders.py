@@ -69,6 +69,6 @@ def test_loader_processes_end_with_a_training_that_is_killed(small_folder: Path,
     )
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, text=True, env=variables, **pipes) as process:
-        output, _ = process.communicate(timeout=900)  # which ends when nobody has the pipe any more: all are gone
+        output, _ = process.communicate(timeout=900)  # it ends when no process has the pipe open
     assert process.returncode == -signal.SIGKILL
     assert len(output.split()) == 2

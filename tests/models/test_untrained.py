@@ -241,7 +241,7 @@ def test_ease_is_its_formula_with_the_regularization_that_validation_prefers(sma
 
 
 def test_ease_reconstructs_what_is_predicted_from_all_events() -> None:
-    """By least squares with a zero diagonal, a column at a time."""
+    """Each column is the least-squares solution with a zero on the diagonal."""
     histories, events = [[0, 1, 2], [1, 2, 3], [0, 3], [0, 1, 3]], [[1, 1, 2], [1, 2, 2], [1, 2], [2, 1, 2]]
     dataset = dataset_of(histories, n_items=4, events=events, target_kinds=[2])
     has, buys = np.zeros((4, 4)), np.zeros((4, 4))

@@ -192,7 +192,7 @@ def with_ties(interval: tuple[float, float], n_untied: int) -> dict[str, Any]:
 
 
 def with_answers(interval: tuple[float, float], n: int, **dataset: Any) -> dict[str, Any]:
-    """A report of 200 test targets, of which the items of `n` are in the input, all in the same visit."""
+    """A report of 200 test targets; the items of `n` are in the input, all in the same visit."""
     found = report(interval, findings=[DUPLICATES])
     counts = {"targets": n, "in_visit": n, "since_last": 0, "of": 200}
     return found | {"answers_in_input": counts, "dataset": found["dataset"] | dataset}

@@ -59,7 +59,7 @@ print(libc.mallinfo2().used - used, resource.getrusage(resource.RUSAGE_SELF).ru_
 
 
 def test_peak_memory_large_pages_and_memory_that_is_used_again() -> None:
-    """In a process of its own, where nothing else is freed meanwhile."""
+    """A new process frees nothing else meanwhile."""
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM]
     numbers = map(int, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
     faults_of_80_mb, more_at_peak, later, kept_bytes, faults_of_steps = numbers

@@ -58,7 +58,7 @@ def test_a_signal_in_the_last_moment_does_not_end_what_follows(monkeypatch: Patc
 
 
 def test_what_was_ignored_stays_so_and_afterwards_all_is_as_before() -> None:
-    """As under nohup, which ignores SIGHUP; in another thread than the main one, signals are left alone."""
+    """nohup ignores SIGHUP; a thread other than the main one leaves signals alone."""
 
     def inside() -> list[object]:
         with Interruption():

@@ -172,7 +172,7 @@ MANY = 20_000  # items, more than are scored at once
 
 @pytest.fixture(scope="module")
 def large() -> Recommender:
-    """A model of vectors of which every tenth occurs twice, so that scores tie."""
+    """A model with every tenth vector twice, so that scores tie."""
     encoder: Encoder = LastItem(8)  # type: ignore[assignment]
     vectors = torch.from_numpy(np.random.default_rng(3).normal(size=(MANY, 8))).float()
     vectors[5::10] = vectors[4::10]

@@ -85,7 +85,7 @@ class FewItems:
 
 
 def train_few_items(cases: list[tuple[int, dict[str, Any]]]) -> list[dict[str, Any] | str]:
-    """For each catalogue size and settings: losses, ranks, and bytes planned and held; or the refusal."""
+    """Return losses, ranks, and bytes planned and held, or the refusal, of each catalogue size and settings."""
     return [_train_few_items(n_items, changes) for n_items, changes in cases]
 
 

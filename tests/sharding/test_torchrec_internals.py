@@ -1,4 +1,4 @@
-"""What is used beside the public interfaces of torch, TorchRec and fbgemm, for the versions that are pinned."""
+"""The private names of torch, TorchRec and fbgemm that the package uses are those of the pinned versions."""
 
 from pathlib import Path
 

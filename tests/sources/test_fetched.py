@@ -84,7 +84,7 @@ def test_a_workbook_gives_the_dataset_of_a_file(tmp_path: Path, expected: Any) -
 
 
 def origin(folder: Path) -> dict[str, Any]:
-    """Where a dataset is from."""
+    """Return the origin of a dataset."""
     about = json.loads((folder / "metadata.json").read_text())["created_from"]
     return {name: value for name, value in about.items() if name in ("name", "version", "snapshot")}
 

@@ -253,7 +253,7 @@ def test_bad_rows_are_named_by_the_address_and_the_line(storage: Storage, tmp_pa
 
 def test_a_preparation_that_is_stopped_while_it_fetches_leaves_nothing_behind(storage: Storage, tmp_path: Path) -> None:
     storage.write("long/log.csv", b"user,item\n" + b"1,2\n" * 10_000_000)
-    # Where the tests run in the background the signal is ignored, by their children too: here it is not.
+    # Tests in the background ignore the signal, and so do their children; this one must not.
     heed = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     program = f"{heed}; runpy.run_path({preprocessing.__file__!r}, run_name='__main__')"
     settings = ["--config=/dev/null", f"--data.dataset_dir={tmp_path / 'dataset'}", "--data.path=s3://long/log.csv"]

@@ -342,7 +342,7 @@ assert {4, "refused"} <= said, said
 
 @pytest.mark.parametrize("write", [in_batches, pytest.param(stream, marks=pytest.mark.long)])
 def test_no_byte_of_an_arrow_file_ends_the_program(tmp_path: Path, write: Callable[[Path], None]) -> None:
-    """What Polars is given unchecked may kill a process."""
+    """Polars may kill the process that gives it unchecked bytes."""
     write(tmp_path / "t.arrow")
     command = [sys.executable, "-c", CHANGED, str(tmp_path / "t.arrow")]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1100)

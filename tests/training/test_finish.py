@@ -1,4 +1,4 @@
-"""What a finished run leaves: page, pictures, examples, and what a new user gets; what is optional costs no report."""
+"""A finished run has a page, pictures, examples and a fallback; an optional file that fails costs no report."""
 
 import json
 from collections import Counter

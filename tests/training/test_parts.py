@@ -271,7 +271,7 @@ def snapshot() -> list[Any]:
 
 
 def turn_everything() -> None:
-    """As a training does, and the libraries that it imports."""
+    """Change the global states that a training and its libraries change."""
     seed_everything(7, 0)
     torch.set_num_threads(2)
     torch.use_deterministic_algorithms(True)

@@ -1,4 +1,4 @@
-"""What the preparation writes is accepted; every damage is refused in one line that names the file and the row."""
+"""The check accepts what `prepare` writes, and refuses each damage in one line that names the file and the row."""
 
 import random
 import shutil
@@ -82,7 +82,7 @@ def one_value(data: st.DataObject, folder: Folder, name: str) -> None:
 
 
 def one_row(data: st.DataObject, folder: Folder, name: str) -> None:
-    """A row is gone, or stands in another place, or twice."""
+    """A row is missing, moved or repeated."""
     rows = folder.rows(name)
     place = data.draw(st.integers(0, len(rows) - 1))
     kind = data.draw(st.sampled_from(["gone", "moved", "twice"]))

@@ -142,7 +142,7 @@ def trained(n_steps: int, age: float = AGE) -> tuple[nn.Linear, WeightAverage, f
 
 
 def test_weights_count_by_a_power_of_their_step() -> None:
-    """As Γ(t + η) / Γ(t) does, which is t (t + 1) … (t + η - 1) for a whole η."""
+    """The weight is Γ(t + η) / Γ(t), which is t (t + 1) … (t + η - 1) for a whole η."""
     steps = np.arange(1, 51)
     weights = np.prod([steps + k for k in range(POWER)], axis=0)
     assert trained(50)[2] == pytest.approx(np.average(steps, weights=weights))
