@@ -1,4 +1,4 @@
-"""EASE: weights between items that reconstruct the training histories best, in closed form."""
+"""EASE: weights with which the items of a training history predict each other best, in closed form."""
 
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ class EaseScorer:
 
     With X users × items, 1 for each item of a training history, and P = (XᵀX + λ I)⁻¹, the weight from i to j is
     -P[i, j] / P[j, j], and 0 from an item to itself (Steck 2019, "Embarrassingly Shallow Autoencoders for Sparse Data",
-    arXiv 1905.03375). If only some kinds of events are predicted, the weights reconstruct these from all events. λ is
+    arXiv 1905.03375). If only some kinds of events are predicted, the weights predict these from all events. λ is
     the one of `REGULARIZATIONS` with the best NDCG@10 of validation users. The first process computes the weights
     [n_items, n_items] float32, which every process then holds: n_items² × 4 bytes, and three times that on the first.
     """
@@ -94,7 +94,7 @@ def _count(histories: TrainingHistories) -> _Pairs:
 
 
 def _solve(pairs: _Pairs, regularization: float) -> Tensor:
-    """Return the weights [V, V] that reconstruct the histories of the `pairs`."""
+    """Return the weights [V, V] for the histories that the `pairs` count."""
     regularized = pairs.all + torch.diag(torch.full((len(pairs.all),), regularization))
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(regularized))
     diagonal = inverse.diagonal().clone()

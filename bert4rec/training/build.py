@@ -204,11 +204,11 @@ def require_counted_kinds(config: Config, dataset: Dataset) -> None:
                 f"{dataset.folder}: has no item features, but {key} names {needing[0]}, which needs them; prepare the "
                 "data again with --data.items_path=FILE, or remove it"
             )
-        if too_small := [kind for kind in kinds if 0 < KINDS[kind].most_items < dataset.n_items]:
-            most = KINDS[too_small[0]].most_items
+        if too_many := [kind for kind in kinds if 0 < KINDS[kind].most_items < dataset.n_items]:
+            most = KINDS[too_many[0]].most_items
             raise DataError(
-                f"{dataset.folder}: has {dataset.n_items:,} items, but {key} names {too_small[0]}, which counts all "
-                f"pairs of at most {most:,}; remove it"
+                f"{dataset.folder}: has {dataset.n_items:,} items, but {key} names {too_many[0]}, which takes at "
+                f"most {most:,} items; remove it"
             )
 
 

@@ -1,6 +1,8 @@
 """Whole runs: on datasets that hold out less, of matrix factorisations, of kinds that are not trained."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +144,15 @@ def test_rankings_are_learnt_without_ratings(small_config: Settings) -> None:
     report = report_of(run(small_config(**FACTORS, **{"training.loss": "bpr", "training.n_train_negatives": 20})))
     assert "ratings" not in report
     assert report["test"]["full"]["users"] == 60
+
+
+def test_more_items_than_a_kind_can_count_are_refused(small_config: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KINDS, "ease", replace(KINDS["ease"], most_items=149))
+    for changes in ({"model.kind": "ease"}, {"evaluation.baselines": ["ease"]}):
+        (key,) = changes
+        with pytest.raises(DataError, match=rf"150 items.*{re.escape(key)}.*149"):
+            run(small_config(**changes))
+        leave_group()
 
 
 def test_data_without_ratings_or_item_features_are_refused(small_config: Settings, small_folder: Path) -> None:
