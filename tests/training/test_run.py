@@ -146,12 +146,14 @@ def test_rankings_are_learnt_without_ratings(small_config: Settings) -> None:
     assert report["test"]["full"]["users"] == 60
 
 
-def test_more_items_than_a_kind_can_count_are_refused(small_config: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(KINDS, "ease", replace(KINDS["ease"], most_items=149))
-    for changes in ({"model.kind": "ease"}, {"evaluation.baselines": ["ease"]}):
-        (key,) = changes
-        with pytest.raises(DataError, match=rf"150 items.*{re.escape(key)}.*149"):
-            run(small_config(**changes))
+def test_more_items_than_a_kind_takes_are_refused(
+    small_config: Settings, small_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_items = json.loads((small_folder / "metadata.json").read_text())["items"]
+    monkeypatch.setitem(KINDS, "ease", replace(KINDS["ease"], most_items=n_items - 1))
+    for key, value in (("model.kind", "ease"), ("evaluation.baselines", ["ease"])):
+        with pytest.raises(DataError, match=rf"{n_items} items.*{re.escape(key)}.*{n_items - 1}"):
+            run(small_config(**{key: value}))
         leave_group()
 
 
