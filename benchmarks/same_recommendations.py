@@ -95,7 +95,7 @@ def _by_evaluation(source: Source, indices: Sequence[np.ndarray]) -> Found:
         for part in _cut(indices):
             rows = Rows(np.concatenate(part).astype(np.int32), np.array([*map(len, part)]))
             known, _ = scorer.encode(rows, torch.zeros(len(part), 1, dtype=torch.int64))
-            scores = scorer.scores(known, vectors)
+            scores = scorer.scores(known, vectors, 0, len(vectors))
             if source.leaves_out_seen:
                 for row, seen in enumerate(part):
                     scores[row, torch.from_numpy(seen)] = -torch.inf

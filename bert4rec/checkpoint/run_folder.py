@@ -27,6 +27,7 @@ from bert4rec.runtime.files import sha256, shortened, try_lock
 RUN_LOCK = ".lock"
 CONFIG = "config.toml"  # the resolved settings
 PLAN = "plan.txt"
+PRIOR = "prior.safetensors"  # what is counted and added to the scores; in packages, too
 ENVIRONMENT = "environment.json"
 METRICS_FILE = "metrics.jsonl"
 EXAMPLES = "examples.json"
@@ -212,6 +213,22 @@ class Trained:
             valid = f"valid in this version: {', '.join(KINDS)}"
             raise DataError(f'{self.folder}: model.kind = "{self.model["kind"]}" is not known; {valid}')
         return kind
+
+    @property
+    def prior_weights(self) -> dict[str, list[float]]:
+        """Return the weights of the sources of the prior that is added to the scores; {} for none."""
+        return dict((self.metadata if self.is_package else self.metadata["state"]).get("prior", {}))
+
+    @property
+    def prior(self) -> Path:
+        """Return the file of the prior. Raises `DataError` if the checkpoint has weights of it, but no run."""
+        folder = self.folder if self.is_package else self.run
+        if folder is None or not (folder / PRIOR).is_file():
+            raise DataError(
+                f"{self.folder}: its scores need {PRIOR} of its run, which is missing; put the checkpoint back into "
+                "the run, or name the run"
+            )
+        return folder / PRIOR
 
     @property
     def dataset(self) -> Path:

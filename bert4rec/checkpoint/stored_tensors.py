@@ -1,7 +1,9 @@
 """Read the tensors of a checkpoint in one process, without a process group, whole or block by block."""
 
 import itertools
-from collections.abc import Iterator
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -13,6 +15,25 @@ from torch.distributed.checkpoint.planner_helpers import create_read_items_for_c
 
 MODEL_PREFIX = "model."  # prefix of the weights to evaluate, export and recommend with
 LATEST = "latest."  # prefix of the weights after the last step, if the model is a moving average
+
+
+DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int32: "I32"}
+HEADER_ALIGNMENT = 8  # bytes, for the start of the numbers
+
+
+def safetensors_header(tensors: Mapping[str, tuple[torch.dtype, Sequence[int]]]) -> tuple[bytes, dict[str, int]]:
+    """Return the first bytes of a safetensors file, and where the numbers of each of the `tensors` begin.
+
+    The last entry, "", is the size of the file.
+    """
+    entries, places, end = {}, {}, 0
+    for name, (dtype, shape) in tensors.items():
+        places[name], begin, end = end, end, end + math.prod(shape) * dtype.itemsize
+        entries[name] = {"dtype": DTYPES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps({"__metadata__": {"format": "pt"}, **entries}).encode()
+    text += b" " * (-len(text) % HEADER_ALIGNMENT)
+    header = len(text).to_bytes(8, "little") + text
+    return header, {name: len(header) + place for name, place in (places | {"": end}).items()}
 
 
 class StoredTensors:

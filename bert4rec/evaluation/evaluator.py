@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,12 +24,15 @@ from bert4rec.evaluation.intervals import (
     untied_comparison,
 )
 from bert4rec.evaluation.metrics import MISSED, Lists
+from bert4rec.evaluation.prior import PriorFit, PriorScorer
 from bert4rec.evaluation.ranker import Metrics, Ranker, repeated_targets, to_metrics
 from bert4rec.evaluation.ratings import mean_errors, n_rating_batches, rating_errors
 from bert4rec.evaluation.scorers import KnownItems, KnownItemsScorer, ModelScorer, OrderlessScorer, Scorer
 from bert4rec.evaluation.slices import TargetFacts, slices, write_ranks
 from bert4rec.feed.pairs import TEST_PAIRS, TRAINING_PAIRS, VALIDATION_PAIRS, PairExamples
 from bert4rec.models.baselines import RECENT_SHARE, BaselineFactory, PopularityScorer, in_order, recent_counts
+from bert4rec.models.prior import Prior
+from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.transitions import TrainingHistories
 from bert4rec.runtime.arrays import Bools, Float64s, Int32s, Int64s, Integers
 from bert4rec.runtime.collectives import Partition, gather_or_raise, on_rank_zero
@@ -91,6 +95,8 @@ class Evaluator:
     - `leaves_out_seen`: whether the seen-item filter is on.
     - `pairs`: the parts of the pairs, if the loss learns ratings.
     - `known_items`: the items of the model's catalogue, if it differs from the dataset's.
+    - `prior`: what is added to the model's scores; validation chooses its weights (`PriorFit`), with `prior_is_auto`
+      none if it does not pay.
     - `n_listed`: how many items of each test user's list of the model are kept.
 
     Every process makes the same calls.
@@ -113,6 +119,8 @@ class Evaluator:
     pairs: Mapping[str, PairExamples] = field(default_factory=dict)
     known_items: KnownItems | None = None
     n_listed: int = 0
+    prior: Prior | None = None
+    prior_is_auto: bool = True
 
     def held_out(self) -> dict[str, Bools]:
         """Return for each split that is not empty whether its users [N] have seen their target before."""
@@ -125,6 +133,8 @@ class Evaluator:
         if self.pairs:
             held_out = self.pairs[VALIDATION_PAIRS]
             return {RATINGS: self._rating_errors(model, held_out, between)} if len(held_out) else {}
+        if self.prior:
+            self._prior_fit.fit(self._model_scorer(unwrap(model)), lambda scorer: self._ranker(scorer, between))
         ranker = self._ranker(self._scorer(model), between)
         return to_metrics(ranker.rank(self.dataset.splits[VALIDATION], ["full"]), self.ks)
 
@@ -293,8 +303,21 @@ class Evaluator:
         """Return a scorer with the model's current weights."""
         if not isinstance(model, nn.Module):
             return model
-        scorer = ModelScorer(unwrap(model), device=self.world.device, max_len=self.max_len, precision=self.precision)
-        return KnownItemsScorer(scorer, self.known_items) if self.known_items else scorer
+        scorer: Scorer = self._model_scorer(unwrap(model))
+        if self.known_items:
+            scorer = KnownItemsScorer(scorer, self.known_items)
+        return PriorScorer(scorer, self.prior, self.known_items) if self.prior and self.prior.weights else scorer
+
+    def _model_scorer(self, model: RankingModel) -> ModelScorer:
+        return ModelScorer(model, device=self.world.device, max_len=self.max_len, precision=self.precision)
+
+    @cached_property
+    def _prior_fit(self) -> PriorFit:
+        assert self.prior is not None, "there is a prior to fit"
+        return PriorFit(
+            self.prior, self.dataset.splits[VALIDATION], self._partition, batch_size=self.batch_size,
+            leaves_out_seen=self.leaves_out_seen, is_auto=self.prior_is_auto,
+        )  # fmt: skip
 
     def _missed(self, split: str) -> Bools | None:
         """Return for each row [N] of a split whether the model cannot rank the target; None if it knows all items."""

@@ -162,7 +162,7 @@ class Ranker:
         ahead = self._stream(users, None, best)
         places, rows, items = (torch.from_numpy(values).to(self._device) for values in local.distinct())
         seen_before = torch.zeros_like(ahead)
-        scores = self._scorer.scores(users.known[:1], self._scorer.items(items))[0]
+        scores = self._scorer.scores(users.known[:1], self._scorer.items(items), 0, max(1, len(items)))[0]
         targets = users.scores[places][rows], users.targets[places][rows]
         is_before = outranks(scores[:, None], items[:, None], *targets)[:, 0]
         ahead -= self._partition.sum(seen_before.index_add_(0, places[rows], is_before.int()))
@@ -229,7 +229,8 @@ class Ranker:
         Without `seen`, the scores are the same for all users, and so is the list.
         """
         for number, where in enumerate(seen.parts if seen else [slice(None)]):
-            scores = self._scores(users.known[where if seen else slice(1)], part)
+            known = users.known[where if seen else slice(1)]
+            scores = self._scorer.scores(known, part.items, part.first, self._catalogue.tile)
             if part.equal:
                 part.equal.tie(scores, where, users.scores)
             if seen:
@@ -242,11 +243,6 @@ class Ranker:
             )
             if best:
                 best.update(where, scores, part.first)
-
-    def _scores(self, known: Tensor, part: "Part") -> Tensor:
-        """Return the scores of the items of a `part` for users; each tile is a separate product."""
-        tiles = [self._scorer.scores(known, items) for items in part.items.split(self._catalogue.tile)]
-        return tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim=1)
 
     def _nothing(self, n_users: int, k: int) -> TopK:
         return TopK.nothing(n_users, k, dtype=self._scorer.dtype, device=self._device)

@@ -45,8 +45,11 @@ class Scorer(Protocol):
         """Return vectors [C, …] of the items `ids` [C]."""
         ...
 
-    def scores(self, users: Tensor, items: Tensor) -> Tensor:
-        """Return a new tensor [B, C] of the scores of users [B, width] and items [C, …]."""
+    def scores(self, users: Tensor, items: Tensor, first: int, tile: int) -> Tensor:
+        """Return a new tensor [B, C] of the scores of users [B, width] and items [C, …], from the item `first` on.
+
+        A product has `tile` items, so that it is rounded alike in any part of the catalogue.
+        """
         ...
 
 
@@ -77,9 +80,10 @@ class ModelScorer:
         """Return the vectors of the items `ids`."""
         return self._model.encode_items(Lookup.of(ids))
 
-    def scores(self, users: Tensor, items: Tensor) -> Tensor:
+    def scores(self, users: Tensor, items: Tensor, first: int, tile: int) -> Tensor:
         """Return the model's scores."""
-        return self._model.score(users, items)
+        tiles = [self._model.score(users, some) for some in items.split(tile)]
+        return tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim=1)
 
 
 class Unknown(NamedTuple):
@@ -167,9 +171,9 @@ class KnownItemsScorer:
         vectors = self._scorer.items(known_ids)
         return torch.cat([vectors, is_known[:, None].to(vectors)], 1)
 
-    def scores(self, users: Tensor, items: Tensor) -> Tensor:
+    def scores(self, users: Tensor, items: Tensor, first: int, tile: int) -> Tensor:
         """Return the scores [B, C] of users [B, width] for items [C, D + 1]."""
-        scores = self._scorer.scores(users[:, :-1].contiguous(), items[:, :-1].contiguous())
+        scores = self._scorer.scores(users[:, :-1].contiguous(), items[:, :-1].contiguous(), first, tile)
         return scores.masked_fill((users[:, -1:] == 0) | (items[:, -1] == 0), -torch.inf)
 
     def _translate(self, ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -48,7 +48,7 @@ class PopularityScorer:
         counts = self._popularity[ids.cpu().numpy()]
         return torch.from_numpy(counts).to(ids.device, self.dtype)
 
-    def scores(self, users: Tensor, items: Tensor) -> Tensor:
+    def scores(self, users: Tensor, items: Tensor, first: int, tile: int) -> Tensor:
         """Return the same scores for all users."""
         return items.repeat(len(users), 1)
 

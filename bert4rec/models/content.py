@@ -103,7 +103,7 @@ class ContentScorer:
         packed[:, 2 * self._n_most :] = np.round(vectors * ROUNDED_TO) / ROUNDED_TO
         return torch.from_numpy(packed).to(ids.device)
 
-    def scores(self, users: Tensor, items: Tensor) -> Tensor:
+    def scores(self, users: Tensor, items: Tensor, first: int, tile: int) -> Tensor:
         """Return the scores [B, C] of users [B, width] for items [C, …]."""
         columns, weights, vectors = self._split(items)
         has_number = weights != 0

@@ -38,8 +38,7 @@ class EaseScorer:
         """Count the `histories`, and solve; λ is the best for the `validation` users."""
         self.partition, self.n_items, self.width = partition, histories.n_items, LAST_ITEMS
         if partition.rank == 0:
-            pairs = _count(histories)
-            self._weights = _solve(pairs, _regularization(pairs, validation))
+            self._weights = ease_weights(histories, validation)
         else:
             for _ in histories.parts():  # every process makes the same calls between parts
                 pass
@@ -58,13 +57,19 @@ class EaseScorer:
         """Return the consecutive `ids` unchanged."""
         return ids
 
-    def scores(self, users: Tensor, items: Tensor) -> Tensor:
+    def scores(self, users: Tensor, items: Tensor, first: int, tile: int) -> Tensor:
         """Return the scores [B, C] of a tile of the catalogue, `items` [C], after the last items `users` [B, width]."""
-        last, first = users.cpu().long(), int(items[0])
+        last = users.cpu().long()
         is_item = last != NO_ITEM
         starts = F.pad(is_item.sum(1).cumsum(0), (1, -1))
         scores = F.embedding_bag(last[is_item], self._weights[:, first : first + len(items)], starts, mode="sum")
         return scores.to(users.device)
+
+
+def ease_weights(histories: TrainingHistories, validation: EvaluationSplit) -> Tensor:
+    """Return the weights [V, V] of EASE for the `histories`, with the λ that is best for the `validation` users."""
+    pairs = _count(histories)
+    return _solve(pairs, _regularization(pairs, validation))
 
 
 class _Pairs(NamedTuple):

@@ -20,6 +20,7 @@ from bert4rec.runtime.collectives import Partition
 POSITIONS_AT_ONCE = 262_144  # approximate number of positions of a part
 # Share of all pairs from which a matrix is used: it takes a few times the memory, and much less time.
 DENSE_FROM = 1 / 16
+WEIGHT_STEP = 2.0**-20
 
 
 @dataclass(frozen=True)
@@ -92,15 +93,14 @@ class Pairs(NamedTuple):
     """Distinct pairs [E] of items, ascending, as `source` * n_items + `target`, and their weights."""
 
     keys: Int64s
-    weights: Float32s
+    weights: Float64s
 
 
 @dataclass(frozen=True)
 class Transitions:
     """The transition graph: `pairs` of items, and the sum of weights of each item as a source, `totals` [n_items].
 
-    For each d from 1 to `reach`, a position with a target adds `decay` ** (d - 1) to the weight of the pair (d-th item
-    from the end of its input, its item); with `reach` 1, only the last one counts. Takes 12 bytes per distinct pair,
+    With `reach` 1, only the last item of an input counts (`count_pairs`). Takes 16 bytes per distinct pair,
     twice that while counting, and a few hundred MB for a part. Every process counts all histories, so all graphs are
     the same.
     """
@@ -112,17 +112,9 @@ class Transitions:
     @classmethod
     def count(cls, histories: TrainingHistories, *, reach: int, decay: float) -> "Transitions":
         """Return the transitions of `histories`, counted in one pass."""
-        n_items = histories.n_items
-        counted: list[Pairs] = [_distinct(np.empty(0, np.int64), reach=reach, decay=decay)]
-        for part in histories.parts():
-            keys = [_at_distance(part, distance, n_items) * reach + distance - 1 for distance in range(1, reach + 1)]
-            counted.append(_distinct(np.concatenate(keys), reach=reach, decay=decay))
-            while len(counted) > 1 and len(counted[-2].keys) <= 2 * len(counted[-1].keys):
-                counted.append(_merged(*(counted.pop() for _ in range(2))))
-        while len(counted) > 1:
-            counted.append(_merged(*(counted.pop() for _ in range(2))))
-        totals = np.bincount(counted[0].keys // n_items, counted[0].weights, minlength=n_items)
-        return cls(n_items, counted[0], totals.astype(np.float64))
+        n_items, pairs = histories.n_items, count_pairs(histories, reach=reach, decay=decay)
+        totals = np.bincount(pairs.keys // n_items, pairs.weights, minlength=n_items)
+        return cls(n_items, pairs, totals.astype(np.float64))
 
     def weights(self, sources: Int64s, targets: Int64s) -> Float64s:
         """Return the weights of pairs of items, arrays that broadcast; 0 for a pair without transitions."""
@@ -157,13 +149,46 @@ class Transitions:
         return np.bincount(columns, added, len(last) * n).astype(np.float64).reshape(len(last), n)
 
 
-def _at_distance(part: Part, distance: int, n_items: int) -> Int64s:
-    """Return the keys of pairs of the item `distance` positions before the end of a target's input, and the target."""
-    targets = np.flatnonzero(part.is_target)
-    sources = part.ends[targets] - distance
-    targets, sources = targets[sources >= 0], sources[sources >= 0]
-    is_counted = part.users[sources] == part.users[targets]  # a history is whole in its part
-    return part.items[sources[is_counted]] * n_items + part.items[targets[is_counted]]
+def count_pairs(
+    histories: TrainingHistories, *, reach: int, decay: float, sources: range | None = None, is_symmetric: bool = False
+) -> Pairs:
+    """Return the pairs from the `sources`, by default all items, in one pass over `histories`.
+
+    For each d from 1 to `reach`, a position with a target adds `decay` ** (d - 1) to the weight of the pair (d-th item
+    from the end of its input, its item). With `is_symmetric`, it also adds that to the pair in the other direction, if
+    the earlier position has a target. Weights are multiples of `WEIGHT_STEP`, so that parts are added without rounding.
+    """
+    counted: list[Pairs] = [_distinct(np.empty(0, np.int64), reach=reach, decay=decay)]
+    for part in histories.parts():
+        keys = [
+            _at_distance(part, distance, histories.n_items, sources, is_reverse=is_reverse) * reach + distance - 1
+            for distance in range(1, reach + 1)
+            for is_reverse in ((False, True) if is_symmetric else (False,))
+        ]
+        counted.append(_distinct(np.concatenate(keys), reach=reach, decay=decay))
+        while len(counted) > 1 and len(counted[-2].keys) <= 2 * len(counted[-1].keys):
+            counted.append(_merged(*(counted.pop() for _ in range(2))))
+    while len(counted) > 1:
+        counted.append(_merged(*(counted.pop() for _ in range(2))))
+    return counted[0]
+
+
+def _at_distance(part: Part, distance: int, n_items: int, sources: range | None, *, is_reverse: bool) -> Int64s:
+    """Return the keys of pairs of the item `distance` positions before the end of a target's input, and the target.
+
+    `is_reverse`: pairs of any item, and of that item if it is a target, in this order. Only those from `sources`.
+    """
+    targets = np.arange(len(part.items)) if is_reverse else np.flatnonzero(part.is_target)
+    inputs = part.ends[targets] - distance
+    targets, inputs = targets[inputs >= 0], inputs[inputs >= 0]
+    is_counted = part.users[inputs] == part.users[targets]  # a history is whole in its part
+    if is_reverse:
+        is_counted &= part.is_target[inputs]
+        targets, inputs = inputs, targets
+    firsts = part.items[inputs]
+    if sources is not None:
+        is_counted &= (firsts >= sources.start) & (firsts < sources.stop)
+    return firsts[is_counted] * n_items + part.items[targets[is_counted]]
 
 
 def _distinct(keys: Int64s, *, reach: int, decay: float) -> Pairs:
@@ -171,11 +196,10 @@ def _distinct(keys: Int64s, *, reach: int, decay: float) -> Pairs:
     keys = np.sort(keys)
     places = np.flatnonzero(np.diff(keys, prepend=-1))
     counts, keys = np.diff(places, append=len(keys)), keys[places]
-    weights = counts * decay ** (keys % reach)
+    weights = counts * (np.round(decay ** np.arange(reach) / WEIGHT_STEP) * WEIGHT_STEP)[keys % reach]
     keys //= reach
     places = np.flatnonzero(np.diff(keys, prepend=-1))
-    sums = np.add.reduceat(weights, places) if len(places) else weights
-    return Pairs(keys[places], sums.astype(np.float32))
+    return Pairs(keys[places], np.add.reduceat(weights, places) if len(places) else weights)
 
 
 def _merged(one: Pairs, other: Pairs) -> Pairs:
@@ -235,9 +259,9 @@ class TransitionScorer:
         """Return the consecutive `ids` unchanged."""
         return ids
 
-    def scores(self, users: Tensor, items: Tensor) -> Tensor:
+    def scores(self, users: Tensor, items: Tensor, first: int, tile: int) -> Tensor:
         """Return the scores [B, C] of a tile of the catalogue, `items` [C], after the last items `users` [B, width]."""
-        last, first = users.cpu().numpy().astype(np.int64), int(items[0])
+        last = users.cpu().numpy().astype(np.int64)
         factors, share_factors = self._factors(last)
         scores = self._graph.added(last, factors, first, len(items))
         scores += share_factors[:, None] * self._shares[first : first + len(items)]

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from bert4rec.checkpoint.package import FORMAT, ITEM_LINES, MODEL_CARD, SETTINGS, VERSION, WEIGHTS
 from bert4rec.checkpoint.run_folder import REPORT
-from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX, StoredTensors
+from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX, StoredTensors, safetensors_header
 from bert4rec.models.names import HEAD, HEAD_BIAS, TABLE
 from bert4rec.report.results_folder import ResultsFolder
 from bert4rec.report.templates import render
@@ -26,8 +25,6 @@ from bert4rec.serving.load import Source, network_of
 from bert4rec.serving.network import Network
 from bert4rec.serving.program import ONNX, PT2, Program, ProgramWithEvents, require_onnx, save_onnx, save_pt2
 
-DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-HEADER_ALIGNMENT = 8  # bytes, for the start of the numbers
 VECTORS_PARQUET, VECTORS_NPY = "vectors.parquet", "vectors.npy"
 RECIPES = ("preprocessing", "training", "evaluation")  # settings tables of a package, which contain no paths
 logger = logging.getLogger(__name__)
@@ -35,16 +32,9 @@ logger = logging.getLogger(__name__)
 
 def write_safetensors(path: Path, stored: StoredTensors, names: Mapping[str, str]) -> None:
     """Write tensors to a safetensors file, block by block; `names` maps their stored names to those in the file."""
-    header, end = {}, 0
-    for name, written in names.items():
-        shape, dtype = stored.shape(name), stored.dtype(name)
-        begin, end = end, end + math.prod(shape) * dtype.itemsize
-        header[written] = {"dtype": DTYPES[dtype], "shape": shape, "data_offsets": [begin, end]}
-    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
-    text += b" " * (-len(text) % HEADER_ALIGNMENT)
+    header, _ = safetensors_header({new: (stored.dtype(name), stored.shape(name)) for name, new in names.items()})
     with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little"))
-        file.write(text)
+        file.write(header)
         for name in names:
             for block in stored.blocks(name):
                 file.write(bytes_of(block))

@@ -235,6 +235,7 @@ def make_evaluator(
         features=names,
         features_not_tested=not_tested,
         without_order=choose_orderless(config, dataset, baselines),
+        prior_is_auto=config.model.prior == "auto",
         pairs=parts_of_pairs(TrainingPairs(dataset.histories), **_example_settings(config)) if is_rated else {},
     )
 

@@ -24,6 +24,7 @@ from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.evaluation.scorers import KnownItems
 from bert4rec.feed.features import FeatureReader, feature_reader_of
 from bert4rec.models.names import FEATURE_VALUES
+from bert4rec.models.prior import Prior
 from bert4rec.report.figures import TRAINED_TARGETS, common_figures, differences, write_json
 from bert4rec.report.results_folder import ResultsFolder
 from bert4rec.runtime.collectives import StepSync, on_rank_zero
@@ -37,6 +38,7 @@ from bert4rec.sharding.plan import summary
 from bert4rec.training.agreement import CommonFacts, environment_facts, preflight
 from bert4rec.training.build import build_model, make_evaluator, plan_of_all, require_counted_kinds, resolved
 from bert4rec.training.list_files import LIST_LENGTH, write_lists
+from bert4rec.training.prior import own_prior
 from bert4rec.training.results import EvaluationResult, evaluate_model, make_report
 
 logger = logging.getLogger(__name__)
@@ -161,7 +163,10 @@ def _complete(
         logger.info(f"{dataset.folder} is not the dataset that these weights were trained on")
     model = build_model(config, world, plan, features)
     evaluator = make_evaluator(config, world, dataset, features)
-    evaluator = replace(evaluator, known_items=known, n_listed=LIST_LENGTH if lists else 0)
+    evaluator = replace(
+        evaluator, known_items=known, n_listed=LIST_LENGTH if lists else 0,
+        prior=_prior(trained, world, dataset, known),
+    )  # fmt: skip
     load_weights(trained, model)
     held_out = evaluator.held_out()
     on_rank_zero(lambda: _attempt(output))  # fail before the work, not after it
@@ -194,6 +199,13 @@ def _features(trained: Trained, dataset: Dataset) -> FeatureReader | None:
             "that dataset back there"
         )
     return feature_reader_of(open_catalogue(trained.catalogue), tables_from)
+
+
+def _prior(trained: Trained, world: Processes, dataset: Dataset, known: KnownItems | None) -> Prior | None:
+    """Return the prior of the model for the items of `dataset`, with its weights; None if it has none."""
+    if not (weights := trained.prior_weights):
+        return None
+    return own_prior(trained.prior, world, dataset.n_items, weights=weights, known=known.ids if known else None)
 
 
 class RankingProgress(ProgressBar):

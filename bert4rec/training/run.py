@@ -3,6 +3,7 @@
 import logging
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import torch.distributed as dist
@@ -16,7 +17,8 @@ from bert4rec.config.load import with_changes
 from bert4rec.config.resolve import resolve_model, resolve_seen_items
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, open_dataset
-from bert4rec.evaluation.evaluator import Evaluator, Example
+from bert4rec.evaluation.evaluator import BatchCallback, Evaluator, Example
+from bert4rec.evaluation.ranker import Metrics
 from bert4rec.feed.batches import TrainingBatches
 from bert4rec.report.log import MetricsLog, read_records, require_packages
 from bert4rec.report.pages import metrics_table
@@ -29,6 +31,7 @@ from bert4rec.sharding.parallelize import held_bytes
 from bert4rec.training import build, results
 from bert4rec.training.agreement import CommonFacts, environment_facts, preflight
 from bert4rec.training.evaluate import RankingProgress
+from bert4rec.training.prior import count_prior, sources_of
 from bert4rec.training.start import Context, begin_folder, make_context, restore, write_run_header
 from bert4rec.training.state import State
 from bert4rec.training.trainer import Step, Trainer
@@ -74,6 +77,7 @@ def _prepare(config: Config, store: dist.Store) -> tuple[tuple[Processes, Datase
             "a table: --data.rating_column=NAME), or choose another loss"
         )
     build.require_counted_kinds(config, dataset)
+    sources_of(config, dataset)
     facts = environment_facts(config.model_dump(mode="json"), dataset.metadata["fingerprint"], world.device.type)
     return (world, dataset), facts
 
@@ -87,7 +91,8 @@ def _train_and_report(
     config, folder = context.config, context.folder
     features, start = build.feature_reader(config, dataset), context.state().position
     batches = build.training_batches(config, world, dataset, features, start=start)
-    evaluator = build.make_evaluator(config, world, dataset, features)
+    prior = count_prior(folder, sources_of(config, dataset), dataset, world)
+    evaluator = replace(build.make_evaluator(config, world, dataset, features), prior=prior)
     log = None
     if world.is_rank_zero:
         write_run_header(context, evaluator, batches.n_sequences)
@@ -166,6 +171,8 @@ def _fit_and_test(
         restore(context, trainer, log)
         trainer.stopwatch.add("start", time.monotonic() - began)
         trainer.fit()
+        if evaluator.prior:
+            evaluator.prior.weights = trainer.state.best_prior
         with trainer.stopwatch.of("test"):
             recommends = KINDS[context.config.model.kind].is_transformer
             result = trainer.evaluate(
@@ -191,9 +198,16 @@ def _trainer(
 ) -> Trainer:  # fmt: skip
     config, state, about = context.config, context.state(), context.checkpoint_metadata()
     manager = build.checkpoint_manager(config, context.world, context.folder, about=about, last_step=state.step)
+
+    def measure(between: BatchCallback) -> Metrics:
+        metrics = evaluator.validation_metrics(step.model, between)
+        if evaluator.prior:
+            state.prior = dict(evaluator.prior.weights)
+        return metrics
+
     return build.make_trainer(
         config, step, batches, manager, log=log, state=state, interruption=interruption,
-        measure=lambda between: evaluator.validation_metrics(step.model, between),
+        measure=measure,
     )  # fmt: skip
 
 

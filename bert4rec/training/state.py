@@ -35,7 +35,8 @@ class State:
     `epochs` counts completed epochs, `sequences` those of the current epoch. `validated` is the epoch of the last
     validation. `seconds` is the training time of all sessions of the run; `seconds_by_part` divides the time by
     activity, and also counts what happens before and after the training. `updates` counts the optimizer steps since the
-    optimizers were initialized.
+    optimizers were initialized. `prior` are the weights of the prior from the last validation, `best_prior` those of
+    the best one.
     """
 
     step: int = 0
@@ -50,6 +51,8 @@ class State:
     seconds: float = 0.0
     updates: int = 0
     seconds_by_part: dict[str, float] = field(default_factory=dict)
+    prior: dict[str, list[float]] = field(default_factory=dict)
+    best_prior: dict[str, list[float]] = field(default_factory=dict)
 
     @property
     def position(self) -> Position:
@@ -109,6 +112,7 @@ class State:
     def mark_best(self, ndcg: float, epoch: float) -> None:
         """Mark the current weights as the best so far."""
         self.best_ndcg, self.best_epoch, self.best_step, self.n_worse = ndcg, epoch, self.step, 0
+        self.best_prior = self.prior
 
 
 class Stopwatch:
@@ -221,7 +225,7 @@ class Checkpoints:
             self._weights.load(best)
         except DataError as error:
             logger.warning(f"{error}; the last weights are tested instead of the best")
-            state.best_step, state.best_epoch = state.step, epoch
+            state.best_step, state.best_epoch, state.best_prior = state.step, epoch, state.prior
             self.is_lost = self._manager.last_step != state.step
             if self.average:
                 self.average.exchange()
@@ -230,6 +234,7 @@ class Checkpoints:
             logger.warning(f"{expected}: could not be saved; the best saved checkpoint is tested instead: {best.name}")
             saved = State(**read_metadata(best)["state"])
             state.best_step, state.best_epoch, state.best_ndcg = saved.best_step, saved.best_epoch, saved.best_ndcg
+            state.best_prior = saved.best_prior
 
     def tensors(self) -> dict[str, Any]:
         """Return all tensors of a checkpoint."""

@@ -83,7 +83,7 @@ def scores_of(scorer: Any, *histories: list[int]) -> list[list[float]]:
     """Scores of all items by a scorer without training, the same as those of chosen items to the last bit."""
     everything = torch.arange(scorer.n_items)
     users, chosen = scorer.encode(rows_of(*histories), everything.expand(len(histories), -1))
-    scores: Tensor = scorer.scores(users, scorer.items(everything))
+    scores: Tensor = scorer.scores(users, scorer.items(everything), 0, len(everything))
     assert scores.dtype == users.dtype == scorer.dtype
     assert users.shape == (len(histories), scorer.width)
     assert torch.equal(scores, chosen)

@@ -150,9 +150,9 @@ def test_scores_of_tiles_are_those_of_single_items_to_the_last_bit(
     users, chosen = scorer.encode(rows_of(*histories[:20], [7]), everything.expand(21, -1))
     for start in range(0, 40, 7):
         tile = everything[start : start + 7]
-        assert torch.equal(scorer.scores(users, scorer.items(tile)), chosen[:, start : start + 7])
+        assert torch.equal(scorer.scores(users, scorer.items(tile), start, 7), chosen[:, start : start + 7])
     for first in range(0, 21, 5):
-        assert torch.equal(scorer.scores(users[first : first + 5], everything), chosen[first : first + 5])
+        assert torch.equal(scorer.scores(users[first : first + 5], everything, 0, 40), chosen[first : first + 5])
 
 
 Weights = dict[tuple[int, int], float]
@@ -234,7 +234,7 @@ def test_ease_is_its_formula_with_the_regularization_that_validation_prefers(sma
         torch.arange(n_items),
     )
     users, scores = scorer.encode(rows, items.expand(9, -1))
-    assert torch.equal(torch.cat([scorer.scores(users, tile) for tile in items.split(40)], 1), scores)
+    assert torch.equal(torch.cat([scorer.scores(users, tile, int(tile[0]), 40) for tile in items.split(40)], 1), scores)
     (chosen,) = (one for one in REGULARIZATIONS if np.allclose(scores, expected(one, rows), atol=1e-4))
     at = REGULARIZATIONS.index(chosen)
     assert all(ndcg(chosen) >= ndcg(one) for one in REGULARIZATIONS[max(0, at - 1) : at + 2])

@@ -1,0 +1,200 @@
+"""The prior under a trained model: scores that are counted, from sparse weights between items.
+
+The score of an item j after a history i_1 (the newest), i_2, … is for each source the sum of a_k R[i_k, j] over the
+last items, with few weights R[i, ·] an item. The factors a_k fall with the age k, and the logarithm turns a source that
+counts probabilities into logits:
+
+- transitions: how much more often j follows i than its share of all positions says, as the transition graph counts it
+  (`models/transitions.py`). With the logarithm of the share, its score is log P(j) of that graph but for a constant.
+- neighbours: the cosine of the users of both items, counted among near positions of a history.
+- ease: the weights of EASE (`models/ease.py`), once for the last items alike and once falling with their age.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bert4rec.config.kinds import EASE
+from bert4rec.dataset.format import NO_ITEM
+
+TRANSITIONS, NEIGHBOURS = "transitions", "neighbours"
+GROUP = 4096  # items whose weights are found at once
+MOST_GROUPS = 256  # of the catalogue; more items make them larger
+TINY = 1e-30  # instead of zero, in denominators
+
+Weights: TypeAlias = Mapping[str, list[float]]
+"""Source → its weight in the scores for each of its decays; a source that is not used is missing."""
+
+
+@dataclass(frozen=True)
+class SourceKind:
+    """How a source scores: the `n_last` items of a history, weighted by `decays`, as a logarithm if it `is_log`.
+
+    `is_normalized`: whether the logarithm is that of a probability, with masses and biases.
+    """
+
+    n_last: int
+    decays: tuple[float, ...]
+    is_log: bool = False
+    is_normalized: bool = False
+
+
+SOURCES = {
+    TRANSITIONS: SourceKind(10, (0.7,), is_log=True, is_normalized=True),
+    NEIGHBOURS: SourceKind(20, (0.9,), is_log=True),
+    EASE: SourceKind(50, (1.0, 0.9)),
+}
+
+
+class Source:
+    """The weights of one source to the items `first` … `stop` - 1, on any device.
+
+    The weights of item i are `values` [E] of the `targets` [E], ascending, from `starts[i]` on. `masses` [V]: the share
+    of an item's transitions that is only popularity; None for sources whose factors are not normalized. `bias` [stop -
+    first] is added to the scores of items; None for none.
+    """
+
+    def __init__(
+        self, kind: SourceKind, starts: Tensor, targets: Tensor, values: Tensor, *, first: int, stop: int,
+        masses: Tensor | None = None, bias: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        self._kind, self._first, self._stop, self._starts = kind, first, stop, starts
+        self._targets, self._values = F.pad(targets, (0, 1), value=NO_ITEM), F.pad(values, (0, 1))
+        self._masses, self.bias, self.device = masses, bias, starts.device
+        lengths = starts.diff()
+        self._n_steps = int(lengths.max() if len(lengths) else 0).bit_length()
+        self._group = max(GROUP, -(-(stop - first) // MOST_GROUPS))
+        n_groups = max(1, -(-(stop - first) // self._group))
+        rows = torch.repeat_interleave(torch.arange(len(lengths), device=starts.device), lengths)
+        cells = rows * n_groups + (targets.long() - first) // self._group
+        counts = torch.bincount(cells, minlength=len(lengths) * n_groups)
+        self._bounds = F.pad(counts.view(len(lengths), n_groups).cumsum(1), (1, 0)).to(torch.uint8)
+
+    @property
+    def reached(self) -> Tensor:
+        """Return which of the items [stop - first] have a weight from any item."""
+        is_reached = torch.zeros(self._stop - self._first, dtype=torch.bool, device=self._targets.device)
+        is_reached[self._targets[:-1].long() - self._first] = True
+        return is_reached
+
+    def add(self, scores: Tensor, last: Tensor, first: int, weights: list[float]) -> None:
+        """Add to the `scores` [B, C] of the items from `first` on, after the `last` items [B, n], the newest first."""
+        last, n_items, offset = last[:, : self._kind.n_last], scores.shape[1], first - self._first
+        if not n_items:
+            return
+        groups = offset // self._group, -(-(offset + n_items) // self._group)
+        rows = last.clamp(min=0)
+        before, after = (self._bounds[rows, group].long() for group in groups)
+        lengths = ((after - before) * (last != NO_ITEM)).flatten()
+        places = torch.repeat_interleave(lengths)
+        at = torch.arange(len(places), device=places.device)
+        at += ((self._starts[rows] + before).flatten() - lengths.cumsum(0) + lengths)[places]
+        cells, values = self._targets[at].long(), self._values[at] * self._factors(last, weights).flatten()[places]
+        if offset % self._group or (n_items % self._group and first + n_items < self._stop):
+            is_inside = (cells >= first) & (cells < first + n_items)
+            cells, values, places = cells[is_inside], values[is_inside], places[is_inside]
+        cells += places // last.shape[1] * n_items - first
+        flat = scores.view(-1)
+        if not self._kind.is_log:
+            flat.index_add_(0, cells, values)
+            return
+        sums = torch.zeros_like(flat).index_add_(0, cells, values)[cells]
+        flat[cells] = flat[cells] + sums.log1p_().mul_(weights[0])  # twice the same for a cell with two weights
+        if self.bias is not None:
+            scores += weights[0] * self.bias[offset : offset + n_items]
+
+    def of_pairs(self, last: Tensor, ids: Tensor, weights: list[float]) -> Tensor:
+        """Return what `add` adds to the scores of the items `ids` [B, C], 0 for those of other processes."""
+        last = last[:, : self._kind.n_last]
+        rows, wanted = last.clamp(min=0)[:, :, None], ids[:, None, :]
+        low, ends = (self._starts[at].expand(-1, -1, ids.shape[1]) for at in (rows, rows + 1))
+        high = ends
+        for _ in range(self._n_steps):
+            middle = (low + high) // 2
+            is_below = (self._targets[middle] < wanted) & (low < high)
+            low, high = torch.where(is_below, middle + 1, low), torch.where(is_below, high, middle)
+        is_found = (low < ends) & (self._targets[low] == wanted)
+        sums = (torch.where(is_found, self._values[low], 0) * self._factors(last, weights)[:, :, None]).sum(1)
+        if not self._kind.is_log:
+            return sums
+        scores = weights[0] * sums.log1p_()
+        if self.bias is not None:
+            is_own = (ids >= self._first) & (ids < self._stop)
+            biases = F.pad(self.bias, (0, 1))[torch.where(is_own, ids - self._first, len(self.bias))]
+            scores += weights[0] * biases
+        return scores
+
+    def _factors(self, last: Tensor, weights: list[float]) -> Tensor:
+        """Return the factors [B, n] of the weights from the `last` items [B, n]; 0 for no item."""
+        ages = torch.arange(last.shape[1], device=last.device, dtype=torch.float32)
+        scales = [1.0] if self._kind.is_log else weights
+        by_age = sum(weight * decay**ages for weight, decay in zip(scales, self._kind.decays, strict=True))
+        factors = torch.where(last != NO_ITEM, by_age, 0.0)
+        if self._masses is None:
+            return factors
+        return factors / (factors * self._masses[last.clamp(min=0)]).sum(1, keepdim=True).clamp(min=TINY)
+
+
+class Prior:
+    """The `sources` of a prior for the items `first` … `stop` - 1 of a catalogue, and their `weights`.
+
+    The weights may change; without any, nothing is added.
+    """
+
+    def __init__(self, sources: Mapping[str, Source], first: int, stop: int, weights: Weights | None = None) -> None:
+        self.sources, self.first, self.stop, self.weights = sources, first, stop, weights or {}
+
+    @property
+    def n_last(self) -> int:
+        """Return how many last items of a history the sources read."""
+        return max((SOURCES[name].n_last for name in self.sources), default=1)
+
+    def add(self, scores: Tensor, last: Tensor, first: int, weights: Weights | None = None) -> None:
+        """Add to the `scores` [B, C] of the items from `first` on, after the `last` items [B, n_last], newest first."""
+        for name, values in (self.weights if weights is None else weights).items():
+            self.sources[name].add(scores, last, first, values)
+
+    def of_pairs(self, last: Tensor, ids: Tensor) -> Tensor:
+        """Return what `add` adds to the scores of the items `ids` [B, C], 0 for those of other processes."""
+        scores = torch.zeros(ids.shape, device=last.device)
+        for name, values in self.weights.items():
+            scores += self.sources[name].of_pairs(last, ids, values)
+        return scores
+
+    def marks(self) -> Tensor:
+        """Return for each item [stop - first] its id if it has a weight, else a number below zero, by its bias."""
+        sources = self.sources.values()
+        reached = torch.stack([source.reached for source in sources]).any(0)
+        biases = sum((source.bias for source in sources if source.bias is not None), torch.zeros_like(reached).float())
+        return torch.where(reached, torch.arange(self.first, self.stop, device=reached.device), biases - 1.0)
+
+    @property
+    def device(self) -> torch.device:
+        """Return the device of the weights."""
+        return next((source.device for source in self.sources.values()), torch.device("cpu"))
+
+
+def source_of(
+    name: str, blocks: Iterable[tuple[Tensor, Tensor]], first: int, stop: int, device: torch.device,
+    masses: Tensor | None = None, bias: Tensor | None = None,
+) -> Source:  # fmt: skip
+    """Return the source `name` for the items `first` … `stop` - 1.
+
+    `blocks` are the `ids` [n, K] of targets, ascending with NO_ITEM for nothing, and the `values` [n, K] of all items
+    in order; `masses` are [V], and `bias` is that of the own items.
+    """
+    counts, targets, values = [], [], []
+    for ids, numbers in blocks:
+        is_own = (ids >= first) & (ids < stop)
+        counts.append(is_own.sum(1))
+        targets.append(ids[is_own])
+        values.append(numbers[is_own])
+    starts = F.pad(torch.cat(counts).cumsum(0), (1, 0))
+    return Source(
+        SOURCES[name], starts.to(device), torch.cat(targets).to(device), torch.cat(values).to(device), first=first,
+        stop=stop, masses=None if masses is None else masses.to(device), bias=None if bias is None else bias.to(device),
+    )  # fmt: skip

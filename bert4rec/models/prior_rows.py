@@ -1,0 +1,94 @@
+"""Count the sparse weights between items that a prior adds up: those of some items at a time, out of core."""
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from bert4rec.dataset.format import NO_ITEM
+from bert4rec.dataset.histories import EvaluationSplit
+from bert4rec.models.baselines import DECAY, SMOOTHING
+from bert4rec.models.ease import ease_weights
+from bert4rec.models.prior import NEIGHBOURS, SOURCES
+from bert4rec.models.transitions import Pairs, TrainingHistories, count_pairs
+from bert4rec.runtime.arrays import Float32s, Float64s, Int32s, Int64s, Integers
+
+PAIRS_AT_ONCE = 50_000_000  # counted in memory, before equal ones are joined
+SMALLEST_COSINE = 0.01  # a cosine is log(this + cosine) in the scores
+DENSE_ROWS = 1024
+
+
+class Rows(NamedTuple):
+    """The weights from some items: `ids` [n, K] of the targets, ascending, NO_ITEM for none, and `values` [n, K].
+
+    `masses` [n] are those of `Source`; None for a source without.
+    """
+
+    ids: Int32s
+    values: Float32s
+    masses: Float32s | None = None
+
+
+def counted_rows(
+    name: str, histories: TrainingHistories, targets: Integers, sources: range, top: int
+) -> Iterator[tuple[int, Rows]]:
+    """Yield the first item and the `top` weights an item of the `sources`, of transitions or neighbours, in parts.
+
+    `targets` [n_items] is how often each item is predicted. Each part is a pass over the `histories`.
+    """
+    is_symmetric, reach = name == NEIGHBOURS, SOURCES[name].n_last
+    n_pairs = (reach * (1 + is_symmetric) * (targets[sources.start : sources.stop] + 1)).cumsum()
+    n_parts = -(-int(n_pairs[-1]) // PAIRS_AT_ONCE) if len(sources) else 0
+    ends = sources.start + np.searchsorted(n_pairs, n_pairs[-1:] * np.arange(1, n_parts + 1) / max(1, n_parts)) + 1
+    for first, stop in itertools.pairwise(np.unique([sources.start, *ends.clip(max=sources.stop)]).tolist()):
+        part, decay = range(first, stop), 1.0 if is_symmetric else DECAY
+        pairs = count_pairs(histories, reach=reach, decay=decay, sources=part, is_symmetric=is_symmetric)
+        yield first, (_neighbours if is_symmetric else _transitions)(pairs, targets, part, top)
+
+
+def ease_rows(histories: TrainingHistories, validation: EvaluationSplit, top: int) -> Iterator[tuple[int, Rows]]:
+    """Yield the first item and the `top` weights of EASE an item, in parts of the whole catalogue."""
+    weights = ease_weights(histories, validation)
+    for first in range(0, len(weights), DENSE_ROWS):
+        part = weights[first : first + DENSE_ROWS]
+        ids = part.abs().topk(min(top, len(weights)), dim=1).indices.sort(1).values
+        values = part.gather(1, ids)
+        yield first, Rows(torch.where(values != 0, ids, NO_ITEM).int().numpy(), values.numpy())
+
+
+def log_shares(targets: Integers) -> Float32s:
+    """Return the logarithm of the share [V] of each item in the `targets` [V]; one without is as one with one."""
+    return np.log(np.maximum(targets, 1) / max(1, targets.sum())).astype(np.float32)
+
+
+def _transitions(pairs: Pairs, targets: Integers, sources: range, top: int) -> Rows:
+    n_items = len(targets)
+    places, items = pairs.keys // n_items - sources.start, pairs.keys % n_items
+    totals = np.bincount(places, pairs.weights, minlength=len(sources))
+    shares = np.maximum(targets, 1) / max(1, targets.sum())
+    lifts = pairs.weights / ((totals[places] + SMOOTHING) * shares[items])
+    masses = (SMOOTHING / (totals + SMOOTHING)).astype(np.float32)
+    return Rows(*_best(places, items, pairs.weights, lifts, len(sources), top), masses)
+
+
+def _neighbours(pairs: Pairs, targets: Integers, sources: range, top: int) -> Rows:
+    n_items = len(targets)
+    places, items = pairs.keys // n_items - sources.start, pairs.keys % n_items
+    lengths = np.sqrt(np.maximum(targets, 1.0))
+    cosines = pairs.weights / (lengths[sources.start : sources.stop][places] * lengths[items])
+    return Rows(*_best(places, items, cosines, cosines / SMALLEST_COSINE, len(sources), top))
+
+
+def _best(places: Int64s, items: Int64s, keys: Float64s, values: Float64s, n: int, top: int) -> tuple[Int32s, Float32s]:
+    """Return the items [n, top], ascending, with the greatest positive `keys` of each place, and their `values`."""
+    order = np.lexsort((-keys, places))
+    by_place = places[order]
+    within = np.arange(len(order)) - np.searchsorted(by_place, by_place)
+    chosen = np.sort(order[within < top])  # ascending by place and item, as the pairs are
+    rows = places[chosen]
+    columns = np.arange(len(chosen)) - np.searchsorted(rows, rows)
+    ids, weights = np.full((n, top), NO_ITEM, np.int32), np.zeros((n, top), np.float32)
+    ids[rows, columns], weights[rows, columns] = items[chosen], values[chosen]
+    return ids, weights

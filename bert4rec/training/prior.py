@@ -1,0 +1,84 @@
+"""Count the prior of a training, and read it for the processes of a run."""
+
+import logging
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from bert4rec.checkpoint.prior import read_prior, write_prior
+from bert4rec.checkpoint.run_folder import PRIOR
+from bert4rec.config.kinds import EASE, KINDS
+from bert4rec.config.tables import ALL_PAIRS_UP_TO, PRIOR_UP_TO, Config
+from bert4rec.dataset.format import VALIDATION
+from bert4rec.dataset.reader import Dataset
+from bert4rec.evaluation.tiles import Catalogue
+from bert4rec.models.baselines import target_counts
+from bert4rec.models.prior import SOURCES, Prior, Weights
+from bert4rec.models.prior_rows import Rows, counted_rows, ease_rows, log_shares
+from bert4rec.models.transitions import TrainingHistories
+from bert4rec.runtime.arrays import Int32s
+from bert4rec.runtime.collectives import Partition
+from bert4rec.runtime.errors import DataError, format_duration
+from bert4rec.runtime.processes import Processes
+
+TOP = 64  # weights of an item in each source
+
+logger = logging.getLogger(__name__)
+
+
+def sources_of(config: Config, dataset: Dataset) -> list[str]:
+    """Return the sources of the prior that are counted: those that are named, or those that are counted in seconds.
+
+    Raises `DataError` if sources are named for which the dataset has too many items, or no validation users.
+    """
+    chosen, n_users = config.model.prior, len(dataset.splits[VALIDATION])
+    if not KINDS[config.model.kind].is_transformer or chosen in ("none", []):
+        return []
+    if chosen == "auto":
+        is_small = dataset.n_items <= ALL_PAIRS_UP_TO
+        is_counted = n_users and dataset.metadata["train_positions"] <= PRIOR_UP_TO
+        return [name for name in SOURCES if is_small or name != EASE] if is_counted else []
+    if not n_users:
+        raise DataError(
+            f"{dataset.folder}: has no validation users, by whom the weights of model.prior are chosen; set "
+            'model.prior = "none", or prepare the data again'
+        )
+    if EASE in chosen and dataset.n_items > KINDS[EASE].most_items:
+        raise DataError(
+            f"{dataset.folder}: has {dataset.n_items:,} items, but model.prior names ease, which takes at most "
+            f"{KINDS[EASE].most_items:,}; remove it"
+        )
+    return [name for name in SOURCES if name in chosen]
+
+
+def count_prior(folder: Path, sources: list[str], dataset: Dataset, world: Processes) -> Prior | None:
+    """Return the prior of the `sources` for this process's items, counted into the run's `folder`; None for none.
+
+    A resumed run has the file already. Every process makes the same calls.
+    """
+    if not sources:
+        return None
+    if not (folder / PRIOR).is_file():
+        began, histories = time.monotonic(), TrainingHistories(dataset)
+        partition = Partition(world.rank, world.world_size)
+        targets = target_counts(histories) if histories.target_kinds else np.asarray(dataset.popularity)
+
+        def rows(name: str) -> Iterable[tuple[int, Rows]]:
+            if name == EASE:  # one process has all weights
+                return ease_rows(histories, dataset.splits[VALIDATION], TOP) if world.is_rank_zero else ()
+            return counted_rows(name, histories, targets, partition.of(dataset.n_items), TOP)
+
+        write_prior(folder / PRIOR, {name: rows(name) for name in sources}, log_shares(targets), TOP)
+        logger.info(f"prior: counted {', '.join(sources)} in {format_duration(time.monotonic() - began)}")
+    return own_prior(folder / PRIOR, world, dataset.n_items)
+
+
+def own_prior(
+    path: Path, world: Processes, n_items: int, *, weights: Weights | None = None, known: Int32s | None = None
+) -> Prior:
+    """Return the prior of the file `path` for the items of a catalogue that this process ranks (`read_prior`)."""
+    catalogue, partition = Catalogue(n_items), Partition(world.rank, world.world_size)
+    items = range(*catalogue.items(partition.of(len(catalogue.tiles))))
+    return read_prior(path, weights, items=items, device=world.device, known=known)
