@@ -1,5 +1,7 @@
 """Jobs of the processes of a pool, for the tests of this folder."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -17,9 +19,11 @@ from bert4rec.evaluation.ranker import Ranks
 from bert4rec.evaluation.top_k import TopK
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DivergenceError
+from bert4rec.runtime.files import sha256
 from bert4rec.sharding.parallelize import unwrap
 from bert4rec.sharding.torchrec_internals import placed_parts
 from bert4rec.training.build import build, feature_reader, make_evaluator, plan_of_all, resolved, sizes_of
+from bert4rec.training.prior import count_prior
 from tests.features import some_features
 from tests.processes import jobs
 from tests.sharding.jobs import FEW, FewItems
@@ -60,6 +64,26 @@ def results_with_model(config: Config) -> dict[str, Any]:
     assert fallback is not None, "the dataset has times"
     results = evaluator.results(evaluator.ranks(model, held_out, lambda: None), held_out)
     return results | {"fallback": fallback.figures}
+
+
+def results_with_prior(config: Config, folder: Path) -> dict[str, Any]:
+    """The file of a prior, its weights and the figures of the freshly initialised model with it."""
+    config, dataset, model, _ = jobs.set_up(config)
+    if dist.get_rank() == 0:
+        folder.mkdir()
+    dist.barrier()
+    with mock.patch("bert4rec.evaluation.tiles.MIN_TILE", 11):
+        prior = count_prior(folder, ["transitions", "neighbours", "ease"], dataset, jobs.here())
+        evaluator = replace(make_evaluator(config, jobs.here(), dataset), prior=prior, prior_is_auto=False)
+        metrics = evaluator.validation_metrics(model, lambda: None)
+        ranks = evaluator.ranks(model, evaluator.held_out(), lambda: None)
+    assert prior is not None
+    return {
+        "file": sha256(folder / "prior.safetensors"),
+        "weights": prior.weights,
+        "metrics": metrics,
+        "ranks": {name: values.tolist() for name, values in ranks["test"].ranks.items()},
+    }
 
 
 def example_users(config: Config) -> tuple[Ranks, list[Example]]:

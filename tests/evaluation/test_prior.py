@@ -1,0 +1,99 @@
+"""The prior beside a model: ranks and lists by all scores added up, and weights that help."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bert4rec.config.tables import Config
+from bert4rec.dataset.format import NO_ITEM
+from bert4rec.dataset.reader import Dataset
+from bert4rec.evaluation.metrics import Lists
+from bert4rec.evaluation.prior import Features, PriorScorer, choose_weights
+from bert4rec.evaluation.scorers import KnownItems, ModelScorer
+from bert4rec.models.prior import Prior
+from bert4rec.models.transitions import last_items
+from bert4rec.runtime.collectives import Partition
+from tests.evaluation.jobs import results_with_prior
+from tests.evaluation.test_ranker import PROTOCOLS, as_lists, by_sorting, model_for, ranker_of, scores_by, set_sizes
+from tests.models.test_prior import ALL, sources_for
+from tests.processes.jobs import CPU
+
+
+@pytest.mark.parametrize("leaves_out_seen", [True, False])
+@pytest.mark.parametrize("some_are_unknown", [False, True], ids=["all items are known", "one in four is not"])
+def test_ranks_and_lists_are_those_of_the_sums(
+    some_are_unknown: bool, leaves_out_seen: bool, small_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unknown items are not in histories; here the model gives them scores."""
+    set_sizes(monkeypatch, USERS_PER_PASS=7, MIN_TILE=16, USERS_AT_ONCE=5)
+    n_items, split = small_dataset.n_items, small_dataset.splits["test"]
+    network, prior = model_for(small_dataset), Prior(sources_for(n_items, 0, n_items), 0, n_items, ALL)
+    ids = np.where(np.arange(n_items) % 4 == 1, NO_ITEM, np.arange(n_items)).astype(np.int32)
+    known, of_model = KnownItems(ids) if some_are_unknown else None, scores_by(network, split)
+
+    def score(row: int) -> list[float]:
+        rows, scores = split.read(np.array([row])), torch.tensor([of_model(row)])
+        rows = rows.part(ids[rows.items] != NO_ITEM) if some_are_unknown else rows
+        prior.add(scores, torch.from_numpy(last_items(rows, prior.n_last)), 0)
+        return scores[0].tolist()
+
+    lists = Lists(len(split), [10], small_dataset.popularity, Partition(), n_kept=10)
+    scorer = PriorScorer(ModelScorer(network, device=CPU, max_len=12), prior, known)
+    ranks = ranker_of(scorer, leaves_out_seen=leaves_out_seen).rank(split, PROTOCOLS, lists)
+    expected, expected_lists = by_sorting(score, split, leaves_out_seen=leaves_out_seen)
+    assert as_lists(ranks) == expected
+    assert lists.kept_items.tolist() == [items[:10] for items in expected_lists]
+
+
+def test_items_with_the_same_vector_tie_only_if_the_prior_adds_the_same(small_dataset: Dataset) -> None:
+    n_items, split = small_dataset.n_items, small_dataset.splits["test"]
+    network, prior = model_for(small_dataset), Prior(sources_for(n_items, 0, n_items), 0, n_items, ALL)
+    with torch.no_grad():
+        network.item_table.collection.embeddings["item"].weight.fill_(0.25)
+    scorer = PriorScorer(ModelScorer(network, device=CPU, max_len=12), prior)
+
+    def score(row: int) -> list[float]:
+        scores = torch.tensor([scores_by(network, split)(row)])
+        prior.add(scores, torch.from_numpy(last_items(split.read(np.array([row])), prior.n_last)), 0)
+        return scores[0].tolist()
+
+    assert as_lists(ranker_of(scorer).rank(split, PROTOCOLS)) == by_sorting(score, split)[0]
+
+
+def test_weights_help_and_a_source_of_noise_gets_none() -> None:
+    """The model knows one half of what the targets depend on, the first source the other half."""
+    random = torch.Generator().manual_seed(0)
+    halves, noise = torch.randn(2, 400, 60, generator=random), torch.randn(400, 60, generator=random)
+    targets = (halves.sum(0) + 0.5 * torch.randn(400, 60, generator=random)).argmax(1, keepdim=True)
+
+    def first(scores: torch.Tensor) -> torch.Tensor:
+        """The target's column comes first."""
+        others = scores.scatter(1, targets, scores[:, :1])[:, 1:]
+        return torch.cat([scores.gather(1, targets), others], 1).double()
+
+    features = Features(first(halves[0]), torch.stack([first(3 * halves[1]), first(noise)], 2))
+    weights = choose_weights(features, is_auto=True)
+    assert 0.2 < float(weights[0]) < 0.5  # 1/3 is right
+    assert float(weights[1]) < 0.1 * float(weights[0])
+    assert features.ranks(weights).mean() < features.ranks(torch.zeros(2, dtype=torch.float64)).mean()
+    alone = Features(features.model, features.sources[:, :, 1:])
+    assert choose_weights(alone, is_auto=True).tolist() == [0.0]
+
+
+@pytest.mark.parametrize("sharding", ["row_wise", "column_wise", "table_wise"])
+def test_counts_weights_and_ranks_do_not_depend_on_the_processes(
+    sharding: str, pools: Any, small_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    config = small_config(**{"parallelism.mode": "dmp", "evaluation.per_device_eval_batch_size": 4})
+    (alone,) = pools(1).run(results_with_prior, config, tmp_path / "1")
+    assert alone["weights"]
+    config = small_config(**{
+        "parallelism.mode": "dmp", "evaluation.per_device_eval_batch_size": 4, "parallelism.sharding_type": sharding,
+        "parallelism.sparse_optimizer": "adagrad",
+    })  # fmt: skip
+    for n in (2, 3):
+        assert pools(n).run(results_with_prior, config, tmp_path / str(n)) == [alone] * n
