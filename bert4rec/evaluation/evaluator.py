@@ -25,9 +25,16 @@ from bert4rec.evaluation.intervals import (
 )
 from bert4rec.evaluation.metrics import MISSED, Lists
 from bert4rec.evaluation.prior import PriorFit, PriorScorer
-from bert4rec.evaluation.ranker import Metrics, Ranker, repeated_targets, to_metrics
+from bert4rec.evaluation.ranker import USERS_PER_PASS, Metrics, Ranker, repeated_targets, to_metrics
 from bert4rec.evaluation.ratings import mean_errors, n_rating_batches, rating_errors
-from bert4rec.evaluation.scorers import KnownItems, KnownItemsScorer, ModelScorer, OrderlessScorer, Scorer
+from bert4rec.evaluation.scorers import (
+    EncodedScorer,
+    KnownItems,
+    KnownItemsScorer,
+    ModelScorer,
+    OrderlessScorer,
+    Scorer,
+)
 from bert4rec.evaluation.slices import TargetFacts, slices, write_ranks
 from bert4rec.feed.pairs import TEST_PAIRS, TRAINING_PAIRS, VALIDATION_PAIRS, PairExamples
 from bert4rec.models.baselines import RECENT_SHARE, BaselineFactory, PopularityScorer, in_order, recent_counts
@@ -133,10 +140,9 @@ class Evaluator:
         if self.pairs:
             held_out = self.pairs[VALIDATION_PAIRS]
             return {RATINGS: self._rating_errors(model, held_out, between)} if len(held_out) else {}
-        if self.prior:
-            self._prior_fit.fit(self._model_scorer(unwrap(model)), lambda scorer: self._ranker(scorer, between))
-        ranker = self._ranker(self._scorer(model), between)
-        return to_metrics(ranker.rank(self.dataset.splits[VALIDATION], ["full"]), self.ks)
+        split, model_scorer = self.dataset.splits[VALIDATION], self._model_scorer(unwrap(model))
+        scorer = self._fit_prior(model_scorer, split, between) if self.prior else model_scorer
+        return to_metrics(self._ranker(scorer, between).rank(split, ["full"]), self.ks)
 
     def ranks(
         self, model: nn.Module | Scorer, held_out: Mapping[str, Bools], between: BatchCallback
@@ -310,6 +316,15 @@ class Evaluator:
 
     def _model_scorer(self, model: RankingModel) -> ModelScorer:
         return ModelScorer(model, device=self.world.device, max_len=self.max_len, precision=self.precision)
+
+    def _fit_prior(self, scorer: ModelScorer, split: EvaluationSplit, between: BatchCallback) -> Scorer:
+        """Choose the weights of the prior for a model, and return the scorer of both together."""
+        encoded: Scorer = scorer
+        if len(split) <= USERS_PER_PASS:  # else their vectors take too much memory, and choosing has few of the users
+            encoded = EncodedScorer(scorer, split, batch_size=self.batch_size, between=between)
+        self._prior_fit.fit(encoded, self._ranker(encoded, between))
+        assert self.prior is not None, "there is a prior to fit"
+        return PriorScorer(encoded, self.prior) if self.prior.weights else encoded
 
     @cached_property
     def _prior_fit(self) -> PriorFit:

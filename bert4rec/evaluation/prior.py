@@ -1,6 +1,6 @@
 """The prior under a model in an evaluation: its scores beside those of the model, and the choice of its weights."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -117,11 +117,11 @@ class PriorFit:
         self._indices = indices
         self._columns = [(name, at) for name in prior.sources for at in range(len(SOURCES[name].decays))]
 
-    def fit(self, scorer: Scorer, ranker_of: Callable[[Scorer], Ranker]) -> None:
-        """Set the weights of the prior for the model of `scorer`; without users there are none."""
+    def fit(self, scorer: Scorer, ranker: Ranker) -> None:
+        """Set the weights of the prior for the model of `scorer` and its `ranker`; without users there are none."""
         if not len(self._indices):
             return
-        features = self._features(scorer, ranker_of(scorer))
+        features = self._features(scorer, ranker)
         chosen = on_rank_zero(lambda: choose_weights(features, is_auto=self._is_auto).tolist())
         weights: dict[str, list[float]] = {}
         for (name, _), weight in zip(self._columns, chosen, strict=True):

@@ -1,16 +1,18 @@
 """Scorers: the scores of items for users, which the ranker turns into ranks."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.hidden import firsts
 from bert4rec.dataset.histories import EvaluationSplit, Rows
-from bert4rec.evaluation.batches import chunks
+from bert4rec.evaluation.batches import assigned, chunks, gathered
 from bert4rec.feed.batch import Lookup, unique_with_inverse
 from bert4rec.feed.seeded import splitmix64
 from bert4rec.models.ranking_model import RankingModel
@@ -76,6 +78,13 @@ class ModelScorer:
         queries, items = queries.float(), items.float().index_select(0, places.to(self._device, non_blocking=True))
         return queries, self._model.score_pairs(queries, items.view(*ids.shape, -1))
 
+    def score_pairs(self, users: Tensor, ids: Tensor) -> Tensor:
+        """Return the scores [B, n] of the items `ids` [B, n] for users with the vectors [B, width]."""
+        candidates, places = unique_with_inverse(ids.flatten())
+        items = self.items(candidates.ids.to(self._device)).float()
+        pairs = items.index_select(0, places.to(self._device)).view(*ids.shape, -1)
+        return self._model.score_pairs(users, pairs)
+
     def items(self, ids: Tensor) -> Tensor:
         """Return the vectors of the items `ids`."""
         return self._model.encode_items(Lookup.of(ids))
@@ -84,6 +93,39 @@ class ModelScorer:
         """Return the model's scores."""
         tiles = [self._model.score(users, some) for some in items.split(tile)]
         return tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim=1)
+
+
+class EncodedScorer:
+    """Score with the model of `scorer` the users of `split`, who are encoded once, in batches of `batch_size`.
+
+    Every process encodes some batches and then holds the vectors of all users. `between` is called before each batch.
+    """
+
+    @torch.no_grad()
+    def __init__(
+        self, scorer: ModelScorer, split: EvaluationSplit, *, batch_size: int, between: Callable[[], None]
+    ) -> None:
+        self._scorer, self.items, self.scores = scorer, scorer.items, scorer.scores
+        self.n_items, self.partition = scorer.n_items, scorer.partition
+        self.width, self.dtype, self.is_rounded = scorer.width, scorer.dtype, scorer.is_rounded
+        order = np.argsort(split.lengths(np.arange(len(split))), kind="stable")  # keeps padding small
+        batches, results = list(chunks(len(split), batch_size)), []
+        for number, _ in assigned(len(batches), self.partition):
+            between()
+            rows = order[batches[number]]
+            vectors, _ = scorer.encode(split.read(rows), torch.zeros(len(rows), 1, dtype=torch.int64))
+            results.append(F.pad(vectors, (0, 0, 0, batch_size - len(rows))))
+        in_order = gathered(torch.stack(results), len(split), self.partition)
+        self._vectors = in_order[torch.from_numpy(np.argsort(order)).to(in_order.device)]
+        self._by_user = np.argsort(split.users, kind="stable")
+        self._users = split.users[self._by_user]
+
+    def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the vectors [B, width] of the users of `rows`, and the scores [B, n] of the items `ids` [B, n]."""
+        assert rows.users is not None, "an evaluation split has users"
+        at = self._by_user[np.searchsorted(self._users, rows.users)]
+        users = self._vectors[torch.from_numpy(at).to(self._vectors.device)]
+        return users, self._scorer.score_pairs(users, ids)
 
 
 class Unknown(NamedTuple):
