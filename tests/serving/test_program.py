@@ -109,7 +109,7 @@ def expected(
         recent = known[-network.max_len :]
         hidden = network(history[recent], torch.tensor([len(recent)]), seconds[recent], instant[None])
         exclude = excluder(torch.zeros_like(known), history[known]) if leaves_out_seen else None
-        best.append(top_k(hidden, network.item_vectors, K, exclude=exclude))
+        best.append(top_k(hidden, network.item_vectors, K, adjust=exclude))
     scores, items = zip(*best, strict=True)
     return torch.cat(items), torch.cat(scores)
 
