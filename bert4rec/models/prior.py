@@ -100,8 +100,9 @@ class Source:
         lengths = ((after - before) * (last != NO_ITEM)).flatten()
         places = torch.repeat_interleave(lengths)
         at = torch.arange(len(places), device=places.device)
-        at += ((self._starts[rows] + before).flatten() - lengths.cumsum(0) + lengths)[places]
-        cells, values = self._targets[at].long(), self._values[at] * self._factors(last, weights).flatten()[places]
+        at += ((self._starts[rows] + before).flatten() - lengths.cumsum(0) + lengths).index_select(0, places)
+        cells, values = self._targets.index_select(0, at).long(), self._values.index_select(0, at)
+        values *= self._factors(last, weights).flatten().index_select(0, places)
         if offset % self._group or (n_items % self._group and first + n_items < self._stop):
             is_inside = (cells >= first) & (cells < first + n_items)
             cells, values, places = cells[is_inside], values[is_inside], places[is_inside]
@@ -110,8 +111,9 @@ class Source:
         if not self.kind.is_log:
             flat.index_add_(0, cells, values)
             return
-        sums = torch.zeros_like(flat).index_add_(0, cells, values)[cells]
-        flat[cells] = flat[cells] + sums.log1p_().mul_(weights[0])  # twice the same for a cell with two weights
+        sums = torch.zeros_like(flat).index_add_(0, cells, values).index_select(0, cells)
+        sums = sums.log1p_().mul_(weights[0]).add_(flat.index_select(0, cells))
+        flat.index_copy_(0, cells, sums)  # twice the same for a cell with two weights
         if self.bias is not None:
             scores += weights[0] * self.bias[offset : offset + n_items]
 
