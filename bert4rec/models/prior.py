@@ -95,12 +95,12 @@ class Source:
         if not n_items:
             return
         groups = offset // self._group, -(-(offset + n_items) // self._group)
-        rows = last.clamp(min=0)
-        before, after = (self._bounds[rows, group].long() for group in groups)
-        lengths = ((after - before) * (last != NO_ITEM)).flatten()
+        rows = last.flatten().clamp(min=0)
+        before, after = (self._bounds[:, group].index_select(0, rows).long() for group in groups)
+        lengths = (after - before) * (last != NO_ITEM).flatten()
         places = torch.repeat_interleave(lengths)
         at = torch.arange(len(places), device=places.device)
-        at += ((self._starts[rows] + before).flatten() - lengths.cumsum(0) + lengths).index_select(0, places)
+        at += (self._starts.index_select(0, rows) + before - lengths.cumsum(0) + lengths).index_select(0, places)
         cells, values = self._targets.index_select(0, at).long(), self._values.index_select(0, at)
         values *= self._factors(last, weights).flatten().index_select(0, places)
         if offset % self._group or (n_items % self._group and first + n_items < self._stop):
