@@ -17,7 +17,7 @@ from bert4rec.serving.rules import Rules, is_within
 
 COPIED = 8  # the vectors are copied if at most one of so many items may be recommended, else scores are masked
 FACTOR = 1.5  # items that are looked at for each that is wanted, if a list may have only some of a kind
-SCORES_AT_ONCE = 1 << 22  # of all items, if few of them are wanted
+SPREAD_SCORES = 1 << 22  # of all items, if few of them are wanted
 
 
 class Queries(NamedTuple):
@@ -127,7 +127,7 @@ class CandidateSet(NamedTuple):
             return
         items = self.indices[first : first + scores.shape[1]]
         start, stop = int(items[0]), int(items[-1]) + 1
-        for rows in chunks(len(scores), max(1, SCORES_AT_ONCE // (stop - start))):
+        for rows in chunks(len(scores), max(1, SPREAD_SCORES // (stop - start))):
             # In the places of all items, sums are rounded as they are without an allow list.
             everything = scores.new_zeros(rows.stop - rows.start, stop - start)
             everything[:, items - start] = scores[rows]

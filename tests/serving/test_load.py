@@ -189,6 +189,7 @@ def run(request: Any, featured_folder: Path, tmp_path_factory: pytest.TempPathFa
     kind, tables_from = request.param
     settings = small | {"model.kind": kind, "model.feature_tables_from": tables_from, "run.dir": str(place)}
     settings |= {"training.n_epochs": 2, "model.prior": ["transitions", "neighbours", "ease"]}
+    settings["model.max_len"] = 6  # most histories are longer, and all are shorter than what EASE reads
     return train({**settings, "evaluation.seen_items": "leave_out"}, dataset=featured_folder).folder
 
 
