@@ -28,7 +28,8 @@ from bert4rec.__main__ import main as bert4rec
 from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import open_dataset
-from bert4rec.evaluation.scorers import ModelScorer
+from bert4rec.evaluation.prior import PriorScorer
+from bert4rec.evaluation.scorers import ModelScorer, Scorer
 from bert4rec.models.ranking_model import model_class
 from bert4rec.models.tables import saved_name
 from bert4rec.serving.export import export
@@ -87,7 +88,9 @@ def _by_evaluation(source: Source, indices: Sequence[np.ndarray]) -> Found:
     shape = {name: model[name] for name in source.trained.kind.settings}
     network = model_class(model["kind"])(n_items=source.trained.n_items, device="cpu", **shape)
     network.load_state_dict({name: stored.read(MODEL_PREFIX + saved_name(name)) for name in network.state_dict()})
-    scorer = ModelScorer(network, device=torch.device("cpu"), max_len=model["max_len"])
+    scorer: Scorer = ModelScorer(network, device=torch.device("cpu"), max_len=model["max_len"])
+    if prior := source.prior:
+        scorer = PriorScorer(scorer, prior)
     items = torch.arange(scorer.n_items)
     found = []
     with torch.no_grad():

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,16 +13,18 @@ from torch import Tensor
 from bert4rec.checkpoint.stored_tensors import safetensors_header
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.models.prior import SOURCES, Prior, Source, Weights, source_of
-from bert4rec.models.prior_rows import Rows
 from bert4rec.runtime.arrays import Float32s, Int32s
 from bert4rec.runtime.collectives import gather_or_raise, on_rank_zero
 from bert4rec.runtime.errors import DataError, RunInterruptedError, in_one_line
+
+if TYPE_CHECKING:
+    from bert4rec.models.prior_rows import Rows  # imports Arrow, which a model package does not need
 
 IDS, VALUES, MASSES, BIAS = ".ids", ".values", ".masses", ".bias"
 ROWS_AT_ONCE = 65_536
 
 
-def write_prior(path: Path, parts: Mapping[str, Iterable[tuple[int, Rows]]], log_shares: Float32s, top: int) -> None:
+def write_prior(path: Path, parts: Mapping[str, Iterable[tuple[int, "Rows"]]], log_shares: Float32s, top: int) -> None:
     """Write the file `path`, all or nothing; every process gives its own `parts` of the rows of each source.
 
     `log_shares` [V] are the biases of logarithmic sources with masses. Raises `RunInterruptedError` on all processes.
@@ -81,6 +83,16 @@ def read_prior(
     except (OSError, SafetensorError) as error:
         raise DataError(f"{path}: cannot be read: {in_one_line(error)}") from None
     return Prior(sources, items.start, items.stop, weights)
+
+
+def read_whole_prior(path: Path, weights: Weights, n_items: int) -> Prior:
+    """Return the prior of the file `path` for all `n_items`, with its `weights`. Raises `DataError`."""
+    prior = read_prior(path, weights)
+    if missing := next((name for name in weights if name not in prior.sources), ""):
+        raise DataError(f"{path}: has no {missing}, which the scores need")
+    if prior.stop != n_items:
+        raise DataError(f"{path}: has {prior.stop:,} items, not {n_items:,}")
+    return prior
 
 
 def _attempt(path: Path, work: Callable[[], None]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import tomli
 
-from bert4rec.checkpoint.package import is_package, read_settings
+from bert4rec.checkpoint.package import PRIOR, is_package, read_settings
 from bert4rec.config.kinds import KINDS, Kind
 from bert4rec.config.load import flat
 from bert4rec.config.recognition import what_is
@@ -27,7 +27,6 @@ from bert4rec.runtime.files import sha256, shortened, try_lock
 RUN_LOCK = ".lock"
 CONFIG = "config.toml"  # the resolved settings
 PLAN = "plan.txt"
-PRIOR = "prior.safetensors"  # what is counted and added to the scores; in packages, too
 ENVIRONMENT = "environment.json"
 METRICS_FILE = "metrics.jsonl"
 EXAMPLES = "examples.json"

@@ -100,14 +100,14 @@ class TopK:
 
 
 def top_k(
-    hidden: Tensor, vectors: Tensor, k: int, *, exclude: Callable[[Tensor, int], None] | None = None,
+    hidden: Tensor, vectors: Tensor, k: int, *, adjust: Callable[[Tensor, int], None] | None = None,
     norms: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return scores and indices [B, k] of the best rows of `vectors` [V, D] for `hidden` [B, D], best first.
 
-    `exclude` is called with the scores [B, C] of a tile and its first row, and sets the scores of excluded rows to
-    -inf. If fewer than k rows are left, the missing ones have the score -inf. With `norms` [V, 1], rows are divided by
-    them first.
+    `adjust` is called with the scores [B, C] of a tile and its first row, and changes them in place: the score -inf
+    excludes a row. If fewer than k rows are left, the missing ones have the score -inf. With `norms` [V, 1], rows are
+    divided by them first.
     """
     best = TopK.nothing(len(hidden), k, dtype=torch.float32, device=hidden.device)
     # Reused for the scores of each tile: allocating new pages takes longer than the products.
@@ -117,23 +117,33 @@ def top_k(
         if norms is not None:
             tile = tile / norms[first : first + TILE]
         scores = torch.mm(hidden, tile.T, out=room[: len(hidden) * len(tile)].view(-1, len(tile))).float()
-        if exclude is not None:
-            exclude(scores, first)
+        if adjust is not None:
+            adjust(scores, first)
         best.update(slice(None), scores, first)
     return best.scores, best.indices
 
 
-def log_shares(hidden: Tensor, vectors: Tensor, index: int) -> Tensor:
-    """Return log softmax of the scores of `vectors` [V, D] for `hidden` [B, D], at the row `index`, as float64 [B]."""
+def log_shares(
+    hidden: Tensor, vectors: Tensor, index: int, *, adjust: Callable[[Tensor, int], None] | None = None
+) -> Tensor:
+    """Return log softmax of the scores of `vectors` [V, D] for `hidden` [B, D], at the row `index`, as float64 [B].
+
+    `adjust` changes the scores as in `top_k`.
+    """
     total = torch.full((len(hidden),), -torch.inf, dtype=torch.float64, device=hidden.device)
+    score = total
     for first in range(0, len(vectors), TILE):
         scores = hidden @ vectors[first : first + TILE].T
+        if adjust is not None:
+            adjust(scores, first)
         total = torch.logaddexp(total, scores.double().logsumexp(1))
-    return (hidden @ vectors[index]).double() - total
+        if first <= index < first + TILE:
+            score = scores[:, index - first].double()
+    return score - total
 
 
 def excluder(rows: Tensor, items: Tensor) -> Callable[[Tensor, int], None]:
-    """Return an `exclude` function that sets the scores of the pairs (`rows` [N], `items` [N]) to -inf."""
+    """Return a function for `top_k` that sets the scores of the pairs (`rows` [N], `items` [N]) to -inf."""
 
     def exclude(scores: Tensor, first: int) -> None:
         is_in_tile = (items >= first) & (items < first + scores.shape[1])

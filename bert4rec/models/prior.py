@@ -62,9 +62,9 @@ class Source:
         self, kind: SourceKind, starts: Tensor, targets: Tensor, values: Tensor, *, first: int, stop: int,
         masses: Tensor | None = None, bias: Tensor | None = None,
     ) -> None:  # fmt: skip
-        self._kind, self._first, self._stop, self._starts = kind, first, stop, starts
+        self.kind, self._first, self._stop, self._starts = kind, first, stop, starts
         self._targets, self._values = F.pad(targets, (0, 1), value=NO_ITEM), F.pad(values, (0, 1))
-        self._masses, self.bias, self.device = masses, bias, starts.device
+        self.masses, self.bias, self.device = masses, bias, starts.device
         lengths = starts.diff()
         self._n_steps = int(lengths.max() if len(lengths) else 0).bit_length()
         self._group = max(GROUP, -(-(stop - first) // MOST_GROUPS))
@@ -81,35 +81,45 @@ class Source:
         is_reached[self._targets[:-1].long() - self._first] = True
         return is_reached
 
+    def padded(self) -> tuple[Tensor, Tensor]:
+        """Return the targets [V, K] of all items and their values; the fill is the target `stop` with the value 0."""
+        lengths = self._starts.diff()
+        places = torch.arange(int(lengths.max() if len(lengths) else 0), device=self.device)
+        at = torch.where(places < lengths[:, None], self._starts[:-1, None] + places, len(self._targets) - 1)
+        targets = self._targets[at]
+        return torch.where(targets == NO_ITEM, self._stop, targets), self._values[at]
+
     def add(self, scores: Tensor, last: Tensor, first: int, weights: list[float]) -> None:
         """Add to the `scores` [B, C] of the items from `first` on, after the `last` items [B, n], the newest first."""
-        last, n_items, offset = last[:, : self._kind.n_last], scores.shape[1], first - self._first
+        last, n_items, offset = last[:, : self.kind.n_last], scores.shape[1], first - self._first
         if not n_items:
             return
         groups = offset // self._group, -(-(offset + n_items) // self._group)
-        rows = last.clamp(min=0)
-        before, after = (self._bounds[rows, group].long() for group in groups)
-        lengths = ((after - before) * (last != NO_ITEM)).flatten()
+        rows = last.flatten().clamp(min=0)
+        before, after = (self._bounds[:, group].index_select(0, rows).long() for group in groups)
+        lengths = (after - before) * (last != NO_ITEM).flatten()
         places = torch.repeat_interleave(lengths)
         at = torch.arange(len(places), device=places.device)
-        at += ((self._starts[rows] + before).flatten() - lengths.cumsum(0) + lengths)[places]
-        cells, values = self._targets[at].long(), self._values[at] * self._factors(last, weights).flatten()[places]
+        at += (self._starts.index_select(0, rows) + before - lengths.cumsum(0) + lengths).index_select(0, places)
+        cells, values = self._targets.index_select(0, at).long(), self._values.index_select(0, at)
+        values *= self._factors(last, weights).flatten().index_select(0, places)
         if offset % self._group or (n_items % self._group and first + n_items < self._stop):
             is_inside = (cells >= first) & (cells < first + n_items)
             cells, values, places = cells[is_inside], values[is_inside], places[is_inside]
         cells += places // last.shape[1] * n_items - first
         flat = scores.view(-1)
-        if not self._kind.is_log:
+        if not self.kind.is_log:
             flat.index_add_(0, cells, values)
             return
-        sums = torch.zeros_like(flat).index_add_(0, cells, values)[cells]
-        flat[cells] = flat[cells] + sums.log1p_().mul_(weights[0])  # twice the same for a cell with two weights
+        sums = torch.zeros_like(flat).index_add_(0, cells, values).index_select(0, cells)
+        sums = sums.log1p_().mul_(weights[0]).add_(flat.index_select(0, cells))
+        flat.index_copy_(0, cells, sums)  # twice the same for a cell with two weights
         if self.bias is not None:
             scores += weights[0] * self.bias[offset : offset + n_items]
 
     def of_pairs(self, last: Tensor, ids: Tensor, weights: list[float]) -> Tensor:
         """Return what `add` adds to the scores of the items `ids` [B, C], 0 for those of other processes."""
-        last = last[:, : self._kind.n_last]
+        last = last[:, : self.kind.n_last]
         rows, wanted = last.clamp(min=0)[:, :, None], ids[:, None, :]
         low, ends = (self._starts[at].expand(-1, -1, ids.shape[1]) for at in (rows, rows + 1))
         high = ends
@@ -119,7 +129,7 @@ class Source:
             low, high = torch.where(is_below, middle + 1, low), torch.where(is_below, high, middle)
         is_found = (low < ends) & (self._targets[low] == wanted)
         sums = (torch.where(is_found, self._values[low], 0) * self._factors(last, weights)[:, :, None]).sum(1)
-        if not self._kind.is_log:
+        if not self.kind.is_log:
             return sums
         scores = weights[0] * sums.log1p_()
         if self.bias is not None:
@@ -129,14 +139,18 @@ class Source:
         return scores
 
     def _factors(self, last: Tensor, weights: list[float]) -> Tensor:
-        """Return the factors [B, n] of the weights from the `last` items [B, n]; 0 for no item."""
-        ages = torch.arange(last.shape[1], device=last.device, dtype=torch.float32)
-        scales = [1.0] if self._kind.is_log else weights
-        by_age = sum(weight * decay**ages for weight, decay in zip(scales, self._kind.decays, strict=True))
-        factors = torch.where(last != NO_ITEM, by_age, 0.0)
-        if self._masses is None:
-            return factors
-        return factors / (factors * self._masses[last.clamp(min=0)]).sum(1, keepdim=True).clamp(min=TINY)
+        return factors_of(self.kind, last, weights, self.masses)
+
+
+def factors_of(kind: SourceKind, last: Tensor, weights: list[float], masses: Tensor | None) -> Tensor:
+    """Return the factors [B, n] of the weights of a source from the `last` items [B, n]; 0 for no item."""
+    ages = torch.arange(last.shape[1], device=last.device, dtype=torch.float32)
+    scales = [1.0] if kind.is_log else weights
+    by_age = sum(weight * decay**ages for weight, decay in zip(scales, kind.decays, strict=True))
+    factors = torch.where(last != NO_ITEM, by_age, 0.0)
+    if masses is None:
+        return factors
+    return factors / (factors * masses[last.clamp(min=0)]).sum(1, keepdim=True).clamp(min=TINY)
 
 
 class Prior:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import EvaluationSplit
@@ -54,8 +55,9 @@ def ease_rows(histories: TrainingHistories, validation: EvaluationSplit, top: in
     for first in range(0, len(weights), DENSE_ROWS):
         part = weights[first : first + DENSE_ROWS]
         ids = part.abs().topk(min(top, len(weights)), dim=1).indices.sort(1).values
-        values = part.gather(1, ids)
-        yield first, Rows(torch.where(values != 0, ids, NO_ITEM).int().numpy(), values.numpy())
+        values, fill = part.gather(1, ids), (0, top - ids.shape[1])  # columns that a small catalogue does not have
+        ids = torch.where(values != 0, ids, NO_ITEM).int()
+        yield first, Rows(F.pad(ids, fill, value=NO_ITEM).numpy(), F.pad(values, fill).numpy())
 
 
 def log_shares(targets: Integers) -> Float32s:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from bert4rec.checkpoint.package import FORMAT, ITEM_LINES, MODEL_CARD, SETTINGS, VERSION, WEIGHTS
+from bert4rec.checkpoint.package import FORMAT, ITEM_LINES, MODEL_CARD, PRIOR, SETTINGS, VERSION, WEIGHTS
 from bert4rec.checkpoint.run_folder import REPORT
 from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX, StoredTensors, safetensors_header
 from bert4rec.models.names import HEAD, HEAD_BIAS, TABLE
+from bert4rec.models.prior import SOURCES
 from bert4rec.report.results_folder import ResultsFolder
 from bert4rec.report.templates import render
 from bert4rec.runtime import files
@@ -123,6 +125,8 @@ def _write(source: Source, folder: Path, formats: Collection[str], *, k: int, le
         names = {name: name.removeprefix(MODEL_PREFIX) for name in stored if name.startswith(MODEL_PREFIX)}
         write_safetensors(folder / WEIGHTS, stored, names)
         logger.info(f"{WEIGHTS}: {len(names)} tensors")
+        if source.trained.prior_weights:
+            shutil.copyfile(source.trained.prior, folder / PRIOR)
     if "vectors" in formats:
         write_vectors(folder, stored, ids, source.trained.model["embed_dim"])
         logger.info(f"vectors: {len(ids):,} items")
@@ -130,7 +134,7 @@ def _write(source: Source, folder: Path, formats: Collection[str], *, k: int, le
         network = network_of(source)
         assert isinstance(network, Network), "export() refuses matrix factorisation"
         kind = ProgramWithEvents if network.kinds else Program
-        program = kind(network, leaves_out_seen=leaves_out_seen).eval()
+        program = kind(network, leaves_out_seen=leaves_out_seen, prior=source.prior).eval()
         for name, file, save in (("pt2", PT2, save_pt2), ("onnx", ONNX, save_onnx)):
             if name in formats:
                 save(folder / file, program)
@@ -150,6 +154,7 @@ def _settings(source: Source, ids: ItemIds, *, leaves_out_seen: bool) -> dict[st
         "source": source.about_data["source"],
         **{key: trained.metadata[key] for key in ("n_items", "items", "fingerprint")},
         **({"events": list(trained.kinds)} if trained.kinds else {}),
+        **({"prior": trained.prior_weights} if trained.prior_weights else {}),
         "config": {"model": trained.model, **recipes},
     }
 
@@ -171,7 +176,9 @@ def card(
     """
     model, figures = settings["config"]["model"], report.get("test", {}).get("full")
     page = render(
-        "card.md.j2", **{"events": (), "fallback": "", **settings}, model=model, times=model.get("times", "none"),
-        formats=formats, k=k, figures=figures, example=example, history=json.dumps(example, ensure_ascii=False),
+        "card.md.j2", **{"events": (), "fallback": "", "prior": {}, **settings}, model=model, formats=formats, k=k,
+        times=model.get("times", "none"), figures=figures, example=example,
+        n_last=max((SOURCES[name].n_last for name in settings.get("prior", ())), default=0),
+        history=json.dumps(example, ensure_ascii=False),
     )  # fmt: skip
     return page + "\n"

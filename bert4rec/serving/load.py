@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bert4rec.checkpoint.prior import read_whole_prior
 from bert4rec.checkpoint.run_folder import RECENT_COUNTS, Trained, find_trained
 from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX, StoredTensors
 from bert4rec.dataset.format import fingerprint_of
@@ -19,6 +20,7 @@ from bert4rec.feed.batch import Lookup
 from bert4rec.feed.features import FeatureReader, feature_reader_of
 from bert4rec.models.item_features import CANDIDATE, SAMPLED_ITEMS, FeatureEncoder, FeatureSettings
 from bert4rec.models.names import FEATURE_TABLE, FEATURE_VALUES, FEATURES, TABLE
+from bert4rec.models.prior import Prior
 from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError, in_one_line
 from bert4rec.serving.histories import ItemIds
@@ -59,6 +61,12 @@ class Source:
         if counts.shape != (self.trained.n_items,):
             raise DataError(f"{run / RECENT_COUNTS}: has the shape {counts.shape}, not ({self.trained.n_items},)")
         return ItemIds.read(self.items, recent_counts=counts)
+
+    @property
+    def prior(self) -> Prior | None:
+        """Return the prior that is added to the scores; None for none. Raises `DataError` if it cannot be read."""
+        weights = self.trained.prior_weights
+        return read_whole_prior(self.trained.prior, weights, self.trained.n_items) if weights else None
 
     def tensors(self) -> StoredTensors:
         """Return the tensors of the checkpoint; those of the model have the prefix `MODEL_PREFIX`.
@@ -159,7 +167,7 @@ def load_run(path: Path, dataset: Path | None = None) -> Recommender:
         network_of(source), source.ids, dataset=source.dataset, leaves_out_seen=source.leaves_out_seen,
         no_users=_not_the_dataset(trained.dataset, path),
         hidden=HiddenEvents.of(trained.metadata["config"]["preprocessing"], trained.kinds),
-        settings=trained.metadata["config"],
+        prior=source.prior, settings=trained.metadata["config"],
     )  # fmt: skip
 
 

@@ -13,10 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bert4rec.dataset.format import NO_ITEM
+from bert4rec.models.prior import Prior
 from bert4rec.models.transformer import Block, Rotation, append_ones
 from bert4rec.runtime.console import quiet_libraries
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.serving.network import Network
+from bert4rec.serving.padded_prior import PaddedPrior
 
 PT2, ONNX = "program.pt2", "model.onnx"
 INPUTS = ("items", "k", "times", "at")
@@ -27,13 +29,15 @@ OPSET = 18  # the first ONNX opset whose ScatterElements can take a minimum
 class Program(nn.Module):
     """Find the best items for histories, and their scores. Items are numbers from 0, like the lines of the list of ids.
 
-    With `leaves_out_seen`, items of a history are not returned for it. `inputs` are the names of the arguments: a
+    With `leaves_out_seen`, items of a history are not returned for it. The `prior`, if there is one, is added to the
+    scores. `inputs` are the names of the arguments: a
     network that uses timestamps also needs those of the items and, with model.times = "target", the query times.
     """
 
-    def __init__(self, network: Network, *, leaves_out_seen: bool) -> None:
+    def __init__(self, network: Network, *, leaves_out_seen: bool, prior: Prior | None = None) -> None:
         super().__init__()
         self.network, self.leaves_out_seen = network, leaves_out_seen
+        self.prior = PaddedPrior(prior) if prior else None
         self.inputs: tuple[str, ...] = INPUTS[: 2 + ("none", "history", "target").index(network.times)]
 
     def forward(
@@ -57,6 +61,8 @@ class Program(nn.Module):
             events = torch.where((events >= 0) & (events < len(self.network.kinds)), events, 0)
         vectors = self.network.encoder.add_events(vectors, events)
         scores = self._hidden(vectors, is_item, times, at) @ self.network.item_vectors.T
+        if self.prior is not None:
+            scores = scores + self.prior(_last_items(items, is_item, self.prior.n_last))
         if self.leaves_out_seen:
             limits = torch.where(is_item, -torch.inf, torch.inf)
             scores = scores.scatter_reduce(1, items, limits, "amin")
@@ -113,8 +119,8 @@ class Program(nn.Module):
 class ProgramWithEvents(Program):
     """A program whose third argument are the kinds of events of the items, by number."""
 
-    def __init__(self, network: Network, *, leaves_out_seen: bool) -> None:
-        super().__init__(network, leaves_out_seen=leaves_out_seen)
+    def __init__(self, network: Network, *, leaves_out_seen: bool, prior: Prior | None = None) -> None:
+        super().__init__(network, leaves_out_seen=leaves_out_seen, prior=prior)
         self.inputs = (*self.inputs[:2], "events", *self.inputs[2:])
 
     def forward(  # type: ignore[override]
@@ -168,6 +174,13 @@ def _dynamic(program: Program) -> tuple[Any, ...]:
     matrix = {0: histories, 1: length}
     shapes = {"items": matrix, "k": None, "events": matrix, "times": matrix, "at": {0: histories}}
     return tuple(shapes[name] for name in program.inputs)
+
+
+def _last_items(items: Tensor, is_item: Tensor, n: int) -> Tensor:
+    """Return the last `n` of those `items` [B, L] that are any, [B, n], the newest first; NO_ITEM fills short rows."""
+    from_end = (is_item.flip(1).cumsum(1).flip(1) - 1).clamp(0, n)  # of padding: that of an item, or 0
+    nothing = items.new_full((items.shape[0], n + 1), NO_ITEM)
+    return nothing.scatter_reduce(1, from_end, torch.where(is_item, items, NO_ITEM), "amax")[:, :n]
 
 
 def _seen_within(is_real: Tensor) -> Tensor:

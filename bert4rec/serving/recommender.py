@@ -1,10 +1,10 @@
 """Recommend items for histories, by original id."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,8 +14,9 @@ from bert4rec.config.kinds import KINDS, POPULARITY, RECENT_POPULARITY
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.evaluation.batches import chunks
-from bert4rec.evaluation.top_k import excluder, log_shares, top_k
-from bert4rec.runtime.arrays import Bools, Int64s
+from bert4rec.evaluation.top_k import log_shares
+from bert4rec.models.prior import Prior
+from bert4rec.runtime.arrays import Bools
 from bert4rec.runtime.console import warn
 from bert4rec.runtime.errors import ArgumentError, DataError, pluralize
 from bert4rec.serving.arguments import (
@@ -27,6 +28,7 @@ from bert4rec.serving.arguments import (
     checked_k,
     checked_rules,
 )
+from bert4rec.serving.candidates import CandidateSet, Queries, last_items
 from bert4rec.serving.histories import Histories, History, ItemIds, KnownHistory, items_of
 from bert4rec.serving.network import ItemVectors, Network
 from bert4rec.serving.rules import Rules, is_within, make_rules
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
     from bert4rec.serving.users import UserHistories
 
 BATCH = 256  # histories per forward pass
-COPIED = 8  # the vectors are copied if at most one of so many items may be recommended, else scores are masked
-FACTOR = 1.5  # items that are looked at for each that is wanted, if a list may have only some of a kind
 NO_RULES = Rules()
 POPULAR = {POPULARITY: "most popular", RECENT_POPULARITY: "recently most popular"}
 NAME_DATASET = 'name that dataset with --dataset=FOLDER, in Python with dataset="FOLDER"'
@@ -89,10 +89,11 @@ class Recommender:
 
     Without it, `no_users` says why.
 
-    Scores depend only on the histories, so any user can be scored. With `leaves_out_seen`, items of a history are not
-    recommended for it, unless a call overrides this. `hidden` events are left out of histories. `settings` are those of
-    the training, by table. `ItemVectors` only support similar items; other calls raise `DataError`. It never changes,
-    so that threads can share it.
+    The `prior`, if there is one, is added to the scores of the network; it reads whole histories, the network their
+    end. Scores depend only on the histories, so any user can be scored. With `leaves_out_seen`, items of a history are
+    not recommended for it, unless a call overrides this. `hidden` events are left out of histories. `settings` are
+    those of the training, by table. `ItemVectors` only support similar items; other calls raise `DataError`. It never
+    changes, so that threads can share it.
     """
 
     network: Network | ItemVectors
@@ -103,6 +104,7 @@ class Recommender:
     is_package: bool = False
     no_users: str = "the model has no dataset"
     hidden: HiddenEvents | None = None
+    prior: Prior | None = None
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def recommend(
@@ -155,16 +157,15 @@ class Recommender:
         leave_out = checked_choice("leave_out_seen", leave_out_seen, default=self.leaves_out_seen)
         hidden_items, unknown = self._hidden(allow, deny, rules), UnknownItems()
         popular = cache(partial(self._most_popular, k, hidden_items, rules))
-        shown = _CandidateSet.of(self.network.item_vectors, hidden_items, rules)
+        shown = CandidateSet.of(self.network.item_vectors, hidden_items, rules, prior=self.prior)
         n_histories = n_empty = 0
         for part in parts:
             known = self._known(checked_histories(part, "recommend"), unknown)
             n_histories, n_empty = n_histories + len(known), n_empty + sum(not len(history) for history in known)
             found: list[Recommendations] = []
             for rows in chunks(len(known), BATCH):
-                if queries := [history for history in known[rows] if len(history)]:
-                    seen = [history.seen for history in queries] if leave_out else []
-                    found += self._named(*shown.best(self._encode(queries), k, seen))
+                if some := [history for history in known[rows] if len(history)]:
+                    found += self._named(*shown.best(self._queries(some, leave_out_seen=leave_out), k))
             results = iter(found)
             yield [next(results) if len(history) else popular() for history in known]
         unknown.warn()
@@ -177,7 +178,7 @@ class Recommender:
     def similar(self, items: Sequence[Any], k: int = 10, *, rules: Rules = NO_RULES) -> list[Recommendations]:
         """Return the `k` items nearest to each of `items` by cosine similarity, by the rules, without the item itself.
 
-        Raises `ArgumentError` for an item that the model does not know.
+        Only vectors are compared, without the prior. Raises `ArgumentError` for an item that the model does not know.
         """
         k, items = checked_k(k), checked_items("items", items, "model.similar({})")
         rules = checked_rules(rules)
@@ -185,8 +186,8 @@ class Recommender:
         if unknown := [item for item, index in zip(items, indices, strict=True) if index == NO_ITEM]:
             raise _unknown_item(unknown[0])
         rows = torch.from_numpy(indices)
-        shown = _CandidateSet.of(self._vectors, self._hidden(None, (), rules), rules, norms=self._norms)
-        return self._named(*shown.best(self._vectors[rows] / self._norms[rows], k, [*indices[:, None]]))
+        shown = CandidateSet.of(self._vectors, self._hidden(None, (), rules), rules, norms=self._norms)
+        return self._named(*shown.best(Queries(self._vectors[rows] / self._norms[rows], [*indices[:, None]]), k))
 
     def users_for(
         self, item: Any, k: int = 100, *, histories: Iterable[Histories] | None = None, leave_out_seen: bool = True
@@ -205,6 +206,7 @@ class Recommender:
         if index == NO_ITEM:
             raise _unknown_item(item)
         best, unknown = list[UserScore](), UnknownItems()
+        shown = CandidateSet.of(network.item_vectors, None, NO_RULES, prior=self.prior)
         if histories is None:
             histories = self.users(with_times=self.reads_times, with_events=bool(network.kinds)).all()
         for part in histories:
@@ -212,7 +214,8 @@ class Recommender:
             known = zip((user for user, _ in part), self._known(checked, unknown), strict=True)
             rows = [(user, row) for user, row in known if len(row) and not (leave_out_seen and index in row.seen)]
             for where in chunks(len(rows), BATCH):
-                shares = log_shares(self._encode([row for _, row in rows[where]]), network.item_vectors, index)
+                queries = self._queries([row for _, row in rows[where]], leave_out_seen=False)
+                shares = log_shares(queries.hidden, shown.vectors, index, adjust=shown.adjuster(queries))
                 best += map(UserScore, (user for user, _ in rows[where]), shares.tolist())
                 best = sorted(best, key=lambda one: -one.score)[:k]  # stable
         unknown.warn()
@@ -233,7 +236,10 @@ class Recommender:
 
     @torch.no_grad()
     def encode(self, histories: Sequence[History]) -> Tensor:
-        """Return the hidden states [B, d] after the histories; zeros for a history without a known item."""
+        """Return the hidden states [B, d] after the histories; zeros for a history without a known item.
+
+        Their products with vectors of items are the scores of the network alone, without the prior.
+        """
         self.require_histories()
         histories = checked_histories(histories, "encode")
         width = self.network.embed_dim
@@ -285,6 +291,12 @@ class Recommender:
         hidden: Tensor = network(*inputs, events=torch.from_numpy(np.concatenate(events)) if events else None)
         return hidden
 
+    def _queries(self, histories: Sequence[KnownHistory], *, leave_out_seen: bool) -> Queries:
+        """Return the queries for histories of at least one known item."""
+        last = None if self.prior is None else last_items(histories, self.prior.n_last)
+        seen = [history.seen for history in histories] if leave_out_seen else []
+        return Queries(self._encode(histories), seen, last)
+
     def _known(self, histories: Sequence[History], unknown: "UnknownItems") -> list[KnownHistory]:
         """Return the known items of each history, and count the other items in `unknown`."""
         network, known_histories = self.require_histories(), []
@@ -330,112 +342,3 @@ class Recommender:
 
 def _unknown_item(item: Any) -> ArgumentError:
     return ArgumentError(f"{item}: the model does not know this item; expected: an id as in the interactions")
-
-
-class _CandidateSet(NamedTuple):
-    """The `vectors` [n, D], among them those of the items that may be recommended, and their `norms` [n, 1] or None.
-
-    They are all vectors, with whether each is `hidden` [n], or None, unless few items may be recommended: then
-    `indices` [n] are their numbers, and `places` [V] the place of each item among them, or NO_ITEM. A list has
-    `at_most` items of each of the `groups` [n], if there are any, and at most `longest` in all. `limited` [n] is the
-    number below `n_limited` of each group that has more items than that, and `n_limited` for any other.
-    """
-
-    vectors: Tensor
-    norms: Tensor | None
-    hidden: Tensor | None
-    indices: Tensor | None
-    places: Int64s | None
-    groups: Int64s | None
-    limited: Tensor | None
-    at_most: int
-    n_limited: int
-    longest: int
-
-    @classmethod
-    def of(cls, vectors: Tensor, hidden: Tensor | None, rules: Rules, *, norms: Tensor | None = None) -> Self:
-        """Return the items of `vectors` [V, D] that are not `hidden` [V]; with `norms` vectors are divided by them."""
-        indices = places = limited = None
-        groups, n_limited = rules.groups, 0
-        longest = len(vectors) if hidden is None else int((~hidden).sum())
-        if hidden is not None and COPIED * longest <= len(vectors):
-            indices, places = torch.nonzero(~hidden).flatten(), np.full(len(vectors), NO_ITEM, np.int64)
-            places[indices.numpy()] = np.arange(len(indices))
-            vectors, norms = vectors[indices], None if norms is None else norms[indices]
-            groups, hidden = None if groups is None else groups[indices.numpy()], None
-        if groups is not None:
-            sizes = np.bincount(
-                groups if hidden is None else groups[~hidden.numpy()], minlength=groups.max(initial=0) + 1
-            )
-            is_limited = sizes > rules.at_most
-            n_limited, longest = int(is_limited.sum()), int(np.minimum(sizes, rules.at_most).sum())
-            limited = torch.from_numpy(np.where(is_limited, np.cumsum(is_limited) - 1, n_limited)[groups])
-        return cls(vectors, norms, hidden, indices, places, groups, limited, rules.at_most, n_limited, longest)
-
-    def best(self, queries: Tensor, k: int, seen: Sequence[Int64s]) -> tuple[Tensor, Tensor]:
-        """Return scores and indices [B, at most k] of the best items but the `seen` ones; missing ones score -inf."""
-        if self.places is not None:
-            seen = [shown[shown != NO_ITEM] for shown in (self.places[items] for items in seen)]
-        k = min(k, self.longest)
-        if self.groups is None or not k:
-            scores, indices = top_k(queries, self.vectors, k, exclude=self._excluder(seen), norms=self.norms)
-        else:
-            scores, indices = self._by_groups(queries, k, seen)
-        return scores, indices if self.indices is None else self.indices[indices]
-
-    def _excluder(self, seen: Sequence[Int64s]) -> Callable[[Tensor, int], None]:
-        """Return a function that sets the scores of hidden items, and of the `seen` items of each row, to -inf."""
-        lengths = [len(items) for items in seen]
-        rows = torch.repeat_interleave(torch.arange(len(seen)), torch.tensor(lengths, dtype=torch.int64))
-        exclude_seen = excluder(rows, torch.from_numpy(np.concatenate([*seen, np.empty(0, np.int64)])))
-        if (hidden := self.hidden) is None:
-            return exclude_seen
-
-        def exclude(scores: Tensor, first: int) -> None:
-            exclude_seen(scores.masked_fill_(hidden[first : first + scores.shape[1]], -torch.inf), first)
-
-        return exclude
-
-    def _by_groups(self, queries: Tensor, k: int, seen: Sequence[Int64s]) -> tuple[Tensor, Tensor]:
-        """Return the best `k` with at most `at_most` of each group.
-
-        A row with fewer among its best `FACTOR` × `k` is searched again without the rest of its full groups. Each
-        search fills another group, so that there are at most `k` / `at_most` more.
-        """
-        assert self.groups is not None
-        n, rows = min(int(FACTOR * k), len(self.vectors)), torch.arange(len(queries))
-        scores, indices = torch.zeros(len(queries), n), rows.new_zeros(len(queries), n)
-        within = torch.zeros(len(queries), n, dtype=torch.bool)
-        while len(rows):
-            exclude = self._excluder([seen[row] for row in rows.tolist()] if seen else [])
-            if within.any():  # not the first search
-                exclude = self._without_full(exclude, indices[rows], within[rows])
-            scores[rows], indices[rows] = top_k(queries[rows], self.vectors, n, exclude=exclude, norms=self.norms)
-            within[rows] = torch.from_numpy(is_within(self.groups[indices[rows].numpy()], self.at_most))
-            is_short = (within[rows].sum(1) < k) & (scores[rows, -1] > -torch.inf)
-            rows = rows[is_short] if n < len(self.vectors) else rows[:0]
-        chosen = torch.argsort((~within).int(), dim=1, stable=True)[:, :k]
-        scores = scores.masked_fill(~within, -torch.inf)
-        return scores.gather(1, chosen), indices.gather(1, chosen)
-
-    def _without_full(
-        self, exclude: Callable[[Tensor, int], None], indices: Tensor, within: Tensor
-    ) -> Callable[[Tensor, int], None]:
-        """Return an `exclude` that leaves of each full group only those of the `indices` [B, n] that are `within`."""
-        assert self.limited is not None
-        n, groups = self.n_limited, self.limited
-        taken = torch.zeros(len(indices), n + 1, dtype=torch.int64).scatter_add_(1, groups[indices], within.long())
-        is_full = taken >= self.at_most
-        is_full[:, n] = False
-        kept_rows, places = torch.nonzero(within, as_tuple=True)
-        kept = indices[kept_rows, places]
-
-        def exclude_more(scores: Tensor, first: int) -> None:
-            exclude(scores, first)
-            is_in_tile = (kept >= first) & (kept < first + scores.shape[1])
-            here = kept_rows[is_in_tile], kept[is_in_tile] - first
-            kept_scores = scores[here]
-            scores.masked_fill_(is_full[:, groups[first : first + scores.shape[1]]], -torch.inf)
-            scores[here] = kept_scores
-
-        return exclude_more

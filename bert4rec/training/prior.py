@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from bert4rec.checkpoint.package import PRIOR
 from bert4rec.checkpoint.prior import read_prior, write_prior
-from bert4rec.checkpoint.run_folder import PRIOR
 from bert4rec.config.kinds import EASE, KINDS
 from bert4rec.config.tables import ALL_PAIRS_UP_TO, PRIOR_UP_TO, Config
 from bert4rec.dataset.format import VALIDATION

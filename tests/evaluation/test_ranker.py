@@ -345,7 +345,7 @@ def test_the_best_of_all_in_order_and_ties_to_the_lower_index(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "TILE", tile)
         patch.setattr(module, "BLOCKS_PER_TILE", blocks)
-        scores, indices = top_k(hidden, torch.eye(n_items), k, exclude=exclude)
+        scores, indices = top_k(hidden, torch.eye(n_items), k, adjust=exclude)
     for row, own in enumerate(values):
         allowed = (index for index in range(n_items) if index not in excluded)
         expected = sorted(allowed, key=lambda i: (-own[i], i))[:k]

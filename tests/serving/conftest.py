@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import torch
+import torch.nn.functional as F
 
+from bert4rec.models.prior import SOURCES, Prior, source_of
 from bert4rec.models.sequence_model import Bert4Rec, SequenceModel
 from bert4rec.models.tables import saved_name
 from bert4rec.serving.network import Network, make_network
 from bert4rec.serving.program import Program, save_onnx, save_pt2
-from tests.models.networks import HEADS, MAX_LEN, WIDTH, model
+from tests.models.networks import HEADS, MAX_LEN, N_ITEMS, WIDTH, model
 
 SETTINGS: dict[str, Any] = {
     "config": {"model": {"kind": "sasrec", "max_len": 50, "embed_dim": 64}}, "n_items": 1234, "item_ids": "text",
@@ -22,11 +25,23 @@ SETTINGS: dict[str, Any] = {
 
 
 class Written(NamedTuple):
-    """A network, its program that leaves out seen items, and the folder of both files of the program."""
+    """A network, its program with `random_prior` that leaves out seen items, and the folder of both of its files."""
 
     network: Network
     program: Program
     folder: Path
+
+
+def random_prior() -> Prior:
+    """A prior of all sources, with at most nine weights an item."""
+    draw, sources = torch.Generator().manual_seed(9), {}
+    for name, kind in SOURCES.items():
+        ids = torch.randint(N_ITEMS, (N_ITEMS, 9), generator=draw).sort(1).values
+        ids[F.pad(ids.diff(dim=1) == 0, (1, 0))] = -1
+        values, masses, bias = (torch.rand(size, generator=draw) for size in (ids.shape, (N_ITEMS,), (N_ITEMS,)))
+        more = (masses, bias) if kind.is_normalized else (None, None)
+        sources[name] = source_of(name, [(ids, values)], 0, N_ITEMS, torch.device("cpu"), *more)
+    return Prior(sources, 0, N_ITEMS, {name: [0.5, -0.3][: len(kind.decays)] for name, kind in SOURCES.items()})
 
 
 def network_of(trained: SequenceModel) -> Network:
@@ -46,7 +61,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Written]:
     @cache
     def write(kind: type[SequenceModel], **settings: Any) -> Written:
         network, folder, printed = network_of(model(kind, **settings)), tmp_path_factory.mktemp("program"), StringIO()
-        program = Program(network, leaves_out_seen=True)
+        program = Program(network, leaves_out_seen=True, prior=random_prior())
         save_pt2(folder / "program.pt2", program)
         with redirect_stdout(printed), redirect_stderr(printed):
             save_onnx(folder / "model.onnx", program)

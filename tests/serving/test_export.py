@@ -141,6 +141,8 @@ def test_it_says_what_the_model_is_what_it_is_worth_and_how_each_file_is_used() 
     for value in ("sasrec", "1,234", "3,000", "0.3820", "0.2164", "49"):
         assert value in text
     assert 'model.recommend([["x", "y"]], k=10)' in text
+    text = card(SETTINGS | {"prior": {"ease": [1.25, 0.5]}}, ["vectors"], k=7, example=[1, 2], report={})
+    assert "ease 1.25 and 0.5" in text
     text = card(SETTINGS, ["vectors"], k=7, example=[1, 2], report={})
     assert "vectors.npy" in text
-    assert not any(word in text for word in ("HR@10", "program.pt2", "safetensors", "onnx", "torch.export"))
+    assert not any(word in text for word in ("HR@10", "program.pt2", "safetensors", "onnx", "torch.export", "prior"))

@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from bert4rec import Run, load, train
@@ -22,6 +23,7 @@ from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError
 from bert4rec.serving.export import export
 from bert4rec.serving.load import find_source, network_of
+from bert4rec.serving.recommender import Recommendations, Recommender
 from tests.checks import one_line
 from tests.conftest import SMALL
 from tests.folders import files_of
@@ -33,6 +35,24 @@ def test_a_checkpoint_is_loaded_too(made: Path) -> None:
     assert load(made).recommend([[1, 2, 3]], 3) == best
     step = (made / "checkpoints" / "best").resolve()
     assert load(str(step)).recommend([[1, 2, 3]], 3) == best
+
+
+def test_a_checkpoint_without_its_run_or_with_another_prior_is_refused(whole: Path, tmp_path: Path) -> None:
+    prior = whole / "prior.safetensors"
+    tensors = load_file(prior)
+    names = [name for name in tensors if name.startswith(next(iter(load(whole).prior.weights)))]
+    step = shutil.copytree(whole / "checkpoints" / "best", tmp_path / "step")
+    with one_line(f"{step}: ", "prior.safetensors"):
+        load(step)
+    save_file({name: value[1:].clone() for name, value in tensors.items()}, prior)
+    with one_line(f"{prior}: ", " 129 ", " 130"):
+        load(whole)
+    save_file({name: value for name, value in tensors.items() if name not in names}, prior)
+    with one_line(f"{prior}: ", names[0].split(".")[0]):
+        load(whole)
+    prior.write_bytes(b"no tensors")
+    with one_line(f"{prior}: "):
+        load(whole)
 
 
 def test_what_is_missing_damaged_or_foreign_is_named(whole: Path, tmp_path: Path, log_folder: Path) -> None:
@@ -129,6 +149,7 @@ def packed(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_package_recommends_what_its_run_recommends_and_a_dataset_gives_it_users(
     made: Path, packed: Path, small_folder: Path, log_folder: Path
 ) -> None:
+    assert load(packed).prior
     assert load(packed).recommend(HISTORIES, 5) == load(made).recommend(HISTORIES, 5)
     assert load(packed, dataset=small_folder).users_for(1, 3) == load(made).users_for(1, 3)
     with pytest.raises(DataError, match=f"^{log_folder}: .*/model "):
@@ -167,8 +188,31 @@ def run(request: Any, featured_folder: Path, tmp_path_factory: pytest.TempPathFa
     small = {key: value for key, value in SMALL.items() if not key.startswith(("data.", "preprocessing."))}
     kind, tables_from = request.param
     settings = small | {"model.kind": kind, "model.feature_tables_from": tables_from, "run.dir": str(place)}
-    settings["training.n_epochs"] = 2
+    settings |= {"training.n_epochs": 2, "model.prior": ["transitions", "neighbours", "ease"]}
+    settings["model.max_len"] = 6  # most histories are longer, and all are shorter than what EASE reads
     return train({**settings, "evaluation.seen_items": "leave_out"}, dataset=featured_folder).folder
+
+
+def assert_equal_scores(
+    model: Recommender, known: list[list[int]], lists: list[Recommendations], brands: list[str | None]
+) -> None:
+    """Lists of few items, and with one item of a brand, have the same scores, as have the users for an item."""
+    assert model.prior
+    for few, best in zip(model.recommend(known, 28, allow=[3, 25, 9]), lists, strict=True):
+        wanted = [one for one in best if one.item in (3, 25, 9)]
+        assert [one.item for one in few] == [one.item for one in wanted]
+        assert [one.score for one in few] == pytest.approx([one.score for one in wanted], abs=1e-5)
+    brand_of = dict(zip(model.items.ids, brands, strict=True))
+    rules = model.rules(at_most=1, per="brand")
+    for k in (3, 28):
+        for found, best in zip(model.recommend(known, k, rules=rules), lists, strict=True):
+            first = {brand_of[one.item]: one for one in reversed(best)}
+            assert found == [one for one in best if first[brand_of[one.item]] is one or not brand_of[one.item]][:k]
+    users = model.users_for(3, 60, histories=[[*enumerate(known)]], leave_out_seen=False)
+    for user, whole in enumerate(model.recommend(known, 28, leave_out_seen=False)):
+        scores = torch.tensor([one.score for one in whole])
+        share = torch.log_softmax(scores, 0)[[one.item for one in whole].index(3)].item()
+        assert {one.user: one.score for one in users}[user] == pytest.approx(share, abs=1e-5)
 
 
 def test_it_recommends_what_it_has_ranked(
@@ -190,6 +234,7 @@ def test_it_recommends_what_it_has_ranked(
     ]
     assert found == ranks["full"].to_list()
     assert load(package).recommend(known, 28) == lists
+    assert_equal_scores(load(run), known, lists, table["brand"].to_list())
     cold = set(table.filter(pl.col("count") == 0)["original"])
     assert len(cold) == 3
     assert cold <= {each.item for best in lists for each in best}
@@ -205,7 +250,7 @@ def test_an_evaluation_reads_the_features_again(run: Path, tmp_path: Path) -> No
 
 
 ENOUGH = ("torch", "numpy", "safetensors")
-FOR_A_RUN = ("torch", "numpy", "pyarrow", "pydantic", "tomli", "tomli-w")
+FOR_A_RUN = ("torch", "numpy", "safetensors", "pyarrow", "pydantic", "tomli", "tomli-w")
 FOR_CONDITIONS = ("polars", "pyarrow")
 ROOT = Path(__file__).parents[2]
 
@@ -283,7 +328,7 @@ def package(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("enough", "is_package", "words"),
     [
         (ENOUGH, True, {"tomli", "tomli_w", "pyarrow", "polars", "torchrec", "pydantic", "datasets"}),
-        (FOR_A_RUN, False, {"polars", "torchrec", "safetensors", "datasets"}),
+        (FOR_A_RUN, False, {"polars", "torchrec", "datasets"}),
     ],
 )
 def test_a_package_and_a_run_need_few_packages(
@@ -303,7 +348,7 @@ def test_a_package_and_a_run_need_few_packages(
 
 
 def test_a_run_needs_neither_torchrec_nor_datasets_and_conditions_need_polars(package: Path, made: Path) -> None:
-    printed, refused = run_without_others(WITH_RULES, (*ENOUGH, *FOR_A_RUN, *FOR_CONDITIONS), package, made)
+    printed, refused = run_without_others(WITH_RULES, (*FOR_A_RUN, *FOR_CONDITIONS), package, made)
     assert {"torchrec", "fbgemm_gpu", "datasets", "pandas", "matplotlib", "tensorboard"} <= refused
     model = load(made)
     rules = {"where": "item <> 7", "at_most": 1, "per": "item"}

@@ -18,11 +18,13 @@ import onnxruntime
 import pyarrow as pa
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from bert4rec.dataset.histories import Rows
 from bert4rec.evaluation.top_k import excluder, top_k
 from bert4rec.feed.batch import Lookup
+from bert4rec.models.prior import Prior
 from bert4rec.models.sequence_model import Bert4Rec, SASRec, SequenceModel
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.serving.export import card
@@ -32,7 +34,7 @@ from bert4rec.serving.program import Program, require_onnx
 from bert4rec.serving.recommender import Recommender
 from tests.conftest import long
 from tests.models.networks import MAX_LEN, N_ITEMS, model
-from tests.serving.conftest import SETTINGS, Written, network_of
+from tests.serving.conftest import SETTINGS, Written, network_of, random_prior
 
 WHOLE = [[2, 3, 4], [37], [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]]
 
@@ -97,9 +99,10 @@ def inputs(*, on_the_left: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor
 
 @torch.no_grad()
 def expected(
-    network: Network, leaves_out_seen: bool, histories: Tensor, _: Tensor, times: Tensor, at: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The best items and their scores by `Network` and `top_k`, for one history after the other."""
+    network: Network, prior: Prior | None, leaves_out_seen: bool, histories: Tensor, _: Tensor, times: Tensor,
+    at: Tensor,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The best items and their scores by `Network`, `Prior` and `top_k`, for one history after the other."""
     best = []
     for history, seconds, instant in zip(histories, times, at, strict=True):
         known = torch.nonzero(history >= 0)[:, 0]
@@ -108,8 +111,11 @@ def expected(
             continue
         recent = known[-network.max_len :]
         hidden = network(history[recent], torch.tensor([len(recent)]), seconds[recent], instant[None])
+        scores = hidden @ network.item_vectors.T
+        if prior:
+            prior.add(scores, F.pad(history[known].flip(0), (0, prior.n_last), value=-1)[None, : prior.n_last], 0)
         exclude = excluder(torch.zeros_like(known), history[known]) if leaves_out_seen else None
-        best.append(top_k(hidden, network.item_vectors, K, exclude=exclude))
+        best.append(top_k(scores, torch.eye(N_ITEMS), K, adjust=exclude))
     scores, items = zip(*best, strict=True)
     return torch.cat(items), torch.cat(scores)
 
@@ -119,12 +125,12 @@ def expected(
 @torch.no_grad()
 def test_it_finds_what_the_network_finds(kind: type[SequenceModel], head: str, positions: str, times: str) -> None:
     network = network_of(model(kind, head=head, positions=positions, input_norm=positions == "rotary", times=times))
-    for leaves_out_seen in (True, False):
-        program = Program(network, leaves_out_seen=leaves_out_seen)
+    for leaves_out_seen, prior in ((True, random_prior()), (False, None)):
+        program = Program(network, leaves_out_seen=leaves_out_seen, prior=prior)
         for on_the_left in (False, True):
             asked = inputs(on_the_left=on_the_left)
             items, scores = program(*asked[: len(program.inputs)])
-            wanted = expected(network, leaves_out_seen, *asked)
+            wanted = expected(network, prior, leaves_out_seen, *asked)
             assert torch.equal(items, wanted[0])
             torch.testing.assert_close(scores, wanted[1])
 
@@ -160,7 +166,7 @@ def test_a_program_in_a_file_needs_torch_alone_and_holds_no_pickle(
         "print(found.tolist())"
     )
     ran = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=True)
-    assert ran.stdout == f"{expected(network, True, *inputs())[0].tolist()}\n"
+    assert ran.stdout == f"{expected(network, random_prior(), True, *inputs())[0].tolist()}\n"
     with zipfile.ZipFile(folder / "program.pt2") as archive:
         contents = {Path(name).name: archive.read(name) for name in archive.namelist()}
     assert contents["model.pt"] == b""  # of the inputs, in the only form that torch has for them: a pickle
@@ -184,7 +190,7 @@ def test_files_find_the_same_for_any_histories_and_k(
         return items
 
     all_items = found(matrix(HISTORIES), N_ITEMS)
-    assert torch.equal(all_items[:, :K], expected(network, True, *inputs())[0])
+    assert torch.equal(all_items[:, :K], expected(network, random_prior(), True, *inputs())[0])
     for k in (1, 2, K, N_ITEMS + 1):
         assert torch.equal(found(matrix(HISTORIES), k), all_items[:, :k])
     assert found(torch.tensor([[4]]), K).shape == (1, K)
@@ -225,7 +231,7 @@ def test_the_examples_of_the_card_run_and_an_unknown_user_gets_popular_items(
             printed.append(json.loads(capsys.readouterr().out))
     known = printed[0]
     if not network.knows_times:
-        known = [one.item for one in Recommender(network, ids).recommend([[100, 101]], 4)[0]]
+        known = [one.item for one in Recommender(network, ids, prior=random_prior()).recommend([[100, 101]], 4)[0]]
     assert printed == [known, ids.of(ids.most_popular(4).tolist())] * 2
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from bert4rec.evaluation.top_k import top_k
 from bert4rec.models.transformer import Encoder
 from bert4rec.runtime.errors import ArgumentError
-from bert4rec.serving import recommender
+from bert4rec.serving import candidates
 from bert4rec.serving.histories import ItemIds
 from bert4rec.serving.network import Network
 from bert4rec.serving.recommender import Recommendation, Recommender
@@ -221,7 +221,7 @@ def test_vectors_are_not_copied_and_few_searches_are_enough(
         searches.append((vectors.data_ptr(), k))
         return top_k(hidden, vectors, k, **options)
 
-    monkeypatch.setattr(recommender, "top_k", noted)
+    monkeypatch.setattr(candidates, "top_k", noted)
     rules = large.rules(where="price < 9")
     large.recommend([[7]], deny=[1, 2])
     large.recommend([[7]], rules=rules)

@@ -37,7 +37,7 @@ from tests.checks import one_line
 from tests.conftest import BY_HAND, LOG, SMALL, leave_group, long, prepare_log, train_alone
 from tests.fixture_types import Capture, Patch, Settings
 from tests.folders import remove_targets
-from tests.runs import flip, in_step, report_of
+from tests.runs import edit_facts, flip, in_step, report_of
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -140,11 +140,14 @@ def test_other_weights_other_data_other_figures(whole: Path, tmp_path: Path, say
     evaluated(whole / "checkpoints" / "step-000000014", out, small)
     assert says(whole / "report.json", "other weights")
     alone = Path(shutil.copytree(whole / "checkpoints" / "best", tmp_path / "alone"))
+    with one_line(f"{alone}: its scores need prior.safetensors"):
+        evaluated(alone, out)
+    leave_group()
     other = tmp_path / "by_time"  # other users and other targets, the same items
     options = [f"--{key}={value}" for key, value in (SMALL | {"preprocessing.split": "time"}).items()]
     assert preprocessing.main(["--config=config.toml", f"--data.dataset_dir={other}", *options]) == 0
     logging.getLogger("bert4rec").propagate = True  # which a preparation changes
-    found = evaluated(alone, out, str(other))
+    found = evaluated(whole / "checkpoints" / "best", out, str(other))
     assert found.folder == tmp_path / "out-2"
     assert found.report["dataset"]["split"] == "time"
     assert found.report["test"]["full"]["users"] == len(pq.read_table(found.folder / "ranks-test.parquet"))
@@ -204,7 +207,12 @@ def test_settings_that_an_evaluation_cannot_change(whole: Path, tmp_path: Path) 
 
 @pytest.fixture(scope="module")
 def log_run(log_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train_alone(log_folder, tmp_path_factory.mktemp("runs"), **BY_HAND, **{"training.n_epochs": 1})
+    """A run on the items 1 to 8 with a prior, whose weights six users would not choose."""
+    changes = {"training.n_epochs": 1, "model.prior": ["transitions", "neighbours", "ease"]}
+    folder = train_alone(log_folder, tmp_path_factory.mktemp("runs"), **BY_HAND, **changes)
+    weights = {"transitions": [0.3], "neighbours": [0.2], "ease": [0.5, -0.4]}
+    edit_facts(folder / "checkpoints/best", lambda facts: facts["state"].update(prior=weights))
+    return folder
 
 
 @pytest.mark.parametrize("seen", ["leave_out", "keep"])
@@ -231,6 +239,7 @@ def test_the_lists_of_all_test_users_have_the_hits_of_the_report(log_run: Path, 
         list(map(str, row["items"])) for row in rows
     ]
     model = load(log_run)
+    assert model.prior
     for row in rows:
         assert row["scores"] == sorted(row["scores"], reverse=True)
         (best,) = model.recommend([LOG[row["user"]][:-1]], 10, leave_out_seen=seen == "leave_out")
@@ -307,9 +316,13 @@ def test_ranks_are_those_of_a_written_out_reference(
     assert {row["original_user"] for row in rows_of(found.folder) if row["full"] == 0} == {"g", "h", "k"}
 
 
-def test_the_report_of_a_run_or_package_counts_unknown(old: Path, other_folder: Path, tmp_path: Path) -> None:
-    export(find_source(old), tmp_path / "package", ["safetensors"], k=10, leaves_out_seen=True)
-    of_run, of_package = (evaluated(path, tmp_path / "a", str(other_folder)) for path in (old, tmp_path / "package"))
+@pytest.mark.parametrize("name", ["old", "log_run"])
+def test_the_report_of_a_run_or_package_counts_unknown(
+    name: str, other_folder: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    run, package = request.getfixturevalue(name), tmp_path / "package"
+    export(find_source(run), package, ["safetensors"], k=10, leaves_out_seen=True)
+    of_run, of_package = (evaluated(path, tmp_path / "a", str(other_folder)) for path in (run, package))
     assert rows_of(of_run.folder) == rows_of(of_package.folder)
     for report in (of_run.report, of_package.report):
         assert report["evaluation"]["unknown"] == {
@@ -319,7 +332,7 @@ def test_the_report_of_a_run_or_package_counts_unknown(old: Path, other_folder: 
         }
         assert report["test"]["full"]["users"] == 7
         assert unknown_items(report)
-    assert unknown_items(report_of(old)) == ""
+    assert unknown_items(report_of(run)) == ""
 
 
 def test_unknown_items_are_in_no_list(old: Path, other_folder: Path, tmp_path: Path) -> None:
