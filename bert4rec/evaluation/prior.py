@@ -69,6 +69,27 @@ class PriorScorer:
         return scores
 
 
+class ZeroScorer:
+    """Score all items 0, so that a `PriorScorer` around it ranks by the prior alone."""
+
+    width, dtype, is_rounded = 0, torch.float32, False
+
+    def __init__(self, n_items: int, partition: Partition, device: torch.device) -> None:
+        self.n_items, self.partition, self._device = n_items, partition, device
+
+    def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return vectors [B, 0] of the users of `rows`, and the scores [B, n] of the items `ids` [B, n]."""
+        return torch.zeros(len(ids), 0, device=self._device), torch.zeros(ids.shape, device=self._device)
+
+    def items(self, ids: Tensor) -> Tensor:
+        """Return the vectors [C, 0] of the items `ids` [C]."""
+        return torch.zeros(len(ids), 0, device=self._device)
+
+    def scores(self, users: Tensor, items: Tensor, first: int, tile: int) -> Tensor:
+        """Return the scores [B, C] of users [B, 0] for items [C, 0]."""
+        return torch.zeros(len(users), len(items), device=self._device)
+
+
 def last_of(rows: Rows, n: int, known: KnownItems | None, device: torch.device) -> Tensor:
     """Return the last `n` items of the rows [B, n], the newest first, of the `known` ones if there are others."""
     if known is not None:
