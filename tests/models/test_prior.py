@@ -13,11 +13,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert4rec.checkpoint.prior import read_prior, write_prior
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.models import prior_rows, transitions
 from bert4rec.models.baselines import DECAY, SMOOTHING, TrainingHistories
-from bert4rec.models.prior import SOURCES, Prior, Source, source_of
+from bert4rec.models.prior import SOURCES, TOP, Prior, Source, source_bytes, source_of
 from bert4rec.models.prior_rows import Rows, counted_rows, ease_rows, log_shares
+from bert4rec.runtime.collectives import Partition
 from tests.folders import histories_of
 from tests.models.test_untrained import dataset_of
 
@@ -192,6 +194,20 @@ def test_only_items_to_which_a_source_adds_the_same_share_a_mark() -> None:
     marks = prior.marks().tolist()
     assert {item for item, mark in enumerate(marks) if mark == item} == reached - {NO_ITEM}
     assert all(mark < 0 for item, mark in enumerate(marks) if item not in reached)
+
+
+@pytest.mark.usefixtures("group_of_one")
+@pytest.mark.parametrize("n_items", [5, 70, 5000])
+def test_a_plan_has_the_bytes_of_a_file_in_which_every_item_has_all_weights(n_items: int, tmp_path: Path) -> None:
+    top, path = min(TOP, n_items), tmp_path / "prior.safetensors"
+    ids = np.arange(top, dtype=np.int32) + np.arange(n_items, dtype=np.int32)[:, None]
+    rows = Rows(np.sort(ids % n_items, axis=1), np.ones((n_items, top), np.float32), np.ones(n_items, np.float32))
+    parts = {name: [(0, rows if kind.is_normalized else rows._replace(masses=None))] for name, kind in SOURCES.items()}
+    write_prior(path, parts, np.zeros(n_items, np.float32), top)
+    for items in (range(n_items), Partition(1, 2).of(n_items)):  # each item is a target equally often
+        for name, source in read_prior(path, items=items).sources.items():
+            tensors = [value for value in vars(source).values() if isinstance(value, torch.Tensor)]
+            assert source_bytes(name, n_items, len(items)) == sum(tensor.nbytes for tensor in tensors)
 
 
 def test_an_item_without_a_target_counts_as_one_with_one(tmp_path: Path) -> None:
