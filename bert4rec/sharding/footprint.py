@@ -49,7 +49,7 @@ CACHE_LOAD_FACTOR = 0.2  # share of a table's rows in GPU memory with fused_uvm_
 
 TABLES, TABLE_STATE = "table weights", "table optimizer state"
 DENSE_PART, GRADIENTS, AVERAGE = "dense part", "table gradients", "average of the weights"
-COUNTED = "counted prior"
+COUNTED_PRIOR = "counted prior"
 STEP, PROCESS = "activations and copies", "the process itself"
 
 Bytes: TypeAlias = dict[str, int]
@@ -239,7 +239,7 @@ def peak_bytes(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
     saving = max([2 * PIECE_BYTES, *_dense_sizes(job)])  # and reading weights back
     counts = ITEM_COUNT * job.n_items // job.local_world_size
     n_own = math.ceil(job.n_items / job.world_size)
-    prior = {COUNTED: sum(source_bytes(name, job.n_items, n_own) for name in job.prior)}
+    prior = {COUNTED_PRIOR: sum(source_bytes(name, job.n_items, n_own) for name in job.prior)}
     if job.device_type == "cpu":
         process = CPU_PROCESS + CPU_LIBRARIES // job.local_world_size
         return {}, on_host | prior | {STEP: max(passing, saving), PROCESS: process + counts}
