@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bert4rec.checkpoint.stored_tensors import safetensors_header
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.models.prior import SOURCES, Prior, Source, Weights, source_of
+from bert4rec.models.prior import PRIOR_SOURCES, Prior, Source, Weights, source_of
 from bert4rec.runtime.arrays import Float32s, Int32s
 from bert4rec.runtime.collectives import gather_or_raise, on_rank_zero
 from bert4rec.runtime.errors import DataError, RunInterruptedError, in_one_line
@@ -20,7 +20,7 @@ from bert4rec.runtime.errors import DataError, RunInterruptedError, in_one_line
 if TYPE_CHECKING:
     from bert4rec.models.prior_rows import Rows  # imports Arrow, which a model package does not need
 
-IDS, VALUES, MASSES, BIAS = ".ids", ".values", ".masses", ".bias"
+ROW_IDS, ROW_VALUES, MASSES, BIAS = ".ids", ".values", ".masses", ".bias"
 ROWS_AT_ONCE = 65_536
 
 
@@ -31,9 +31,9 @@ def write_prior(path: Path, parts: Mapping[str, Iterable[tuple[int, "Rows"]]], l
     """
     n_items, shapes = len(log_shares), dict[str, tuple[torch.dtype, tuple[int, ...]]]()
     for name in parts:
-        shapes[name + IDS] = torch.int32, (n_items, top)
-        shapes[name + VALUES] = torch.float32, (n_items, top)
-        if SOURCES[name].is_normalized:
+        shapes[name + ROW_IDS] = torch.int32, (n_items, top)
+        shapes[name + ROW_VALUES] = torch.float32, (n_items, top)
+        if PRIOR_SOURCES[name].is_normalized:
             shapes[name + MASSES] = shapes[name + BIAS] = torch.float32, (n_items,)
     header, offsets = safetensors_header(shapes)
     unfinished = path.with_name(path.name + ".tmp")
@@ -42,7 +42,7 @@ def write_prior(path: Path, parts: Mapping[str, Iterable[tuple[int, "Rows"]]], l
         with unfinished.open("wb") as file:
             file.write(header)
             for name in parts:
-                if SOURCES[name].is_normalized:
+                if PRIOR_SOURCES[name].is_normalized:
                     file.seek(offsets[name + BIAS])
                     file.write(log_shares.tobytes())
             file.truncate(max(offsets.values(), default=len(header)))
@@ -51,7 +51,7 @@ def write_prior(path: Path, parts: Mapping[str, Iterable[tuple[int, "Rows"]]], l
         with unfinished.open("r+b") as file:
             for name, rows_of_source in parts.items():
                 for first, rows in rows_of_source:
-                    for suffix, values in ((IDS, rows.ids), (VALUES, rows.values), (MASSES, rows.masses)):
+                    for suffix, values in ((ROW_IDS, rows.ids), (ROW_VALUES, rows.values), (MASSES, rows.masses)):
                         if values is not None:
                             file.seek(offsets[name + suffix] + first * values[0].nbytes)
                             file.write(np.ascontiguousarray(values).tobytes())
@@ -75,8 +75,8 @@ def read_prior(
     """
     try:
         with safe_open(path, "pt") as file:
-            names = list(SOURCES) if weights is None else list(weights)
-            present = [name for name in names if name + IDS in _names(file)]
+            names = list(PRIOR_SOURCES) if weights is None else list(weights)
+            present = [name for name in names if name + ROW_IDS in _names(file)]
             n_items = len(known) if known is not None else max((_length(file, name) for name in present), default=0)
             items, device = range(n_items) if items is None else items, device or torch.device("cpu")
             sources = {name: _source(file, name, items, device, known) for name in present}
@@ -107,7 +107,7 @@ def _names(file: Any) -> set[str]:
 
 
 def _length(file: Any, name: str) -> int:
-    return int(file.get_slice(name + IDS).get_shape()[0])
+    return int(file.get_slice(name + ROW_IDS).get_shape()[0])
 
 
 def _source(file: Any, name: str, items: range, device: torch.device, known: Int32s | None) -> Source:
@@ -123,7 +123,7 @@ def _source(file: Any, name: str, items: range, device: torch.device, known: Int
 
 def _blocks(file: Any, name: str) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the ids and values of some items at a time, in order."""
-    ids, values = (file.get_slice(name + end) for end in (IDS, VALUES))
+    ids, values = (file.get_slice(name + end) for end in (ROW_IDS, ROW_VALUES))
     for first in range(0, _length(file, name), ROWS_AT_ONCE):
         yield ids[first : first + ROWS_AT_ONCE], values[first : first + ROWS_AT_ONCE]
 

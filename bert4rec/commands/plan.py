@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bert4rec.checkpoint.run_settings import only_dataset, with_dataset
 from bert4rec.config.kinds import KINDS, needs_negatives
 from bert4rec.config.load import NO_FILE, USUAL_FILE, load_config, parse_command_line, settings_file, take_positional
-from bert4rec.config.tables import Config
+from bert4rec.config.tables import PRIOR_UP_TO, Config
 from bert4rec.runtime.console import hide_warnings
 from bert4rec.runtime.errors import DataError, SettingsError, UserError
 from bert4rec.runtime.files import GB
@@ -120,14 +120,14 @@ def _facts_and_sizes(config: Config, arguments: argparse.Namespace) -> "tuple[Fa
     from bert4rec.config.resolve import Facts
     from bert4rec.dataset.item_features import BagFeature, FeatureSizes
     from bert4rec.dataset.reader import Sizes, open_dataset
-    from bert4rec.training.build import facts_of_dataset, sizes_of
+    from bert4rec.training.build import facts_of_dataset, sizes_of, sources_of
 
     n_items, n_users, features = arguments.items or 0, arguments.users or 0, None
     if arguments.features:
         bags = [BagFeature(str(n_values), n_values) for n_values in arguments.features]
         features = FeatureSizes(tuple(bags), tables_from=config.model.feature_tables_from)
     if not arguments.dataset and not _needs_dataset(config, arguments):
-        return Facts(n_items), Sizes(n_items, n_users, features=features)
+        return Facts(n_items), Sizes(n_items, n_users, features=features, prior=sources_of(config, n_items))
     try:
         dataset = open_dataset(config.data.folder, verify=False)
     except DataError as error:
@@ -137,6 +137,8 @@ def _facts_and_sizes(config: Config, arguments: argparse.Namespace) -> "tuple[Fa
     sizes = sizes_of(config, dataset)
     if n_items or n_users:
         sizes = sizes._replace(items=n_items or sizes.items, users=n_users or sizes.users, window_length=0.0)
+    if n_items:
+        sizes = sizes._replace(prior=sources_of(config, n_items))
     if features:
         sizes = sizes._replace(features=features)
     return Facts(n_items) if n_items else facts_of_dataset(config, dataset), sizes
@@ -196,6 +198,8 @@ def _assumptions(config: Config, arguments: argparse.Namespace, plan: "Plan") ->
         yield f"  assumed: {DEFAULT_GPU_GB:.0f} GB a GPU (--memory-gb)"
     if arguments.items and config.model.max_len == "auto" and KINDS[config.model.kind].is_transformer:
         yield f"  assumed: windows of at most {plan.job.model['max_len']} items (--model.max_len)"
+    if arguments.items and config.model.prior == "auto" and plan.job.prior:
+        yield f"  assumed: a log of at most {PRIOR_UP_TO:,} training positions (--model.prior)"
     if needs_negatives(plan.job.loss) and "auto" in (training.n_train_negatives, training.negatives_shared_by):
         shared_by = plan.job.negatives_shared_by
         who = "each process draws" if shared_by == 1 else f"{shared_by} processes share"

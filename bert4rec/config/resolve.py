@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,7 +29,8 @@ class Facts(NamedTuple):
     `typical_length`: three quarters of the histories are at most so long. `n_windows`: training windows of the resolved
     length. `repeats`: the share of held-out targets that their users have seen before. 0 means unknown, and is treated
     as many interactions, and windows of the shortest automatic length. `moved`: by how much a share of the rows has
-    changed in the last weeks. `times`: model.times of the run whose weights are taken, "" without one.
+    changed in the last weeks. `times`: model.times of the run whose weights are taken, "" without one. `prior`: the
+    sources that are counted.
     """
 
     n_items: int
@@ -39,6 +40,7 @@ class Facts(NamedTuple):
     repeats: float = 0.0
     moved: float = 0.0
     times: str = ""
+    prior: Sequence[str] = ()
 
 
 def resolve(config: Config, device_type: str, facts: Facts, world_size: int = 1) -> Config:
@@ -163,6 +165,8 @@ def choices(config: Config, facts: Facts, world_size: int) -> Iterator[str]:
         moved = f"in its last weeks shares of the rows have moved by {100 * facts.moved:.0f} points (bert4rec describe)"
         reason = "as in the run whose weights are taken" if facts.times else moved
         yield f'model.times = "{resolve_times(config, facts)}": {reason}; --model.times=none leaves the times out'
+    if config.model.prior == "auto" and facts.prior:
+        yield f'model.prior = "auto": {", ".join(facts.prior)}, if they pay; --model.prior=none counts nothing'
     if config.model.max_len == "auto" and facts.typical_length:
         lengths = f"three quarters of the histories have at most {pluralize(facts.typical_length, 'item')}"
         yield f"model.max_len = {max_len(config, facts.typical_length)}: {lengths}"

@@ -34,6 +34,7 @@ ALL_BASELINES_UP_TO = 5_000_000  # training positions
 ALL_BASELINES_UP_TO_SCORES = 1_000_000_000  # of all test users for all items
 ALL_PAIRS_UP_TO = 5000  # items
 PRIOR_UP_TO = 20_000_000  # training positions; above, counting takes more than some minutes
+PRIOR_UP_TO_ITEMS = 1_000_000  # above, it takes more than 1.5 GB of memory
 
 WINDOW_LENGTHS = (50, 100, 200)  # items, of which preparation chooses; the papers' models have no longer ones
 FULL_SOFTMAX_UP_TO = 100_000  # items; above, the exact softmax takes most of a step
@@ -325,7 +326,7 @@ class Model(Table):
     """what is counted and added to the scores of a transformer, with weights that are chosen by NDCG@10 of the
     validation users; transitions = what follows the last items; neighbours = what the same users have near; ease =
     EASE, up to 20,000 items; auto = all of these, ease up to 5,000 items, if together they pay, up to 20,000,000
-    training positions"""
+    training positions and 1,000,000 items"""
 
     item_features: bool = True
     """use the item features that the dataset has; false = ids alone"""

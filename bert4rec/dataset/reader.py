@@ -52,7 +52,8 @@ KEYS = {
 class Sizes(NamedTuple):
     """The number of items and users of a dataset, which are the numbers of rows of a model's tables.
 
-    `window_length` is the mean length of the training windows, or 0 if unknown; `events` the number of their kinds.
+    `window_length` is the mean length of the training windows, or 0 if unknown; `events` the number of their kinds;
+    `prior` names the sources that are counted for all items.
     """
 
     items: int
@@ -60,6 +61,7 @@ class Sizes(NamedTuple):
     window_length: float = 0.0
     features: FeatureSizes | None = None
     events: int = 0
+    prior: Sequence[str] = ()
 
 
 @dataclass(frozen=True, repr=False)

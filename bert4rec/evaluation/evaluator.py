@@ -24,7 +24,7 @@ from bert4rec.evaluation.intervals import (
     untied_comparison,
 )
 from bert4rec.evaluation.metrics import MISSED, Lists
-from bert4rec.evaluation.prior import PriorFit, PriorScorer
+from bert4rec.evaluation.prior import PriorFit, PriorScorer, ZeroScorer
 from bert4rec.evaluation.ranker import USERS_PER_PASS, Metrics, Ranker, repeated_targets, to_metrics
 from bert4rec.evaluation.ratings import mean_errors, n_rating_batches, rating_errors
 from bert4rec.evaluation.scorers import (
@@ -48,6 +48,9 @@ from bert4rec.sharding.parallelize import unwrap
 
 # On the test split.
 POPULARITY_BASELINE, BASELINES = "popularity_baseline", "baselines"
+
+# Of the figures of a prior.
+MODEL_ALONE, PRIOR_METRICS = "model", (f"HR@{COMPARED_AT}", f"NDCG@{COMPARED_AT}")
 
 N_USERS = 10  # of the examples
 
@@ -104,6 +107,7 @@ class Evaluator:
     - `known_items`: the items of the model's catalogue, if it differs from the dataset's.
     - `prior`: what is added to the model's scores; validation chooses its weights (`PriorFit`), with `prior_is_auto`
       none if it does not pay.
+    - `prior_tested_up_to`: with up to so many scores, the test is repeated by the model and by each source alone.
     - `n_listed`: how many items of each test user's list of the model are kept.
 
     Every process makes the same calls.
@@ -128,6 +132,7 @@ class Evaluator:
     n_listed: int = 0
     prior: Prior | None = None
     prior_is_auto: bool = True
+    prior_tested_up_to: int = 0
 
     def held_out(self) -> dict[str, Bools]:
         """Return for each split that is not empty whether its users [N] have seen their target before."""
@@ -217,8 +222,36 @@ class Evaluator:
             lambda: {name: ranks[TEST].difference_from(ranking, protocols[0]) for name, ranking in without.items()}
         )
 
+    def prior_figures(
+        self, model: nn.Module | Scorer, ranks: Mapping[str, Ranking], between: BatchCallback
+    ) -> dict[str, Any]:
+        """Return the `weights` of the prior by source, {} for one that is left out, and what it gives; {} without one.
+
+        If that is measured, there are also HR@10 and NDCG@10 on the test of the `model` alone and of each of the
+        `sources` alone, and the `difference` in NDCG@10 of all together from the model alone, by `paired_difference`.
+        """
+        if not self.prior or not isinstance(model, nn.Module):
+            return {}
+        figures, protocol = {"weights": dict(self.prior.weights)}, self._main_protocol
+        if not self._n_prior_rankings or TEST not in ranks or not (ranks[TEST].ranks[protocol] != LEFT_OUT).any():
+            return figures
+        scorers = {MODEL_ALONE: self._with_known_items(self._model_scorer(unwrap(model)))}
+        for name in self.prior.weights:
+            nothing = self._with_known_items(ZeroScorer(self.dataset.n_items, self._partition, self.world.device))
+            scorers[name] = PriorScorer(nothing, self.prior.only(name), self.known_items)
+        missed = self._missed(TEST)
+        alone = {name: self._rank(scorer, TEST, between, missed, [protocol]) for name, scorer in scorers.items()}
+
+        def measured() -> dict[str, Any]:
+            difference = ranks[TEST].difference_from(alone[MODEL_ALONE], protocol)
+            metrics = {name: ranking.metrics([COMPARED_AT])[protocol] for name, ranking in alone.items()}
+            sources = {name: {key: values[key] for key in PRIOR_METRICS} for name, values in metrics.items()}
+            return {MODEL_ALONE: sources.pop(MODEL_ALONE), "sources": sources, "difference": difference}
+
+        return figures | on_rank_zero(measured)
+
     def n_batches(self, held_out: Mapping[str, Bools]) -> int:
-        """Return the number of calls of `between` in `ranks`, `feature_differences` and `ratings`."""
+        """Return the number of calls of `between` in `ranks`, `feature_differences`, `prior_figures` and `ratings`."""
         # All scorers have as many batches; this one counts nothing.
         ranker = self._ranker(PopularityScorer(self.dataset.popularity, self.counting.partition))
         kinds = list(self._names) if TEST in held_out else []
@@ -227,7 +260,8 @@ class Evaluator:
         n_rated = n_rating_batches(self.pairs[TEST_PAIRS], self._partition) if self.pairs else 0
         n_without = ranker.n_batches(len(self.dataset.splits[TEST]), [self._main_protocol]) if TEST in held_out else 0
         n_counted = sum(map(self.counting.n_parts, kinds))
-        return n_ranked + n_rated + n_counted + (len(self.features) + len(self.without_order)) * n_without
+        n_repeated = len(self.features) + len(self.without_order) + self._n_prior_rankings
+        return n_ranked + n_rated + n_counted + n_repeated * n_without
 
     def results(self, ranks: Mapping[str, Ranking], held_out: Mapping[str, Bools]) -> dict[str, Any]:
         """Return the report's `intervals`, `slices` and metrics of all `ranks`, on all processes.
@@ -309,10 +343,20 @@ class Evaluator:
         """Return a scorer with the model's current weights."""
         if not isinstance(model, nn.Module):
             return model
-        scorer: Scorer = self._model_scorer(unwrap(model))
-        if self.known_items:
-            scorer = KnownItemsScorer(scorer, self.known_items)
+        scorer = self._with_known_items(self._model_scorer(unwrap(model)))
         return PriorScorer(scorer, self.prior, self.known_items) if self.prior and self.prior.weights else scorer
+
+    def _with_known_items(self, scorer: Scorer) -> Scorer:
+        return KnownItemsScorer(scorer, self.known_items) if self.known_items else scorer
+
+    @property
+    def _n_prior_rankings(self) -> int:
+        """Return how often the test is repeated for the prior: by the model and by each source alone; 0 if too often.
+
+        A prior that is left out has no such rankings.
+        """
+        n = 1 + len(self.prior.weights) if self.prior and self.prior.weights else 0
+        return n if n * len(self.dataset.splits[TEST]) * self.dataset.n_items <= self.prior_tested_up_to else 0
 
     def _model_scorer(self, model: RankingModel) -> ModelScorer:
         return ModelScorer(model, device=self.world.device, max_len=self.max_len, precision=self.precision)

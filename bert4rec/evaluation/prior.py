@@ -16,17 +16,17 @@ from bert4rec.evaluation.intervals import COMPARED_AT
 from bert4rec.evaluation.ranker import Ranker
 from bert4rec.evaluation.scorers import KnownItems, Scorer
 from bert4rec.evaluation.top_k import TopK
-from bert4rec.models.prior import SOURCES, Prior
+from bert4rec.models.prior import PRIOR_SOURCES, Prior
 from bert4rec.models.transitions import last_items
 from bert4rec.runtime.arrays import Float64s
 from bert4rec.runtime.collectives import Partition, on_rank_zero
 
-DIGIT = 1 << 12  # of ids in two columns of float32, which holds integers up to 2^24
+ID_DIGIT = 1 << 12  # of ids in two columns of float32, which holds integers up to 2^24
 FITTED_USERS = 2048  # validation users that the weights are chosen with
 CANDIDATES = 64  # best items of the model and of each source that are compared with the target
 GRID = (0.0, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8)  # weights, in standard deviations of the model's scores
 LEAST_GAIN = 1.0  # standard errors of the paired difference from which a prior is taken
-TINY = 1e-9  # instead of zero, in denominators
+LEAST_DEVIATION = 1e-9  # instead of zero, in denominators
 DENSE_SCORES = 1 << 22  # in memory
 
 
@@ -53,7 +53,7 @@ class PriorScorer:
         last = last_of(rows, n, self._known, users.device)
         everything, own = self.partition.concatenate(torch.cat([last, ids.to(last.device)], 1))
         added = self.partition.sum(self._prior.of_pairs(everything[:, :n], everything[:, n:]))[own]
-        return torch.cat([users, (last // DIGIT).float(), (last % DIGIT).float()], 1), scores + added
+        return torch.cat([users, (last // ID_DIGIT).float(), (last % ID_DIGIT).float()], 1), scores + added
 
     def items(self, ids: Tensor) -> Tensor:
         """Return the vectors [C, D + 1] of the items `ids` [C]."""
@@ -65,8 +65,29 @@ class PriorScorer:
         n = self._prior.n_last
         known, high, low = users.split([users.shape[1] - 2 * n, n, n], 1)
         scores = self._scorer.scores(known.contiguous(), items[:, :-1].contiguous(), first, tile)
-        self._prior.add(scores, (high * DIGIT + low).long(), first)
+        self._prior.add(scores, (high * ID_DIGIT + low).long(), first)
         return scores
+
+
+class ZeroScorer:
+    """Score all items 0, so that a `PriorScorer` around it ranks by the prior alone."""
+
+    width, dtype, is_rounded = 0, torch.float32, False
+
+    def __init__(self, n_items: int, partition: Partition, device: torch.device) -> None:
+        self.n_items, self.partition, self._device = n_items, partition, device
+
+    def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return vectors [B, 0] of the users of `rows`, and the scores [B, n] of the items `ids` [B, n]."""
+        return torch.zeros(len(ids), 0, device=self._device), torch.zeros(ids.shape, device=self._device)
+
+    def items(self, ids: Tensor) -> Tensor:
+        """Return the vectors [C, 0] of the items `ids` [C]."""
+        return torch.zeros(len(ids), 0, device=self._device)
+
+    def scores(self, users: Tensor, items: Tensor, first: int, tile: int) -> Tensor:
+        """Return the scores [B, C] of users [B, 0] for items [C, 0]."""
+        return torch.zeros(len(users), len(items), device=self._device)
 
 
 def last_of(rows: Rows, n: int, known: KnownItems | None, device: torch.device) -> Tensor:
@@ -115,7 +136,7 @@ class PriorFit:
         if leaves_out_seen and len(split):
             indices = indices[~split.read(indices).are_repeated()]
         self._indices = indices
-        self._columns = [(name, at) for name in prior.sources for at in range(len(SOURCES[name].decays))]
+        self._columns = [(name, at) for name in prior.sources for at in range(len(PRIOR_SOURCES[name].decays))]
 
     def fit(self, scorer: Scorer, ranker: Ranker) -> None:
         """Set the weights of the prior for the model of `scorer` and its `ranker`; without users there are none."""
@@ -185,7 +206,7 @@ class PriorFit:
     def _scores(self, column: tuple[str, int]) -> Iterator[tuple[slice, Tensor]]:
         """Yield the scores [b, own items] of some users at a time by one column of the sources."""
         (name, at), n_items = column, self.prior.stop - self.prior.first
-        unit = [float(number == at) for number in range(len(SOURCES[name].decays))]
+        unit = [float(number == at) for number in range(len(PRIOR_SOURCES[name].decays))]
         for where in chunks(len(self._indices), max(1, DENSE_SCORES // max(1, n_items))):
             scores = torch.zeros(where.stop - where.start, n_items, device=self.prior.device)
             self.prior.add(scores, self._last[where], self.prior.first, {name: unit})
@@ -200,7 +221,7 @@ def choose_weights(features: Features, *, is_auto: bool) -> Tensor:
     With `is_auto`, all are 0 if together they gain less than `LEAST_GAIN` standard errors of NDCG@10.
     """
     is_candidate = features.model > -torch.inf
-    units = features.model[is_candidate].std() / features.sources[is_candidate].std(0).clamp(min=TINY)
+    units = features.model[is_candidate].std() / features.sources[is_candidate].std(0).clamp(min=LEAST_DEVIATION)
     weights, best, is_better = torch.zeros_like(units), _ndcg(features, torch.zeros_like(units)).mean(), True
     while is_better:
         is_better = False

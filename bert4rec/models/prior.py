@@ -22,6 +22,7 @@ from bert4rec.config.kinds import EASE
 from bert4rec.dataset.format import NO_ITEM
 
 TRANSITIONS, NEIGHBOURS = "transitions", "neighbours"
+TOP = 64  # weights of an item in each source
 GROUP = 4096  # items whose weights are found at once
 MOST_GROUPS = 256  # of the catalogue; more items make them larger
 TINY = 1e-30  # instead of zero, in denominators
@@ -43,7 +44,7 @@ class SourceKind:
     is_normalized: bool = False
 
 
-SOURCES = {
+PRIOR_SOURCES = {
     TRANSITIONS: SourceKind(10, (0.7,), is_log=True, is_normalized=True),
     NEIGHBOURS: SourceKind(20, (0.9,), is_log=True),
     EASE: SourceKind(50, (1.0, 0.9)),
@@ -67,8 +68,7 @@ class Source:
         self.masses, self.bias, self.device = masses, bias, starts.device
         lengths = starts.diff()
         self._n_steps = int(lengths.max() if len(lengths) else 0).bit_length()
-        self._group = max(GROUP, -(-(stop - first) // MOST_GROUPS))
-        n_groups = max(1, -(-(stop - first) // self._group))
+        self._group, n_groups = groups_of(stop - first)
         rows = torch.repeat_interleave(torch.arange(len(lengths), device=starts.device), lengths)
         cells = rows * n_groups + (targets.long() - first) // self._group
         counts = torch.bincount(cells, minlength=len(lengths) * n_groups)
@@ -165,7 +165,7 @@ class Prior:
     @property
     def n_last(self) -> int:
         """Return how many last items of a history the sources read."""
-        return max((SOURCES[name].n_last for name in self.sources), default=1)
+        return max((PRIOR_SOURCES[name].n_last for name in self.sources), default=1)
 
     def add(self, scores: Tensor, last: Tensor, first: int, weights: Weights | None = None) -> None:
         """Add to the `scores` [B, C] of the items from `first` on, after the `last` items [B, n_last], newest first."""
@@ -179,6 +179,10 @@ class Prior:
             scores += self.sources[name].of_pairs(last, ids, values)
         return scores
 
+    def only(self, name: str) -> "Prior":
+        """Return a prior of one of the sources that have a weight, with this weight."""
+        return Prior({name: self.sources[name]}, self.first, self.stop, {name: self.weights[name]})
+
     def marks(self) -> Tensor:
         """Return for each item [stop - first] its id if it has a weight, else a number below zero, by its bias."""
         sources = self.sources.values()
@@ -190,6 +194,19 @@ class Prior:
     def device(self) -> torch.device:
         """Return the device of the weights."""
         return next((source.device for source in self.sources.values()), torch.device("cpu"))
+
+
+def groups_of(n_own: int) -> tuple[int, int]:
+    """Return the size and the number of the groups of `n_own` items whose weights are found at once."""
+    size = max(GROUP, -(-n_own // MOST_GROUPS))
+    return size, max(1, -(-n_own // size))
+
+
+def source_bytes(name: str, n_items: int, n_own: int) -> int:
+    """Return the bytes of the source `name` for `n_own` of `n_items`: each item has `TOP` weights, evenly spread."""
+    weights = (min(TOP, n_items) * n_own + 1) * (torch.int32.itemsize + torch.float32.itemsize)
+    places = (n_items + 1) * torch.int64.itemsize + n_items * (groups_of(n_own)[1] + 1)
+    return weights + places + PRIOR_SOURCES[name].is_normalized * (n_items + n_own) * torch.float32.itemsize
 
 
 def source_of(
@@ -209,6 +226,6 @@ def source_of(
         values.append(numbers[is_own])
     starts = F.pad(torch.cat(counts).cumsum(0), (1, 0))
     return Source(
-        SOURCES[name], starts.to(device), torch.cat(targets).to(device), torch.cat(values).to(device), first=first,
+        PRIOR_SOURCES[name], starts.to(device), torch.cat(targets).to(device), torch.cat(values).to(device), first=first,
         stop=stop, masses=None if masses is None else masses.to(device), bias=None if bias is None else bias.to(device),
     )  # fmt: skip

@@ -12,11 +12,11 @@ from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import EvaluationSplit
 from bert4rec.models.baselines import DECAY, SMOOTHING
 from bert4rec.models.ease import ease_weights
-from bert4rec.models.prior import NEIGHBOURS, SOURCES
+from bert4rec.models.prior import NEIGHBOURS, PRIOR_SOURCES
 from bert4rec.models.transitions import Pairs, TrainingHistories, count_pairs
 from bert4rec.runtime.arrays import Float32s, Float64s, Int32s, Int64s, Integers
 
-PAIRS_AT_ONCE = 50_000_000  # counted in memory, before equal ones are joined
+COUNTED_AT_ONCE = 50_000_000  # counted in memory, before equal ones are joined
 SMALLEST_COSINE = 0.01  # a cosine is log(this + cosine) in the scores
 DENSE_ROWS = 1024
 
@@ -39,9 +39,9 @@ def counted_rows(
 
     `targets` [n_items] is how often each item is predicted. Each part is a pass over the `histories`.
     """
-    is_symmetric, reach = name == NEIGHBOURS, SOURCES[name].n_last
+    is_symmetric, reach = name == NEIGHBOURS, PRIOR_SOURCES[name].n_last
     n_pairs = (reach * (1 + is_symmetric) * (targets[sources.start : sources.stop] + 1)).cumsum()
-    n_parts = -(-int(n_pairs[-1]) // PAIRS_AT_ONCE) if len(sources) else 0
+    n_parts = -(-int(n_pairs[-1]) // COUNTED_AT_ONCE) if len(sources) else 0
     ends = sources.start + np.searchsorted(n_pairs, n_pairs[-1:] * np.arange(1, n_parts + 1) / max(1, n_parts)) + 1
     for first, stop in itertools.pairwise(np.unique([sources.start, *ends.clip(max=sources.stop)]).tolist()):
         part, decay = range(first, stop), 1.0 if is_symmetric else DECAY

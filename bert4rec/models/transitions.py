@@ -20,7 +20,7 @@ from bert4rec.runtime.collectives import Partition
 POSITIONS_AT_ONCE = 262_144  # approximate number of positions of a part
 # Share of all pairs from which a matrix is used: it takes a few times the memory, and much less time.
 DENSE_FROM = 1 / 16
-WEIGHT_STEP = 2.0**-20
+DECAY_STEP = 2.0**-20
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def count_pairs(
 
     For each d from 1 to `reach`, a position with a target adds `decay` ** (d - 1) to the weight of the pair (d-th item
     from the end of its input, its item). With `is_symmetric`, it also adds that to the pair in the other direction, if
-    the earlier position has a target. Weights are multiples of `WEIGHT_STEP`, so that parts are added without rounding.
+    the earlier position has a target. Weights are multiples of `DECAY_STEP`, so that parts are added without rounding.
     """
     counted: list[Pairs] = [_distinct(np.empty(0, np.int64), reach=reach, decay=decay)]
     for part in histories.parts():
@@ -196,7 +196,7 @@ def _distinct(keys: Int64s, *, reach: int, decay: float) -> Pairs:
     keys = np.sort(keys)
     places = np.flatnonzero(np.diff(keys, prepend=-1))
     counts, keys = np.diff(places, append=len(keys)), keys[places]
-    weights = counts * (np.round(decay ** np.arange(reach) / WEIGHT_STEP) * WEIGHT_STEP)[keys % reach]
+    weights = counts * (np.round(decay ** np.arange(reach) / DECAY_STEP) * DECAY_STEP)[keys % reach]
     keys //= reach
     places = np.flatnonzero(np.diff(keys, prepend=-1))
     return Pairs(keys[places], np.add.reduceat(weights, places) if len(places) else weights)

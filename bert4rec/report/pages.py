@@ -12,7 +12,7 @@ from bert4rec.evaluation import BEST_POSSIBLE
 from bert4rec.report import tables
 from bert4rec.report.charts import charts, learning_curve, page_values, to_png
 from bert4rec.report.figures import MODEL, Contents, Report, Settings, kind_of, read_contents
-from bert4rec.report.summary import checks, missing_figures, order, ratings_line, rules, summary, verdict
+from bert4rec.report.summary import checks, missing_figures, order, prior, ratings_line, rules, summary, verdict
 from bert4rec.report.templates import render
 from bert4rec.runtime.files import atomic_write
 
@@ -29,7 +29,8 @@ def report_page(report: Report) -> str:
     """Return the report as Markdown."""
     page = render(
         "report.md.j2", **_shared_values(report), rules=rules(report), metrics_table=metrics_table,
-        features_table=_features_table(report), ratings_line=ratings_line, files=run_folder,
+        features_table=_features_table(report), prior_table=_prior_table(report), ratings_line=ratings_line,
+        files=run_folder,
     )  # fmt: skip
     return page + "\n"
 
@@ -47,6 +48,8 @@ def _shared_values(report: Report) -> dict[str, Any]:
         "verdict": verdict(report),
         "feature_rows": tables.feature_rows(report),
         "order": order(report),
+        "prior": prior(report),
+        "prior_rows": tables.prior_rows(report),
     }
 
 
@@ -72,6 +75,11 @@ def _metric_table(table: tables.MetricTable) -> str:
 def _features_table(report: Report) -> str:
     rows = tables.feature_rows(report)
     return markdown_table(["without", "NDCG@10 lost", "95 % interval"], rows) if rows else ""
+
+
+def _prior_table(report: Report) -> str:
+    rows = tables.prior_rows(report)
+    return markdown_table(["", "HR@10", "NDCG@10"], rows) if rows else ""
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, is_numeric: bool = True) -> str:

@@ -164,6 +164,11 @@ def order(report: Report) -> str:
     return sentence("order", kinds=kinds) if kinds else ""
 
 
+def prior(report: Report) -> str:
+    """Return what the prior gives to the model, with its weights, or that it is left out; "" without a prior."""
+    return sentence("prior", prior=report["prior"]) if "prior" in report else ""
+
+
 def missing_figures(report: Report, split: str = "test") -> str:
     """Return a sentence on the missing figures of a split; "" if none is missing."""
     return sentence("missing_figures", report=report, split=split)

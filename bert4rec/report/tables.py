@@ -8,7 +8,7 @@ import tomli
 
 from bert4rec.dataset.format import METADATA_DEFAULTS
 from bert4rec.evaluation import is_of_lists
-from bert4rec.report.figures import MODEL, Candidate, Report, Settings, contestants
+from bert4rec.report.figures import MODEL, Candidate, Report, Settings, contestants, main_protocol
 from bert4rec.report.summary import SHORT_TITLES, heading
 
 PUBLISHED = Path(__file__).with_name("published.toml")
@@ -83,6 +83,20 @@ def feature_rows(report: Report) -> list[tuple[str, str, str]]:
         (name, f"{loss['difference']:+.4f}", "{:+.4f} – {:+.4f}".format(*loss["interval"]))
         for name, loss in report.get("features", {}).items()
     ]
+
+
+def prior_rows(report: Report) -> list[tuple[str, str, str]]:
+    """Return HR@10 and NDCG@10 on the test of the model alone, of each source of its prior alone, and of all together.
+
+    Without these figures, the result is [].
+    """
+    figures, protocol = report.get("prior", {}), main_protocol(report)
+    if "sources" not in figures or protocol is None:
+        return []
+    rows = {f"{report['model']} alone": figures["model"]}
+    rows |= {f"{source} alone": metrics for source, metrics in figures["sources"].items()}
+    rows["all together"] = report["test"][protocol]
+    return [(title, _number(metrics["HR@10"]), _number(metrics["NDCG@10"])) for title, metrics in rows.items()]
 
 
 def cell(value: float | None, interval: Sequence[float] | None) -> Cell:

@@ -17,7 +17,7 @@ from bert4rec.checkpoint.package import FORMAT, ITEM_LINES, MODEL_CARD, PRIOR, S
 from bert4rec.checkpoint.run_folder import REPORT
 from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX, StoredTensors, safetensors_header
 from bert4rec.models.names import HEAD, HEAD_BIAS, TABLE
-from bert4rec.models.prior import SOURCES
+from bert4rec.models.prior import PRIOR_SOURCES
 from bert4rec.report.results_folder import ResultsFolder
 from bert4rec.report.templates import render
 from bert4rec.runtime import files
@@ -178,7 +178,7 @@ def card(
     page = render(
         "card.md.j2", **{"events": (), "fallback": "", "prior": {}, **settings}, model=model, formats=formats, k=k,
         times=model.get("times", "none"), figures=figures, example=example,
-        n_last=max((SOURCES[name].n_last for name in settings.get("prior", ())), default=0),
+        n_last=max((PRIOR_SOURCES[name].n_last for name in settings.get("prior", ())), default=0),
         history=json.dumps(example, ensure_ascii=False),
     )  # fmt: skip
     return page + "\n"

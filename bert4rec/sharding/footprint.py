@@ -16,6 +16,7 @@ from torchrec.modules.embedding_configs import EmbeddingConfig
 from bert4rec.config.kinds import Updates, needs_negatives, table_updates
 from bert4rec.models.item_features import CANDIDATE, LOOKUPS
 from bert4rec.models.losses import LossSettings, rows_of_tile
+from bert4rec.models.prior import source_bytes
 from bert4rec.models.ranking_model import RankingModel, model_class
 from bert4rec.models.tables import is_of_table, set_precision
 from bert4rec.runtime.files import MIB
@@ -48,6 +49,7 @@ CACHE_LOAD_FACTOR = 0.2  # share of a table's rows in GPU memory with fused_uvm_
 
 TABLES, TABLE_STATE = "table weights", "table optimizer state"
 DENSE_PART, GRADIENTS, AVERAGE = "dense part", "table gradients", "average of the weights"
+COUNTED_PRIOR = "counted prior"
 STEP, PROCESS = "activations and copies", "the process itself"
 
 Bytes: TypeAlias = dict[str, int]
@@ -66,6 +68,7 @@ class Job:
       evaluated, without gradients and updates.
     - `sharding_group_size`: processes per copy of the tables; with 0, all processes share one copy.
     - `averages`: whether a moving average of the weights is kept in addition.
+    - `prior`: the sources whose weights between items the evaluation adds up.
     - `window_length`: mean length of the dataset's windows, 0 if unknown.
     """
 
@@ -91,6 +94,7 @@ class Job:
     window_length: float = 0.0
     trains: bool = True
     averages: bool = False
+    prior: Sequence[str] = ()
 
     @cached_property
     def built(self) -> RankingModel:
@@ -234,11 +238,13 @@ def peak_bytes(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
     passing = max(_passing(job, shards), _streaming(job, shards))
     saving = max([2 * PIECE_BYTES, *_dense_sizes(job)])  # and reading weights back
     counts = ITEM_COUNT * job.n_items // job.local_world_size
+    n_own = math.ceil(job.n_items / job.world_size)
+    prior = {COUNTED_PRIOR: sum(source_bytes(name, job.n_items, n_own) for name in job.prior)}
     if job.device_type == "cpu":
         process = CPU_PROCESS + CPU_LIBRARIES // job.local_world_size
-        return {}, on_host | {STEP: max(passing, saving), PROCESS: process + counts}
+        return {}, on_host | prior | {STEP: max(passing, saving), PROCESS: process + counts}
     on_host |= {STEP: saving, PROCESS: GPU_HOST_PROCESS + counts}
-    return on_device | {STEP: passing, PROCESS: GPU_CONTEXT}, on_host
+    return on_device | prior | {STEP: passing, PROCESS: GPU_CONTEXT}, on_host
 
 
 def resident_bytes(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:

@@ -113,6 +113,8 @@ def _changes(job: Job, memory: Memory, min_len: int) -> Iterator[list[tuple[str,
     yield _more_processes(job, memory)
     if not job.trains:
         return  # the model is given
+    if job.prior:
+        yield [("--model.prior=none", replace(job, prior=()))]
     if job.loss == "softmax" and job.n_train_negatives < job.n_items:
         yield [_changed(job, {"loss": "sampled_softmax"})]
     optimizers = [

@@ -12,10 +12,18 @@ from torch import nn
 from bert4rec.checkpoint import run_folder
 from bert4rec.checkpoint.contents import CheckpointManager, CheckpointSettings
 from bert4rec.checkpoint.run_folder import CHECKPOINTS
-from bert4rec.config.kinds import KINDS, OPTIONAL_BASELINES, needs_negatives
+from bert4rec.config.kinds import EASE, KINDS, OPTIONAL_BASELINES, needs_negatives
 from bert4rec.config.resolve import Facts, max_len, resolve, resolve_times
-from bert4rec.config.tables import ALL_BASELINES_UP_TO, ALL_BASELINES_UP_TO_SCORES, ALL_PAIRS_UP_TO, Config, Table
-from bert4rec.dataset.format import TEST, numbers_of_kinds
+from bert4rec.config.tables import (
+    ALL_BASELINES_UP_TO,
+    ALL_BASELINES_UP_TO_SCORES,
+    ALL_PAIRS_UP_TO,
+    PRIOR_UP_TO,
+    PRIOR_UP_TO_ITEMS,
+    Config,
+    Table,
+)
+from bert4rec.dataset.format import TEST, VALIDATION, numbers_of_kinds
 from bert4rec.dataset.histories import Histories, TrainingPairs, TrainingWindows
 from bert4rec.dataset.reader import Dataset, Sizes, moved_share, read_metadata
 from bert4rec.evaluation.evaluator import BatchCallback, Evaluator
@@ -27,6 +35,7 @@ from bert4rec.feed.pairs import parts_of_pairs
 from bert4rec.models.baselines import BaselineFactory
 from bert4rec.models.item_features import FeatureSettings
 from bert4rec.models.losses import LossSettings
+from bert4rec.models.prior import PRIOR_SOURCES
 from bert4rec.models.ranking_model import model_class
 from bert4rec.report.log import MetricsLog, open_trackers
 from bert4rec.runtime.collectives import Partition, all_reduce_min, on_rank_zero
@@ -62,7 +71,7 @@ def facts_of_dataset(config: Config, dataset: Dataset) -> Facts:
     """Return the facts of the dataset that "auto" settings depend on."""
     n_windows = len(training_windows(config, dataset))
     known = dataset.n_items, dataset.n_rows, dataset.typical_length, n_windows, dataset.share_of_repeats
-    return Facts(*known, **_facts_of_times(config, dataset.metadata))
+    return Facts(*known, **_facts_of_times(config, dataset.metadata), prior=choose_prior(config, dataset))
 
 
 def _facts_of_times(config: Config, metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,11 +97,11 @@ def training_windows(config: Config, dataset: Dataset) -> TrainingWindows:
 
 
 def sizes_of(config: Config, dataset: Dataset) -> Sizes:
-    """Return the numbers of items, users and kinds of events, the mean length of a window, the sizes of features."""
+    """Return the sizes of the dataset, its windows, its features and its prior that a job depends on."""
     features = dataset.features if config.model.item_features else None
     length, n_events = training_windows(config, dataset).mean_length, len(dataset.histories.kinds)
     sizes = features.sizes._replace(tables_from=config.model.feature_tables_from) if features else None
-    return Sizes(dataset.n_items, dataset.n_users, length, sizes, n_events)
+    return Sizes(dataset.n_items, dataset.n_users, length, sizes, n_events, choose_prior(config, dataset))
 
 
 def feature_reader(config: Config, dataset: Dataset) -> FeatureReader | None:
@@ -122,6 +131,7 @@ def job(
         window_length=sizes.window_length if trains else 0.0,
         trains=trains,
         averages=trains and training.average_age != 0,
+        prior=tuple(sizes.prior),
     )
     return described if trains else replace(described, sharding_group_size=0)
 
@@ -236,6 +246,7 @@ def make_evaluator(
         features_not_tested=not_tested,
         without_order=choose_orderless(config, dataset, baselines),
         prior_is_auto=config.model.prior == "auto",
+        prior_tested_up_to=ALL_BASELINES_UP_TO_SCORES,
         pairs=parts_of_pairs(TrainingPairs(dataset.histories), **_example_settings(config)) if is_rated else {},
     )
 
@@ -287,6 +298,40 @@ def choose_features(config: Config, dataset: Dataset, features: FeatureReader | 
         f"What each item feature gives was not measured: with {len(names)} features, {n_users:,} test users and "
         f"{dataset.n_items:,} items it takes minutes; set evaluation.feature_ablation = true to measure it."
     )
+
+
+def choose_prior(config: Config, dataset: Dataset) -> list[str]:
+    """Return the sources of the prior that are counted: those that are named, or those that are counted in seconds.
+
+    Raises `DataError` if sources are named for which the dataset has too many items, or no validation users.
+    """
+    sources, n_users = sources_of(config, dataset.n_items), len(dataset.splits[VALIDATION])
+    if not sources:
+        return []
+    if config.model.prior == "auto":
+        return sources if n_users and dataset.metadata["train_positions"] <= PRIOR_UP_TO else []
+    if not n_users:
+        raise DataError(
+            f"{dataset.folder}: has no validation users, by whom the weights of model.prior are chosen; set "
+            'model.prior = "none", or prepare the data again'
+        )
+    if EASE in sources and dataset.n_items > KINDS[EASE].most_items:
+        raise DataError(
+            f"{dataset.folder}: has {dataset.n_items:,} items, but model.prior names ease, which takes at most "
+            f"{KINDS[EASE].most_items:,}; remove it"
+        )
+    return sources
+
+
+def sources_of(config: Config, n_items: int) -> list[str]:
+    """Return the sources of the prior for `n_items`; "auto": as far as the training positions are few enough."""
+    chosen = config.model.prior
+    is_large = chosen == "auto" and n_items > PRIOR_UP_TO_ITEMS
+    if not KINDS[config.model.kind].is_transformer or chosen == "none" or is_large:
+        return []
+    if chosen == "auto":
+        return [name for name in PRIOR_SOURCES if name != EASE or n_items <= ALL_PAIRS_UP_TO]
+    return [name for name in PRIOR_SOURCES if name in chosen]
 
 
 def event_weights(config: Config, histories: Histories) -> list[float]:

@@ -155,7 +155,10 @@ def _complete(
     config = resolved(config, world, dataset)
     features = _features(trained, dataset)
     feature_sizes = features.sizes if features else None
-    sizes = Sizes(trained.n_items, dataset.n_users, features=feature_sizes, events=len(trained.kinds))
+    sizes = Sizes(
+        trained.n_items, dataset.n_users, features=feature_sizes, events=len(trained.kinds),
+        prior=list(trained.prior_weights),
+    )  # fmt: skip
     plan = plan_of_all(config, world, sizes, trains=False)
     logger.info(summary(plan))
     logger.info(f"weights: {trained.folder}; dataset: {dataset.folder}")

@@ -9,48 +9,20 @@ import numpy as np
 
 from bert4rec.checkpoint.package import PRIOR
 from bert4rec.checkpoint.prior import read_prior, write_prior
-from bert4rec.config.kinds import EASE, KINDS
-from bert4rec.config.tables import ALL_PAIRS_UP_TO, PRIOR_UP_TO, Config
+from bert4rec.config.kinds import EASE
 from bert4rec.dataset.format import VALIDATION
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.tiles import Catalogue
 from bert4rec.models.baselines import target_counts
-from bert4rec.models.prior import SOURCES, Prior, Weights
+from bert4rec.models.prior import TOP, Prior, Weights
 from bert4rec.models.prior_rows import Rows, counted_rows, ease_rows, log_shares
 from bert4rec.models.transitions import TrainingHistories
 from bert4rec.runtime.arrays import Int32s
 from bert4rec.runtime.collectives import Partition
-from bert4rec.runtime.errors import DataError, format_duration
+from bert4rec.runtime.errors import format_duration
 from bert4rec.runtime.processes import Processes
 
-TOP = 64  # weights of an item in each source
-
 logger = logging.getLogger(__name__)
-
-
-def sources_of(config: Config, dataset: Dataset) -> list[str]:
-    """Return the sources of the prior that are counted: those that are named, or those that are counted in seconds.
-
-    Raises `DataError` if sources are named for which the dataset has too many items, or no validation users.
-    """
-    chosen, n_users = config.model.prior, len(dataset.splits[VALIDATION])
-    if not KINDS[config.model.kind].is_transformer or chosen in ("none", []):
-        return []
-    if chosen == "auto":
-        is_small = dataset.n_items <= ALL_PAIRS_UP_TO
-        is_counted = n_users and dataset.metadata["train_positions"] <= PRIOR_UP_TO
-        return [name for name in SOURCES if is_small or name != EASE] if is_counted else []
-    if not n_users:
-        raise DataError(
-            f"{dataset.folder}: has no validation users, by whom the weights of model.prior are chosen; set "
-            'model.prior = "none", or prepare the data again'
-        )
-    if EASE in chosen and dataset.n_items > KINDS[EASE].most_items:
-        raise DataError(
-            f"{dataset.folder}: has {dataset.n_items:,} items, but model.prior names ease, which takes at most "
-            f"{KINDS[EASE].most_items:,}; remove it"
-        )
-    return [name for name in SOURCES if name in chosen]
 
 
 def count_prior(folder: Path, sources: list[str], dataset: Dataset, world: Processes) -> Prior | None:

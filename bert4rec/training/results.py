@@ -24,7 +24,7 @@ from bert4rec.evaluation.scorers import Scorer
 from bert4rec.report.figures import FORMAT_VERSION, write_json
 from bert4rec.report.log import MetricsLog, flat_numbers, read_records
 from bert4rec.report.pages import report_page, write_html
-from bert4rec.report.summary import checks, protocols, result_line, verdict, warnings
+from bert4rec.report.summary import checks, prior, protocols, result_line, verdict, warnings
 from bert4rec.runtime.arrays import Bools, Int64s
 from bert4rec.runtime.errors import in_one_line
 from bert4rec.sharding.plan import Plan
@@ -64,6 +64,8 @@ def evaluate_model(
     figures = evaluator.results(ranks, held_out)
     if features := evaluator.feature_differences(model, ranks, between):
         figures["features"] = features
+    if about_prior := evaluator.prior_figures(model, ranks, between):
+        figures["prior"] = about_prior
     if ratings := evaluator.ratings(model, between):
         figures[RATINGS] = ratings
     if fallback := evaluator.fallback(between) if with_fallback else None:
@@ -208,6 +210,8 @@ def write_files(
         if warning["name"] != "below_baseline":  # the verdict says so
             logger.warning(warning["text"])
     logger.info(result_line(report))
+    if added := prior(report):
+        logger.info(added)
     if "test" in report and KINDS[report["kind"]].is_trained:
         logger.info(verdict(report).text)
     logger.info(f"report: {files[-1]}")

@@ -31,7 +31,7 @@ from bert4rec.sharding.parallelize import held_bytes
 from bert4rec.training import build, results
 from bert4rec.training.agreement import CommonFacts, environment_facts, preflight
 from bert4rec.training.evaluate import RankingProgress
-from bert4rec.training.prior import count_prior, sources_of
+from bert4rec.training.prior import count_prior
 from bert4rec.training.start import Context, begin_folder, make_context, restore, write_run_header
 from bert4rec.training.state import State
 from bert4rec.training.trainer import Step, Trainer
@@ -77,7 +77,7 @@ def _prepare(config: Config, store: dist.Store) -> tuple[tuple[Processes, Datase
             "a table: --data.rating_column=NAME), or choose another loss"
         )
     build.require_counted_kinds(config, dataset)
-    sources_of(config, dataset)
+    build.choose_prior(config, dataset)
     facts = environment_facts(config.model_dump(mode="json"), dataset.metadata["fingerprint"], world.device.type)
     return (world, dataset), facts
 
@@ -91,12 +91,12 @@ def _train_and_report(
     config, folder = context.config, context.folder
     features, start = build.feature_reader(config, dataset), context.state().position
     batches = build.training_batches(config, world, dataset, features, start=start)
-    prior = count_prior(folder, sources_of(config, dataset), dataset, world)
-    evaluator = replace(build.make_evaluator(config, world, dataset, features), prior=prior)
-    log = None
+    evaluator = build.make_evaluator(config, world, dataset, features)
     if world.is_rank_zero:
         write_run_header(context, evaluator, batches.n_sequences)
-        log = build.metrics_log(config, folder, purge_from=start.steps)
+    prior = count_prior(folder, build.choose_prior(config, dataset), dataset, world)
+    evaluator = replace(evaluator, prior=prior)
+    log = build.metrics_log(config, folder, purge_from=start.steps) if world.is_rank_zero else None
     seed_everything(config.training.seed, world.rank)
     model, optimizers = build.build(config, world, context.plan, features)
     with Interruption(max(PATIENCE, config.checkpoint.seconds_on_signal) if may_exit else None) as interruption:

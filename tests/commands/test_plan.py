@@ -86,6 +86,19 @@ def test_features_with_many_values_have_tables_of_their_own(featured_folder: Pat
         assert tables == [("item", n_items, "68"), *dataset_rows]
 
 
+def test_a_prior_is_part_of_the_plan_where_it_is_counted(small_folder: Path, capsys: Capture) -> None:
+    def planned(*arguments: str) -> bool:
+        assert plan(*arguments, "--host-memory-gb=90") == 0
+        return "counted prior" in capsys.readouterr().out
+
+    assert planned("--items=500000")
+    assert planned(str(small_folder))
+    assert not planned("--items=500000", "--model.prior=none")
+    assert not planned(str(small_folder), "--model.kind=matrix_factorization")
+    assert not planned("--items=5000000")
+    assert planned("--items=5000000", "--model.prior=['neighbours']")
+
+
 def test_popular_items_make_a_step_longer(small_folder: Path, capsys: Capture) -> None:
     batches = "--training.per_device_train_batch_size=64"
 

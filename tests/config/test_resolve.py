@@ -133,6 +133,8 @@ def test_the_fewer_windows_there_are_the_smaller_are_batches(
         ("--model.dropout=0.2", Facts(100, typical_length=60, n_windows=10),
          ["model.max_len = 100", "training.per_device_train_batch_size = 1"]),
         ("--model.dropout=0.2 --batch-size=8", Facts(100, moved=0.2), ['model.times = "history"']),
+        ("--model.dropout=0.2 --batch-size=8", Facts(100, prior=["neighbours"]), ['model.prior = "auto"']),
+        ("--model.dropout=0.2 --batch-size=8 --model.prior=['neighbours']", Facts(100, prior=["neighbours"]), []),
         (f"{FACTORS} --loss=gbce", Facts(10**6, repeats=0.1),
          ['evaluation.seen_items = "keep"', "training.n_train_negatives = 256"]),
     ],

@@ -77,10 +77,11 @@ def results_with_prior(config: Config, folder: Path) -> dict[str, Any]:
         evaluator = replace(make_evaluator(config, jobs.here(), dataset), prior=prior, prior_is_auto=False)
         metrics = evaluator.validation_metrics(model, lambda: None)
         ranks = evaluator.ranks(model, evaluator.held_out(), lambda: None)
+        figures = evaluator.prior_figures(model, ranks, lambda: None)
     assert prior is not None
     return {
         "file": sha256(folder / "prior.safetensors"),
-        "weights": prior.weights,
+        "figures": figures,
         "metrics": metrics,
         "ranks": {name: values.tolist() for name, values in ranks["test"].ranks.items()},
     }

@@ -1,6 +1,8 @@
 """The prior beside a model: ranks and lists by all scores added up, and weights that help."""
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,15 @@ import torch
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.reader import Dataset
+from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.evaluation.metrics import Lists
 from bert4rec.evaluation.prior import Features, PriorScorer, choose_weights
 from bert4rec.evaluation.scorers import KnownItems, ModelScorer
+from bert4rec.models.baselines import BaselineFactory
 from bert4rec.models.prior import Prior
 from bert4rec.models.transitions import last_items
 from bert4rec.runtime.collectives import Partition
+from bert4rec.runtime.processes import Processes
 from tests.evaluation.jobs import results_with_prior
 from tests.evaluation.test_ranker import PROTOCOLS, as_lists, by_sorting, model_for, ranker_of, scores_by, set_sizes
 from tests.models.test_prior import ALL, sources_for
@@ -84,13 +89,55 @@ def test_weights_help_and_a_source_of_noise_gets_none() -> None:
     assert choose_weights(alone, is_auto=True).tolist() == [0.0]
 
 
+@pytest.mark.usefixtures("group_of_one")
+def test_each_part_is_tested_by_its_scores_alone_unless_that_takes_long(small_dataset: Dataset) -> None:
+    n_items, split = small_dataset.n_items, small_dataset.splits["test"]
+    network, prior = model_for(small_dataset), Prior(sources_for(n_items, 0, n_items), 0, n_items, ALL)
+    evaluator = Evaluator(
+        dataset=small_dataset, world=Processes(0, 0, 1, 1, CPU), protocols=["uniform", "full"], ks=[10], batch_size=16,
+        max_len=12, precision="fp32", baselines=[], prior=prior, prior_tested_up_to=4 * len(split) * n_items,
+        counting=BaselineFactory(dataset=small_dataset, partition=Partition()),
+    )  # fmt: skip
+    held_out, calls = evaluator.held_out(), list[None]()
+    ranks = evaluator.ranks(network, held_out, lambda: calls.append(None))
+    found = evaluator.prior_figures(network, ranks, lambda: calls.append(None))
+    assert len(calls) == evaluator.n_batches(held_out)
+
+    def gains(weights: dict[str, list[float]], model: float = 1.0) -> np.ndarray:
+        """NDCG@10 of each user."""
+
+        def score(row: int) -> list[float]:
+            scores = model * torch.tensor([scores_by(network, split)(row)])
+            last = torch.from_numpy(last_items(split.read(np.array([row])), prior.n_last))
+            prior.add(scores, last, 0, weights)
+            return scores[0].tolist()
+
+        return np.array([1 / math.log2(rank + 1) * (0 < rank <= 10) for rank in by_sorting(score, split)[0]["full"]])
+
+    expected = {"model": gains({}), **{name: gains({name: weights}, 0.0) for name, weights in ALL.items()}}
+    metrics = {"model": found["model"], **found["sources"]}
+    hits = {name: {"HR@10": np.mean(values > 0), "NDCG@10": values.mean()} for name, values in expected.items()}
+    assert metrics == {name: pytest.approx(values) for name, values in hits.items()}
+    assert found["weights"] == ALL
+    assert found["difference"]["difference"] == pytest.approx(np.mean(gains(ALL) - expected["model"]))
+    assert found["difference"]["difference"] == pytest.approx(
+        ranks["test"].metrics([10])["full"]["NDCG@10"] - found["model"]["NDCG@10"]
+    )
+    too_many = replace(evaluator, prior_tested_up_to=4 * len(split) * n_items - 1)
+    assert too_many.prior_figures(network, ranks, calls.clear) == {"weights": ALL}
+    assert calls  # nothing was ranked
+    prior.weights = {}
+    assert evaluator.prior_figures(network, ranks, calls.clear) == {"weights": {}}
+    assert replace(evaluator, prior=None).prior_figures(network, ranks, calls.clear) == {}
+
+
 @pytest.mark.parametrize("sharding", ["row_wise", "column_wise", "table_wise"])
 def test_counts_weights_and_ranks_do_not_depend_on_the_processes(
     sharding: str, pools: Any, small_config: Callable[..., Config], tmp_path: Path
 ) -> None:
     config = small_config(**{"parallelism.mode": "dmp", "evaluation.per_device_eval_batch_size": 4})
     (alone,) = pools(1).run(results_with_prior, config, tmp_path / "1")
-    assert alone["weights"]
+    assert alone["figures"]["weights"].keys() == alone["figures"]["sources"].keys() != set()
     config = small_config(**{
         "parallelism.mode": "dmp", "evaluation.per_device_eval_batch_size": 4, "parallelism.sharding_type": sharding,
         "parallelism.sparse_optimizer": "adagrad",

@@ -13,11 +13,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert4rec.checkpoint.prior import read_prior, write_prior
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.models import prior_rows, transitions
 from bert4rec.models.baselines import DECAY, SMOOTHING, TrainingHistories
-from bert4rec.models.prior import SOURCES, Prior, Source, source_of
+from bert4rec.models.prior import PRIOR_SOURCES, TOP, Prior, Source, source_bytes, source_of
 from bert4rec.models.prior_rows import Rows, counted_rows, ease_rows, log_shares
+from bert4rec.runtime.collectives import Partition
 from tests.folders import histories_of
 from tests.models.test_untrained import dataset_of
 
@@ -77,12 +79,12 @@ def test_rows_are_the_greatest_of_pairs_counted_by_hand_in_any_parts(has_kinds: 
     counted = TrainingHistories(dataset_of(histories, n_items=N_ITEMS, **kinds))
     top, cut = data.draw(st.integers(1, N_ITEMS)), data.draw(st.integers(0, N_ITEMS))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prior_rows, "PAIRS_AT_ONCE", data.draw(st.sampled_from([20, 10**6])))
+        patch.setattr(prior_rows, "COUNTED_AT_ONCE", data.draw(st.sampled_from([20, 10**6])))
         patch.setattr(transitions, "POSITIONS_AT_ONCE", data.draw(st.sampled_from([10, 10**6])))
         for name, both in (("transitions", False), ("neighbours", True)):
             halves = range(cut), range(cut, N_ITEMS)
             rows = joined([part for half in halves for part in counted_rows(name, counted, counts, half, top)])
-            pairs = pairs_of(histories, SOURCES[name].n_last, 1.0 if both else DECAY, are_targets, both=both)
+            pairs = pairs_of(histories, PRIOR_SOURCES[name].n_last, 1.0 if both else DECAY, are_targets, both=both)
             shares = np.maximum(counts, 1) / max(1, counts.sum())
             for source, found in enumerate(as_dicts(rows)):
                 weights, total = pairs[source], sum(pairs[source].values())
@@ -125,7 +127,7 @@ def sources_for(n_items: int, first: int, stop: int) -> dict[str, Source]:
             name, [(ids[:4], values[:4]), (ids[4:], values[4:])], first, stop, torch.device("cpu"),
             masses if kind.is_normalized else None, bias[first:stop] if kind.is_normalized else None,
         )
-        for seed, (name, kind) in enumerate(SOURCES.items())
+        for seed, (name, kind) in enumerate(PRIOR_SOURCES.items())
         for ids, values in [random_rows(seed, n_items, 6, signed=name == "ease")]
     }  # fmt: skip
 
@@ -133,7 +135,7 @@ def sources_for(n_items: int, first: int, stop: int) -> dict[str, Source]:
 def written_out(n_items: int, last: list[int]) -> list[float]:
     """The scores of all items by all sources, with the weights `ALL`."""
     scores = [0.0] * n_items
-    for seed, (name, kind) in enumerate(SOURCES.items()):
+    for seed, (name, kind) in enumerate(PRIOR_SOURCES.items()):
         ids, values = random_rows(seed, n_items, 6, signed=name == "ease")
         items = [item for item in last[: kind.n_last] if item != NO_ITEM]
         factors = [
@@ -186,12 +188,28 @@ def test_only_items_to_which_a_source_adds_the_same_share_a_mark() -> None:
     prior = Prior(sources_for(23, 0, 23), 0, 23)
     reached = {
         int(i)
-        for seed, name in enumerate(SOURCES)
+        for seed, name in enumerate(PRIOR_SOURCES)
         for i in random_rows(seed, 23, 6, signed=name == "ease")[0].flatten()
     }
     marks = prior.marks().tolist()
     assert {item for item, mark in enumerate(marks) if mark == item} == reached - {NO_ITEM}
     assert all(mark < 0 for item, mark in enumerate(marks) if item not in reached)
+
+
+@pytest.mark.usefixtures("group_of_one")
+@pytest.mark.parametrize("n_items", [5, 70, 5000])
+def test_a_plan_has_the_bytes_of_a_file_in_which_every_item_has_all_weights(n_items: int, tmp_path: Path) -> None:
+    top, path = min(TOP, n_items), tmp_path / "prior.safetensors"
+    ids = np.arange(top, dtype=np.int32) + np.arange(n_items, dtype=np.int32)[:, None]
+    rows = Rows(np.sort(ids % n_items, axis=1), np.ones((n_items, top), np.float32), np.ones(n_items, np.float32))
+    parts = {
+        name: [(0, rows if kind.is_normalized else rows._replace(masses=None))] for name, kind in PRIOR_SOURCES.items()
+    }
+    write_prior(path, parts, np.zeros(n_items, np.float32), top)
+    for items in (range(n_items), Partition(1, 2).of(n_items)):  # each item is a target equally often
+        for name, source in read_prior(path, items=items).sources.items():
+            tensors = [value for value in vars(source).values() if isinstance(value, torch.Tensor)]
+            assert source_bytes(name, n_items, len(items)) == sum(tensor.nbytes for tensor in tensors)
 
 
 def test_an_item_without_a_target_counts_as_one_with_one(tmp_path: Path) -> None:

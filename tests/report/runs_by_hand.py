@@ -111,6 +111,15 @@ SMALL_REPORT: dict[str, Any] = {
     },
 }  # fmt: skip
 
+PRIOR: dict[str, Any] = {
+    "weights": {"transitions": [0.7712], "ease": [12.125, 0.0]},
+    "model": {"HR@10": 0.21, "NDCG@10": 0.1234},
+    "sources": {
+        "transitions": {"HR@10": 0.22, "NDCG@10": 0.1123}, "ease": {"HR@10": 0.23, "NDCG@10": 0.1012},
+    },
+    "difference": {"difference": 0.0081, "interval": [0.0043, 0.012], "p": 0.0001},
+}  # fmt: skip
+
 
 def item(name: int, title: str = "") -> dict[str, Any]:
     return {"item": name, "title": title}

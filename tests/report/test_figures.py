@@ -20,7 +20,7 @@ from bert4rec.report.tables import (
     published_tables,
 )
 from bert4rec.runtime.errors import DataError
-from tests.report.runs_by_hand import METRICS, REPORT, SMALL_REPORT
+from tests.report.runs_by_hand import METRICS, PRIOR, REPORT, SMALL_REPORT
 
 FULL = {"full": {"HR@10": 0.5}}
 
@@ -166,6 +166,10 @@ def test_baselines_are_before_the_model_and_the_best_possible_after_it() -> None
          ["## Validation", "1,024 MiB"], "/s"),
         ({"baselines_left_out": "It is the only …", "warnings": [{"text": "one"}, {"text": "two"}]},
          [" one\n", " two\n\n", "\n\nIt is the only …\n\n"], "## Val"),
+        ({"prior": PRIOR},
+         ["+0.0081", "| Bert4Rec alone    | 0.2100 |  0.1234 |", "| ease alone        | 0.2300 |  0.1012 |",
+          "| all together      | 0.5000 |  0.2500 |"], "## Val"),
+        ({"prior": {"weights": {}}}, ["## What is counted"], "alone"),
         ({"kind": "popularity", "training": {"positions": 1234, "seconds": 2.0, "peak_memory_bytes": [2**30]}},
          ["1,234", "2 seconds", "1,024 MiB"], "## Learning"),
     ],

@@ -16,7 +16,7 @@ from bert4rec.config.tables import Config
 from bert4rec.report.charts import MAX_POINTS, charts, learning_curve
 from bert4rec.report.figures import read_contents
 from bert4rec.report.pages import write_html
-from tests.report.runs_by_hand import HOSTILE, SMALL_REPORT, write_records, write_run
+from tests.report.runs_by_hand import HOSTILE, PRIOR, SMALL_REPORT, write_records, write_run
 
 DEFAULTS = Config().model_dump(mode="json")
 VOID = {"meta", "br", "hr", "img", "input", "link", "wbr"}
@@ -126,6 +126,18 @@ def test_sections_are_what_was_measured(tmp_path: Path, changes: Any, files: lis
     assert ("Counting" in page.texts) == (changes == UNTRAINED)
     assert ("Warning." in page.texts) == ("metrics.jsonl" not in files)
     assert (folder / "learning_curve.png").exists() == ("metrics.jsonl" not in files)
+
+
+@pytest.mark.usefixtures("coarse_pictures")
+def test_what_the_prior_gives_is_shown_if_it_was_measured(tmp_path: Path) -> None:
+    texts = {
+        name: " ".join(Reader(write_html(write_run(tmp_path / name, prior=prior), DEFAULTS)).texts)
+        for name, prior in (("none", None), ("left_out", {"weights": {}}), ("measured", PRIOR))
+    }
+    table = "Bert4Rec alone 0.2100 0.1234 transitions alone 0.2200 0.1123 ease alone 0.2300 0.1012 all together 0.3113"
+    assert [table in text for text in texts.values()] == [False, False, True]
+    assert ["0.0043 to +0.0120" in text for text in texts.values()] == [False, False, True]
+    assert texts["left_out"] != texts["none"]
 
 
 def test_other_checkpoints_that_were_evaluated_are_counted(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from bert4rec.report.summary import (
     advice,
     checks,
     heading,
+    prior,
     protocols,
     result_line,
     rules,
@@ -16,7 +17,7 @@ from bert4rec.report.summary import (
     verdict,
     warnings,
 )
-from tests.report.runs_by_hand import METRICS
+from tests.report.runs_by_hand import METRICS, PRIOR
 from tests.report.runs_by_hand import SMALL_REPORT as REPORT
 
 
@@ -64,6 +65,10 @@ REPEATED = REPORT | {
         (heading(REPEATED, "validation", "full"), ["1 of 4 targets (25.0 %)"]),
         (heading(REPEATED | {"seen_items": "keep"}, "test", "full"), ["1500 users"]),
         (rules(REPEATED), ["305 of 1500", "(20.3 %)", "1 of 4", "(25.0 %)"]),
+        (prior({"prior": PRIOR}), ["0.0081", "0.0043", "0.0120", "0.1234", "transitions 0.771", "ease 12.1 and 0"]),
+        (prior({"prior": PRIOR | {"difference": {"difference": 2e-3, "interval": [-1e-3, 5e-3], "p": 0.2}}}),
+         ["0.0020", "-0.0010", "0.0050", "0.1234", "transitions 0.771"]),
+        (prior({"prior": {"weights": PRIOR["weights"]}}), ["transitions 0.771"]),
         (trained_targets({"evaluation": {"trained_targets": TRAINED}}), ["0 of 3003", "465 of 1024"]),
     ],
 )  # fmt: skip
@@ -76,6 +81,9 @@ def test_what_there_is_nothing_to_say_of() -> None:
     assert rules({"dataset": dataset | {"split": "none"}}) == trained_targets(REPORT) == ""
     assert rules({"dataset": dataset | {"test_users": 9}}) != rules({"dataset": dataset}) != ""
     assert trained_targets(REPORT | {"evaluation": {"trained_targets": None}})
+    assert prior(REPORT) == ""
+    left_out = prior(REPORT | {"prior": {"weights": {}}})
+    assert [left_out != "", "0." in left_out, "transitions" in left_out] == [True, False, False]
     found = {split: list(names) for split, names in protocols(REPEATED).items()}
     assert found == {"validation": ["full"], "test": ["full", "uniform"]}
 

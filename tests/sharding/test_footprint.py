@@ -7,6 +7,7 @@ import pytest
 
 from bert4rec.sharding.footprint import (
     AVERAGE,
+    COUNTED_PRIOR,
     DENSE_PART,
     GRADIENTS,
     STEP,
@@ -116,6 +117,19 @@ def test_an_average_is_as_large_as_the_weights_and_an_evaluation_has_neither_gra
     assert evaluation[TABLES] == training[TABLES] == training[GRADIENTS]
     assert 2 * evaluation[DENSE_PART] == training[DENSE_PART]
     assert evaluation[STEP] < 0.1 * training[STEP]
+
+
+@pytest.mark.parametrize("device_type", ["cuda", "cpu"])
+def test_a_prior_is_planned_where_the_model_is(device_type: str) -> None:
+    """64 weights of 8 bytes for each of 12,500 items a process; from each of 50,000 items a place and 4 groups."""
+    names = ("transitions", "neighbours")
+    weights, places = 8 * (64 * 12_500 + 1), 8 * 50_001 + 5 * 50_000
+    assert needs_of(50_000, 4, device_type, prior=names)[COUNTED_PRIOR] == 2 * (weights + places) + 4 * (
+        50_000 + 12_500
+    )
+    on_device, on_host = make_plan(make_job(50_000, 4, "cuda", prior=names), NO_LIMIT).needs[0]
+    assert (COUNTED_PRIOR in on_device, COUNTED_PRIOR in on_host) == (True, False)
+    assert needs_of(50_000, 4, device_type)[COUNTED_PRIOR] == 0
 
 
 def test_what_keeps_groups_in_step_worked_out_by_hand() -> None:
