@@ -226,6 +226,6 @@ def source_of(
         values.append(numbers[is_own])
     starts = F.pad(torch.cat(counts).cumsum(0), (1, 0))
     return Source(
-        PRIOR_SOURCES[name], starts.to(device), torch.cat(targets).to(device), torch.cat(values).to(device), first=first,
-        stop=stop, masses=None if masses is None else masses.to(device), bias=None if bias is None else bias.to(device),
+        PRIOR_SOURCES[name], starts.to(device), torch.cat(targets).to(device), torch.cat(values).to(device),
+        first=first, stop=stop, masses=None if masses is None else masses.to(device), bias=None if bias is None else bias.to(device),
     )  # fmt: skip
