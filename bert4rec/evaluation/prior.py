@@ -199,15 +199,14 @@ class PriorFit:
         is_own, places = (ids >= self.prior.first) & (ids < self.prior.stop), ids - self.prior.first
         for number, column in enumerate(self._columns):
             for where, scores in self._scores(column):
-                own = scores.gather(1, torch.where(is_own, places, 0)[where]) if scores.shape[1] else 0.0
-                found[where, :, number] = own * is_own[where]
+                found[where, :, number] = scores.gather(1, torch.where(is_own, places, 0)[where]) * is_own[where]
         return self._partition.sum(found)
 
     def _scores(self, column: tuple[str, int]) -> Iterator[tuple[slice, Tensor]]:
-        """Yield the scores [b, own items] of some users at a time by one column of the sources."""
+        """Yield the scores [b, own items] of some users at a time by one column of the sources; nothing without items."""
         (name, at), n_items = column, self.prior.stop - self.prior.first
         unit = [float(number == at) for number in range(len(PRIOR_SOURCES[name].decays))]
-        for where in chunks(len(self._indices), max(1, DENSE_SCORES // max(1, n_items))):
+        for where in chunks(len(self._indices), max(1, DENSE_SCORES // n_items)) if n_items else ():
             scores = torch.zeros(where.stop - where.start, n_items, device=self.prior.device)
             self.prior.add(scores, self._last[where], self.prior.first, {name: unit})
             yield where, scores
