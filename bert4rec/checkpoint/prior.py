@@ -66,12 +66,13 @@ def write_prior(path: Path, parts: Mapping[str, Iterable[tuple[int, "Rows"]]], l
 
 def read_prior(
     path: Path, weights: Weights | None = None, *, items: range | None = None, device: torch.device | None = None,
-    known: Int32s | None = None,
+    known: Int32s | None = None, unit: int = 0,
 ) -> Prior:  # fmt: skip
     """Return the prior of the file `path` for some `items` of a catalogue, by default all, with its `weights`.
 
     Only sources with a weight are read; without `weights`, all are, and none has one. `known` [n_items] are the rows
-    of the file for the items of another catalogue, NO_ITEM for items that it does not have. Raises `DataError`.
+    of the file for the items of another catalogue, NO_ITEM for items that it does not have. `unit` is that of the
+    sources. Raises `DataError`.
     """
     try:
         with safe_open(path, "pt") as file:
@@ -79,7 +80,7 @@ def read_prior(
             present = [name for name in names if name + ROW_IDS in _names(file)]
             n_items = len(known) if known is not None else max((_length(file, name) for name in present), default=0)
             items, device = range(n_items) if items is None else items, device or torch.device("cpu")
-            sources = {name: _source(file, name, items, device, known) for name in present}
+            sources = {name: _source(file, name, items, device, known, unit) for name in present}
     except (OSError, SafetensorError) as error:
         raise DataError(f"{path}: cannot be read: {in_one_line(error)}") from None
     return Prior(sources, items.start, items.stop, weights)
@@ -110,7 +111,7 @@ def _length(file: Any, name: str) -> int:
     return int(file.get_slice(name + ROW_IDS).get_shape()[0])
 
 
-def _source(file: Any, name: str, items: range, device: torch.device, known: Int32s | None) -> Source:
+def _source(file: Any, name: str, items: range, device: torch.device, known: Int32s | None, unit: int) -> Source:
     masses, bias = (file.get_tensor(name + end) if name + end in _names(file) else None for end in (MASSES, BIAS))
     blocks = _blocks(file, name)
     if known is not None:
@@ -118,7 +119,7 @@ def _source(file: Any, name: str, items: range, device: torch.device, known: Int
         blocks = _translated(ids, values, torch.from_numpy(known).long())
         masses, bias = (None if part is None else _padded(part)[known] for part in (masses, bias))
     own_bias = None if bias is None else bias[items.start : items.stop]
-    return source_of(name, blocks, items.start, items.stop, device, masses, own_bias)
+    return source_of(name, blocks, items.start, items.stop, device, masses, own_bias, unit)
 
 
 def _blocks(file: Any, name: str) -> Iterator[tuple[Tensor, Tensor]]:

@@ -203,7 +203,7 @@ class PriorFit:
         return self._partition.sum(found)
 
     def _scores(self, column: tuple[str, int]) -> Iterator[tuple[slice, Tensor]]:
-        """Yield the scores [b, own items] of some users at a time by one column of the sources; nothing without items."""
+        """Yield the scores [b, own items] of some users at a time by one column of the sources, if there are any."""
         (name, at), n_items = column, self.prior.stop - self.prior.first
         unit = [float(number == at) for number in range(len(PRIOR_SOURCES[name].decays))]
         for where in chunks(len(self._indices), max(1, DENSE_SCORES // n_items)) if n_items else ():

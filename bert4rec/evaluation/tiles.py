@@ -32,6 +32,11 @@ class Catalogue:
         self.tile = max(MIN_TILE, min(MAX_TILE, -(-n_items // MIN_TILES)), -(-n_items // MAX_TILES))
         self.tiles = range(-(-n_items // self.tile))
 
+    @property
+    def together(self) -> int:
+        """Return how many items are compared together."""
+        return max(1, MAX_TILE // self.tile) * self.tile
+
     def items(self, tiles: range) -> tuple[int, int]:
         """Return the first item of consecutive `tiles`, and the item after the last."""
         return min(tiles.start * self.tile, self._n_items), min(tiles.stop * self.tile, self._n_items)
@@ -44,7 +49,7 @@ class Catalogue:
 
     def groups(self, tiles: range) -> Iterator[range]:
         """Yield groups of consecutive `tiles` that are compared together, of about `MAX_TILE` items each."""
-        step = max(1, MAX_TILE // self.tile)
+        step = self.together // self.tile
         for first in range(0, len(tiles), step):
             yield tiles[first : first + step]
 

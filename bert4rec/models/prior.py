@@ -23,7 +23,7 @@ from bert4rec.dataset.format import NO_ITEM
 
 TRANSITIONS, NEIGHBOURS = "transitions", "neighbours"
 TOP = 64  # weights of an item in each source
-GROUP = 4096  # items whose weights are found at once
+GROUP = 4096  # items whose weights are found at once, if they are not scored in other parts
 MOST_GROUPS = 256  # of the catalogue; more items make them larger
 TINY = 1e-30  # instead of zero, in denominators
 
@@ -54,6 +54,7 @@ PRIOR_SOURCES = {
 class Source:
     """The weights of one source to the items `first` … `stop` - 1, on any device.
 
+    Scores are added in parts of `unit` items from `first` on, or in any other parts, which takes longer.
     The weights of item i are `values` [E] of the `targets` [E], ascending, from `starts[i]` on. `masses` [V]: the share
     of an item's transitions that is only popularity; None for sources whose factors are not normalized. `bias` [stop -
     first] is added to the scores of items; None for none.
@@ -61,14 +62,14 @@ class Source:
 
     def __init__(
         self, kind: SourceKind, starts: Tensor, targets: Tensor, values: Tensor, *, first: int, stop: int,
-        masses: Tensor | None = None, bias: Tensor | None = None,
+        masses: Tensor | None = None, bias: Tensor | None = None, unit: int = 0,
     ) -> None:  # fmt: skip
         self.kind, self._first, self._stop, self._starts = kind, first, stop, starts
         self._targets, self._values = F.pad(targets, (0, 1), value=NO_ITEM), F.pad(values, (0, 1))
         self.masses, self.bias, self.device = masses, bias, starts.device
         lengths = starts.diff()
         self._n_steps = int(lengths.max() if len(lengths) else 0).bit_length()
-        self._group, n_groups = groups_of(stop - first)
+        self._group, n_groups = groups_of(stop - first, unit or GROUP)
         rows = torch.repeat_interleave(torch.arange(len(lengths), device=starts.device), lengths)
         cells = rows * n_groups + (targets.long() - first) // self._group
         counts = torch.bincount(cells, minlength=len(lengths) * n_groups)
@@ -196,22 +197,22 @@ class Prior:
         return next((source.device for source in self.sources.values()), torch.device("cpu"))
 
 
-def groups_of(n_own: int) -> tuple[int, int]:
-    """Return the size and the number of the groups of `n_own` items whose weights are found at once."""
-    size = max(GROUP, -(-n_own // MOST_GROUPS))
+def groups_of(n_own: int, unit: int) -> tuple[int, int]:
+    """Return the size, a multiple of `unit`, and the number of the groups of `n_own` items that are found at once."""
+    size = unit * max(1, -(-n_own // (MOST_GROUPS * unit)))
     return size, max(1, -(-n_own // size))
 
 
 def source_bytes(name: str, n_items: int, n_own: int) -> int:
     """Return the bytes of the source `name` for `n_own` of `n_items`: each item has `TOP` weights, evenly spread."""
     weights = (min(TOP, n_items) * n_own + 1) * (torch.int32.itemsize + torch.float32.itemsize)
-    places = (n_items + 1) * torch.int64.itemsize + n_items * (groups_of(n_own)[1] + 1)
+    places = (n_items + 1) * torch.int64.itemsize + n_items * (groups_of(n_own, GROUP)[1] + 1)
     return weights + places + PRIOR_SOURCES[name].is_normalized * (n_items + n_own) * torch.float32.itemsize
 
 
 def source_of(
     name: str, blocks: Iterable[tuple[Tensor, Tensor]], first: int, stop: int, device: torch.device,
-    masses: Tensor | None = None, bias: Tensor | None = None,
+    masses: Tensor | None = None, bias: Tensor | None = None, unit: int = 0,
 ) -> Source:  # fmt: skip
     """Return the source `name` for the items `first` … `stop` - 1.
 
@@ -224,8 +225,9 @@ def source_of(
         counts.append(is_own.sum(1))
         targets.append(ids[is_own])
         values.append(numbers[is_own])
-    starts = F.pad(torch.cat(counts).cumsum(0), (1, 0))
+    parts = F.pad(torch.cat(counts).cumsum(0), (1, 0)), torch.cat(targets), torch.cat(values)
+    masses, bias = (None if part is None else part.to(device) for part in (masses, bias))
     return Source(
-        PRIOR_SOURCES[name], starts.to(device), torch.cat(targets).to(device), torch.cat(values).to(device),
-        first=first, stop=stop, masses=None if masses is None else masses.to(device), bias=None if bias is None else bias.to(device),
+        PRIOR_SOURCES[name], *(part.to(device) for part in parts), first=first, stop=stop, masses=masses, bias=bias,
+        unit=unit,
     )  # fmt: skip

@@ -53,4 +53,4 @@ def own_prior(
     """Return the prior of the file `path` for the items of a catalogue that this process ranks (`read_prior`)."""
     catalogue, partition = Catalogue(n_items), Partition(world.rank, world.world_size)
     items = range(*catalogue.items(partition.of(len(catalogue.tiles))))
-    return read_prior(path, weights, items=items, device=world.device, known=known)
+    return read_prior(path, weights, items=items, device=world.device, known=known, unit=catalogue.together)
