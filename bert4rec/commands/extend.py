@@ -242,12 +242,16 @@ def _warn_of_trained_targets(dataset: "Dataset", previous: Path, run: Path) -> N
 def _fill(folder: Path, trained: Trained, config: Config, dataset: "Dataset") -> int:
     """Write the new run, and return the number of new items without a known neighbour.
 
-    If the run recommends by recent popularity without a history, so does the new one, by the counts of the new dataset.
+    If the run recommends by recent popularity without a history, so does the new one, by the counts of the new dataset;
+    so does its prior count the new dataset, with the same weights.
     """
     from bert4rec.checkpoint.growth import initialize_new_items, read_grown, write_grown
     from bert4rec.dataset.runs import link_catalogue
     from bert4rec.models.baselines import RECENT_SHARE, recent_counts
     from bert4rec.models.transitions import TrainingHistories
+    from bert4rec.runtime.collectives import Partition
+    from bert4rec.training.build import choose_prior
+    from bert4rec.training.prior import count_prior
     from bert4rec.training.results import write_recent_counts
     from bert4rec.training.state import State
 
@@ -258,7 +262,10 @@ def _fill(folder: Path, trained: Trained, config: Config, dataset: "Dataset") ->
         tensors, dataset.histories, dataset.popularity, n_known=n_known, embed_dim=config.model.embed_dim
     )
     # -1 makes the training validate before the first step, so that only better weights replace these.
-    state = State(updates=saved["state"]["updates"], validated=-1.0)
+    weights = trained.prior_weights
+    state = State(updates=saved["state"]["updates"], validated=-1.0, prior=weights, best_prior=weights)
+    if weights:  # a training of the new run takes the file as it is
+        count_prior(folder, [*dict.fromkeys([*weights, *choose_prior(config, dataset)])], dataset, Partition())
     metadata = {name: value for name, value in saved.items() if name != "plan"} | {
         "facts_version": METADATA_VERSION,
         "config": config.model_dump(mode="json"),

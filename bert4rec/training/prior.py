@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,26 +25,18 @@ from bert4rec.runtime.processes import Processes
 logger = logging.getLogger(__name__)
 
 
-def count_prior(folder: Path, sources: list[str], dataset: Dataset, world: Processes) -> Prior | None:
-    """Return the prior of the `sources` for this process's items, counted into the run's `folder`; None for none.
+def count_prior(folder: Path, sources: Sequence[str], dataset: Dataset, partition: Partition) -> None:
+    """Count the `sources` of a prior, and write them into the run's `folder`; every process makes the same calls."""
+    began, histories = time.monotonic(), TrainingHistories(dataset)
+    targets = target_counts(histories) if histories.target_kinds else np.asarray(dataset.popularity)
 
-    A resumed run has the file already. Every process makes the same calls.
-    """
-    if not sources:
-        return None
-    if not (folder / PRIOR).is_file():
-        began, histories = time.monotonic(), TrainingHistories(dataset)
-        partition = Partition(world.rank, world.world_size)
-        targets = target_counts(histories) if histories.target_kinds else np.asarray(dataset.popularity)
+    def rows(name: str) -> Iterable[tuple[int, Rows]]:
+        if name == EASE:  # one process has all weights
+            return ease_rows(histories, dataset.splits[VALIDATION], TOP) if partition.rank == 0 else ()
+        return counted_rows(name, histories, targets, partition.of(dataset.n_items), TOP)
 
-        def rows(name: str) -> Iterable[tuple[int, Rows]]:
-            if name == EASE:  # one process has all weights
-                return ease_rows(histories, dataset.splits[VALIDATION], TOP) if world.is_rank_zero else ()
-            return counted_rows(name, histories, targets, partition.of(dataset.n_items), TOP)
-
-        write_prior(folder / PRIOR, {name: rows(name) for name in sources}, log_shares(targets), TOP)
-        logger.info(f"prior: counted {', '.join(sources)} in {format_duration(time.monotonic() - began)}")
-    return own_prior(folder / PRIOR, world, dataset.n_items)
+    write_prior(folder / PRIOR, {name: rows(name) for name in sources}, log_shares(targets), TOP)
+    logger.info(f"prior: counted {', '.join(sources)} in {format_duration(time.monotonic() - began)}")
 
 
 def own_prior(

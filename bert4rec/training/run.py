@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import torch.distributed as dist
 from torch import nn
 
+from bert4rec.checkpoint.package import PRIOR
 from bert4rec.checkpoint.run_folder import BEST_LINK, CHECKPOINTS, CONFIG, lock, new_folder
 from bert4rec.checkpoint.run_settings import how_to_continue, train_command
 from bert4rec.checkpoint.store import SaveError
@@ -20,9 +22,10 @@ from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.evaluation.evaluator import BatchCallback, Evaluator, Example
 from bert4rec.evaluation.ranker import Metrics
 from bert4rec.feed.batches import TrainingBatches
+from bert4rec.models.prior import Prior
 from bert4rec.report.log import MetricsLog, read_records, require_packages
 from bert4rec.report.pages import metrics_table
-from bert4rec.runtime.collectives import gather_objects, on_rank_zero
+from bert4rec.runtime.collectives import Partition, gather_objects, on_rank_zero
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted
 from bert4rec.runtime.memory import PeakMemory
 from bert4rec.runtime.processes import Processes, process_group, rendezvous, seed_everything, this_process
@@ -31,7 +34,7 @@ from bert4rec.sharding.parallelize import held_bytes
 from bert4rec.training import build, results
 from bert4rec.training.agreement import CommonFacts, environment_facts, preflight
 from bert4rec.training.evaluate import RankingProgress
-from bert4rec.training.prior import count_prior
+from bert4rec.training.prior import count_prior, own_prior
 from bert4rec.training.start import Context, begin_folder, make_context, restore, write_run_header
 from bert4rec.training.state import State
 from bert4rec.training.trainer import Step, Trainer
@@ -94,7 +97,7 @@ def _train_and_report(
     evaluator = build.make_evaluator(config, world, dataset, features)
     if world.is_rank_zero:
         write_run_header(context, evaluator, batches.n_sequences)
-    prior = count_prior(folder, build.choose_prior(config, dataset), dataset, world)
+    prior = _prior(folder, build.choose_prior(config, dataset), dataset, world)
     evaluator = replace(evaluator, prior=prior)
     log = build.metrics_log(config, folder, purge_from=start.steps) if world.is_rank_zero else None
     seed_everything(config.training.seed, world.rank)
@@ -123,6 +126,15 @@ def _train_and_report(
         advice = f"free the disk, then {how_to_continue(folder)}"
         raise SaveError(f"{folder}: the weights of these metrics could not be saved; {advice}")
     return folder
+
+
+def _prior(folder: Path, sources: Sequence[str], dataset: Dataset, world: Processes) -> Prior | None:
+    """Return the prior of the `sources` for this process's items; None for none. A resumed run has counted it."""
+    if not sources:
+        return None
+    if not on_rank_zero((folder / PRIOR).is_file):
+        count_prior(folder, sources, dataset, Partition(world.rank, world.world_size))
+    return own_prior(folder / PRIOR, world, dataset.n_items)
 
 
 def _count_and_report(

@@ -4,10 +4,12 @@ import json
 import random
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import polars as pl
 import pytest
 import torch
@@ -15,12 +17,15 @@ from datasets import load_from_disk
 
 from bert4rec import load, train
 from bert4rec.__main__ import main
-from bert4rec.checkpoint.run_folder import METADATA_VERSION
+from bert4rec.checkpoint.prior import read_prior
+from bert4rec.checkpoint.run_folder import METADATA_VERSION, find_trained
 from bert4rec.checkpoint.run_settings import load_run_settings
 from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Config
+from bert4rec.dataset.reader import open_dataset
 from bert4rec.models.names import TABLE
+from bert4rec.models.transitions import TrainingHistories, count_pairs
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.serving.load import find_source
 from bert4rec.training.run import run
@@ -75,6 +80,22 @@ def test_a_new_run_has_all_that_was_learnt(old: Path, grown_folder: Path, capsys
     assert (state["step"], state["best_ndcg"], state["n_worse"]) == (0, -1.0, 0)
     (found,) = load(new).recommend([[1, 2, 3]], 10)
     assert {9, 10} <= {one.item for one in found}
+
+
+def test_the_prior_of_a_new_run_counts_the_new_dataset(old: Path, grown_folder: Path) -> None:
+    """Its weights are those of the run, also for items that had no transition before."""
+    weights = {"transitions": [0.5], "neighbours": [2.0]}
+    edit_facts(old / "checkpoints" / "best", lambda facts: facts["state"].update(prior=weights))
+    new = extended(old, grown_folder)
+    known, grown = (read_prior(run / "prior.safetensors") for run in (old, new))
+    assert (known.stop, grown.stop) == (8, 10)
+    assert find_trained(new).prior_weights == weights
+    dataset = open_dataset(grown_folder)
+    pairs = count_pairs(TrainingHistories(dataset), reach=10, decay=0.7)
+    assert grown.sources["transitions"].reached.nonzero().flatten().tolist() == np.unique(pairs.keys % 10).tolist()
+    (scored,) = load(new).recommend([[1, 2, 3]], 10, leave_out_seen=False)
+    (without,) = replace(load(new), prior=None).recommend([[1, 2, 3]], 10, leave_out_seen=False)
+    assert {one.item: one.score for one in scored} != {one.item: one.score for one in without}
 
 
 def settings_of(*argv: str) -> Config:
