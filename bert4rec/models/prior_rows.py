@@ -16,7 +16,7 @@ from bert4rec.models.prior import NEIGHBOURS, PRIOR_SOURCES
 from bert4rec.models.transitions import Pairs, TrainingHistories, count_pairs
 from bert4rec.runtime.arrays import Float32s, Float64s, Int32s, Int64s, Integers
 
-COUNTED_AT_ONCE = 50_000_000  # counted in memory, before equal ones are joined
+COUNTED_AT_ONCE = 20_000_000  # counted in memory, before equal ones are joined
 SMALLEST_COSINE = 0.01  # a cosine is log(this + cosine) in the scores
 DENSE_ROWS = 1024
 
@@ -85,12 +85,19 @@ def _neighbours(pairs: Pairs, targets: Integers, sources: range, top: int) -> Ro
 
 def _best(places: Int64s, items: Int64s, keys: Float64s, values: Float64s, n: int, top: int) -> tuple[Int32s, Float32s]:
     """Return the items [n, top], ascending, with the greatest positive `keys` of each place, and their `values`."""
-    order = np.lexsort((-keys, places))
-    by_place = places[order]
-    within = np.arange(len(order)) - np.searchsorted(by_place, by_place)
-    chosen = np.sort(order[within < top])  # ascending by place and item, as the pairs are
+    is_long = np.bincount(places, minlength=n)[places] > top
+    long = np.flatnonzero(is_long)  # the pairs of the others are all taken
+    long = long[np.lexsort((-keys[long], places[long]))]
+    is_taken = ~is_long
+    is_taken[long[_columns(places[long]) < top]] = True
+    chosen = np.flatnonzero(is_taken)  # ascending by place and item, as the pairs are
     rows = places[chosen]
-    columns = np.arange(len(chosen)) - np.searchsorted(rows, rows)
+    columns = _columns(rows)
     ids, weights = np.full((n, top), NO_ITEM, np.int32), np.zeros((n, top), np.float32)
     ids[rows, columns], weights[rows, columns] = items[chosen], values[chosen]
     return ids, weights
+
+
+def _columns(rows: Int64s) -> Int64s:
+    """Return the index of each entry among those of its row; `rows` are ascending."""
+    return np.arange(len(rows)) - np.searchsorted(rows, rows)
