@@ -156,7 +156,8 @@ def train(
 def load(path: StrPath, *, dataset: StrPath | None = None) -> "Recommender":
     """Return the model of a run folder (its best weights), of one of its checkpoints, or of a model package.
 
-    `dataset` is the folder of the training data, if it was moved; it is needed only for the histories of its users.
+    `dataset` is the folder of the training data, if it was moved; it is needed for the histories of its users, and for
+    a model that only counts, which is counted again.
     Raises `UserError`, in one line, if something is missing or damaged, or if the dataset is another one.
     """
     if not isinstance(path, str | os.PathLike):

@@ -19,7 +19,8 @@ from bert4rec.config.kinds import KINDS, Kind
 from bert4rec.config.load import flat
 from bert4rec.config.recognition import what_is
 from bert4rec.config.tables import Data
-from bert4rec.dataset.format import fingerprint_of
+from bert4rec.dataset.format import fingerprint_of, kinds_of
+from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.runtime.files import sha256, shortened, try_lock
@@ -89,8 +90,8 @@ def checkpoint_of(path: Path) -> Path:
     folder = next((folder for folder in present if (folder / FACTS_FILE).is_file()), None)
     if folder is None and (kind := untrained_kind(path)):
         raise DataError(
-            f'{path}: a run of model.kind = "{kind}", which is not trained and has no weights; name the run of a '
-            "trained model"
+            f'{path}: a run of model.kind = "{kind}", which only counts and has no weights; train a transformer, whose '
+            "prior has such counts, and name its run"
         )
     if folder is None:
         raise DataError(f"{path}: expected a run with a checkpoint, a checkpoint or a model package; {what_is(path)}")
@@ -177,7 +178,7 @@ def lock(folder: Path) -> Iterator[None]:
 class Trained:
     """The `folder` of trained weights, a checkpoint or a model package, its `metadata` and its `run`.
 
-    `run` is None if the folder does not belong to a run.
+    A run whose model only counts is its own folder. `run` is None if the folder does not belong to a run.
     """
 
     folder: Path
@@ -192,8 +193,8 @@ class Trained:
 
     @property
     def kinds(self) -> Sequence[str]:
-        """Return the kinds of events that a transformer reads, by number; () for none."""
-        return tuple(self.metadata.get("events", ())) if self.kind.is_transformer else ()
+        """Return the kinds of events that the model reads, by number; () for none."""
+        return () if self.kind.learns_pairs else tuple(self.metadata.get("events", ()))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -285,3 +286,17 @@ def find_trained(path: Path) -> Trained:
     run = folder.parent.parent
     has_run = folder.parent.name == CHECKPOINTS and (run / CONFIG).is_file()
     return Trained(shortened(folder), metadata, shortened(run) if has_run else None)
+
+
+def find_counted(run: Path) -> Trained:
+    """Return a run whose model only counts, with what a checkpoint says of its own. Raises `DataError`."""
+    from bert4rec.dataset.reader import read_metadata as read_about  # imports Arrow
+    from bert4rec.dataset.runs import CATALOGUE
+
+    about, config = read_about(run / CATALOGUE), tomli.loads((run / CONFIG).read_text(encoding="utf-8"))
+    kinds = kinds_of(about)
+    metadata = {
+        "config": config, "fingerprint": about["fingerprint"], "n_items": about["items"], "state": {},
+        "events": kinds if HiddenEvents.of(config["preprocessing"], kinds) else (),  # for what is hidden alone
+    }  # fmt: skip
+    return Trained(run, metadata, run)

@@ -85,10 +85,10 @@ def _page(folder: Path) -> Path:
 
 def _next_steps(folder: Path, report: Mapping[str, Any]) -> str:
     """Return the next commands, for a kind that is not trained, and for real or generated data."""
+    recommend = RECOMMEND.format(run=shlex.quote(str(folder)))
     if not kind_of(report).is_trained:
         options = [f"--config={folder / CONFIG}", "--model.kind=bert4rec"]
-        return f"A trained model on the same dataset:\n  {on_processes(report['world_size'], *options)}"
-    recommend = RECOMMEND.format(run=shlex.quote(str(folder)))
+        return f"{recommend}A trained model on the same dataset:\n  {on_processes(report['world_size'], *options)}"
     if report["dataset"]["source"] in GENERATED:
         return recommend + WITH_REAL_DATA.format(
             settings=f"--config={ML_1M}" if ML_1M.exists() else "--data.source=ml-1m"

@@ -8,7 +8,10 @@ from bert4rec.runtime.console import visible
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the run and the items."""
-    parser.description = "Finds the items whose vectors have the largest cosine with that of an item."
+    parser.description = (
+        "Finds the items whose vectors have the largest cosine with that of an item; with a model that only counts, "
+        "those with the highest scores after it."
+    )
     add_model_arguments(parser)
     add_rule_arguments(parser)
     parser.add_argument("items", metavar="ITEM", nargs="+", help="items by their own ids")

@@ -1,8 +1,8 @@
 """The exact k best items for each user: the catalogue is processed in tiles, and ties go to the lower id."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -99,28 +99,57 @@ class TopK:
         return TopK(torch.where(left < n, scores[places], -torch.inf), indices[places])
 
 
+class TileScorer(Protocol):
+    """The items of a catalogue that are scored in another way than by products of vectors."""
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        ...
+
+    def tile_scores(self, queries: Tensor, first: int, stop: int) -> Tensor:
+        """Return a new tensor [B, C] of the scores of the items `first` … `stop` - 1 for `queries` [B, D]."""
+        ...
+
+
 def top_k(
-    hidden: Tensor, vectors: Tensor, k: int, *, adjust: Callable[[Tensor, int], None] | None = None,
+    hidden: Tensor, vectors: Tensor | TileScorer, k: int, *, adjust: Callable[[Tensor, int], None] | None = None,
     norms: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return scores and indices [B, k] of the best rows of `vectors` [V, D] for `hidden` [B, D], best first.
+
+    Instead of vectors, a `TileScorer` can score the rows. Scores have the precision of `hidden`, at least float32.
 
     `adjust` is called with the scores [B, C] of a tile and its first row, and changes them in place: the score -inf
     excludes a row. If fewer than k rows are left, the missing ones have the score -inf. With `norms` [V, 1], rows are
     divided by them first.
     """
-    best = TopK.nothing(len(hidden), k, dtype=torch.float32, device=hidden.device)
+    best = TopK.nothing(len(hidden), k, dtype=scores_dtype(hidden), device=hidden.device)
+    for first, scores in _tiles(hidden, vectors, norms):
+        if adjust is not None:
+            adjust(scores, first)
+        best.update(slice(None), scores, first)
+    return best.scores, best.indices
+
+
+def scores_dtype(hidden: Tensor) -> torch.dtype:
+    """Return the dtype of the scores of `top_k`."""
+    return torch.promote_types(hidden.dtype, torch.float32)
+
+
+def _tiles(hidden: Tensor, vectors: Tensor | TileScorer, norms: Tensor | None) -> Iterator[tuple[int, Tensor]]:
+    """Yield the first row of each tile, and the tile's scores [B, C], which the next tile may overwrite."""
+    if not isinstance(vectors, Tensor):
+        for first in range(0, len(vectors), TILE):
+            yield first, vectors.tile_scores(hidden, first, min(first + TILE, len(vectors)))
+        return
     # Reused for the scores of each tile: allocating new pages takes longer than the products.
     room = hidden.new_empty(len(hidden) * min(TILE, len(vectors)))
     for first in range(0, len(vectors), TILE):
         tile = vectors[first : first + TILE]
         if norms is not None:
             tile = tile / norms[first : first + TILE]
-        scores = torch.mm(hidden, tile.T, out=room[: len(hidden) * len(tile)].view(-1, len(tile))).float()
-        if adjust is not None:
-            adjust(scores, first)
-        best.update(slice(None), scores, first)
-    return best.scores, best.indices
+        scores = torch.mm(hidden, tile.T, out=room[: len(hidden) * len(tile)].view(-1, len(tile)))
+        yield first, scores.to(scores_dtype(hidden))
 
 
 def log_shares(

@@ -45,10 +45,14 @@ def summary(report: Report) -> str:
 
 
 class Verdict(NamedTuple):
-    """The advice to a person, with its reason, in sentences: `kind` is "use", "equal", "worse", "repair", …."""
+    """The advice to a person, with its reason, in sentences: `kind` is "use", "equal", "worse", "repair", ….
+
+    `baseline` is the kind of the baseline that is better or as good; "" if there is none.
+    """
 
     kind: str
     text: str
+    baseline: str = ""
 
 
 def verdict(report: Report) -> Verdict:
@@ -86,7 +90,8 @@ def verdict(report: Report) -> Verdict:
         *(text for text, _ in damage),
         sentence("what_helps", advice=helps),
     ]
-    return Verdict(kind, " ".join(filter(None, sentences)))
+    baseline = comparison["kind"] if comparison and kind in ("equal", "worse") else ""
+    return Verdict(kind, " ".join(filter(None, sentences)), baseline)
 
 
 def _are_copies(report: Report) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.evaluation.batches import chunks
-from bert4rec.evaluation.top_k import excluder, top_k
+from bert4rec.evaluation.top_k import TileScorer, excluder, scores_dtype, top_k
 from bert4rec.models.prior import Prior
 from bert4rec.runtime.arrays import Int64s
 from bert4rec.serving.histories import KnownHistory
@@ -50,13 +50,13 @@ class CandidateSet(NamedTuple):
     """The `vectors` [n, D], among them those of the items that may be recommended, and their `norms` [n, 1] or None.
 
     They are all vectors, with whether each is `hidden` [n], or None, unless few items may be recommended: then
-    `indices` [n] are their numbers, and `places` [V] the place of each item among them, or NO_ITEM. A list has
-    `at_most` items of each of the `groups` [n], if there are any, and at most `longest` in all. `limited` [n] is the
-    number below `n_limited` of each group that has more items than that, and `n_limited` for any other. The `prior`, if
-    there is one, is added to the scores.
+    `indices` [n] are their numbers, and `places` [V] the place of each item among them, or NO_ITEM. A `TileScorer` of
+    all items can replace all vectors. A list has `at_most` items of each of the `groups` [n], if there are any, and at
+    most `longest` in all. `limited` [n] is the number below `n_limited` of each group that has more items than that,
+    and `n_limited` for any other. The `prior`, if there is one, is added to the scores.
     """
 
-    vectors: Tensor
+    vectors: Tensor | TileScorer
     norms: Tensor | None
     hidden: Tensor | None
     indices: Tensor | None
@@ -70,14 +70,14 @@ class CandidateSet(NamedTuple):
 
     @classmethod
     def of(
-        cls, vectors: Tensor, hidden: Tensor | None, rules: Rules, *, norms: Tensor | None = None,
+        cls, vectors: Tensor | TileScorer, hidden: Tensor | None, rules: Rules, *, norms: Tensor | None = None,
         prior: Prior | None = None,
     ) -> Self:  # fmt: skip
         """Return the items of `vectors` [V, D] that are not `hidden` [V]; with `norms` vectors are divided by them."""
         indices = places = limited = None
         groups, n_limited = rules.groups, 0
         longest = len(vectors) if hidden is None else int((~hidden).sum())
-        if hidden is not None and COPIED * longest <= len(vectors):
+        if isinstance(vectors, Tensor) and hidden is not None and COPIED * longest <= len(vectors):
             indices, places = torch.nonzero(~hidden).flatten(), np.full(len(vectors), NO_ITEM, np.int64)
             places[indices.numpy()] = np.arange(len(indices))
             vectors, norms = vectors[indices], None if norms is None else norms[indices]
@@ -142,7 +142,7 @@ class CandidateSet(NamedTuple):
         """
         assert self.groups is not None
         n, rows = min(int(FACTOR * k), len(self.vectors)), torch.arange(len(queries.hidden))
-        scores, indices = torch.zeros(len(rows), n), rows.new_zeros(len(rows), n)
+        scores, indices = torch.zeros(len(rows), n, dtype=scores_dtype(queries.hidden)), rows.new_zeros(len(rows), n)
         within = torch.zeros(len(rows), n, dtype=torch.bool)
         while len(rows):
             some = queries.at(rows)

@@ -1,5 +1,6 @@
 """Load the model of a run or of a checkpoint as a recommender, without a process group and without TorchRec."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,21 +12,28 @@ import torch
 from torch import Tensor, nn
 
 from bert4rec.checkpoint.prior import read_whole_prior
-from bert4rec.checkpoint.run_folder import RECENT_COUNTS, Trained, find_trained
+from bert4rec.checkpoint.run_folder import RECENT_COUNTS, Trained, find_counted, find_trained, untrained_kind
 from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX, StoredTensors
+from bert4rec.config.kinds import RECENT_POPULARITY
 from bert4rec.dataset.format import fingerprint_of
 from bert4rec.dataset.hidden import HiddenEvents
-from bert4rec.dataset.reader import open_catalogue, read_metadata
+from bert4rec.dataset.reader import Dataset, open_catalogue, open_dataset, read_metadata
 from bert4rec.feed.batch import Lookup
 from bert4rec.feed.features import FeatureReader, feature_reader_of
+from bert4rec.models.baselines import RECENT_SHARE, BaselineFactory, recent_counts
 from bert4rec.models.item_features import CANDIDATE, SAMPLED_ITEMS, FeatureEncoder, FeatureSettings
 from bert4rec.models.names import FEATURE_TABLE, FEATURE_VALUES, FEATURES, TABLE
 from bert4rec.models.prior import Prior
+from bert4rec.models.transitions import TrainingHistories
 from bert4rec.runtime import files
+from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DataError, in_one_line
+from bert4rec.serving.counted import Counted
 from bert4rec.serving.histories import ItemIds
 from bert4rec.serving.network import ItemVectors, Network, make_network
 from bert4rec.serving.recommender import NAME_DATASET, Recommender
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,9 @@ class Source:
         Raises `DataError` if they cannot be read.
         """
         run = self.trained.run
+        if self.trained.kind.name == RECENT_POPULARITY:
+            recent = recent_counts(TrainingHistories(self.counted_from), RECENT_SHARE)
+            return ItemIds.read(self.items, recent_counts=recent)
         if run is None or not (run / RECENT_COUNTS).is_file():
             return ItemIds.read(self.items)
         try:
@@ -61,6 +72,12 @@ class Source:
         if counts.shape != (self.trained.n_items,):
             raise DataError(f"{run / RECENT_COUNTS}: has the shape {counts.shape}, not ({self.trained.n_items},)")
         return ItemIds.read(self.items, recent_counts=counts)
+
+    @cached_property
+    def counted_from(self) -> Dataset:
+        """Return the dataset, from which a model that only counts is counted again."""
+        assert self.dataset is not None, "refused before"
+        return open_dataset(self.dataset)
 
     @property
     def prior(self) -> Prior | None:
@@ -141,6 +158,10 @@ def find_source(path: Path, dataset: Path | None = None) -> Source:
         raise DataError(f"{path}: is a model package already; name the run that it was exported from")
     if problem := files.problem_of(trained.folder):
         raise DataError(f"{trained.folder}: this checkpoint is damaged: {problem}")
+    return _source_of(trained, path, dataset)
+
+
+def _source_of(trained: Trained, path: Path, dataset: Path | None) -> Source:
     users = dataset or trained.dataset
     items = dataset or trained.catalogue or users
     about_data = read_metadata(items)
@@ -155,13 +176,23 @@ def _not_the_dataset(folder: Path, run: Path) -> str:
     return f"{folder}: is not the dataset that {run} was trained on"
 
 
+def _find_counted(path: Path, dataset: Path | None) -> Source:
+    """Return what `find_source` does for a run whose model only counts: its weights are its dataset."""
+    trained = find_counted(path)
+    source = _source_of(trained, path, dataset)
+    if source.dataset is None:
+        raise DataError(f"{_not_the_dataset(trained.dataset, path)}, from which it counts again; {NAME_DATASET}")
+    return source
+
+
 def load_run(path: Path, dataset: Path | None = None) -> Recommender:
     """Return the model of a run folder (its best weights), or of one of its checkpoints.
 
-    `dataset` is the folder of the training data, if it was moved; it is needed only for the histories of its users.
+    `dataset` is the folder of the training data, if it was moved; it is needed for the histories of its users, and for
+    a model that only counts, which is counted again.
     Raises `DataError`, in one line, if something is missing or damaged, or if the dataset is another one.
     """
-    source = find_source(path, dataset)
+    source = _find_counted(path, dataset) if untrained_kind(path) else find_source(path, dataset)
     trained = source.trained
     return Recommender(
         network_of(source), source.ids, dataset=source.dataset, leaves_out_seen=source.leaves_out_seen,
@@ -171,13 +202,18 @@ def load_run(path: Path, dataset: Path | None = None) -> Recommender:
     )  # fmt: skip
 
 
-def network_of(source: Source) -> Network | ItemVectors:
+def network_of(source: Source) -> Network | ItemVectors | Counted:
     """Return the network of a checkpoint with any sharding; for a matrix factorisation its item vectors.
 
-    Raises `DataError` if the weights are of another version of the program.
+    A model that only counts is counted again. Raises `DataError` if the weights are of another version of the program.
     """
+    kind = source.trained.kind
+    if not kind.is_trained:
+        logger.info(f"{kind.title} is counted from {source.dataset}")
+        counting = BaselineFactory(dataset=source.counted_from, partition=Partition())
+        return Counted(kind.name, counting.scorer(kind.name, lambda: None), source.trained.kinds)
     stored = source.tensors()
-    if not source.trained.kind.is_transformer:
+    if not kind.is_transformer:
         return ItemVectors(stored.read(MODEL_PREFIX + TABLE), source.trained.model["embed_dim"])
     tensors = {name.removeprefix(MODEL_PREFIX): stored.read(name) for name in stored if name.startswith(MODEL_PREFIX)}
     try:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -11,6 +12,7 @@ from bert4rec.config.kinds import KINDS
 from bert4rec.feed.masking import inference_time_deltas
 from bert4rec.models.names import ENCODER, HEAD, HEAD_BIAS, MASK, TABLE
 from bert4rec.models.transformer import Encoder, EncoderSettings, append_ones
+from bert4rec.serving.histories import KnownHistory
 
 
 class Network(nn.Module):
@@ -66,6 +68,19 @@ class Network(nn.Module):
         if self.mask is None:
             return None
         return self.encoder.add_events(self.mask, torch.zeros((), dtype=torch.int64, device=self.mask.device))
+
+    @torch.no_grad()
+    def encode(self, histories: Sequence[KnownHistory]) -> Tensor:
+        """Return the hidden states [B, D] after histories of at least one known item."""
+        recent = [history.last(self.max_len) for history in histories]
+        lengths = torch.tensor([len(history) for history in recent])
+        inputs = [torch.from_numpy(np.concatenate([history.items for history in recent])), lengths]
+        if self.knows_times:
+            seconds = [history.seconds for history in recent if history.seconds is not None]
+            inputs += [torch.from_numpy(np.concatenate(seconds)), torch.tensor([history.at for history in recent])]
+        events = [history.events for history in recent if history.events is not None]
+        hidden: Tensor = self(*inputs, events=torch.from_numpy(np.concatenate(events)) if events else None)
+        return hidden
 
     def forward(
         self, ids: Tensor, lengths: Tensor, seconds: Tensor | None = None, at: Tensor | None = None,

@@ -6,7 +6,6 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,7 +13,7 @@ from bert4rec.config.kinds import KINDS, POPULARITY, RECENT_POPULARITY
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.evaluation.batches import chunks
-from bert4rec.evaluation.top_k import log_shares
+from bert4rec.evaluation.top_k import TileScorer, log_shares
 from bert4rec.models.prior import Prior
 from bert4rec.runtime.arrays import Bools
 from bert4rec.runtime.console import warn
@@ -29,6 +28,7 @@ from bert4rec.serving.arguments import (
     checked_rules,
 )
 from bert4rec.serving.candidates import CandidateSet, Queries, last_items
+from bert4rec.serving.counted import Counted
 from bert4rec.serving.histories import Histories, History, ItemIds, KnownHistory, items_of
 from bert4rec.serving.network import ItemVectors, Network
 from bert4rec.serving.rules import Rules, is_within, make_rules
@@ -92,11 +92,11 @@ class Recommender:
     The `prior`, if there is one, is added to the scores of the network; it reads whole histories, the network their
     end. Scores depend only on the histories, so any user can be scored. With `leaves_out_seen`, items of a history are
     not recommended for it, unless a call overrides this. `hidden` events are left out of histories. `settings` are
-    those of the training, by table. `ItemVectors` only support similar items; other calls raise `DataError`. It never
-    changes, so that threads can share it.
+    those of the training, by table. `ItemVectors` only support similar items, and `Counted` has no vectors; other calls
+    raise `DataError`. It never changes, so that threads can share it.
     """
 
-    network: Network | ItemVectors
+    network: Network | ItemVectors | Counted
     ids: ItemIds
     _: KW_ONLY
     dataset: Path | None = None
@@ -157,7 +157,7 @@ class Recommender:
         leave_out = checked_choice("leave_out_seen", leave_out_seen, default=self.leaves_out_seen)
         hidden_items, unknown = self._hidden(allow, deny, rules), UnknownItems()
         popular = cache(partial(self._most_popular, k, hidden_items, rules))
-        shown = CandidateSet.of(self.network.item_vectors, hidden_items, rules, prior=self.prior)
+        shown = CandidateSet.of(self._scored, hidden_items, rules, prior=self.prior)
         n_histories = n_empty = 0
         for part in parts:
             known = self._known(checked_histories(part, "recommend"), unknown)
@@ -178,16 +178,25 @@ class Recommender:
     def similar(self, items: Sequence[Any], k: int = 10, *, rules: Rules = NO_RULES) -> list[Recommendations]:
         """Return the `k` items nearest to each of `items` by cosine similarity, by the rules, without the item itself.
 
-        Only vectors are compared, without the prior. Raises `ArgumentError` for an item that the model does not know.
+        Only vectors are compared, without the prior. A model that only counts returns the items with the highest scores
+        after the item alone. Raises `ArgumentError` for an item that the model does not know, and `DataError` if the
+        model counts popularity alone.
         """
         k, items = checked_k(k), checked_items("items", items, "model.similar({})")
         rules = checked_rules(rules)
         indices = self.ids.indices(items)
         if unknown := [item for item, index in zip(items, indices, strict=True) if index == NO_ITEM]:
             raise _unknown_item(unknown[0])
-        rows = torch.from_numpy(indices)
-        shown = CandidateSet.of(self._vectors, self._hidden(None, (), rules), rules, norms=self._norms)
-        return self._named(*shown.best(Queries(self._vectors[rows] / self._norms[rows], [*indices[:, None]]), k))
+        hidden, alone = self._hidden(None, (), rules), [*indices[:, None]]
+        if isinstance(self.network, Counted):
+            self.network.require_likeness()
+            shown = CandidateSet.of(self.network, hidden, rules)
+            queries = self.network.encode([KnownHistory(item, item) for item in alone])
+        else:
+            rows = torch.from_numpy(indices)
+            shown = CandidateSet.of(self._vectors, hidden, rules, norms=self._norms)
+            queries = self._vectors[rows] / self._norms[rows]
+        return self._named(*shown.best(Queries(queries, alone), k))
 
     def users_for(
         self, item: Any, k: int = 100, *, histories: Iterable[Histories] | None = None, leave_out_seen: bool = True
@@ -198,10 +207,10 @@ class Recommender:
         over all items. Shares of a user sum to 1, so that they are comparable among users, whatever their activity.
         Ties go to the first. `leave_out_seen`: users who have the item are left out. The users are those of
         `histories`, in parts of pairs of a user and a history, by default those of the dataset; a user without an item
-        that the model knows is left out. Raises `ArgumentError` for an unknown item, and `DataError` without
-        users.
+        that the model knows is left out. Raises `ArgumentError` for an unknown item, and `DataError` without users and
+        for a model that only counts.
         """
-        k, network = checked_k(k), self.require_histories()
+        k, network = checked_k(k), self._require_network()
         (index,) = self.ids.indices([checked_item(item, "model.users_for(item)")]).tolist()
         if index == NO_ITEM:
             raise _unknown_item(item)
@@ -215,7 +224,7 @@ class Recommender:
             rows = [(user, row) for user, row in known if len(row) and not (leave_out_seen and index in row.seen)]
             for where in chunks(len(rows), BATCH):
                 queries = self._queries([row for _, row in rows[where]], leave_out_seen=False)
-                shares = log_shares(queries.hidden, shown.vectors, index, adjust=shown.adjuster(queries))
+                shares = log_shares(queries.hidden, network.item_vectors, index, adjust=shown.adjuster(queries))
                 best += map(UserScore, (user for user, _ in rows[where]), shares.tolist())
                 best = sorted(best, key=lambda one: -one.score)[:k]  # stable
         unknown.warn()
@@ -240,19 +249,18 @@ class Recommender:
 
         Their products with vectors of items are the scores of the network alone, without the prior.
         """
-        self.require_histories()
-        histories = checked_histories(histories, "encode")
-        width = self.network.embed_dim
+        network, histories = self._require_network(), checked_histories(histories, "encode")
+        width = network.embed_dim
         states = torch.zeros(len(histories), width)
         unknown = UnknownItems()
         known = self._known(histories, unknown)
         unknown.warn()
         rows = [row for row, history in enumerate(known) if len(history)]
         for batch in chunks(len(rows), BATCH):
-            states[rows[batch]] = self._encode([known[row] for row in rows[batch]])[:, :width]
+            states[rows[batch]] = network.encode([known[row] for row in rows[batch]])[:, :width]
         return states
 
-    def require_histories(self) -> Network:
+    def require_histories(self) -> Network | Counted:
         """Return the network. Raises `DataError` if the model cannot score histories."""
         if isinstance(self.network, ItemVectors):
             kinds = " or ".join(name for name, kind in KINDS.items() if kind.is_transformer)
@@ -262,6 +270,12 @@ class Recommender:
             )
         return self.network
 
+    def _require_network(self) -> Network:
+        network = self.require_histories()
+        if isinstance(network, Counted):
+            raise _without_vectors(network)
+        return network
+
     @property
     def items(self) -> Items:
         """Return all items, without their biases."""
@@ -269,7 +283,13 @@ class Recommender:
         return Items(self.ids.of(indices), self.ids.titles_of(indices), self._vectors)
 
     @property
+    def _scored(self) -> Tensor | TileScorer:
+        return self.network if isinstance(self.network, Counted) else self.network.item_vectors
+
+    @property
     def _vectors(self) -> Tensor:
+        if isinstance(self.network, Counted):
+            raise _without_vectors(self.network)
         return self.network.item_vectors[:, : self.network.embed_dim]
 
     @cached_property
@@ -277,25 +297,11 @@ class Recommender:
         """Return the lengths [V, 1] of the vectors, as `torch.nn.functional.normalize` divides by them."""
         return self._vectors.norm(dim=1, keepdim=True).clamp_min(1e-12)
 
-    @torch.no_grad()
-    def _encode(self, histories: Sequence[KnownHistory]) -> Tensor:
-        """Return the hidden states [B, D] after histories of at least one known item."""
-        network = self.require_histories()
-        recent = [history.last(network.max_len) for history in histories]
-        lengths = torch.tensor([len(history) for history in recent])
-        inputs = [torch.from_numpy(np.concatenate([history.items for history in recent])), lengths]
-        if network.knows_times:
-            seconds = [history.seconds for history in recent if history.seconds is not None]
-            inputs += [torch.from_numpy(np.concatenate(seconds)), torch.tensor([history.at for history in recent])]
-        events = [history.events for history in recent if history.events is not None]
-        hidden: Tensor = network(*inputs, events=torch.from_numpy(np.concatenate(events)) if events else None)
-        return hidden
-
     def _queries(self, histories: Sequence[KnownHistory], *, leave_out_seen: bool) -> Queries:
         """Return the queries for histories of at least one known item."""
         last = None if self.prior is None else last_items(histories, self.prior.n_last)
         seen = [history.seen for history in histories] if leave_out_seen else []
-        return Queries(self._encode(histories), seen, last)
+        return Queries(self.require_histories().encode(histories), seen, last)
 
     def _known(self, histories: Sequence[History], unknown: "UnknownItems") -> list[KnownHistory]:
         """Return the known items of each history, and count the other items in `unknown`."""
@@ -338,6 +344,10 @@ class Recommender:
         k = scores.shape[1]
         rows = (named[row * k : (row + 1) * k] for row in range(len(scores)))
         return [Recommendations(one for one in row if one.score > -torch.inf) for row in rows]
+
+
+def _without_vectors(model: Counted) -> DataError:
+    return DataError(f"{model.about} has no vectors, and no shares of an item; name the run of a trained model")
 
 
 def _unknown_item(item: Any) -> ArgumentError:

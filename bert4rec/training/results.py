@@ -213,9 +213,13 @@ def write_files(
     if added := prior(report):
         logger.info(added)
     if "test" in report and KINDS[report["kind"]].is_trained:
-        logger.info(verdict(report).text)
+        _, text, baseline = verdict(report)
+        logger.info(text)
+        if baseline:
+            command = ["bert4rec", "train", str(evaluator.dataset.folder), f"--model.kind={baseline}"]
+            logger.info(f"to use {KINDS[baseline].title}: {shlex.join(command)}")
     logger.info(f"report: {files[-1]}")
-    if KINDS[report["kind"]].is_transformer:
+    if not KINDS[report["kind"]].learns_pairs:
         user = str(shown["users"][0]["user"]) if shown["users"] else ""
         whom = [f"--user={user}"] if user.startswith("-") else ["--user", user] if user else ["--all"]
         logger.info(f"next: {shlex.join(['bert4rec', 'recommend', str(folder), *whom])}")
