@@ -30,8 +30,13 @@ class Counted:
     def __len__(self) -> int:
         return self._scorer.n_items
 
+    @property
+    def is_alike(self) -> bool:
+        """Return whether all histories have the same scores, as by popularity; else they need a known item."""
+        return not self._scorer.width
+
     def encode(self, histories: Sequence[KnownHistory]) -> Tensor:
-        """Return the queries [B, width] of histories of at least one known item, which are read whole."""
+        """Return the queries [B, width] of `histories`, which are read whole."""
         from bert4rec.dataset.histories import Rows  # imports Arrow
 
         items = np.concatenate([history.items for history in histories]).astype(np.int32)
@@ -43,8 +48,8 @@ class Counted:
         return self._scorer.scores(queries, self._items[first:stop], first, TILE)
 
     def require_likeness(self) -> None:
-        """Raise `DataError` if all users have the same scores: then no item is more like another one."""
-        if not self._scorer.width:
+        """Raise `DataError` if all histories have the same scores: then no item is more like another one."""
+        if self.is_alike:
             raise DataError(f"{self.about} knows no likeness of items; name the run of another kind of model")
 
     @property

@@ -14,17 +14,15 @@ from torch import Tensor, nn
 from bert4rec.checkpoint.prior import read_whole_prior
 from bert4rec.checkpoint.run_folder import RECENT_COUNTS, Trained, find_counted, find_trained, untrained_kind
 from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX, StoredTensors
-from bert4rec.config.kinds import RECENT_POPULARITY
 from bert4rec.dataset.format import fingerprint_of
 from bert4rec.dataset.hidden import HiddenEvents
-from bert4rec.dataset.reader import Dataset, open_catalogue, open_dataset, read_metadata
+from bert4rec.dataset.reader import open_catalogue, open_dataset, read_metadata
 from bert4rec.feed.batch import Lookup
 from bert4rec.feed.features import FeatureReader, feature_reader_of
-from bert4rec.models.baselines import RECENT_SHARE, BaselineFactory, recent_counts
+from bert4rec.models.baselines import BaselineFactory
 from bert4rec.models.item_features import CANDIDATE, SAMPLED_ITEMS, FeatureEncoder, FeatureSettings
 from bert4rec.models.names import FEATURE_TABLE, FEATURE_VALUES, FEATURES, TABLE
 from bert4rec.models.prior import Prior
-from bert4rec.models.transitions import TrainingHistories
 from bert4rec.runtime import files
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DataError, in_one_line
@@ -60,9 +58,6 @@ class Source:
         Raises `DataError` if they cannot be read.
         """
         run = self.trained.run
-        if self.trained.kind.name == RECENT_POPULARITY:
-            recent = recent_counts(TrainingHistories(self.counted_from), RECENT_SHARE)
-            return ItemIds.read(self.items, recent_counts=recent)
         if run is None or not (run / RECENT_COUNTS).is_file():
             return ItemIds.read(self.items)
         try:
@@ -72,12 +67,6 @@ class Source:
         if counts.shape != (self.trained.n_items,):
             raise DataError(f"{run / RECENT_COUNTS}: has the shape {counts.shape}, not ({self.trained.n_items},)")
         return ItemIds.read(self.items, recent_counts=counts)
-
-    @cached_property
-    def counted_from(self) -> Dataset:
-        """Return the dataset, from which a model that only counts is counted again."""
-        assert self.dataset is not None, "refused before"
-        return open_dataset(self.dataset)
 
     @property
     def prior(self) -> Prior | None:
@@ -209,8 +198,9 @@ def network_of(source: Source) -> Network | ItemVectors | Counted:
     """
     kind = source.trained.kind
     if not kind.is_trained:
+        assert source.dataset is not None, "refused before"
         logger.info(f"{kind.title} is counted from {source.dataset}")
-        counting = BaselineFactory(dataset=source.counted_from, partition=Partition())
+        counting = BaselineFactory(dataset=open_dataset(source.dataset), partition=Partition())
         return Counted(kind.name, counting.scorer(kind.name, lambda: None), source.trained.kinds)
     stored = source.tensors()
     if not kind.is_transformer:

@@ -113,12 +113,13 @@ class Recommender:
     ) -> list[Recommendations]:  # fmt: skip
         """Return the `k` best items for each history, the best first.
 
-        A history without a known item gets popular items and the kind of popularity as `fallback`, with a warning;
-        `knows` says beforehand which items are known. `leave_out_seen` overrides `leaves_out_seen`. With `allow`, only
-        these items are recommended; items of `deny` never are. Items that the model does not know are skipped. `rules`,
-        which `rules` makes, leave out items and limit how many of a kind a list has. Whatever is skipped, and empty
-        lists, give one `DataWarning` each. Raises `ArgumentError`, a `ValueError`, for a value that cannot be used,
-        such as k = 0, or one history or one item where a list is expected.
+        A history without a known item gets popular items and the kind of popularity as `fallback`, with a warning; a
+        model that counts popularity itself scores it as any other. `knows` says beforehand which items are known.
+        `leave_out_seen` overrides `leaves_out_seen`. With `allow`, only these items are recommended; items of `deny`
+        never are. Items that the model does not know are skipped. `rules`, which `rules` makes, leave out items and
+        limit how many of a kind a list has. Whatever is skipped, and empty lists, give one `DataWarning` each. Raises
+        `ArgumentError`, a `ValueError`, for a value that cannot be used, such as k = 0, or one history or one item
+        where a list is expected.
         """
         (recommendations,) = self.recommend_in_parts(
             [histories], k, leave_out_seen=leave_out_seen, allow=allow, deny=deny, rules=rules
@@ -152,22 +153,25 @@ class Recommender:
         allow: Collection[Any] | None = None, deny: Collection[Any] = (), rules: Rules = NO_RULES,
     ) -> Iterator[list[Recommendations]]:  # fmt: skip
         """Yield the recommendations for each part, like `recommend`, and warn at the end, not of empty lists."""
-        k, rules = checked_k(k), checked_rules(rules)
-        self.require_histories()
+        k, rules, network = checked_k(k), checked_rules(rules), self.require_histories()
         leave_out = checked_choice("leave_out_seen", leave_out_seen, default=self.leaves_out_seen)
         hidden_items, unknown = self._hidden(allow, deny, rules), UnknownItems()
         popular = cache(partial(self._most_popular, k, hidden_items, rules))
         shown = CandidateSet.of(self._scored, hidden_items, rules, prior=self.prior)
         n_histories = n_empty = 0
+
+        def is_scored(history: KnownHistory) -> bool:
+            return len(history) > 0 or (isinstance(network, Counted) and network.is_alike)
+
         for part in parts:
             known = self._known(checked_histories(part, "recommend"), unknown)
-            n_histories, n_empty = n_histories + len(known), n_empty + sum(not len(history) for history in known)
+            n_histories, n_empty = n_histories + len(known), n_empty + sum(not is_scored(history) for history in known)
             found: list[Recommendations] = []
             for rows in chunks(len(known), BATCH):
-                if some := [history for history in known[rows] if len(history)]:
+                if some := [history for history in known[rows] if is_scored(history)]:
                     found += self._named(*shown.best(self._queries(some, leave_out_seen=leave_out), k))
             results = iter(found)
-            yield [next(results) if len(history) else popular() for history in known]
+            yield [next(results) if is_scored(history) else popular() for history in known]
         unknown.warn()
         if n_empty:
             warn(

@@ -237,6 +237,7 @@ def with_answers(interval: tuple[float, float], n: int, **dataset: Any) -> dict[
 def test_what_to_do(found: dict[str, Any], kind: str, figures: list[str]) -> None:
     result = verdict(found)
     assert result.kind == kind
+    assert bool(result.baseline) == (kind in ("equal", "worse"))
     assert [figure for figure in figures if figure not in result.text] == []
 
 

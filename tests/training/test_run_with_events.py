@@ -212,6 +212,22 @@ def test_the_verdict_is_about_the_answer_in_the_input(open_shop: Path, tmp_path:
     assert len(report["slices"]["test"]["answer_in_input"]) == 1
 
 
+def asked_before_targets(folder: Path, dataset: Dataset) -> list[TimedHistory]:
+    """The histories before the targets of the test, after which the run ranks them as in its evaluation."""
+    model, histories, split = load(folder), dataset.histories, dataset.splits["test"]
+    users = np.searchsorted(histories.users, split.users)
+    places = histories.targets("test")[users]
+    rows = histories.read(users, np.zeros_like(places), places)
+    asked = asked_of(model, dataset, rows, places, histories.values_at("times", users, places))
+    assert ranks_of(model, asked, split.targets(np.arange(len(split)))) == written_ranks(folder)
+    return asked
+
+
+def test_hidden_events_are_no_input_of_a_kind_that_only_counts_either(hidden_shop: Path, tmp_path: Path) -> None:
+    folder = trained_on(hidden_shop, tmp_path, **{"model.kind": "markov"})
+    assert len(asked_before_targets(folder, open_dataset(hidden_shop, with_times=True))) == 300
+
+
 @pytest.mark.parametrize("kind", ["bert4rec", "sasrec"])
 def test_hidden_events_leave_honest_figures(hidden_shop: Path, tmp_path: Path, capsys: Capture, kind: str) -> None:
     folder = trained_on(hidden_shop, tmp_path, **{"model.kind": kind})
@@ -222,13 +238,7 @@ def test_hidden_events_leave_honest_figures(hidden_shop: Path, tmp_path: Path, c
     assert main(["evaluate", str(folder), f"--output={tmp_path / 'again'}"]) == 0
     assert report_of(tmp_path / "again")["test"] == report["test"]
 
-    model, histories, split = load(folder), dataset.histories, dataset.splits["test"]
-    users = np.searchsorted(histories.users, split.users)
-    places = histories.targets("test")[users]
-    rows = histories.read(users, np.zeros_like(places), places)
-    asked = asked_of(model, dataset, rows, places, histories.values_at("times", users, places))
-    assert ranks_of(model, asked, split.targets(np.arange(len(split)))) == written_ranks(folder)
-
+    model, asked = load(folder), asked_before_targets(folder, dataset)
     later = [one._replace(at=one.times[-1] + 10**6) for one in asked[:5]]
     without_times = [TimedHistory(one.items, events=one.events) for one in asked[:5]]
     assert model.recommend(later, 3) == model.recommend(without_times, 3) != model.recommend(asked[:5], 3)
@@ -237,6 +247,7 @@ def test_hidden_events_leave_honest_figures(hidden_shop: Path, tmp_path: Path, c
     assert load(package).recommend(asked[:5], 3) == model.recommend(asked[:5], 3)
 
     u1 = np.array([1])  # u0, u1, u10, …
+    histories = dataset.histories
     last, lists = int(histories.times(u1, np.array([0]), histories.lengths_at(u1))[-1]), []
     for at in ([], [f"--at={last}"]):
         capsys.readouterr()
