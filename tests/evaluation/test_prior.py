@@ -27,6 +27,8 @@ from tests.evaluation.test_ranker import PROTOCOLS, as_lists, by_sorting, model_
 from tests.models.test_prior import ALL, sources_for
 from tests.processes.jobs import CPU
 
+SHARDED = {"parallelism.sparse_optimizer": "adagrad"}  # of which a row may be cut
+
 
 @pytest.mark.parametrize("leaves_out_seen", [True, False])
 @pytest.mark.parametrize("some_are_unknown", [False, True], ids=["all items are known", "one in four is not"])
@@ -131,16 +133,12 @@ def test_each_part_is_tested_by_its_scores_alone_unless_that_takes_long(small_da
     assert replace(evaluator, prior=None).prior_figures(network, ranks, calls.clear) == {}
 
 
-@pytest.mark.parametrize("sharding", ["row_wise", "column_wise", "table_wise"])
 def test_counts_weights_and_ranks_do_not_depend_on_the_processes(
-    sharding: str, pools: Any, small_config: Callable[..., Config], tmp_path: Path
+    pools: Any, small_config: Callable[..., Config], tmp_path: Path
 ) -> None:
-    config = small_config(**{"parallelism.mode": "dmp", "evaluation.per_device_eval_batch_size": 4})
-    (alone,) = pools(1).run(results_with_prior, config, tmp_path / "1")
-    assert alone["figures"]["weights"].keys() == alone["figures"]["sources"].keys() != set()
-    config = small_config(**{
-        "parallelism.mode": "dmp", "evaluation.per_device_eval_batch_size": 4, "parallelism.sharding_type": sharding,
-        "parallelism.sparse_optimizer": "adagrad",
-    })  # fmt: skip
-    for n in (2, 3):
-        assert pools(n).run(results_with_prior, config, tmp_path / str(n)) == [alone] * n
+    changes = {"parallelism.mode": "dmp", "evaluation.per_device_eval_batch_size": 4}
+    (alone,) = pools(1).run(results_with_prior, small_config(**changes), tmp_path / "1")
+    assert alone["weights"]
+    for n, sharding in ((2, "row_wise"), (3, "column_wise"), (3, "table_wise")):
+        config = small_config(**changes | SHARDED | {"parallelism.sharding_type": sharding})
+        assert pools(n).run(results_with_prior, config, tmp_path / f"{n}-{sharding}") == [alone] * n

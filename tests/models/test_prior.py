@@ -60,7 +60,7 @@ def pairs_of(
 
 
 @pytest.mark.parametrize("has_kinds", [False, True], ids=["all are predicted", "some kinds are predicted"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_rows_are_the_greatest_of_pairs_counted_by_hand_in_any_parts(has_kinds: bool, data: st.DataObject) -> None:
     histories = data.draw(
