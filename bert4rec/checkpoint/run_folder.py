@@ -32,6 +32,7 @@ ENVIRONMENT = "environment.json"
 METRICS_FILE = "metrics.jsonl"
 EXAMPLES = "examples.json"
 RECENT_COUNTS = "recent_counts.npy"  # only if users without a history get the recently most popular items
+COMES_AGAIN = "comes_again.npy"  # only with evaluation.seen_items = "by_item"
 PICTURE, PAGE, HTML_PAGE, REPORT = "learning_curve.png", "report.md", "report.html", "report.json"
 REPORTS = (PICTURE, EXAMPLES, HTML_PAGE, PAGE, REPORT)  # the last one marks the run as finished
 PICTURES = "pictures"  # folder of the page's pictures

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from bert4rec.checkpoint.package import FORMATS
-from bert4rec.commands.recommend import add_model_arguments, add_seen_argument
+from bert4rec.commands.recommend import SEEN, add_model_arguments, add_seen_argument
 from bert4rec.config.help import nearest_values
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import SettingsError, did_you_mean
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     log_to_terminal(stream="stderr")
     source = find_source(arguments.run_folder, arguments.dataset)
     folder = arguments.output or arguments.run_folder / "export"
-    leaves_out_seen = source.leaves_out_seen if arguments.seen is None else arguments.seen == "leave-out"
+    leaves_out_seen = source.leaves_out_seen if arguments.seen is None else SEEN[arguments.seen]
     folder = export(source, folder, formats, k=arguments.top, leaves_out_seen=leaves_out_seen)
     print(f"exported to {folder}; how to use it: {folder / 'README.md'}")
     return 0

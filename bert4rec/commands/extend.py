@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert4rec.checkpoint.run_folder import (
     CHECKPOINTS,
+    COMES_AGAIN,
     CONFIG,
     METADATA_VERSION,
     RECENT_COUNTS,
@@ -242,17 +243,19 @@ def _warn_of_trained_targets(dataset: "Dataset", previous: Path, run: Path) -> N
 def _fill(folder: Path, trained: Trained, config: Config, dataset: "Dataset") -> int:
     """Write the new run, and return the number of new items without a known neighbour.
 
-    If the run recommends by recent popularity without a history, so does the new one, by the counts of the new dataset;
-    so does its prior count the new dataset, with the same weights.
+    If the run recommends by recent popularity without a history, so does the new one, by the counts of the new dataset.
+    Which items come again is counted in it, too, and the prior, with the same weights.
     """
     from bert4rec.checkpoint.growth import initialize_new_items, read_grown, write_grown
     from bert4rec.dataset.runs import link_catalogue
+    from bert4rec.evaluation.seen_items import BY_ITEM
+    from bert4rec.models.again import comes_again
     from bert4rec.models.baselines import RECENT_SHARE, recent_counts
     from bert4rec.models.transitions import TrainingHistories
     from bert4rec.runtime.collectives import Partition
     from bert4rec.training.build import choose_prior
     from bert4rec.training.prior import count_prior
-    from bert4rec.training.results import write_recent_counts
+    from bert4rec.training.results import write_facts
     from bert4rec.training.state import State
 
     checkpoint, saved = trained.folder, trained.metadata
@@ -276,7 +279,9 @@ def _fill(folder: Path, trained: Trained, config: Config, dataset: "Dataset") ->
     }
     (folder / CONFIG).write_text(config.to_toml())
     if trained.run and (trained.run / RECENT_COUNTS).is_file():
-        write_recent_counts(folder, recent_counts(TrainingHistories(dataset), RECENT_SHARE))
+        write_facts(folder / RECENT_COUNTS, recent_counts(TrainingHistories(dataset), RECENT_SHARE))
+    if config.evaluation.seen_items == BY_ITEM:
+        write_facts(folder / COMES_AGAIN, comes_again(TrainingHistories(dataset)))
     write_grown(step_folder(folder / CHECKPOINTS, 0), tensors, metadata)
     link_catalogue(dataset.folder, folder)
     return n_alone

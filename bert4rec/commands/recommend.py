@@ -3,7 +3,7 @@
 import argparse
 import csv
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import tee
 from pathlib import Path
@@ -16,6 +16,7 @@ from bert4rec.runtime.errors import ArgumentError, DataError, SettingsError, for
 from bert4rec.runtime.startup import importing, threads_of_process
 
 if TYPE_CHECKING:
+    from bert4rec.evaluation.seen_items import SeenRule
     from bert4rec.serving.histories import Histories, History, ItemIds
     from bert4rec.serving.recommender import Recommendation, Recommendations, Recommender
     from bert4rec.serving.rules import Rules
@@ -24,6 +25,12 @@ COLUMN_SETTINGS = ("data.user_column", "data.item_column", "data.time_column")
 FILE_SETTINGS = (
     *COLUMN_SETTINGS, "data.order_column", "data.event_column", "data.time_format", "data.separator", "data.has_header",
 )  # fmt: skip
+# Values of --seen, and of leave_out_seen.
+SEEN: "Mapping[str, SeenRule]" = {"leave-out": True, "keep": False, "by-item": "by_item"}
+ABOUT_SEEN = {
+    True: "are left out", False: "may be recommended",
+    "by_item": "are left out, but those that people take again may be recommended",
+}  # fmt: skip
 MOST_UNKNOWN = 0.5  # largest share of unknown items in a file of --allow or --deny
 
 logger = logging.getLogger(__name__)
@@ -79,8 +86,9 @@ def add_model_arguments(parser: argparse.ArgumentParser, *, top: str = "items to
 
 def add_seen_argument(parser: argparse.ArgumentParser) -> None:
     """Add `--seen`: whether items of the history are recommended."""
-    about = "items of the history itself (default: as in the evaluation of the run)"
-    parser.add_argument("--seen", choices=("leave-out", "keep"), help=about)
+    about = "items of the history itself; by-item: keep those that people take again (default: as in the evaluation of "
+    about += "the run)"
+    parser.add_argument("--seen", choices=SEEN, help=about)
 
 
 def add_rule_arguments(parser: argparse.ArgumentParser) -> None:
@@ -122,7 +130,7 @@ def run(arguments: argparse.Namespace) -> int:
     data = _data(overrides, model)
     options: dict[str, Any] = {
         "rules": read_rules(arguments, model),
-        "leave_out_seen": None if arguments.seen is None else arguments.seen == "leave-out",
+        "leave_out_seen": None if arguments.seen is None else SEEN[arguments.seen],
         "allow": None if arguments.allow is None else _items("--allow", arguments, model.ids, data),
         "deny": [] if arguments.deny is None else _items("--deny", arguments, model.ids, data),
     }
@@ -130,9 +138,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.for_item is not None:
         return _users_for_item(arguments, model, parts)
     if arguments.seen is None:
-        what = "are left out" if model.leaves_out_seen else "may be recommended"
+        what = ABOUT_SEEN[model.leaves_out_seen]
         origin = "this model was exported" if model.is_package else "in the evaluation of this run"
-        logger.info(f"seen items {what}, as {origin} (--seen=keep|leave-out decides)")
+        logger.info(f"seen items {what}, as {origin} (--seen={'|'.join(SEEN)} decides)")
     parts, read = tee(parts)
     lists = model.recommend_in_parts(([history for _, history in part] for part in read), arguments.top, **options)
     pairs = zip(parts, lists, strict=True)
@@ -144,8 +152,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(as_table(best) if arguments.items is not None else f"{visible(str(user), keep='')}\n{as_table(best)}")
     else:
         _write_all(arguments.output, answered, total)
-    leaves_out = model.leaves_out_seen if arguments.seen is None else arguments.seen == "leave-out"
-    unanswered.warn(is_user=arguments.items is None, leaves_out_seen=leaves_out)
+    leaves_out = model.leaves_out_seen if arguments.seen is None else SEEN[arguments.seen]
+    unanswered.warn(is_user=arguments.items is None, leaves_out_seen=bool(leaves_out))
     return 0
 
 
@@ -219,7 +227,7 @@ def _users_for_item(arguments: argparse.Namespace, model: "Recommender", parts: 
     """Print or write the users for the item of --for-item, and return the exit status 0."""
     from bert4rec.commands.history_files import USER_COLUMNS, writer
 
-    item, path, leaves_out = arguments.for_item, arguments.output, arguments.seen != "keep"
+    item, path, leaves_out = arguments.for_item, arguments.output, SEEN[arguments.seen or "leave-out"]
     users = model.users_for(item, arguments.top, histories=parts, leave_out_seen=leaves_out)
     if path is None:
         width = max((len(str(one.user)) for one in users), default=0)

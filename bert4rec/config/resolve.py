@@ -20,7 +20,9 @@ FEWEST_NEGATIVES = 256  # of a draw
 # more slowly (docs/results-archive.md).
 MOST_SHARING = 4
 MOVED_FROM = 0.15  # change of a share of the rows in the last weeks, above which a model needs to know the time
-MANY_REPEATS = 0.05  # share of held-out targets that their users have seen, above which seen items are recommended
+# Share of held-out targets that their users have seen, above which seen items are recommended; by item, the share of
+# its users who return to it.
+MANY_REPEATS = 0.05
 
 
 class Facts(NamedTuple):

@@ -470,9 +470,10 @@ class Evaluation(Table):
     """evaluation batch size per process, in users"""
     protocols: list[Literal["full", "popular", "uniform"]] = Field(["full", "popular", "uniform"], min_length=1)
     """candidates: full = all items, popular and uniform = sampled negatives"""
-    seen_items: Literal["auto", "keep", "leave_out"] = "auto"
-    """rank items of the user's own history (keep) or not (leave_out); holds for the full protocol, the choice of the
-    best epoch and recommend; auto = keep if more than 5 % of held-out targets are repeats"""
+    seen_items: Literal["auto", "keep", "leave_out", "by_item"] = "auto"
+    """rank items of the user's own history (keep), or not (leave_out), or only those that people take again (by_item);
+    holds for the full protocol, the choice of the best epoch and recommend; auto = keep if more than 5 % of held-out
+    targets are repeats, else leave_out"""
     baselines: Literal["auto"] | list[UntrainedName] = "auto"
     """baselines to evaluate on the test split; popularity is always evaluated; auto = all up to 5,000,000 training
     positions and test users × items = 1,000,000,000, ease up to 5,000 items (20,000 if named);

@@ -35,6 +35,7 @@ from bert4rec.evaluation.scorers import (
     OrderlessScorer,
     Scorer,
 )
+from bert4rec.evaluation.seen_items import LeavesOut
 from bert4rec.evaluation.slices import TargetFacts, slices, write_ranks
 from bert4rec.feed.pairs import TEST_PAIRS, TRAINING_PAIRS, VALIDATION_PAIRS, PairExamples
 from bert4rec.models.baselines import RECENT_SHARE, BaselineFactory, PopularityScorer, in_order, recent_counts
@@ -102,7 +103,7 @@ class Evaluator:
       that says why it is not.
     - `without_order`: the names of the rankings that are repeated with histories in random order, TEST or the kind of a
       baseline, and their kinds.
-    - `leaves_out_seen`: whether the seen-item filter is on.
+    - `leaves_out_seen`: which seen items the filter leaves out.
     - `pairs`: the parts of the pairs, if the loss learns ratings.
     - `known_items`: the items of the model's catalogue, if it differs from the dataset's.
     - `prior`: what is added to the model's scores; validation chooses its weights (`PriorFit`), with `prior_is_auto`
@@ -122,7 +123,7 @@ class Evaluator:
     precision: str
     baselines: Sequence[str]
     counting: BaselineFactory
-    leaves_out_seen: bool = True
+    leaves_out_seen: LeavesOut = True
     left_out: str = ""
     features: Sequence[str] = ()
     features_not_tested: str = ""
@@ -323,6 +324,11 @@ class Evaluator:
         if is_tied is None or self.dataset.metadata["preprocessing"].get("ties", "file") != "file":
             return {}
         return untied_comparison(model, baselines, is_tied)
+
+    @property
+    def again(self) -> Bools | None:
+        """Return which items [n_items] stay in lists although they are seen; None if all or none do."""
+        return None if isinstance(self.leaves_out_seen, bool) else ~self.leaves_out_seen
 
     @property
     def _main_protocol(self) -> str:

@@ -15,6 +15,7 @@ from bert4rec.evaluation.batches import assigned, chunks, gathered
 from bert4rec.evaluation.intervals import COMPARED_AT
 from bert4rec.evaluation.ranker import Ranker
 from bert4rec.evaluation.scorers import KnownItems, Scorer
+from bert4rec.evaluation.seen_items import LeavesOut, are_left_out
 from bert4rec.evaluation.top_k import TopK
 from bert4rec.models.prior import PRIOR_SOURCES, Prior
 from bert4rec.models.transitions import last_items
@@ -127,14 +128,16 @@ class PriorFit:
     """
 
     def __init__(
-        self, prior: Prior, split: EvaluationSplit, partition: Partition, *, batch_size: int, leaves_out_seen: bool,
-        is_auto: bool,
+        self, prior: Prior, split: EvaluationSplit, partition: Partition, *, batch_size: int,
+        leaves_out_seen: LeavesOut, is_auto: bool,
     ) -> None:  # fmt: skip
         self.prior, self._split, self._partition = prior, split, partition
         self._batch_size, self._leaves_out_seen, self._is_auto = batch_size, leaves_out_seen, is_auto
         indices = np.unique(np.linspace(0, len(split) - 1, min(len(split), FITTED_USERS)).astype(np.int64))
-        if leaves_out_seen and len(split):
-            indices = indices[~split.read(indices).are_repeated()]
+        if leaves_out_seen is not False and len(split):
+            rows = split.read(indices)
+            assert rows.targets is not None, "an evaluation split has targets"
+            indices = indices[~(rows.are_repeated() & are_left_out(leaves_out_seen, rows.targets))]
         self._indices = indices
         self._columns = [(name, at) for name in prior.sources for at in range(len(PRIOR_SOURCES[name].decays))]
 
@@ -178,11 +181,11 @@ class PriorFit:
 
     @cached_property
     def _lists(self) -> list[Tensor]:
-        """Return the best candidates [N, CANDIDATES] of each column of the sources, without seen items."""
+        """Return the best candidates [N, CANDIDATES] of each column of the sources, without seen items by the rule."""
         rows, first, lists = self._split.read(self._indices), self.prior.first, []
-        users, items = torch.from_numpy(rows.numbers), torch.from_numpy(rows.items.astype(np.int64))
-        is_excluded = (items >= first) & (items < self.prior.stop) & self._leaves_out_seen
-        users, items = users[is_excluded], items[is_excluded] - first
+        excluded = rows.part(are_left_out(self._leaves_out_seen, rows.items))
+        excluded = excluded.part((excluded.items >= first) & (excluded.items < self.prior.stop))
+        users, items = torch.from_numpy(excluded.numbers), torch.from_numpy(excluded.items.astype(np.int64) - first)
         for column in self._columns:
             best = TopK.nothing(len(self._indices), CANDIDATES, dtype=torch.float32, device=self.prior.device)
             for where, scores in self._scores(column):

@@ -5,9 +5,9 @@ The ranks of the targets are gathered before metrics are computed, so 1, 2 and 3
 metrics. The catalogue is scored in tiles of a few thousand items, each by the process that (nearly) holds it: memory
 grows neither with the catalogue nor with the number of users.
 
-The protocol `full` ranks as the recommender of the run does. With the seen-item filter, the items before the target are
-not ranked, and a target that the user has seen is missed; else all items are ranked. A user with too few unseen items
-for negatives is left out of the sampled protocols.
+The protocol `full` ranks as the recommender of the run does. The seen-item filter leaves out none of the items before
+the target, all of them, or those that people do not take again: these are not ranked, and as a target they are missed.
+A user with too few unseen items for negatives is left out of the sampled protocols.
 
 The same pass can find the best items of each user: the recommendations.
 """
@@ -25,6 +25,7 @@ from bert4rec.dataset.histories import EvaluationSplit, Rows
 from bert4rec.evaluation.batches import assigned, chunks, gathered
 from bert4rec.evaluation.metrics import MISSED, Lists, count_outranking, is_finite, ranking_metrics
 from bert4rec.evaluation.scorers import Scorer
+from bert4rec.evaluation.seen_items import LeavesOut, are_left_out
 from bert4rec.evaluation.tiles import Catalogue, Equal, Seen, Twins
 from bert4rec.evaluation.top_k import TopK
 from bert4rec.feed.batch import unique_with_inverse
@@ -45,12 +46,12 @@ NOT_FINITE = "the scores of the model are not finite"
 class Ranker:
     """Ranks items by the scores of `scorer`; every process makes the same calls.
 
-    With `leaves_out_seen`, seen items are neither ranked nor listed, and repeated targets are missed. `between` is
+    Seen items that `leaves_out_seen` leaves out are neither ranked nor listed, and missed as targets. `between` is
     called between two batches, on all processes; it may raise.
     """
 
     def __init__(
-        self, scorer: Scorer, *, batch_size: int, device: torch.device, leaves_out_seen: bool = True,
+        self, scorer: Scorer, *, batch_size: int, device: torch.device, leaves_out_seen: LeavesOut = True,
         between: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self._scorer, self._partition, self._catalogue = scorer, scorer.partition, Catalogue(scorer.n_items)
@@ -79,7 +80,7 @@ class Ranker:
             if "full" in protocols:
                 rank = self._rank_each if self._scorer.width else self._rank_alike
                 full = 1 + rank(users, local, indices, lists)
-                ranks["full"][indices] = full.masked_fill_(self._are_missed(users), MISSED).cpu().numpy()
+                ranks["full"][indices] = full.masked_fill_(users.missed, MISSED).cpu().numpy()
         if lists:
             lists.finish()
         return ranks
@@ -92,10 +93,6 @@ class Ranker:
         seen = local._replace(users=local.users[:n_seen], items=local.items[:n_seen])
         self._stream(users, self._seen(seen, len(indices)), best)
         return best.merge_all(self._partition)
-
-    def _are_missed(self, users: "Users") -> Tensor:
-        """Return for each user [U] whether the target is a seen item that the filter excludes."""
-        return users.repeated if self._leaves_out_seen else torch.zeros_like(users.repeated)
 
     def _encode(self, split: EvaluationSplit, indices: Int64s, sampled: Sequence[str]) -> tuple["Users", "Own"]:
         """Return all users of a pass, each batch encoded by one process, and the data that this process has read."""
@@ -116,14 +113,13 @@ class Ranker:
         if not is_finite(floats):  # the same on all processes
             raise DivergenceError(NOT_FINITE)
         vectors, scores = floats[:, :width].contiguous(), floats[:, width].contiguous()
-        return Users(vectors, numbers[:, 0].long(), scores, numbers[:, 1] > 0, numbers[:, 2:]), Own.of(
-            read, with_seen=self._leaves_out_seen
-        )
+        users = Users(vectors, numbers[:, 0].long(), scores, numbers[:, 1] > 0, numbers[:, 2:])
+        return users, Own.of(read, self._leaves_out_seen)
 
     def _encode_batch(self, rows: Rows, sampled: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Return user vectors with the target's score [B, width + 1], and [B, 2 + sampled protocols] integers.
 
-        The integers are the target, whether it is repeated, and its rank among the negatives of each sampled protocol.
+        The integers are the target, whether it is missed, and its rank among the negatives of each sampled protocol.
         """
         assert rows.targets is not None, "an evaluation split has targets"
         sets = [rows.targets[:, None], *(_negatives(rows, name) for name in sampled)]
@@ -136,8 +132,9 @@ class Ranker:
             ranks[:, column] += outranks(*part, scores[:, 0], ids[:, 0]).sum(1, dtype=torch.int32)
             left_out = self._on_device(torch.from_numpy(rows.are_left_out(sampled[column])))
             ranks[:, column].masked_fill_(left_out, LEFT_OUT)
-        repeated = self._on_device(torch.from_numpy(rows.are_repeated()[:, None]))
-        return torch.cat([vectors, scores[:, :1]], 1), torch.cat([ids[:, :1].int(), repeated.int(), ranks], 1)
+        missed = rows.are_repeated() & are_left_out(self._leaves_out_seen, rows.targets)
+        missed_ranks = [self._on_device(torch.from_numpy(missed[:, None])).int(), ranks]
+        return torch.cat([vectors, scores[:, :1]], 1), torch.cat([ids[:, :1].int(), *missed_ranks], 1)
 
     def _on_device(self, values: Tensor) -> Tensor:
         return values.to(self._device, non_blocking=True)
@@ -260,7 +257,7 @@ class Ranker:
         self, lists: Lists, indices: Int64s, places: Tensor, best: TopK, users: "Users", ahead: Tensor
     ) -> None:
         """Add the lists of the users at `places` [B] of a pass, with their `best` items without the targets."""
-        rows, missed = indices[places.cpu().numpy()], self._are_missed(users)[places].cpu().numpy()
+        rows, missed = indices[places.cpu().numpy()], users.missed[places].cpu().numpy()
         lists.add(rows, best, users.targets[places], users.scores[places], ahead[places], missed)
 
 
@@ -279,21 +276,21 @@ class Part(NamedTuple):
 class Users(NamedTuple):
     """The U users of a pass: vectors `known` [U, width], ids and scores [U] of the targets, and sampled ranks.
 
-    `repeated` [U]: whether the target is in the user's history; `ranks` are [U, sampled protocols].
+    `missed` [U]: whether the target is a seen item that is left out; `ranks` are [U, sampled protocols].
     """
 
     known: Tensor
     targets: Tensor
     scores: Tensor
-    repeated: Tensor
+    missed: Tensor
     ranks: Tensor
 
 
 class Own(NamedTuple):
     """The `places` [B] in a pass of the users that this process has read, and their excluded items.
 
-    Excluded are the target and, with the seen-item filter, the seen items: pairs of `users` [n], indices into `places`,
-    and `items` [n]. `n_most` is the largest number of pairs of a user.
+    Excluded are the target and the seen items that are left out: pairs of `users` [n], indices into `places`, and
+    `items` [n]. `n_most` is the largest number of pairs of a user.
     """
 
     places: Int64s
@@ -302,16 +299,16 @@ class Own(NamedTuple):
     n_most: int
 
     @classmethod
-    def of(cls, read: Sequence[tuple[int, Rows]], *, with_seen: bool) -> "Own":
+    def of(cls, read: Sequence[tuple[int, Rows]], leaves_out: LeavesOut) -> "Own":
         """Return the data of the batches `read`, each given with the place of its first user, in order."""
         nothing = np.zeros(0, np.int64)
         places = [np.arange(first, first + len(rows.lengths)) for first, rows in read]
-        lengths = np.concatenate([nothing, *(rows.lengths if with_seen else 0 * rows.lengths for _, rows in read)])
+        seen = [rows.part(are_left_out(leaves_out, rows.items)) for _, rows in read]
+        lengths = np.concatenate([nothing, *(rows.lengths for rows in seen)])
         numbers = np.arange(len(lengths), dtype=np.int32)
         users = np.concatenate([np.repeat(numbers, lengths), numbers])
-        targets = [rows.targets for _, rows in read if rows.targets is not None]
-        seen = [rows.items for _, rows in read if with_seen]
-        items = np.concatenate([nothing.astype(np.int32), *seen, *targets])
+        targets = [rows.targets for rows in seen if rows.targets is not None]
+        items = np.concatenate([nothing.astype(np.int32), *(rows.items for rows in seen), *targets])
         most = int(lengths.max(initial=0)) + 1
         return cls(np.concatenate([nothing, *places]), users, items, most)
 

@@ -28,9 +28,7 @@ DATASET_SETTINGS = ("data.dataset_dir", "data.path")  # the fingerprint identifi
 EMPTY_CELL = "–"
 SEPARATOR = "; "
 WHO = ("user", "target")
-SEEN_DIFFERS = (
-    "some leave out seen items and others do not (evaluation.seen_items); `bert4rec evaluate` measures one again"
-)
+SEEN_DIFFERS = "not all leave out the same seen items (evaluation.seen_items); `bert4rec evaluate` measures one again"
 
 Differences: TypeAlias = dict[str, dict[str, Difference]]
 """Protocol → metric → difference."""

@@ -138,7 +138,7 @@ def published(file: Mapping[str, Any], protocol: str, *, n_negatives: int) -> li
 def published_tables(report: Report) -> tuple[str, list[tuple[str, list[Published]]]]:
     """Return how the file was identified, and for each protocol the published results with the run's own."""
     dataset = report["dataset"]
-    known = known_file(dataset) if report["seen_items"] != "keep" else None  # the papers leave seen items out
+    known = known_file(dataset) if report["seen_items"] == "leave_out" else None  # the papers leave seen items out
     if known is None:
         return "", []
     file, reason = known

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bert4rec.dataset.format import NO_ITEM
+from bert4rec.evaluation.seen_items import BY_ITEM, SeenRule
 from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.console import warn
 from bert4rec.runtime.errors import ArgumentError, join_names, pluralize
@@ -32,11 +33,13 @@ def checked_k(k: Any) -> int:
     return number
 
 
-def checked_choice(name: str, value: Any, *, default: bool) -> bool:
+def checked_seen(value: Any, *, default: SeenRule) -> SeenRule:
     """Return `value`, `default` for None. Raises `ArgumentError` for anything else, such as the text "keep"."""
     if value is None or isinstance(value, bool | np.bool_):
         return default if value is None else bool(value)
-    raise ArgumentError(f"{name} = {_shown(value)}: must be True or False")
+    if isinstance(value, str) and value == BY_ITEM:
+        return BY_ITEM
+    raise ArgumentError(f'leave_out_seen = {_shown(value)}: must be True, False or "{BY_ITEM}"')
 
 
 def checked_rules(rules: Any) -> Rules:

@@ -16,6 +16,7 @@ from torch import Tensor
 from bert4rec.checkpoint.package import FORMAT, ITEM_LINES, MODEL_CARD, PRIOR, SETTINGS, VERSION, WEIGHTS
 from bert4rec.checkpoint.run_folder import REPORT
 from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX, StoredTensors, safetensors_header
+from bert4rec.evaluation.seen_items import BY_ITEM, SeenRule
 from bert4rec.models.names import HEAD, HEAD_BIAS, TABLE
 from bert4rec.models.prior import PRIOR_SOURCES
 from bert4rec.report.results_folder import ResultsFolder
@@ -84,12 +85,12 @@ def _table(block: Tensor, ids: ItemIds, indices: range, embed_dim: int) -> pa.Ta
     return pa.table(columns)
 
 
-def export(source: Source, folder: Path, formats: Collection[str], *, k: int, leaves_out_seen: bool) -> Path:
+def export(source: Source, folder: Path, formats: Collection[str], *, k: int, leaves_out_seen: SeenRule) -> Path:
     """Write `folder`, all or nothing, with the files of the `formats` and a README, and return its final path.
 
-    With `leaves_out_seen`, the programs do not return items of the history itself; the examples of the README use `k`.
-    Tables are read and written in blocks, but the programs need the whole table in memory. Raises `DataError` if
-    `folder` exists or cannot be written.
+    By the rule `leaves_out_seen`, the programs do not return items of the history itself; the examples of the README
+    use `k`. Tables are read and written in blocks, but the programs need the whole table in memory. Raises `DataError`
+    if `folder` exists or cannot be written.
     """
     if not source.trained.kind.is_transformer:
         raise DataError(
@@ -114,9 +115,9 @@ def export(source: Source, folder: Path, formats: Collection[str], *, k: int, le
         raise DataError(f"{folder}: cannot be written: not all of {PT2} could be, is the disk full?") from None
 
 
-def _write(source: Source, folder: Path, formats: Collection[str], *, k: int, leaves_out_seen: bool) -> None:
+def _write(source: Source, folder: Path, formats: Collection[str], *, k: int, leaves_out_seen: SeenRule) -> None:
     ids, stored = source.ids, source.tensors()
-    ids.write_lines(folder / ITEM_LINES)
+    ids.write_lines(folder / ITEM_LINES, with_again=leaves_out_seen == BY_ITEM)
     settings = _settings(source, ids, leaves_out_seen=leaves_out_seen)
     (folder / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
     text = card(settings, formats, k=min(k, len(ids)), example=ids.of(range(min(2, len(ids)))), report=_report(source))
@@ -134,14 +135,15 @@ def _write(source: Source, folder: Path, formats: Collection[str], *, k: int, le
         network = network_of(source)
         assert isinstance(network, Network), "export() refuses matrix factorisation"
         kind = ProgramWithEvents if network.kinds else Program
-        program = kind(network, leaves_out_seen=leaves_out_seen, prior=source.prior).eval()
+        leaves_out = ~ids.comes_again if leaves_out_seen == BY_ITEM else leaves_out_seen
+        program = kind(network, leaves_out_seen=leaves_out, prior=source.prior).eval()
         for name, file, save in (("pt2", PT2, save_pt2), ("onnx", ONNX, save_onnx)):
             if name in formats:
                 save(folder / file, program)
                 logger.info(f"{file}: histories and k → the k best items")
 
 
-def _settings(source: Source, ids: ItemIds, *, leaves_out_seen: bool) -> dict[str, Any]:
+def _settings(source: Source, ids: ItemIds, *, leaves_out_seen: SeenRule) -> dict[str, Any]:
     trained = source.trained
     recipes = {table: trained.metadata["config"][table] for table in RECIPES}
     return {

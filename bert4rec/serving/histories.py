@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LINES_AT_ONCE = 65_536
-TRAIN_COUNT, RECENT_COUNT = "train_count", "recent_count"
+TRAIN_COUNT, RECENT_COUNT, COMES_AGAIN = "train_count", "recent_count", "comes_again"
 ITEM_COLUMNS = ("item", "original", "title", TRAIN_COUNT)  # of the table of items
 
 Column: TypeAlias = "pa.Array | list[Any]"
@@ -41,16 +41,17 @@ class ItemIds:
 
     `train_counts` [V] is the number of training positions of each item, by default 0; `others` are further columns, or
     a function that reads them when rules need them. `recent_counts` [V] are known if the items that are popular of late
-    are recommended without a history; else those that are popular overall are.
+    are recommended without a history; else those that are popular overall are. `again` returns which items [V] may come
+    again although a user has them; it is called when a rule needs it.
     """
 
     def __init__(
         self, originals: Column, titles: "Column | None" = None, train_counts: Int64s | None = None,
         others: "Mapping[str, pa.Array] | Callable[[], Mapping[str, pa.Array]]" = MappingProxyType({}),
-        recent_counts: Int64s | None = None,
+        recent_counts: Int64s | None = None, again: Callable[[], Bools] | None = None,
     ) -> None:  # fmt: skip
         self.originals, self.titles, self._others = originals, titles, others
-        self.recent_counts = recent_counts
+        self.recent_counts, self._again = recent_counts, again
         self.train_counts = np.zeros(len(originals), np.int64) if train_counts is None else train_counts
 
     @cached_property
@@ -58,6 +59,13 @@ class ItemIds:
         """Return the further columns as JSON has them: dates as text, NaN as a missing value, no vectors or bytes."""
         columns = self._others() if callable(self._others) else self._others
         return {name: _plain(column) for name, column in columns.items() if _is_plain(column.type)}
+
+    @cached_property
+    def comes_again(self) -> Bools:
+        """Return which items [V] may come again although a user has them. Raises `DataError` if that is unknown."""
+        if self._again is None:
+            raise DataError("this model does not know which items people take again; export it with --seen=by-item")
+        return self._again()
 
     @property
     def columns(self) -> "pa.Table":
@@ -68,26 +76,30 @@ class ItemIds:
         return pa.table({"item": self.originals, **titles, TRAIN_COUNT: self.train_counts, **self.others})
 
     @classmethod
-    def read(cls, folder: Path, *, recent_counts: Int64s | None = None) -> "ItemIds":
-        """Return the items of a dataset folder, with the `recent_counts` of a run.
+    def read(
+        cls, folder: Path, *, recent_counts: Int64s | None = None, again: Callable[[], Bools] | None = None
+    ) -> "ItemIds":
+        """Return the items of a dataset folder, with the `recent_counts` of a run and those that come `again`.
 
         Raises `DataError` if they cannot be read.
         """
         columns = _read_columns(folder / ITEMS, lambda field: field.name in ITEM_COLUMNS)
         titles = columns["title"].fill_null("") if "title" in columns else None
         others = partial(_read_columns, folder / ITEMS, lambda field: field.name not in ITEM_COLUMNS)
-        return cls(columns["original"], titles, _counts(columns[TRAIN_COUNT]), others, recent_counts)
+        return cls(columns["original"], titles, _counts(columns[TRAIN_COUNT]), others, recent_counts, again)
 
     @classmethod
     def read_lines(cls, path: Path, *, are_numbers: bool) -> "ItemIds":
         """Return the items from JSON lines of `write_lines`. Raises `DataError` if they cannot be read."""
         kind = int if are_numbers else str
         originals, titles, counts, has_recent = list[Any](), list[str](), list[tuple[int, int]](), False
+        again = list[bool | None]()
         try:
             for rows in _rows(path):
                 originals += [row["id"] for row in rows]
                 titles += [row.get("title", "") for row in rows]
                 counts += [(row.get(TRAIN_COUNT, 0), row.get(RECENT_COUNT, 0)) for row in rows]
+                again += [row.get(COMES_AGAIN) for row in rows]
                 has_recent = has_recent or any(RECENT_COUNT in row for row in rows)
             if any(type(item) is not kind for item in originals):
                 raise ValueError(f"an id is no {kind.__name__}")
@@ -96,12 +108,14 @@ class ItemIds:
             raise DataError(f"{path}: cannot be read: {error!r}") from None
         recent = recent_counts.copy() if has_recent else None
         titled = titles if any(titles) else None
-        return cls(originals, titled, train_counts.copy(), partial(_read_line_columns, path), recent)
+        known = None if None in again else partial(np.array, again, bool)
+        return cls(originals, titled, train_counts.copy(), partial(_read_line_columns, path), recent, known)
 
-    def write_lines(self, path: Path) -> None:
+    def write_lines(self, path: Path, *, with_again: bool = False) -> None:
         """Write one line for each item by index: {"id": …, "title": …, "train_count": …, "columns": {…}}.
 
-        An empty title is left out, as is a missing value. "recent_count" follows "train_count" if it is known.
+        An empty title is left out, as is a missing value. "recent_count" follows "train_count" if it is known, and
+        `with_again` "comes_again".
         """
         import pyarrow as pa
 
@@ -115,6 +129,8 @@ class ItemIds:
                     line[TRAIN_COUNT] = int(self.train_counts[index])
                     if self.recent_counts is not None:
                         line[RECENT_COUNT] = int(self.recent_counts[index])
+                    if with_again:
+                        line[COMES_AGAIN] = bool(self.comes_again[index])
                     if known := {name: value for name, value in more.items() if value is not None}:
                         line["columns"] = known
                     file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,29 @@ import torch
 from torch import Tensor, nn
 
 from bert4rec.checkpoint.prior import read_whole_prior
-from bert4rec.checkpoint.run_folder import RECENT_COUNTS, Trained, find_counted, find_trained, untrained_kind
+from bert4rec.checkpoint.run_folder import (
+    COMES_AGAIN,
+    RECENT_COUNTS,
+    Trained,
+    find_counted,
+    find_trained,
+    untrained_kind,
+)
 from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX, StoredTensors
 from bert4rec.dataset.format import fingerprint_of
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.reader import open_catalogue, open_dataset, read_metadata
+from bert4rec.evaluation.seen_items import BY_ITEM, SeenRule
 from bert4rec.feed.batch import Lookup
 from bert4rec.feed.features import FeatureReader, feature_reader_of
+from bert4rec.models.again import comes_again
 from bert4rec.models.baselines import BaselineFactory
 from bert4rec.models.item_features import CANDIDATE, SAMPLED_ITEMS, FeatureEncoder, FeatureSettings
 from bert4rec.models.names import FEATURE_TABLE, FEATURE_VALUES, FEATURES, TABLE
 from bert4rec.models.prior import Prior
+from bert4rec.models.transitions import TrainingHistories
 from bert4rec.runtime import files
+from bert4rec.runtime.arrays import Array, Bools
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DataError, in_one_line
 from bert4rec.serving.counted import Counted
@@ -47,9 +58,10 @@ class Source:
     about_data: Mapping[str, Any]
 
     @property
-    def leaves_out_seen(self) -> bool:
+    def leaves_out_seen(self) -> SeenRule:
         """Return whether the evaluation of the run leaves out seen items."""
-        return bool(self.trained.settings["evaluation.seen_items"] == "leave_out")
+        rule = self.trained.settings["evaluation.seen_items"]
+        return BY_ITEM if rule == BY_ITEM else bool(rule == "leave_out")
 
     @cached_property
     def ids(self) -> ItemIds:
@@ -57,16 +69,8 @@ class Source:
 
         Raises `DataError` if they cannot be read.
         """
-        run = self.trained.run
-        if run is None or not (run / RECENT_COUNTS).is_file():
-            return ItemIds.read(self.items)
-        try:
-            counts = np.load(run / RECENT_COUNTS).astype(np.int64)
-        except (OSError, ValueError, EOFError) as error:
-            raise DataError(f"{run / RECENT_COUNTS}: cannot be read: {in_one_line(error)}") from None
-        if counts.shape != (self.trained.n_items,):
-            raise DataError(f"{run / RECENT_COUNTS}: has the shape {counts.shape}, not ({self.trained.n_items},)")
-        return ItemIds.read(self.items, recent_counts=counts)
+        counts, again = _facts_of_items(self.trained, RECENT_COUNTS), partial(read_again, self.trained, self.dataset)
+        return ItemIds.read(self.items, recent_counts=None if counts is None else counts.astype(np.int64), again=again)
 
     @property
     def prior(self) -> Prior | None:
@@ -87,6 +91,31 @@ class Source:
         reader = feature_reader_of(open_catalogue(self.items), tables_from)
         assert reader is not None, "the fingerprint is that of the dataset with the features"
         return TensorsWithFeatures(self.trained.folder, reader)
+
+
+def read_again(trained: Trained, dataset: Path | None) -> Bools:
+    """Return which items [V] may come again, as the run keeps it, or else counted in its `dataset`.
+
+    Raises `DataError` if there is neither.
+    """
+    if (again := _facts_of_items(trained, COMES_AGAIN)) is not None:
+        return again.astype(bool)
+    if dataset is None:
+        raise DataError(f"{trained.folder}: which items people take again is counted in its dataset; {NAME_DATASET}")
+    return comes_again(TrainingHistories(open_dataset(dataset)))
+
+
+def _facts_of_items(trained: Trained, name: str) -> Array | None:
+    """Return the array [V] in the file `name` of the run; None if there is none. Raises `DataError`."""
+    if trained.run is None or not (path := trained.run / name).is_file():
+        return None
+    try:
+        facts = np.load(path)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path}: cannot be read: {in_one_line(error)}") from None
+    if facts.shape != (trained.n_items,):
+        raise DataError(f"{path}: has the shape {facts.shape}, not ({trained.n_items},)")
+    return facts
 
 
 class TensorsWithFeatures(StoredTensors):

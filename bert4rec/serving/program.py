@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bert4rec.dataset.format import NO_ITEM
+from bert4rec.evaluation.seen_items import LeavesOut
 from bert4rec.models.prior import Prior
 from bert4rec.models.transformer import Block, Rotation, append_ones
 from bert4rec.runtime.console import quiet_libraries
@@ -29,14 +30,18 @@ OPSET = 18  # the first ONNX opset whose ScatterElements can take a minimum
 class Program(nn.Module):
     """Find the best items for histories, and their scores. Items are numbers from 0, like the lines of the list of ids.
 
-    With `leaves_out_seen`, items of a history are not returned for it. The `prior`, if there is one, is added to the
-    scores. `inputs` are the names of the arguments: a
-    network that uses timestamps also needs those of the items and, with model.times = "target", the query times.
+    The items of a history that `leaves_out_seen` leaves out are not returned for it. The `prior`, if there is one, is
+    added to the scores. `inputs` are the names of the arguments: a network that uses timestamps also needs those of the
+    items and, with model.times = "target", the query times.
     """
 
-    def __init__(self, network: Network, *, leaves_out_seen: bool, prior: Prior | None = None) -> None:
+    leaving: Tensor | None
+
+    def __init__(self, network: Network, *, leaves_out_seen: LeavesOut, prior: Prior | None = None) -> None:
         super().__init__()
-        self.network, self.leaves_out_seen = network, leaves_out_seen
+        self.network, self.leaves_out_seen = network, leaves_out_seen is not False
+        leaving = None if isinstance(leaves_out_seen, bool) else torch.from_numpy(leaves_out_seen)
+        self.register_buffer("leaving", leaving)
         self.prior = PaddedPrior(prior) if prior else None
         self.inputs: tuple[str, ...] = INPUTS[: 2 + ("none", "history", "target").index(network.times)]
 
@@ -64,7 +69,8 @@ class Program(nn.Module):
         if self.prior is not None:
             scores = scores + self.prior(_last_items(items, is_item, self.prior.n_last))
         if self.leaves_out_seen:
-            limits = torch.where(is_item, -torch.inf, torch.inf)
+            is_left_out = is_item if self.leaving is None else is_item & self.leaving[items]
+            limits = torch.where(is_left_out, -torch.inf, torch.inf)
             scores = scores.scatter_reduce(1, items, limits, "amin")
         scores = torch.where(is_item.any(1, keepdim=True), scores, -torch.inf)
         n_best = cast(int, k.clamp(1, n_items).item())  # dynamic: int() would make it a constant in an export
@@ -119,7 +125,7 @@ class Program(nn.Module):
 class ProgramWithEvents(Program):
     """A program whose third argument are the kinds of events of the items, by number."""
 
-    def __init__(self, network: Network, *, leaves_out_seen: bool, prior: Prior | None = None) -> None:
+    def __init__(self, network: Network, *, leaves_out_seen: LeavesOut, prior: Prior | None = None) -> None:
         super().__init__(network, leaves_out_seen=leaves_out_seen, prior=prior)
         self.inputs = (*self.inputs[:2], "events", *self.inputs[2:])
 

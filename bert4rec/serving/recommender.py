@@ -6,6 +6,7 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +14,7 @@ from bert4rec.config.kinds import KINDS, POPULARITY, RECENT_POPULARITY
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.evaluation.batches import chunks
+from bert4rec.evaluation.seen_items import BY_ITEM, LeavesOut, SeenRule, are_left_out
 from bert4rec.evaluation.top_k import TileScorer, log_shares
 from bert4rec.models.prior import Prior
 from bert4rec.runtime.arrays import Bools
@@ -20,12 +22,12 @@ from bert4rec.runtime.console import warn
 from bert4rec.runtime.errors import ArgumentError, DataError, pluralize
 from bert4rec.serving.arguments import (
     UnknownItems,
-    checked_choice,
     checked_histories,
     checked_item,
     checked_items,
     checked_k,
     checked_rules,
+    checked_seen,
 )
 from bert4rec.serving.candidates import CandidateSet, Queries, last_items
 from bert4rec.serving.counted import Counted
@@ -91,16 +93,16 @@ class Recommender:
 
     The `prior`, if there is one, is added to the scores of the network; it reads whole histories, the network their
     end. Scores depend only on the histories, so any user can be scored. With `leaves_out_seen`, items of a history are
-    not recommended for it, unless a call overrides this. `hidden` events are left out of histories. `settings` are
-    those of the training, by table. `ItemVectors` only support similar items, and `Counted` has no vectors; other calls
-    raise `DataError`. It never changes, so that threads can share it.
+    not recommended for it, with "by_item" only those that people take again, unless a call overrides this. `hidden`
+    events are left out of histories. `settings` are those of the training, by table. `ItemVectors` only support similar
+    items, and `Counted` has no vectors; other calls raise `DataError`. It never changes, so that threads can share it.
     """
 
     network: Network | ItemVectors | Counted
     ids: ItemIds
     _: KW_ONLY
     dataset: Path | None = None
-    leaves_out_seen: bool = True
+    leaves_out_seen: SeenRule = True
     is_package: bool = False
     no_users: str = "the model has no dataset"
     hidden: HiddenEvents | None = None
@@ -108,18 +110,19 @@ class Recommender:
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def recommend(
-        self, histories: Sequence[History], k: int = 10, *, leave_out_seen: bool | None = None,
+        self, histories: Sequence[History], k: int = 10, *, leave_out_seen: SeenRule | None = None,
         allow: Collection[Any] | None = None, deny: Collection[Any] = (), rules: Rules = NO_RULES,
     ) -> list[Recommendations]:  # fmt: skip
         """Return the `k` best items for each history, the best first.
 
         A history without a known item gets popular items and the kind of popularity as `fallback`, with a warning; a
         model that counts popularity itself scores it as any other. `knows` says beforehand which items are known.
-        `leave_out_seen` overrides `leaves_out_seen`. With `allow`, only these items are recommended; items of `deny`
-        never are. Items that the model does not know are skipped. `rules`, which `rules` makes, leave out items and
-        limit how many of a kind a list has. Whatever is skipped, and empty lists, give one `DataWarning` each. Raises
-        `ArgumentError`, a `ValueError`, for a value that cannot be used, such as k = 0, or one history or one item
-        where a list is expected.
+        `leave_out_seen`, True, False or "by_item", overrides `leaves_out_seen`. With `allow`, only these items are
+        recommended; items of `deny` never are. Items that the model does not know are skipped. `rules`, which `rules`
+        makes, leave out items and limit how many of a kind a list has. Whatever is skipped, and empty lists, give one
+        `DataWarning` each. Raises `ArgumentError`, a `ValueError`, for a value that cannot be used, such as k = 0, or
+        one history or one item where a list is expected; and `DataError` for "by_item" if it is not known which items
+        come again.
         """
         (recommendations,) = self.recommend_in_parts(
             [histories], k, leave_out_seen=leave_out_seen, allow=allow, deny=deny, rules=rules
@@ -149,12 +152,12 @@ class Recommender:
         return make_rules(self.ids.columns, where=where, at_most=at_most, per=per)
 
     def recommend_in_parts(
-        self, parts: Iterable[Sequence[History]], k: int = 10, *, leave_out_seen: bool | None = None,
+        self, parts: Iterable[Sequence[History]], k: int = 10, *, leave_out_seen: SeenRule | None = None,
         allow: Collection[Any] | None = None, deny: Collection[Any] = (), rules: Rules = NO_RULES,
     ) -> Iterator[list[Recommendations]]:  # fmt: skip
         """Yield the recommendations for each part, like `recommend`, and warn at the end, not of empty lists."""
         k, rules, network = checked_k(k), checked_rules(rules), self.require_histories()
-        leave_out = checked_choice("leave_out_seen", leave_out_seen, default=self.leaves_out_seen)
+        leaves_out = self._left_out(checked_seen(leave_out_seen, default=self.leaves_out_seen))
         hidden_items, unknown = self._hidden(allow, deny, rules), UnknownItems()
         popular = cache(partial(self._most_popular, k, hidden_items, rules))
         shown = CandidateSet.of(self._scored, hidden_items, rules, prior=self.prior)
@@ -169,7 +172,7 @@ class Recommender:
             found: list[Recommendations] = []
             for rows in chunks(len(known), BATCH):
                 if some := [history for history in known[rows] if is_scored(history)]:
-                    found += self._named(*shown.best(self._queries(some, leave_out_seen=leave_out), k))
+                    found += self._named(*shown.best(self._queries(some, leaves_out), k))
             results = iter(found)
             yield [next(results) if is_scored(history) else popular() for history in known]
         unknown.warn()
@@ -203,21 +206,23 @@ class Recommender:
         return self._named(*shown.best(Queries(queries, alone), k))
 
     def users_for(
-        self, item: Any, k: int = 100, *, histories: Iterable[Histories] | None = None, leave_out_seen: bool = True
-    ) -> list[UserScore]:
+        self, item: Any, k: int = 100, *, histories: Iterable[Histories] | None = None,
+        leave_out_seen: SeenRule = True,
+    ) -> list[UserScore]:  # fmt: skip
         """Return the `k` users whom the model gives `item` with the largest share, the best first.
 
         The score is log softmax: the logarithm of the share of `item` in what the model expects a user to take next,
         over all items. Shares of a user sum to 1, so that they are comparable among users, whatever their activity.
-        Ties go to the first. `leave_out_seen`: users who have the item are left out. The users are those of
-        `histories`, in parts of pairs of a user and a history, by default those of the dataset; a user without an item
-        that the model knows is left out. Raises `ArgumentError` for an unknown item, and `DataError` without users and
-        for a model that only counts.
+        Ties go to the first. `leave_out_seen`: users who have the item are left out, with "by_item" unless people take
+        it again. The users are those of `histories`, in parts of pairs of a user and a history, by default those of the
+        dataset; a user without an item that the model knows is left out. Raises `ArgumentError` for an unknown item,
+        and `DataError` without users and for a model that only counts.
         """
         k, network = checked_k(k), self._require_network()
         (index,) = self.ids.indices([checked_item(item, "model.users_for(item)")]).tolist()
         if index == NO_ITEM:
             raise _unknown_item(item)
+        left_out = are_left_out(self._left_out(checked_seen(leave_out_seen, default=True)), np.array([index]))[0]
         best, unknown = list[UserScore](), UnknownItems()
         shown = CandidateSet.of(network.item_vectors, None, NO_RULES, prior=self.prior)
         if histories is None:
@@ -225,9 +230,9 @@ class Recommender:
         for part in histories:
             checked = checked_histories([history for _, history in part], "users_for")
             known = zip((user for user, _ in part), self._known(checked, unknown), strict=True)
-            rows = [(user, row) for user, row in known if len(row) and not (leave_out_seen and index in row.seen)]
+            rows = [(user, row) for user, row in known if len(row) and not (left_out and index in row.seen)]
             for where in chunks(len(rows), BATCH):
-                queries = self._queries([row for _, row in rows[where]], leave_out_seen=False)
+                queries = self._queries([row for _, row in rows[where]], False)
                 shares = log_shares(queries.hidden, network.item_vectors, index, adjust=shown.adjuster(queries))
                 best += map(UserScore, (user for user, _ in rows[where]), shares.tolist())
                 best = sorted(best, key=lambda one: -one.score)[:k]  # stable
@@ -301,10 +306,14 @@ class Recommender:
         """Return the lengths [V, 1] of the vectors, as `torch.nn.functional.normalize` divides by them."""
         return self._vectors.norm(dim=1, keepdim=True).clamp_min(1e-12)
 
-    def _queries(self, histories: Sequence[KnownHistory], *, leave_out_seen: bool) -> Queries:
+    def _left_out(self, rule: SeenRule) -> LeavesOut:
+        """Return which seen items are left out by the `rule`."""
+        return ~self.ids.comes_again if rule == BY_ITEM else rule
+
+    def _queries(self, histories: Sequence[KnownHistory], leaves_out: LeavesOut) -> Queries:
         """Return the queries for histories of at least one known item."""
         last = None if self.prior is None else last_items(histories, self.prior.n_last)
-        seen = [history.seen for history in histories] if leave_out_seen else []
+        seen = [history.seen[are_left_out(leaves_out, history.seen)] for history in histories]
         return Queries(self.require_histories().encode(histories), seen, last)
 
     def _known(self, histories: Sequence[History], unknown: "UnknownItems") -> list[KnownHistory]:

@@ -28,16 +28,20 @@ from bert4rec.dataset.histories import Histories, TrainingPairs, TrainingWindows
 from bert4rec.dataset.reader import Dataset, Sizes, moved_share, read_metadata
 from bert4rec.evaluation.evaluator import BatchCallback, Evaluator
 from bert4rec.evaluation.ranker import Metrics
+from bert4rec.evaluation.seen_items import BY_ITEM, LeavesOut
 from bert4rec.feed.batches import AT_START, Position, TrainingBatches
 from bert4rec.feed.features import FeatureReader, feature_reader_of
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.pairs import parts_of_pairs
+from bert4rec.models.again import comes_again
 from bert4rec.models.baselines import BaselineFactory
 from bert4rec.models.item_features import FeatureSettings
 from bert4rec.models.losses import LossSettings
 from bert4rec.models.prior import PRIOR_SOURCES
 from bert4rec.models.ranking_model import model_class
+from bert4rec.models.transitions import TrainingHistories
 from bert4rec.report.log import MetricsLog, open_trackers
+from bert4rec.runtime.arrays import Bools
 from bert4rec.runtime.collectives import Partition, all_reduce_min, on_rank_zero
 from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.runtime.memory import Memory, available
@@ -223,13 +227,20 @@ def require_counted_kinds(config: Config, dataset: Dataset) -> None:
 
 
 def make_evaluator(
-    config: Config, world: Processes, dataset: Dataset, features: FeatureReader | None = None
-) -> Evaluator:
-    """Return the evaluator for resolved settings, of a model with the item `features`."""
+    config: Config, world: Processes, dataset: Dataset, features: FeatureReader | None = None,
+    again: Callable[[], Bools] | None = None,
+) -> Evaluator:  # fmt: skip
+    """Return the evaluator for resolved settings, of a model with the item `features`.
+
+    With seen_items = "by_item", `again` returns which items come again; by default they are counted in the dataset.
+    """
     settings = config.evaluation
     baselines, left_out = choose_baselines(config, dataset)
     names, not_tested = choose_features(config, dataset, features)
     is_rated = config.training.loss == "mse"
+    leaves_out_seen: LeavesOut = settings.seen_items == "leave_out"
+    if settings.seen_items == BY_ITEM:
+        leaves_out_seen = ~(again() if again else comes_again(TrainingHistories(dataset)))
     return Evaluator(
         dataset=dataset,
         world=world,
@@ -240,7 +251,7 @@ def make_evaluator(
         precision=config.training.precision,
         baselines=baselines,
         counting=BaselineFactory(dataset=dataset, partition=Partition(world.rank, world.world_size)),
-        leaves_out_seen=settings.seen_items == "leave_out",
+        leaves_out_seen=leaves_out_seen,
         left_out=left_out,
         features=names,
         features_not_tested=not_tested,

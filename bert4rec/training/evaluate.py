@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,14 @@ from bert4rec.models.names import FEATURE_VALUES
 from bert4rec.models.prior import Prior
 from bert4rec.report.figures import TRAINED_TARGETS, common_figures, differences, write_json
 from bert4rec.report.results_folder import ResultsFolder
+from bert4rec.runtime.arrays import Bools
 from bert4rec.runtime.collectives import StepSync, on_rank_zero
 from bert4rec.runtime.console import ProgressBar
 from bert4rec.runtime.errors import DataError, Interrupted, RunInterruptedError, SettingsError, format_duration
 from bert4rec.runtime.processes import Processes, process_group, rendezvous, this_process
 from bert4rec.runtime.signals import Interruption
 from bert4rec.serving.histories import ItemIds
+from bert4rec.serving.load import read_again
 from bert4rec.serving.package import read_ids
 from bert4rec.sharding.plan import summary
 from bert4rec.training.agreement import CommonFacts, environment_facts, preflight
@@ -162,10 +165,12 @@ def _complete(
     plan = plan_of_all(config, world, sizes, trains=False)
     logger.info(summary(plan))
     logger.info(f"weights: {trained.folder}; dataset: {dataset.folder}")
-    if dataset.metadata["fingerprint"] != trained.metadata["fingerprint"]:
+    is_own = dataset.metadata["fingerprint"] == trained.metadata["fingerprint"]
+    if not is_own:
         logger.info(f"{dataset.folder} is not the dataset that these weights were trained on")
     model = build_model(config, world, plan, features)
-    evaluator = make_evaluator(config, world, dataset, features)
+    again = None if is_own else partial(_again, trained, known)
+    evaluator = make_evaluator(config, world, dataset, features, again)
     evaluator = replace(
         evaluator, known_items=known, n_listed=LIST_LENGTH if lists else 0,
         prior=_prior(trained, world, dataset, known),
@@ -184,6 +189,18 @@ def _complete(
                 folder = _write(output, evaluator, report, result, lists)
             _compare(report, trained)
         return Evaluation(report, folder)
+
+
+def _again(trained: Trained, known: KnownItems | None) -> Bools:
+    """Return which items of another dataset come again: as `recommend` does it, none that the model does not know.
+
+    Raises `DataError` if that is unknown.
+    """
+    if trained.is_package:
+        again = read_ids(trained.folder, dict(trained.metadata)).comes_again
+    else:
+        again = read_again(trained, trained.dataset if trained.has_dataset else None)
+    return again if known is None else (known.ids != NO_ITEM) & again[known.ids]
 
 
 def _features(trained: Trained, dataset: Dataset) -> FeatureReader | None:

@@ -12,7 +12,15 @@ import numpy as np
 import pyarrow.parquet as pq
 from torch import nn
 
-from bert4rec.checkpoint.run_folder import EXAMPLES, HTML_PAGE, PAGE, RECENT_COUNTS, REPORT, read_metadata
+from bert4rec.checkpoint.run_folder import (
+    COMES_AGAIN,
+    EXAMPLES,
+    HTML_PAGE,
+    PAGE,
+    RECENT_COUNTS,
+    REPORT,
+    read_metadata,
+)
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.tables import Config, Model
 from bert4rec.dataset.findings import findings
@@ -21,6 +29,7 @@ from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.evaluator import BatchCallback, Evaluator, Example, Fallback
 from bert4rec.evaluation.intervals import Ranking, hits_by_rank
 from bert4rec.evaluation.scorers import Scorer
+from bert4rec.evaluation.seen_items import rule_of
 from bert4rec.report.figures import FORMAT_VERSION, write_json
 from bert4rec.report.log import MetricsLog, flat_numbers, read_records
 from bert4rec.report.pages import report_page, write_html
@@ -83,7 +92,8 @@ def make_report(evaluator: Evaluator, result: EvaluationResult, model: Model, *,
         **({"times": model.times} if model.knows_times else {}),
         "mode": mode,
         "world_size": evaluator.world.world_size,
-        "seen_items": "leave_out" if evaluator.leaves_out_seen else "keep",
+        "seen_items": rule_of(evaluator.leaves_out_seen),
+        **({} if evaluator.again is None else {"items_again": int(evaluator.again.sum())}),
         **result.figures,
     }
     report["protocols"] = protocols(report)
@@ -188,8 +198,10 @@ def write_files(
 
     It comes before the ranks and examples, which need more memory: a kill must not cost the report.
     """
-    with optional(folder / RECENT_COUNTS):
-        write_recent_counts(folder, result.fallback.recent_counts if result.fallback else None)
+    recent = result.fallback.recent_counts if result.fallback else None
+    for path, facts in ((folder / RECENT_COUNTS, recent), (folder / COMES_AGAIN, evaluator.again)):
+        with optional(path):
+            write_facts(path, facts)
     report["warnings"] = warnings(checks(report, read_records(folder, "validation")))
     with optional(folder / PAGE):
         (folder / PAGE).write_text(report_page(report))
@@ -225,12 +237,12 @@ def write_files(
         logger.info(f"next: {shlex.join(['bert4rec', 'recommend', str(folder), *whom])}")
 
 
-def write_recent_counts(folder: Path, counts: Int64s | None) -> None:
-    """Write the recent counts of the items [n_items] by which a run recommends without a history; None removes them."""
-    if counts is None:
-        (folder / RECENT_COUNTS).unlink(missing_ok=True)
+def write_facts(path: Path, facts: Int64s | Bools | None) -> None:
+    """Write what a run knows of its items [n_items], bools or counts, as int32; None removes the file."""
+    if facts is None:
+        path.unlink(missing_ok=True)
     else:
-        np.save(folder / RECENT_COUNTS, counts.astype(np.int32))
+        np.save(path, facts if facts.dtype == bool else facts.astype(np.int32))
 
 
 @contextmanager

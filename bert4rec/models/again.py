@@ -1,0 +1,26 @@
+"""Count which items people come back to: the items that a user who has them may be recommended again."""
+
+import numpy as np
+
+from bert4rec.config.resolve import MANY_REPEATS
+from bert4rec.models.transitions import TrainingHistories
+from bert4rec.runtime.arrays import Bools
+
+MEAN_USERS = 20  # users at the mean rate that are added to those of each item, so that a few users decide nothing
+
+
+def comes_again(histories: TrainingHistories) -> Bools:
+    """Return for each item [n_items] whether it may come again: at least `MANY_REPEATS` of its users return to it.
+
+    Of the users who have an item as a target in their training positions, those return to it who have it twice or more.
+    With `MEAN_USERS` more users at the mean rate of the catalogue, an item that few users have follows the others.
+    """
+    users, returning = np.zeros((2, histories.n_items), np.int64)
+    for part in histories.parts():  # each history is whole in its part
+        pairs = part.users[part.is_target] * histories.n_items + part.items[part.is_target]
+        distinct, counts = np.unique(pairs, return_counts=True)
+        items = distinct % histories.n_items
+        users += np.bincount(items, minlength=histories.n_items)
+        returning += np.bincount(items[counts > 1], minlength=histories.n_items)
+    mean = returning.sum() / max(1, users.sum())
+    return (returning + MEAN_USERS * mean) / (users + MEAN_USERS) >= MANY_REPEATS
