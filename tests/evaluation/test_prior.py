@@ -30,15 +30,16 @@ from tests.processes.jobs import CPU
 SHARDED = {"parallelism.sparse_optimizer": "adagrad"}  # of which a row may be cut
 
 
-@pytest.mark.parametrize("leaves_out_seen", [True, False])
+@pytest.mark.parametrize("seen", ["leave_out", "keep", "by_item"])
 @pytest.mark.parametrize("some_are_unknown", [False, True], ids=["all items are known", "one in four is not"])
 def test_ranks_and_lists_are_those_of_the_sums(
-    some_are_unknown: bool, leaves_out_seen: bool, small_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+    some_are_unknown: bool, seen: str, small_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unknown items are not in histories; here the model gives them scores."""
     set_sizes(monkeypatch, USERS_PER_PASS=7, MIN_TILE=16, USERS_AT_ONCE=5)
     n_items, split = small_dataset.n_items, small_dataset.splits["test"]
     network, prior = model_for(small_dataset), Prior(sources_for(n_items, 0, n_items), 0, n_items, ALL)
+    leaves_out_seen = np.arange(n_items) % 3 > 0 if seen == "by_item" else seen == "leave_out"
     ids = np.where(np.arange(n_items) % 4 == 1, NO_ITEM, np.arange(n_items)).astype(np.int32)
     known, of_model = KnownItems(ids) if some_are_unknown else None, scores_by(network, split)
 

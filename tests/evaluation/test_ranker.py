@@ -22,6 +22,7 @@ from bert4rec.evaluation import top_k as module
 from bert4rec.evaluation.metrics import MISSED, Lists, ranking_metrics
 from bert4rec.evaluation.ranker import Ranker, Ranks, repeated_targets, to_metrics
 from bert4rec.evaluation.scorers import KnownItems, ModelScorer, OrderlessScorer, Scorer
+from bert4rec.evaluation.seen_items import LeavesOut
 from bert4rec.evaluation.tiles import Catalogue
 from bert4rec.evaluation.top_k import top_k
 from bert4rec.feed.batch import Lookup
@@ -72,21 +73,22 @@ def scores_by(network: RankingModel, split: EvaluationSplit) -> Score:
     return score
 
 
-def ranker_of(scorer: RankingModel | Scorer, batch_size: int = 16, *, leaves_out_seen: bool = True) -> Ranker:
+def ranker_of(scorer: RankingModel | Scorer, batch_size: int = 16, *, leaves_out_seen: LeavesOut = True) -> Ranker:
     if isinstance(scorer, RankingModel):
         scorer = ModelScorer(scorer, device=CPU, max_len=12)
     return Ranker(scorer, batch_size=batch_size, device=CPU, leaves_out_seen=leaves_out_seen)
 
 
 def by_sorting(
-    score: Score, split: EvaluationSplit, *, leaves_out_seen: bool = True
+    score: Score, split: EvaluationSplit, *, leaves_out_seen: LeavesOut = True
 ) -> tuple[dict[str, list[int]], list[list[int]]]:
     """The ranks of the targets by protocol, and the items of each row, the best ones first."""
     ranks: dict[str, list[int]] = {name: [] for name in PROTOCOLS}
     lists = []
     for row in range(len(split)):
         rows, scores = split.read(np.array([row])), score(row)
-        target, seen = int(rows.targets[0]), set(rows.items.tolist()) if leaves_out_seen else set()
+        left_out = np.broadcast_to(leaves_out_seen, len(scores))
+        target, seen = int(rows.targets[0]), {item for item in rows.items.tolist() if left_out[item]}
         candidates = {name: negatives[0].tolist() for name, negatives in rows.negatives.items()}
         candidates["full"] = [item for item in range(len(scores)) if item not in seen]
         for name, others in candidates.items():
@@ -124,14 +126,14 @@ def as_lists(ranks: Ranks) -> dict[str, list[int]]:
 
 
 def require_sorted(dataset: Dataset, split_name: str, head: str, batch_size: int, ks: Sequence[int]) -> list[Lists]:
-    """Compare ranks and lists, by a model and by popularity, with and without the filter, with those by sorting."""
+    """Compare ranks and lists, by a model and by popularity, with every filter, with those by sorting."""
     split, popularity, network = dataset.splits[split_name], dataset.popularity, model_for(dataset, head)
     all_lists = []
     for scorer, score in (
         (network, scores_by(network, split)),
         (PopularityScorer(popularity, Partition()), lambda _: popularity.tolist()),
     ):
-        for leaves_out_seen in (False, True):
+        for leaves_out_seen in (False, np.arange(dataset.n_items) % 3 > 0, True):
             lists = Lists(len(split), ks, popularity, Partition())
             ranks = ranker_of(scorer, batch_size, leaves_out_seen=leaves_out_seen).rank(split, PROTOCOLS, lists)
             expected_ranks, expected_lists = by_sorting(score, split, leaves_out_seen=leaves_out_seen)
@@ -166,6 +168,17 @@ def test_who_has_seen_nearly_all_has_no_negatives_and_a_short_list(
     for name, values in all_lists[-1].user_values().items():
         empty = [5] if split_name == "test" else []  # the user has seen all items, the target included
         assert np.flatnonzero(np.isnan(values)).tolist() == empty, name
+
+
+def test_a_seen_target_is_missed_only_if_its_item_does_not_come_again(log_dataset: Dataset) -> None:
+    """By popularity the items come in the order 5, 4, 1, 2, 3, 6, 7, 8; the users 0, 2 and 5 have their targets."""
+    test, scorer = log_dataset.splits["test"], PopularityScorer(log_dataset.popularity, Partition())
+    targets = test.read(np.arange(6)).targets
+    leaving = np.isin(np.arange(8), targets[[0, 5]])
+    ranks = ranker_of(scorer, leaves_out_seen=leaving).rank(test, PROTOCOLS)
+    missed = np.isin(targets, targets[[0, 5]]) & repeated_targets(test, Partition())
+    assert [rank == MISSED for rank in ranks["full"]] == missed.tolist()
+    assert not missed[2]
 
 
 def test_lists_without_items_have_no_means(log_dataset: Dataset) -> None:

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bert4rec.dataset.histories import Rows
+from bert4rec.evaluation.seen_items import LeavesOut, are_left_out
 from bert4rec.evaluation.top_k import excluder, top_k
 from bert4rec.feed.batch import Lookup
 from bert4rec.models.prior import Prior
@@ -99,7 +100,7 @@ def inputs(*, on_the_left: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor
 
 @torch.no_grad()
 def expected(
-    network: Network, prior: Prior | None, leaves_out_seen: bool, histories: Tensor, _: Tensor, times: Tensor,
+    network: Network, prior: Prior | None, leaves_out_seen: LeavesOut, histories: Tensor, _: Tensor, times: Tensor,
     at: Tensor,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The best items and their scores by `Network`, `Prior` and `top_k`, for one history after the other."""
@@ -114,7 +115,8 @@ def expected(
         scores = hidden @ network.item_vectors.T
         if prior:
             prior.add(scores, F.pad(history[known].flip(0), (0, prior.n_last), value=-1)[None, : prior.n_last], 0)
-        exclude = excluder(torch.zeros_like(known), history[known]) if leaves_out_seen else None
+        left_out = history[known][torch.from_numpy(are_left_out(leaves_out_seen, history[known].numpy()))]
+        exclude = excluder(torch.zeros_like(left_out), left_out)
         best.append(top_k(scores, torch.eye(N_ITEMS), K, adjust=exclude))
     scores, items = zip(*best, strict=True)
     return torch.cat(items), torch.cat(scores)
@@ -125,7 +127,7 @@ def expected(
 @torch.no_grad()
 def test_it_finds_what_the_network_finds(kind: type[SequenceModel], head: str, positions: str, times: str) -> None:
     network = network_of(model(kind, head=head, positions=positions, input_norm=positions == "rotary", times=times))
-    for leaves_out_seen, prior in ((True, random_prior()), (False, None)):
+    for leaves_out_seen, prior in ((True, random_prior()), (False, None), (np.arange(N_ITEMS) % 3 > 0, None)):
         program = Program(network, leaves_out_seen=leaves_out_seen, prior=prior)
         for on_the_left in (False, True):
             asked = inputs(on_the_left=on_the_left)

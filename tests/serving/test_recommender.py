@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from bert4rec import DataWarning, TimedHistory
 from bert4rec.dataset.format import NO_ITEM
+from bert4rec.evaluation.seen_items import SeenRule
 from bert4rec.models.transformer import Encoder
 from bert4rec.runtime.errors import ArgumentError, DataError, UserError
 from bert4rec.serving.histories import ItemIds
@@ -48,10 +49,12 @@ VECTORS = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.8]])
 TITLES = ["Alien", "Aliens", "Amélie", ""]
 
 
-def by_hand(leaves_out_seen: bool = True) -> Recommender:
+def by_hand(leaves_out_seen: SeenRule = True) -> Recommender:
+    """A model of four items, of which people take b and c again."""
     encoder: Encoder = LastItem(2)  # type: ignore[assignment]
     network = Network(encoder, VECTORS)
-    ids = ItemIds(pa.array(["a", "b", "c", "d"]), pa.array(TITLES), np.array([3, 5, 9, 5]))
+    again = {"again": lambda: np.array([False, True, True, False])}
+    ids = ItemIds(pa.array(["a", "b", "c", "d"]), pa.array(TITLES), np.array([3, 5, 9, 5]), **again)
     return Recommender(network, ids, dataset=Path("data"), leaves_out_seen=leaves_out_seen)
 
 
@@ -66,6 +69,8 @@ def test_the_best_ones_with_titles_and_scores_seen_items_left_out_or_kept() -> N
     assert items(by_hand().recommend([["a"]], 9)) == [["b", "d", "c"]]
     assert items(by_hand().recommend([["a"]], 9, leave_out_seen=False)) == [["a", "b", "d", "c"]]
     assert items(by_hand(leaves_out_seen=False).recommend([["a"]], 1)) == [["a"]]
+    assert items(by_hand("by_item").recommend([["b", "a"]], 9)) == [["b", "d", "c"]]
+    assert items(by_hand().recommend([["b", "a"]], 9, leave_out_seen="by_item")) == [["b", "d", "c"]]
     # The network reads the last three items alone, but all are seen.
     assert items(by_hand().recommend([["b", "c", "c", "c", "a"]], 9)) == [["d"]]
 
@@ -209,6 +214,7 @@ def test_one_value_where_a_list_belongs_is_refused_with_the_right_call(call: Cal
     *(lambda model, k=k: model.recommend([["a"]], k) for k in (2.0, "2", True, None, np.float64(2), 0, np.int64(0))),
     lambda model: model.similar(["a"], -1),
     lambda model: model.recommend([["a"]], leave_out_seen="keep"),
+    lambda model: model.users_for("a", leave_out_seen="by item"),
     lambda model: model.recommend([["a"]], rules="price < 5"),
     lambda model: model.similar(["a"], rules="price < 5"),
     lambda model: model.rules(at_most="1", per="title"),
@@ -280,6 +286,8 @@ def test_the_users_for_an_item_are_those_who_give_it_the_largest_share() -> None
     assert [one.user for one in found] == ["u", "v", "s"]  # t has it, w is unknown
     assert [one.score for one in found] == pytest.approx([shares["u"], shares["v"], shares["v"]])
     assert model.users_for("b", 1, histories=parts) == found[:1]
-    assert {one.user for one in model.users_for("b", 9, histories=parts, leave_out_seen=False)} == {"u", "v", "s", "t"}
+    for leave_out_seen in (False, "by_item"):  # people take b again
+        users = model.users_for("b", 9, histories=parts, leave_out_seen=leave_out_seen)
+        assert {one.user for one in users} == {"u", "v", "s", "t"}
     with one_line("z: the model does not know this item", error=DataError):
         model.users_for("z", histories=parts)
