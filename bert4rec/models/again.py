@@ -20,7 +20,7 @@ def comes_again(histories: TrainingHistories) -> Bools:
         pairs = part.users[part.is_target] * histories.n_items + part.items[part.is_target]
         distinct, counts = np.unique(pairs, return_counts=True)
         items = distinct % histories.n_items
-        users += np.bincount(items, minlength=histories.n_items)
-        returning += np.bincount(items[counts > 1], minlength=histories.n_items)
+        np.add.at(users, items, 1)
+        np.add.at(returning, items[counts > 1], 1)
     mean = returning.sum() / max(1, users.sum())
     return (returning + MEAN_USERS * mean) / (users + MEAN_USERS) >= MANY_REPEATS

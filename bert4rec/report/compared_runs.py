@@ -174,7 +174,7 @@ def pairs(first: Column, other: Column, ks: Mapping[str, Sequence[int]], *, spli
     runs = [*first.runs, *other.runs]
     if len({run.fingerprint for run in runs}) > 1:
         return Pairs({}, "they were measured on different datasets")
-    if len({run.report["seen_items"] for run in runs}) > 1:
+    if len({(run.report["seen_items"], run.report.get("items_again")) for run in runs}) > 1:
         return Pairs({}, SEEN_DIFFERS)
     if missing := next((run for run in runs if not (run.folder / rank_file(split)).is_file()), None):
         return Pairs({}, f"{missing.folder} has no {rank_file(split)}; create it with `bert4rec evaluate`")

@@ -28,6 +28,7 @@ from bert4rec.dataset.format import METADATA_DEFAULTS, PREVIOUS, RATINGS, USERS
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.evaluator import BatchCallback, Evaluator, Example, Fallback
 from bert4rec.evaluation.intervals import Ranking, hits_by_rank
+from bert4rec.evaluation.metrics import MISSED
 from bert4rec.evaluation.scorers import Scorer
 from bert4rec.evaluation.seen_items import rule_of
 from bert4rec.report.figures import FORMAT_VERSION, write_json
@@ -93,13 +94,25 @@ def make_report(evaluator: Evaluator, result: EvaluationResult, model: Model, *,
         "mode": mode,
         "world_size": evaluator.world.world_size,
         "seen_items": rule_of(evaluator.leaves_out_seen),
-        **({} if evaluator.again is None else {"items_again": int(evaluator.again.sum())}),
+        **_about_again(evaluator, result),
         **result.figures,
     }
     report["protocols"] = protocols(report)
     report["hits_by_rank"] = hits_by_rank({name: ranking.ranks for name, ranking in result.ranks.items()})
     reasons = {"baselines_left_out": evaluator.left_out, "features_not_tested": evaluator.features_not_tested}
     return report | {name: reason for name, reason in reasons.items() if reason}
+
+
+def _about_again(evaluator: Evaluator, result: EvaluationResult) -> dict[str, Any]:
+    """Return how many items people take again, and how many seen targets are missed, by split; {} for other rules."""
+    if evaluator.again is None:
+        return {}
+    missed = {
+        split: {"users": int((repeated & (result.ranks[split].ranks["full"] == MISSED)).sum()), "of": len(repeated)}
+        for split, repeated in result.held_out.items()
+        if "full" in result.ranks[split].ranks
+    }
+    return {"items_again": int(evaluator.again.sum()), "seen_missed": missed}
 
 
 def _about_dataset(dataset: Dataset, splits: Iterable[str]) -> dict[str, Any]:

@@ -108,6 +108,7 @@ def test_other_datasets_seen_items_users_and_missing_ranks_are_not_paired(tmp_pa
     first = column(make_run(tmp_path / "a", [1, 2]))
     for name, options, reason in (
         ("b", {"fingerprint": "f2"}, "datasets"), ("d", {"seen_items": "keep"}, "evaluation.seen_items"),
+        ("e", {"seen_items": "by_item", "items_again": 3}, "evaluation.seen_items"),
         ("c", {"users": [0, 5]}, "users"),
     ):  # fmt: skip
         other = column(make_run(tmp_path / name, [1, 2], **options))

@@ -40,6 +40,7 @@ BETTER_GRAPH = {
     }
 }
 TRAINED = {"validation": {"users": 465, "of": 1024}, "test": {"users": 0, "of": 3003}}
+BY_ITEM = {"seen_items": "by_item", "items_again": 12, "seen_missed": {"test": {"users": 7, "of": 1500}}}
 REPEATED = REPORT | {
     "dataset": REPORT["dataset"] | {
         "n_eval_negatives": 100,
@@ -64,6 +65,7 @@ REPEATED = REPORT | {
         (heading(REPEATED, "test", "uniform"), ["1498 of 1500", "left out: 2", "100 unseen items"]),
         (heading(REPEATED, "validation", "full"), ["1 of 4 targets (25.0 %)"]),
         (heading(REPEATED | {"seen_items": "keep"}, "test", "full"), ["1500 users"]),
+        (heading(REPEATED | BY_ITEM, "test", "full"), ["12 of 40", "7 of 1500 targets", "1500 users"]),
         (rules(REPEATED), ["305 of 1500", "(20.3 %)", "1 of 4", "(25.0 %)"]),
         (prior({"prior": PRIOR}), ["0.0081", "0.0043", "0.0120", "0.1234", "transitions 0.771", "ease 12.1 and 0"]),
         (prior({"prior": PRIOR | {"difference": {"difference": 2e-3, "interval": [-1e-3, 5e-3], "p": 0.2}}}),
