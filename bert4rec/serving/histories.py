@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LINES_AT_ONCE = 65_536
-TRAIN_COUNT, RECENT_COUNT, COMES_AGAIN = "train_count", "recent_count", "comes_again"
+TRAIN_COUNT, RECENT_COUNT, AGAIN = "train_count", "recent_count", "comes_again"
 ITEM_COLUMNS = ("item", "original", "title", TRAIN_COUNT)  # of the table of items
 
 Column: TypeAlias = "pa.Array | list[Any]"
@@ -99,7 +99,7 @@ class ItemIds:
                 originals += [row["id"] for row in rows]
                 titles += [row.get("title", "") for row in rows]
                 counts += [(row.get(TRAIN_COUNT, 0), row.get(RECENT_COUNT, 0)) for row in rows]
-                again += [row.get(COMES_AGAIN) for row in rows]
+                again += [row.get(AGAIN) for row in rows]
                 has_recent = has_recent or any(RECENT_COUNT in row for row in rows)
             if any(type(item) is not kind for item in originals):
                 raise ValueError(f"an id is no {kind.__name__}")
@@ -130,7 +130,7 @@ class ItemIds:
                     if self.recent_counts is not None:
                         line[RECENT_COUNT] = int(self.recent_counts[index])
                     if with_again:
-                        line[COMES_AGAIN] = bool(self.comes_again[index])
+                        line[AGAIN] = bool(self.comes_again[index])
                     if known := {name: value for name, value in more.items() if value is not None}:
                         line["columns"] = known
                     file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
