@@ -23,8 +23,8 @@ SPREAD_SCORES = 1 << 22  # of all items, if few of them are wanted
 class Queries(NamedTuple):
     """The vectors `hidden` [B, D] of queries, the items that each leaves out, and the last items of its history.
 
-    `seen` has an array of items for each query, or is empty if nothing is left out. `last` [B, n] are those that the
-    prior reads, the newest first; None without a prior.
+    `seen` has an array of items for each query. `last` [B, n] are those that the prior reads, the newest first; None
+    without a prior.
     """
 
     hidden: Tensor
@@ -33,7 +33,7 @@ class Queries(NamedTuple):
 
     def at(self, rows: Tensor) -> "Queries":
         """Return some of the queries."""
-        seen = [self.seen[row] for row in rows.tolist()] if self.seen else []
+        seen = [self.seen[row] for row in rows.tolist()]
         return Queries(self.hidden[rows], seen, None if self.last is None else self.last[rows])
 
 
