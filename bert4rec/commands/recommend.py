@@ -26,7 +26,7 @@ FILE_SETTINGS = (
     *COLUMN_SETTINGS, "data.order_column", "data.event_column", "data.time_format", "data.separator", "data.has_header",
 )  # fmt: skip
 # Values of --seen, and of leave_out_seen.
-SEEN: "Mapping[str, SeenRule]" = {"leave-out": True, "keep": False, "by-item": "by_item"}
+SEEN: "Mapping[str, SeenRule]" = {"keep": False, "leave-out": True, "by-item": "by_item"}
 ABOUT_SEEN = {
     True: "are left out", False: "may be recommended",
     "by_item": "are left out, but those that people take again may be recommended",
