@@ -238,7 +238,9 @@ class Evaluator:
             return figures
         scorers = {MODEL_ALONE: self._with_known_items(self._model_scorer(unwrap(model)))}
         for name in self.prior.weights:
-            nothing = self._with_known_items(ZeroScorer(self.dataset.n_items, self._partition, self.world.device))
+            nothing = self._with_known_items(
+                ZeroScorer(self.dataset.n_items, unwrap(model).item_table.world, self.world.device)
+            )
             scorers[name] = PriorScorer(nothing, self.prior.only(name), self.known_items)
         missed = self._missed(TEST)
         alone = {name: self._rank(scorer, TEST, between, missed, [protocol]) for name, scorer in scorers.items()}
@@ -380,7 +382,7 @@ class Evaluator:
     def _prior_fit(self) -> PriorFit:
         assert self.prior is not None, "there is a prior to fit"
         return PriorFit(
-            self.prior, self.dataset.splits[VALIDATION], self._partition, batch_size=self.batch_size,
+            self.prior, self.dataset.splits[VALIDATION], batch_size=self.batch_size,
             leaves_out_seen=self.leaves_out_seen, is_auto=self.prior_is_auto,
         )  # fmt: skip
 

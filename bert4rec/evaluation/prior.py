@@ -128,10 +128,10 @@ class PriorFit:
     """
 
     def __init__(
-        self, prior: Prior, split: EvaluationSplit, partition: Partition, *, batch_size: int,
+        self, prior: Prior, split: EvaluationSplit, *, batch_size: int,
         leaves_out_seen: LeavesOut, is_auto: bool,
     ) -> None:  # fmt: skip
-        self.prior, self._split, self._partition = prior, split, partition
+        self.prior, self._split, self._partition = prior, split, Partition()
         self._batch_size, self._leaves_out_seen, self._is_auto = batch_size, leaves_out_seen, is_auto
         indices = np.unique(np.linspace(0, len(split) - 1, min(len(split), FITTED_USERS)).astype(np.int64))
         if leaves_out_seen is not False and len(split):
@@ -145,6 +145,7 @@ class PriorFit:
         """Set the weights of the prior for the model of `scorer` and its `ranker`; without users there are none."""
         if not len(self._indices):
             return
+        self._partition = scorer.partition
         features = self._features(scorer, ranker)
         chosen = on_rank_zero(lambda: choose_weights(features, is_auto=self._is_auto).tolist())
         weights: dict[str, list[float]] = {}

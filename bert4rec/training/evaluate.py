@@ -37,6 +37,7 @@ from bert4rec.runtime.signals import Interruption
 from bert4rec.serving.histories import ItemIds
 from bert4rec.serving.load import read_again
 from bert4rec.serving.package import read_ids
+from bert4rec.sharding.parallelize import unwrap
 from bert4rec.sharding.plan import summary
 from bert4rec.training.agreement import CommonFacts, environment_facts, preflight
 from bert4rec.training.build import build_model, make_evaluator, plan_of_all, require_counted_kinds, resolved
@@ -173,7 +174,7 @@ def _complete(
     evaluator = make_evaluator(config, world, dataset, features, again)
     evaluator = replace(
         evaluator, known_items=known, n_listed=LIST_LENGTH if lists else 0,
-        prior=_prior(trained, world, dataset, known),
+        prior=_prior(trained, model, world, dataset, known),
     )  # fmt: skip
     load_weights(trained, model)
     held_out = evaluator.held_out()
@@ -221,11 +222,14 @@ def _features(trained: Trained, dataset: Dataset) -> FeatureReader | None:
     return feature_reader_of(open_catalogue(trained.catalogue), tables_from)
 
 
-def _prior(trained: Trained, world: Processes, dataset: Dataset, known: KnownItems | None) -> Prior | None:
+def _prior(
+    trained: Trained, model: nn.Module, world: Processes, dataset: Dataset, known: KnownItems | None
+) -> Prior | None:
     """Return the prior of the model for the items of `dataset`, with its weights; None if it has none."""
     if not (weights := trained.prior_weights):
         return None
-    return own_prior(trained.prior, world, dataset.n_items, weights=weights, known=known.ids if known else None)
+    partition, ids = unwrap(model).item_table.world, known.ids if known else None
+    return own_prior(trained.prior, partition, world.device, dataset.n_items, weights=weights, known=ids)
 
 
 class RankingProgress(ProgressBar):

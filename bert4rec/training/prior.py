@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from bert4rec.checkpoint.package import PRIOR
 from bert4rec.checkpoint.prior import read_prior, write_prior
@@ -20,7 +21,6 @@ from bert4rec.models.transitions import TrainingHistories
 from bert4rec.runtime.arrays import Int32s
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import format_duration
-from bert4rec.runtime.processes import Processes
 
 logger = logging.getLogger(__name__)
 
@@ -40,9 +40,13 @@ def count_prior(folder: Path, sources: Sequence[str], dataset: Dataset, partitio
 
 
 def own_prior(
-    path: Path, world: Processes, n_items: int, *, weights: Weights | None = None, known: Int32s | None = None
-) -> Prior:
-    """Return the prior of the file `path` for the items of a catalogue that this process ranks (`read_prior`)."""
-    catalogue, partition = Catalogue(n_items), Partition(world.rank, world.world_size)
+    path: Path, partition: Partition, device: torch.device, n_items: int, *, weights: Weights | None = None,
+    known: Int32s | None = None,
+) -> Prior:  # fmt: skip
+    """Return the prior of the file `path` for the items of a catalogue that this process ranks (`read_prior`).
+
+    `partition` is that of the model's scorer: with groups of processes, its parts are not in the order of the ranks.
+    """
+    catalogue = Catalogue(n_items)
     items = range(*catalogue.items(partition.of(len(catalogue.tiles))))
-    return read_prior(path, weights, items=items, device=world.device, known=known, unit=catalogue.together)
+    return read_prior(path, weights, items=items, device=device, known=known, unit=catalogue.together)

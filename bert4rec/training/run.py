@@ -30,7 +30,7 @@ from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted
 from bert4rec.runtime.memory import PeakMemory
 from bert4rec.runtime.processes import Processes, process_group, rendezvous, seed_everything, this_process
 from bert4rec.runtime.signals import PATIENCE, Interruption
-from bert4rec.sharding.parallelize import held_bytes
+from bert4rec.sharding.parallelize import held_bytes, unwrap
 from bert4rec.training import build, results
 from bert4rec.training.agreement import CommonFacts, environment_facts, preflight
 from bert4rec.training.evaluate import RankingProgress
@@ -97,11 +97,11 @@ def _train_and_report(
     evaluator = build.make_evaluator(config, world, dataset, features)
     if world.is_rank_zero:
         write_run_header(context, evaluator, batches.n_sequences)
-    prior = _prior(folder, build.choose_prior(config, dataset), dataset, world)
-    evaluator = replace(evaluator, prior=prior)
     log = build.metrics_log(config, folder, purge_from=start.steps) if world.is_rank_zero else None
     seed_everything(config.training.seed, world.rank)
     model, optimizers = build.build(config, world, context.plan, features)
+    prior = _prior(folder, build.choose_prior(config, dataset), dataset, model, world)
+    evaluator = replace(evaluator, prior=prior)
     with Interruption(max(PATIENCE, config.checkpoint.seconds_on_signal) if may_exit else None) as interruption:
         step = Step(model, optimizers, world, precision=config.training.precision)
         trainer = _trainer(context, step, batches, evaluator, interruption, log)
@@ -128,13 +128,13 @@ def _train_and_report(
     return folder
 
 
-def _prior(folder: Path, sources: Sequence[str], dataset: Dataset, world: Processes) -> Prior | None:
+def _prior(folder: Path, sources: Sequence[str], dataset: Dataset, model: nn.Module, world: Processes) -> Prior | None:
     """Return the prior of the `sources` for this process's items; None for none. A resumed run has counted it."""
     if not sources:
         return None
     if not on_rank_zero((folder / PRIOR).is_file):
         count_prior(folder, sources, dataset, Partition(world.rank, world.world_size))
-    return own_prior(folder / PRIOR, world, dataset.n_items)
+    return own_prior(folder / PRIOR, unwrap(model).item_table.world, world.device, dataset.n_items)
 
 
 def _count_and_report(

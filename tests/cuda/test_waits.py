@@ -55,7 +55,11 @@ STEPS = {"training.n_epochs": 3, "training.eval_every_n_epochs": 1}
 def test_nothing_waits_for_a_gpu_but_these_places(
     train_together: Callable[..., list[dict[str, Any]]], n: int, changes: dict[str, Any], budget: dict[str, int]
 ) -> None:
-    batch = {"training.per_device_train_batch_size": 48 // n, "evaluation.per_device_eval_batch_size": 8}
+    batch = {
+        "training.per_device_train_batch_size": 48 // n,
+        "evaluation.per_device_eval_batch_size": 8,
+        "model.prior": "none",
+    }
     for rank, seen in enumerate(train_together(n, counts_waits=True, **STEPS | batch | changes)):
         for part, first, allowed in (
             ("step", WARM_STEPS, budget), ("report", 0, REPORT), ("save", 0, SAVE), ("evaluation", 0, EVALUATION),

@@ -75,7 +75,8 @@ def results_with_prior(config: Config, folder: Path) -> dict[str, Any]:
     with mock.patch("bert4rec.evaluation.tiles.MIN_TILE", 11):
         world = jobs.here()
         count_prior(folder, ["transitions", "neighbours", "ease"], dataset, Partition(world.rank, world.world_size))
-        prior = own_prior(folder / "prior.safetensors", world, dataset.n_items)
+        place = unwrap(model).item_table.world
+        prior = own_prior(folder / "prior.safetensors", place, world.device, dataset.n_items)
         evaluator = replace(make_evaluator(config, jobs.here(), dataset), prior=prior, prior_is_auto=False)
         metrics = evaluator.validation_metrics(model, lambda: None)
         ranks = evaluator.ranks(model, evaluator.held_out(), lambda: None)
