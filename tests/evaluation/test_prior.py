@@ -140,6 +140,7 @@ def test_counts_weights_and_ranks_do_not_depend_on_the_processes(
     changes = {"parallelism.mode": "dmp", "evaluation.per_device_eval_batch_size": 4}
     (alone,) = pools(1).run(results_with_prior, small_config(**changes), tmp_path / "1")
     assert alone["figures"]["weights"].keys() == alone["figures"]["sources"].keys() != set()
-    for n, sharding in ((2, "row_wise"), (3, "column_wise"), (3, "table_wise")):
-        config = small_config(**changes | SHARDED | {"parallelism.sharding_type": sharding})
+    for n, sharding, group in ((2, "row_wise", 0), (3, "column_wise", 0), (3, "table_wise", 0), (4, "row_wise", 2)):
+        sharded = {"parallelism.sharding_type": sharding, "parallelism.sharding_group_size": group}
+        config = small_config(**changes | SHARDED | sharded)
         assert pools(n).run(results_with_prior, config, tmp_path / f"{n}-{sharding}") == [alone] * n
