@@ -12,9 +12,9 @@ from torch import Tensor
 
 from bert4rec.checkpoint.stored_tensors import safetensors_header
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.models.prior import PRIOR_SOURCES, Prior, Source, Weights, source_of
+from bert4rec.models.prior import EVERYTHING, PRIOR_SOURCES, Prior, Source, Weights
 from bert4rec.runtime.arrays import Float32s, Int32s
-from bert4rec.runtime.collectives import gather_or_raise, on_rank_zero
+from bert4rec.runtime.collectives import Partition, gather_or_raise, on_rank_zero
 from bert4rec.runtime.errors import DataError, RunInterruptedError, in_one_line
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def write_prior(path: Path, parts: Mapping[str, Iterable[tuple[int, "Rows"]]], l
                 if PRIOR_SOURCES[name].is_normalized:
                     file.seek(offsets[name + BIAS])
                     file.write(log_shares.tobytes())
-            file.truncate(max(offsets.values(), default=len(header)))
+            file.truncate(offsets[""])
 
     def write_own() -> None:
         with unfinished.open("r+b") as file:
@@ -65,35 +65,28 @@ def write_prior(path: Path, parts: Mapping[str, Iterable[tuple[int, "Rows"]]], l
 
 
 def read_prior(
-    path: Path, weights: Weights | None = None, *, items: range | None = None, device: torch.device | None = None,
-    known: Int32s | None = None, unit: int = 0,
+    path: Path, n_items: int, weights: Weights | None = None, *, items: range | None = None,
+    device: torch.device | None = None, known: Int32s | None = None, unit: int = 0, partition: Partition = EVERYTHING,
 ) -> Prior:  # fmt: skip
-    """Return the prior of the file `path` for some `items` of a catalogue, by default all, with its `weights`.
+    """Return the prior of the file `path` for some `items` of a catalogue of `n_items`, by default all.
 
-    Only sources with a weight are read; without `weights`, all are, and none has one. `known` [n_items] are the rows
-    of the file for the items of another catalogue, NO_ITEM for items that it does not have. `unit` is that of the
-    sources. Raises `DataError`.
+    Only sources with one of the `weights` are read; without `weights`, all are, and none has one. `known` [n_items] are
+    the rows of the file for the items of another catalogue, NO_ITEM for items that it does not have. `unit` is that of
+    the sources, `partition` that of the prior. Raises `DataError` if the file cannot be read, or lacks what it needs.
     """
+    items, device = range(n_items) if items is None else items, device or torch.device("cpu")
     try:
         with safe_open(path, "pt") as file:
-            names = list(PRIOR_SOURCES) if weights is None else list(weights)
-            present = [name for name in names if name + ROW_IDS in _names(file)]
-            n_items = len(known) if known is not None else max((_length(file, name) for name in present), default=0)
-            items, device = range(n_items) if items is None else items, device or torch.device("cpu")
-            sources = {name: _source(file, name, items, device, known, unit) for name in present}
+            present = [name for name in PRIOR_SOURCES if name + ROW_IDS in _names(file)]
+            if missing := next((name for name in weights or {} if name not in present), ""):
+                raise DataError(f"{path}: has no {missing}, which the scores need")
+            if known is None and (n := next((_length(file, name) for name in present), 0)) != n_items:
+                raise DataError(f"{path}: has {n:,} items, not {n_items:,}")
+            names = present if weights is None else weights
+            sources = {name: _source(file, name, items, device, known, unit) for name in names}
     except (OSError, SafetensorError) as error:
         raise DataError(f"{path}: cannot be read: {in_one_line(error)}") from None
-    return Prior(sources, items.start, items.stop, weights)
-
-
-def read_whole_prior(path: Path, weights: Weights, n_items: int) -> Prior:
-    """Return the prior of the file `path` for all `n_items`, with its `weights`. Raises `DataError`."""
-    prior = read_prior(path, weights)
-    if missing := next((name for name in weights if name not in prior.sources), ""):
-        raise DataError(f"{path}: has no {missing}, which the scores need")
-    if prior.stop != n_items:
-        raise DataError(f"{path}: has {prior.stop:,} items, not {n_items:,}")
-    return prior
+    return Prior(sources, items, weights, partition)
 
 
 def _attempt(path: Path, work: Callable[[], None]) -> None:
@@ -117,9 +110,10 @@ def _source(file: Any, name: str, items: range, device: torch.device, known: Int
     if known is not None:
         ids, values = (torch.cat(parts) for parts in zip(*blocks, strict=True))
         blocks = _translated(ids, values, torch.from_numpy(known).long())
-        masses, bias = (None if part is None else _padded(part)[known] for part in (masses, bias))
-    own_bias = None if bias is None else bias[items.start : items.stop]
-    return source_of(name, blocks, items.start, items.stop, device, masses, own_bias, unit)
+        # A zero at the end, where NO_ITEM points to.
+        masses, bias = (None if part is None else F.pad(part, (0, 1))[known] for part in (masses, bias))
+    bias = None if bias is None else bias[items.start : items.stop]
+    return Source(name, blocks, items, device, masses=masses, bias=bias, unit=unit)
 
 
 def _blocks(file: Any, name: str) -> Iterator[tuple[Tensor, Tensor]]:
@@ -130,7 +124,7 @@ def _blocks(file: Any, name: str) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _translated(ids: Tensor, values: Tensor, known: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the ids and values of the items of another catalogue, of which item i is the item `known[i]` here."""
+    """Yield the ids and values of the items of another catalogue; its item i is the item `known[i]` here."""
     new = torch.full((len(ids) + 1,), NO_ITEM)
     is_known = known != NO_ITEM
     new[known[is_known]] = torch.arange(len(known))[is_known]
@@ -138,8 +132,3 @@ def _translated(ids: Tensor, values: Tensor, known: Tensor) -> Iterator[tuple[Te
         some = new[torch.where(rows[:, None] == NO_ITEM, NO_ITEM, ids[rows])]
         order = some.sort(1).indices
         yield some.gather(1, order).int(), values[rows].gather(1, order)
-
-
-def _padded(values: Tensor) -> Tensor:
-    """Return `values` [V] with a zero at the end, where NO_ITEM points to."""
-    return F.pad(values, (0, 1))

@@ -238,9 +238,7 @@ class Evaluator:
             return figures
         scorers = {MODEL_ALONE: self._with_known_items(self._model_scorer(unwrap(model)))}
         for name in self.prior.weights:
-            nothing = self._with_known_items(
-                ZeroScorer(self.dataset.n_items, unwrap(model).item_table.world, self.world.device)
-            )
+            nothing = self._with_known_items(ZeroScorer(self.dataset.n_items, self.prior.partition, self.world.device))
             scorers[name] = PriorScorer(nothing, self.prior.only(name), self.known_items)
         missed = self._missed(TEST)
         alone = {name: self._rank(scorer, TEST, between, missed, [protocol]) for name, scorer in scorers.items()}

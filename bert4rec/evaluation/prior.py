@@ -17,8 +17,7 @@ from bert4rec.evaluation.ranker import Ranker
 from bert4rec.evaluation.scorers import KnownItems, Scorer
 from bert4rec.evaluation.seen_items import LeavesOut, are_left_out
 from bert4rec.evaluation.top_k import TopK
-from bert4rec.models.prior import PRIOR_SOURCES, Prior
-from bert4rec.models.transitions import last_items
+from bert4rec.models.prior import PRIOR_SOURCES, Prior, last_items
 from bert4rec.runtime.arrays import Float64s
 from bert4rec.runtime.collectives import Partition, on_rank_zero
 
@@ -45,7 +44,7 @@ class PriorScorer:
         self._scorer, self._prior, self._known = scorer, prior, known
         self.n_items, self.partition = scorer.n_items, scorer.partition
         self.width = scorer.width + 2 * prior.n_last
-        self._marks = _marks(prior, scorer.n_items, scorer.partition)
+        self._marks = _marks(prior, scorer.n_items)
 
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the vectors [B, width] of the users of `rows`, and their scores [B, n] of the items `ids` [B, n]."""
@@ -95,15 +94,15 @@ def last_of(rows: Rows, n: int, known: KnownItems | None, device: torch.device) 
     """Return the last `n` items of the rows [B, n], the newest first, of the `known` ones if there are others."""
     if known is not None:
         rows = rows.part(known.ids[rows.items] != NO_ITEM)
-    return torch.from_numpy(last_items(rows, n)).to(device)
+    return torch.from_numpy(last_items(rows.items, rows.lengths, n)).to(device)
 
 
-def _marks(prior: Prior, n_items: int, partition: Partition) -> Tensor:
+def _marks(prior: Prior, n_items: int) -> Tensor:
     """Return for each item [V] its id if the prior has a weight to it, else a number below zero that tells its bias."""
     marks = prior.marks()
     everywhere = torch.zeros(n_items, device=marks.device)
-    everywhere[prior.first : prior.stop] = marks
-    return partition.sum(everywhere)
+    everywhere[prior.items.start : prior.items.stop] = marks
+    return prior.partition.sum(everywhere)
 
 
 class Features(NamedTuple):
@@ -128,10 +127,9 @@ class PriorFit:
     """
 
     def __init__(
-        self, prior: Prior, split: EvaluationSplit, *, batch_size: int,
-        leaves_out_seen: LeavesOut, is_auto: bool,
-    ) -> None:  # fmt: skip
-        self.prior, self._split, self._partition = prior, split, Partition()
+        self, prior: Prior, split: EvaluationSplit, *, batch_size: int, leaves_out_seen: LeavesOut, is_auto: bool
+    ) -> None:
+        self.prior, self._split, self._partition = prior, split, prior.partition
         self._batch_size, self._leaves_out_seen, self._is_auto = batch_size, leaves_out_seen, is_auto
         indices = np.unique(np.linspace(0, len(split) - 1, min(len(split), FITTED_USERS)).astype(np.int64))
         if leaves_out_seen is not False and len(split):
@@ -145,7 +143,6 @@ class PriorFit:
         """Set the weights of the prior for the model of `scorer` and its `ranker`; without users there are none."""
         if not len(self._indices):
             return
-        self._partition = scorer.partition
         features = self._features(scorer, ranker)
         chosen = on_rank_zero(lambda: choose_weights(features, is_auto=self._is_auto).tolist())
         weights: dict[str, list[float]] = {}
@@ -183,9 +180,9 @@ class PriorFit:
     @cached_property
     def _lists(self) -> list[Tensor]:
         """Return the best candidates [N, CANDIDATES] of each column of the sources, without seen items by the rule."""
-        rows, first, lists = self._split.read(self._indices), self.prior.first, []
+        rows, first, lists = self._split.read(self._indices), self.prior.items.start, []
         excluded = rows.part(are_left_out(self._leaves_out_seen, rows.items))
-        excluded = excluded.part((excluded.items >= first) & (excluded.items < self.prior.stop))
+        excluded = excluded.part((excluded.items >= first) & (excluded.items < self.prior.items.stop))
         users, items = torch.from_numpy(excluded.numbers), torch.from_numpy(excluded.items.astype(np.int64) - first)
         for column in self._columns:
             best = TopK.nothing(len(self._indices), CANDIDATES, dtype=torch.float32, device=self.prior.device)
@@ -200,7 +197,8 @@ class PriorFit:
         """Return the scores [N, C, F] of the candidates `ids` [N, C] by each column of the sources."""
         found = torch.zeros(*ids.shape, len(self._columns), device=self.prior.device)
         ids = ids.to(self.prior.device)
-        is_own, places = (ids >= self.prior.first) & (ids < self.prior.stop), ids - self.prior.first
+        first, stop = self.prior.items.start, self.prior.items.stop
+        is_own, places = (ids >= first) & (ids < stop), ids - first
         for number, column in enumerate(self._columns):
             for where, scores in self._scores(column):
                 found[where, :, number] = scores.gather(1, torch.where(is_own, places, 0)[where]) * is_own[where]
@@ -208,11 +206,11 @@ class PriorFit:
 
     def _scores(self, column: tuple[str, int]) -> Iterator[tuple[slice, Tensor]]:
         """Yield the scores [b, own items] of some users at a time by one column of the sources, if there are any."""
-        (name, at), n_items = column, self.prior.stop - self.prior.first
+        (name, at), n_items = column, len(self.prior.items)
         unit = [float(number == at) for number in range(len(PRIOR_SOURCES[name].decays))]
         for where in chunks(len(self._indices), max(1, DENSE_SCORES // n_items)) if n_items else ():
             scores = torch.zeros(where.stop - where.start, n_items, device=self.prior.device)
-            self.prior.add(scores, self._last[where], self.prior.first, {name: unit})
+            self.prior.add(scores, self._last[where], self.prior.items.start, {name: unit})
             yield where, scores
 
 

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import EvaluationSplit, Rows
-from bert4rec.models.transitions import TrainingHistories, last_items
+from bert4rec.models.prior import last_items
+from bert4rec.models.transitions import TrainingHistories
 from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.collectives import Partition
 
@@ -48,7 +49,7 @@ class EaseScorer:
 
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the last distinct items [B, width], and the scores [B, n] of the items `ids` [B, n]."""
-        last = torch.from_numpy(_distinct(last_items(rows, self.width)))
+        last = torch.from_numpy(_distinct(last_items(rows.items, rows.lengths, self.width)))
         weights = self._weights[last[:, :, None], ids.cpu()[:, None, :]]
         scores = weights.masked_fill_((last == NO_ITEM)[:, :, None], 0).sum(1)
         return last.float().to(ids.device), scores.to(ids.device)
@@ -121,7 +122,8 @@ def _regularization(pairs: _Pairs, split: EvaluationSplit) -> float:
     known[popular] = torch.arange(len(popular))
     rows = split.read(np.arange(min(len(split), SEARCHED_USERS)))
     assert rows.targets is not None, "an evaluation split has targets"
-    last, targets = known[torch.from_numpy(last_items(rows, LAST_ITEMS))], known[torch.from_numpy(rows.targets).long()]
+    last = known[torch.from_numpy(last_items(rows.items, rows.lengths, LAST_ITEMS))]
+    targets = known[torch.from_numpy(rows.targets).long()]
     seen = torch.zeros(len(last), len(popular) + 1).scatter_(1, last % (len(popular) + 1), 1)[:, :-1]
     is_tested = targets != NO_ITEM
     is_tested &= seen.gather(1, targets.clamp(min=0)[:, None])[:, 0] == 0

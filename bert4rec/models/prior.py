@@ -12,14 +12,18 @@ counts probabilities into logits:
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from bert4rec.config.kinds import EASE
 from bert4rec.dataset.format import NO_ITEM
+from bert4rec.runtime.arrays import Int64s, Integers
+from bert4rec.runtime.collectives import Partition
 
 TRANSITIONS, NEIGHBOURS = "transitions", "neighbours"
 TOP = 64  # weights of an item in each source
@@ -27,15 +31,16 @@ GROUP = 4096  # items whose weights are found at once, if they are not scored in
 MOST_GROUPS = 256  # of the catalogue; more items make them larger
 TINY = 1e-30  # instead of zero, in denominators
 
+EVERYTHING = Partition()
 Weights: TypeAlias = Mapping[str, list[float]]
 """Source → its weight in the scores for each of its decays; a source that is not used is missing."""
 
 
 @dataclass(frozen=True)
 class SourceKind:
-    """How a source scores: the `n_last` items of a history, weighted by `decays`, as a logarithm if it `is_log`.
+    """The form of a source's scores, which add up the `n_last` items of a history, weighted by `decays`.
 
-    `is_normalized`: whether the logarithm is that of a probability, with masses and biases.
+    `is_log`: whether the score is the logarithm of that sum; `is_normalized`: of a probability, with masses and biases.
     """
 
     n_last: int
@@ -52,34 +57,43 @@ PRIOR_SOURCES = {
 
 
 class Source:
-    """The weights of one source to the items `first` … `stop` - 1, on any device.
+    """The weights of the source `name` to some `items` of the catalogue, on a `device`.
 
-    Scores are added in parts of `unit` items from `first` on, or in any other parts, which takes longer.
-    The weights of item i are `values` [E] of the `targets` [E], ascending, from `starts[i]` on. `masses` [V]: the share
-    of an item's transitions that is only popularity; None for sources whose factors are not normalized. `bias` [stop -
-    first] is added to the scores of items; None for none.
+    `blocks` are the ids [n, K] of targets, ascending with NO_ITEM for nothing, and the values [n, K] of all items in
+    order. `masses` [V]: the share of an item's transitions that is only popularity; None for sources whose factors are
+    not normalized. `bias` [len(items)] is added to the scores of items; None for none. Scores are added in parts of
+    `unit` items, or in any other parts, which takes longer.
     """
 
     def __init__(
-        self, kind: SourceKind, starts: Tensor, targets: Tensor, values: Tensor, *, first: int, stop: int,
+        self, name: str, blocks: Iterable[tuple[Tensor, Tensor]], items: range, device: torch.device, *,
         masses: Tensor | None = None, bias: Tensor | None = None, unit: int = 0,
     ) -> None:  # fmt: skip
-        self.kind, self._first, self._stop, self._starts = kind, first, stop, starts
-        self._targets, self._values = F.pad(targets, (0, 1), value=NO_ITEM), F.pad(values, (0, 1))
-        self.masses, self.bias, self.device = masses, bias, starts.device
+        self.kind, self.device, self._items = PRIOR_SOURCES[name], device, items
+        self.masses, self.bias = (None if part is None else part.to(device) for part in (masses, bias))
+        counts, kept_ids, kept_values = [], [], []
+        for ids, numbers in blocks:
+            is_own = (ids >= items.start) & (ids < items.stop)
+            counts.append(is_own.sum(1))
+            kept_ids.append(ids[is_own])
+            kept_values.append(numbers[is_own])
+        # The weights of item i are those from `_starts[i]` on; one more, at the end, stands for nothing.
+        starts, targets = F.pad(torch.cat(counts).cumsum(0), (1, 0)).to(device), torch.cat(kept_ids).to(device)
+        self._starts, self._targets = starts, F.pad(targets, (0, 1), value=NO_ITEM)
+        self._values = F.pad(torch.cat(kept_values), (0, 1)).to(device)
         lengths = starts.diff()
         self._n_steps = int(lengths.max() if len(lengths) else 0).bit_length()
-        self._group, n_groups = groups_of(stop - first, unit or GROUP)
+        self._group, n_groups = groups_of(len(items), unit or GROUP)
         rows = torch.repeat_interleave(torch.arange(len(lengths), device=starts.device), lengths)
-        cells = rows * n_groups + (targets.long() - first) // self._group
-        counts = torch.bincount(cells, minlength=len(lengths) * n_groups)
-        self._bounds = F.pad(counts.view(len(lengths), n_groups).cumsum(1), (1, 0)).to(torch.uint8)
+        cells = rows * n_groups + (targets.long() - items.start) // self._group
+        in_groups = torch.bincount(cells, minlength=len(lengths) * n_groups).view(len(lengths), n_groups)
+        self._bounds = F.pad(in_groups.cumsum(1), (1, 0)).to(torch.uint8)
 
-    @property
+    @cached_property
     def reached(self) -> Tensor:
-        """Return which of the items [stop - first] have a weight from any item."""
-        is_reached = torch.zeros(self._stop - self._first, dtype=torch.bool, device=self._targets.device)
-        is_reached[self._targets[:-1].long() - self._first] = True
+        """Return which of the items [len(items)] have a weight from any item."""
+        is_reached = torch.zeros(len(self._items), dtype=torch.bool, device=self.device)
+        is_reached[self._targets[:-1].long() - self._items.start] = True
         return is_reached
 
     def padded(self) -> tuple[Tensor, Tensor]:
@@ -88,11 +102,11 @@ class Source:
         places = torch.arange(int(lengths.max() if len(lengths) else 0), device=self.device)
         at = torch.where(places < lengths[:, None], self._starts[:-1, None] + places, len(self._targets) - 1)
         targets = self._targets[at]
-        return torch.where(targets == NO_ITEM, self._stop, targets), self._values[at]
+        return torch.where(targets == NO_ITEM, self._items.stop, targets), self._values[at]
 
     def add(self, scores: Tensor, last: Tensor, first: int, weights: list[float]) -> None:
         """Add to the `scores` [B, C] of the items from `first` on, after the `last` items [B, n], the newest first."""
-        last, n_items, offset = last[:, : self.kind.n_last], scores.shape[1], first - self._first
+        last, n_items, offset = last[:, : self.kind.n_last], scores.shape[1], first - self._items.start
         if not n_items:
             return
         groups = offset // self._group, -(-(offset + n_items) // self._group)
@@ -103,8 +117,8 @@ class Source:
         at = torch.arange(len(places), device=places.device)
         at += (self._starts.index_select(0, rows) + before - lengths.cumsum(0) + lengths).index_select(0, places)
         cells, values = self._targets.index_select(0, at).long(), self._values.index_select(0, at)
-        values *= self._factors(last, weights).flatten().index_select(0, places)
-        if offset % self._group or (n_items % self._group and first + n_items < self._stop):
+        values *= factors_of(self.kind, last, weights, self.masses).flatten().index_select(0, places)
+        if offset % self._group or (n_items % self._group and first + n_items < self._items.stop):
             is_inside = (cells >= first) & (cells < first + n_items)
             cells, values, places = cells[is_inside], values[is_inside], places[is_inside]
         cells += places // last.shape[1] * n_items - first
@@ -129,18 +143,16 @@ class Source:
             is_below = (self._targets[middle] < wanted) & (low < high)
             low, high = torch.where(is_below, middle + 1, low), torch.where(is_below, high, middle)
         is_found = (low < ends) & (self._targets[low] == wanted)
-        sums = (torch.where(is_found, self._values[low], 0) * self._factors(last, weights)[:, :, None]).sum(1)
+        factors = factors_of(self.kind, last, weights, self.masses)
+        sums = (torch.where(is_found, self._values[low], 0) * factors[:, :, None]).sum(1)
         if not self.kind.is_log:
             return sums
         scores = weights[0] * sums.log1p_()
         if self.bias is not None:
-            is_own = (ids >= self._first) & (ids < self._stop)
-            biases = F.pad(self.bias, (0, 1))[torch.where(is_own, ids - self._first, len(self.bias))]
+            is_own = (ids >= self._items.start) & (ids < self._items.stop)
+            biases = F.pad(self.bias, (0, 1))[torch.where(is_own, ids - self._items.start, len(self.bias))]
             scores += weights[0] * biases
         return scores
-
-    def _factors(self, last: Tensor, weights: list[float]) -> Tensor:
-        return factors_of(self.kind, last, weights, self.masses)
 
 
 def factors_of(kind: SourceKind, last: Tensor, weights: list[float], masses: Tensor | None) -> Tensor:
@@ -155,13 +167,16 @@ def factors_of(kind: SourceKind, last: Tensor, weights: list[float], masses: Ten
 
 
 class Prior:
-    """The `sources` of a prior for the items `first` … `stop` - 1 of a catalogue, and their `weights`.
+    """The `sources` of a prior for some `items` of a catalogue, this process's in `partition`, and their `weights`.
 
     The weights may change; without any, nothing is added.
     """
 
-    def __init__(self, sources: Mapping[str, Source], first: int, stop: int, weights: Weights | None = None) -> None:
-        self.sources, self.first, self.stop, self.weights = sources, first, stop, weights or {}
+    def __init__(
+        self, sources: Mapping[str, Source], items: range, weights: Weights | None = None,
+        partition: Partition = EVERYTHING,
+    ) -> None:  # fmt: skip
+        self.sources, self.items, self.weights, self.partition = sources, items, weights or {}, partition
 
     @property
     def n_last(self) -> int:
@@ -182,19 +197,33 @@ class Prior:
 
     def only(self, name: str) -> "Prior":
         """Return a prior of one of the sources that have a weight, with this weight."""
-        return Prior({name: self.sources[name]}, self.first, self.stop, {name: self.weights[name]})
+        return Prior({name: self.sources[name]}, self.items, {name: self.weights[name]}, self.partition)
 
     def marks(self) -> Tensor:
-        """Return for each item [stop - first] its id if it has a weight, else a number below zero, by its bias."""
+        """Return for each of the items its id if it has a weight, else a number below zero, by its bias."""
         sources = self.sources.values()
         reached = torch.stack([source.reached for source in sources]).any(0)
         biases = sum((source.bias for source in sources if source.bias is not None), torch.zeros_like(reached).float())
-        return torch.where(reached, torch.arange(self.first, self.stop, device=reached.device), biases - 1.0)
+        return torch.where(
+            reached, torch.arange(self.items.start, self.items.stop, device=reached.device), biases - 1.0
+        )
 
     @property
     def device(self) -> torch.device:
         """Return the device of the weights."""
         return next((source.device for source in self.sources.values()), torch.device("cpu"))
+
+
+def last_items(items: Integers, lengths: Int64s, n: int) -> Int64s:
+    """Return the last `n` items of each history [B, n], the newest first; NO_ITEM fills short ones.
+
+    >>> last_items(np.array([5, 6, 7]), np.array([2, 1]), 2).tolist()
+    [[6, 5], [7, -1]]
+    """
+    before = np.arange(n)
+    at = np.maximum(lengths.cumsum()[:, None] - 1 - before, 0)
+    found = items[at].astype(np.int64) if len(items) else np.zeros(at.shape, np.int64)
+    return np.where(before < lengths[:, None], found, NO_ITEM)
 
 
 def groups_of(n_own: int, unit: int) -> tuple[int, int]:
@@ -208,26 +237,3 @@ def source_bytes(name: str, n_items: int, n_own: int) -> int:
     weights = (min(TOP, n_items) * n_own + 1) * (torch.int32.itemsize + torch.float32.itemsize)
     places = (n_items + 1) * torch.int64.itemsize + n_items * (groups_of(n_own, GROUP)[1] + 1)
     return weights + places + PRIOR_SOURCES[name].is_normalized * (n_items + n_own) * torch.float32.itemsize
-
-
-def source_of(
-    name: str, blocks: Iterable[tuple[Tensor, Tensor]], first: int, stop: int, device: torch.device,
-    masses: Tensor | None = None, bias: Tensor | None = None, unit: int = 0,
-) -> Source:  # fmt: skip
-    """Return the source `name` for the items `first` … `stop` - 1.
-
-    `blocks` are the `ids` [n, K] of targets, ascending with NO_ITEM for nothing, and the `values` [n, K] of all items
-    in order; `masses` are [V], and `bias` is that of the own items.
-    """
-    counts, targets, values = [], [], []
-    for ids, numbers in blocks:
-        is_own = (ids >= first) & (ids < stop)
-        counts.append(is_own.sum(1))
-        targets.append(ids[is_own])
-        values.append(numbers[is_own])
-    parts = F.pad(torch.cat(counts).cumsum(0), (1, 0)), torch.cat(targets), torch.cat(values)
-    masses, bias = (None if part is None else part.to(device) for part in (masses, bias))
-    return Source(
-        PRIOR_SOURCES[name], *(part.to(device) for part in parts), first=first, stop=stop, masses=masses, bias=bias,
-        unit=unit,
-    )  # fmt: skip

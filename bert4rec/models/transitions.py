@@ -14,6 +14,7 @@ from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.hidden import firsts
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Dataset
+from bert4rec.models.prior import last_items
 from bert4rec.runtime.arrays import Bools, Float32s, Float64s, Int64s, Integers
 from bert4rec.runtime.collectives import Partition
 
@@ -244,7 +245,7 @@ class TransitionScorer:
 
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the last items [B, width], newest first, and the scores [B, n] of the items `ids` [B, n]."""
-        last = last_items(rows, self.width)
+        last = last_items(rows.items, rows.lengths, self.width)
         targets = ids.cpu().numpy()
         factors, share_factors = self._factors(last)
         scores = np.zeros(targets.shape)
@@ -289,11 +290,3 @@ class _Dense(NamedTuple):
         for source, factor in zip(sources, source_factors, strict=True):
             scores += tile.index_select(0, source).double().mul_(factor)  # addcmul would round differently
         return scores.numpy()
-
-
-def last_items(rows: Rows, n: int) -> Int64s:
-    """Return the last `n` items of each row [B, n], newest first; NO_ITEM fills short rows."""
-    before = np.arange(n)
-    at = np.maximum(rows.lengths.cumsum()[:, None] - 1 - before, 0)
-    items = rows.items[at].astype(np.int64) if len(rows.items) else np.zeros(at.shape, np.int64)
-    return np.where(before < rows.lengths[:, None], items, NO_ITEM)

@@ -12,7 +12,6 @@ from bert4rec.evaluation.batches import chunks
 from bert4rec.evaluation.top_k import TileScorer, excluder, scores_dtype, top_k
 from bert4rec.models.prior import Prior
 from bert4rec.runtime.arrays import Int64s
-from bert4rec.serving.histories import KnownHistory
 from bert4rec.serving.rules import Rules, is_within
 
 COPIED = 8  # the vectors are copied if at most one of so many items may be recommended, else scores are masked
@@ -35,15 +34,6 @@ class Queries(NamedTuple):
         """Return some of the queries."""
         seen = [self.seen[row] for row in rows.tolist()]
         return Queries(self.hidden[rows], seen, None if self.last is None else self.last[rows])
-
-
-def last_items(histories: Sequence[KnownHistory], n: int) -> Tensor:
-    """Return the last `n` items [B, n] of the whole histories, the newest first; NO_ITEM fills short rows."""
-    last = np.full((len(histories), n), NO_ITEM)
-    for row, history in zip(last, histories, strict=True):
-        newest = history.items[-n:][::-1]
-        row[: len(newest)] = newest
-    return torch.from_numpy(last)
 
 
 class CandidateSet(NamedTuple):

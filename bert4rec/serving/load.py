@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bert4rec.checkpoint.prior import read_whole_prior
+from bert4rec.checkpoint.prior import read_prior
 from bert4rec.checkpoint.run_folder import (
     COMES_AGAIN,
     RECENT_COUNTS,
@@ -76,7 +76,7 @@ class Source:
     def prior(self) -> Prior | None:
         """Return the prior that is added to the scores; None for none. Raises `DataError` if it cannot be read."""
         weights = self.trained.prior_weights
-        return read_whole_prior(self.trained.prior, weights, self.trained.n_items) if weights else None
+        return read_prior(self.trained.prior, self.trained.n_items, weights) if weights else None
 
     def tensors(self) -> StoredTensors:
         """Return the tensors of the checkpoint; those of the model have the prefix `MODEL_PREFIX`.

@@ -7,7 +7,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from bert4rec.checkpoint.package import ITEM_LINES, PRIOR, SETTINGS, WEIGHTS, read_settings
-from bert4rec.checkpoint.prior import read_whole_prior
+from bert4rec.checkpoint.prior import read_prior
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.models.names import TABLE
 from bert4rec.runtime.errors import DataError, in_one_line
@@ -59,5 +59,5 @@ def load_package(folder: Path, dataset: Path | None = None) -> Recommender:
         network, ids, dataset=dataset, leaves_out_seen=settings["leaves_out_seen"], is_package=True,
         no_users="a model package has no users",
         hidden=HiddenEvents.of(settings["config"]["preprocessing"], network.kinds),
-        prior=read_whole_prior(folder / PRIOR, weights, len(ids)) if weights else None, settings=settings["config"],
+        prior=read_prior(folder / PRIOR, len(ids), weights) if weights else None, settings=settings["config"],
     )  # fmt: skip

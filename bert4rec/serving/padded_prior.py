@@ -13,7 +13,7 @@ class PaddedPrior(nn.Module):
         super().__init__()
         self.n_last = prior.n_last
         self.sources = nn.ModuleList(
-            PaddedSource(prior.sources[name], weights, prior.stop) for name, weights in prior.weights.items()
+            PaddedSource(prior.sources[name], weights, prior.items.stop) for name, weights in prior.weights.items()
         )
 
     def forward(self, last: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.evaluation.batches import chunks
 from bert4rec.evaluation.seen_items import BY_ITEM, LeavesOut, SeenRule, are_left_out
 from bert4rec.evaluation.top_k import TileScorer, log_shares
-from bert4rec.models.prior import Prior
+from bert4rec.models.prior import Prior, last_items
 from bert4rec.runtime.arrays import Bools
 from bert4rec.runtime.console import warn
 from bert4rec.runtime.errors import ArgumentError, DataError, pluralize
@@ -29,7 +29,7 @@ from bert4rec.serving.arguments import (
     checked_rules,
     checked_seen,
 )
-from bert4rec.serving.candidates import CandidateSet, Queries, last_items
+from bert4rec.serving.candidates import CandidateSet, Queries
 from bert4rec.serving.counted import Counted
 from bert4rec.serving.histories import Histories, History, ItemIds, KnownHistory, items_of
 from bert4rec.serving.network import ItemVectors, Network
@@ -312,7 +312,10 @@ class Recommender:
 
     def _queries(self, histories: Sequence[KnownHistory], leaves_out: LeavesOut) -> Queries:
         """Return the queries for histories of at least one known item."""
-        last = None if self.prior is None else last_items(histories, self.prior.n_last)
+        last = None
+        if self.prior is not None:
+            items, lengths = [history.items for history in histories], np.array([*map(len, histories)])
+            last = torch.from_numpy(last_items(np.concatenate(items), lengths, self.prior.n_last))
         seen = [history.seen[are_left_out(leaves_out, history.seen)] for history in histories]
         return Queries(self.require_histories().encode(histories), seen, last)
 

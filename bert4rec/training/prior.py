@@ -49,4 +49,6 @@ def own_prior(
     """
     catalogue = Catalogue(n_items)
     items = range(*catalogue.items(partition.of(len(catalogue.tiles))))
-    return read_prior(path, weights, items=items, device=device, known=known, unit=catalogue.together)
+    return read_prior(
+        path, n_items, weights, items=items, device=device, known=known, unit=catalogue.together, partition=partition
+    )

@@ -87,8 +87,8 @@ def test_the_prior_of_a_new_run_counts_the_new_dataset(old: Path, grown_folder: 
     weights = {"transitions": [0.5], "neighbours": [2.0]}
     edit_facts(old / "checkpoints" / "best", lambda facts: facts["state"].update(prior=weights))
     new = extended(old, grown_folder)
-    known, grown = (read_prior(run / "prior.safetensors") for run in (old, new))
-    assert (known.stop, grown.stop) == (8, 10)
+    known, grown = (read_prior(run / "prior.safetensors", n) for run, n in ((old, 8), (new, 10)))
+    assert (len(known.items), len(grown.items)) == (8, 10)
     assert find_trained(new).prior_weights == weights
     dataset = open_dataset(grown_folder)
     pairs = count_pairs(TrainingHistories(dataset), reach=10, decay=0.7)

@@ -39,6 +39,25 @@ BESIDE = "checkpoint/store.py:_write_shards"  # by a thread of its own, at any t
 SAMPLED = {"training.loss": "sampled_softmax", "training.n_train_negatives": 64}
 SOFTMAX = {"training.loss": "softmax"}
 STEPS = {"training.n_epochs": 3, "training.eval_every_n_epochs": 1}
+# In a validation with a prior, some of these once for each batch or part of the users.
+WITH_PRIOR = EVALUATION.keys() | {
+    "evaluation/scorers.py:EncodedScorer.__init__",
+    "evaluation/scorers.py:EncodedScorer.encode",
+    "evaluation/scorers.py:ModelScorer.score_pairs",
+    "evaluation/prior.py:_ids_of",
+    "evaluation/prior.py:last_of",
+    "evaluation/prior.py:PriorFit._lists",
+    "evaluation/prior.py:PriorFit._features",
+    "evaluation/prior.py:PriorFit._source_scores",
+    "evaluation/prior.py:PriorScorer.encode",
+    "models/prior.py:Source.add",
+    "models/prior.py:Source.reached",  # once a run
+}
+BETWEEN = {  # where the processes share its lists and scores
+    "evaluation/top_k.py:TopK.merge_share", "runtime/collectives.py:Partition.exchange",
+    "runtime/collectives.py:Partition.counts",
+}  # fmt: skip
+AUTO = {"model.prior": "auto"}
 
 
 @pytest.mark.parametrize(
@@ -50,6 +69,8 @@ STEPS = {"training.n_epochs": 3, "training.eval_every_n_epochs": 1}
         (2, SAMPLED | {"training.average_age": 0.1}, STEP | EXCHANGE),
         (2, SOFTMAX | {"parallelism.mode": "ddp"}, STEP),
         (4, SAMPLED | {"parallelism.sharding_group_size": 2}, STEP | EXCHANGE | GROUPS),
+        (1, SOFTMAX | AUTO, STEP),
+        (2, SAMPLED | AUTO, STEP | EXCHANGE),
     ],
 )
 def test_nothing_waits_for_a_gpu_but_these_places(
@@ -68,6 +89,9 @@ def test_nothing_waits_for_a_gpu_but_these_places(
             # In an evaluation, each batch of users and each lookup of items exchanges ids.
             ignored = {BESIDE} | (EXCHANGE.keys() if part == "evaluation" else set())
             found = {place: n_waits for place, n_waits in counted.items() if place not in ignored}
+            if part == "evaluation" and changes.get("model.prior") == "auto":
+                assert found.keys() == WITH_PRIOR | (BETWEEN if n > 1 else set()), f"rank {rank}: other places wait"
+                continue
             assert found == allowed, f"rank {rank}: the waits of a {part} are not those of the budget"
 
 

@@ -18,8 +18,7 @@ from bert4rec.evaluation.metrics import Lists
 from bert4rec.evaluation.prior import Features, PriorScorer, choose_weights
 from bert4rec.evaluation.scorers import KnownItems, ModelScorer
 from bert4rec.models.baselines import BaselineFactory
-from bert4rec.models.prior import Prior
-from bert4rec.models.transitions import last_items
+from bert4rec.models.prior import Prior, last_items
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.processes import Processes
 from tests.evaluation.jobs import results_with_prior
@@ -27,7 +26,7 @@ from tests.evaluation.test_ranker import PROTOCOLS, as_lists, by_sorting, model_
 from tests.models.test_prior import ALL, sources_for
 from tests.processes.jobs import CPU
 
-SHARDED = {"parallelism.sparse_optimizer": "adagrad"}  # of which a row may be cut
+SHARDED = {"parallelism.sparse_optimizer": "adagrad"}  # a row of its table may be cut
 
 
 @pytest.mark.parametrize("seen", ["leave_out", "keep", "by_item"])
@@ -38,7 +37,7 @@ def test_ranks_and_lists_are_those_of_the_sums(
     """Unknown items are not in histories; here the model gives them scores."""
     set_sizes(monkeypatch, USERS_PER_PASS=7, MIN_TILE=16, USERS_AT_ONCE=5)
     n_items, split = small_dataset.n_items, small_dataset.splits["test"]
-    network, prior = model_for(small_dataset), Prior(sources_for(n_items, 0, n_items), 0, n_items, ALL)
+    network, prior = model_for(small_dataset), Prior(sources_for(n_items, 0, n_items), range(n_items), ALL)
     leaves_out_seen = np.arange(n_items) % 3 > 0 if seen == "by_item" else seen == "leave_out"
     ids = np.where(np.arange(n_items) % 4 == 1, NO_ITEM, np.arange(n_items)).astype(np.int32)
     known, of_model = KnownItems(ids) if some_are_unknown else None, scores_by(network, split)
@@ -46,7 +45,7 @@ def test_ranks_and_lists_are_those_of_the_sums(
     def score(row: int) -> list[float]:
         rows, scores = split.read(np.array([row])), torch.tensor([of_model(row)])
         rows = rows.part(ids[rows.items] != NO_ITEM) if some_are_unknown else rows
-        prior.add(scores, torch.from_numpy(last_items(rows, prior.n_last)), 0)
+        prior.add(scores, torch.from_numpy(last_items(rows.items, rows.lengths, prior.n_last)), 0)
         return scores[0].tolist()
 
     lists = Lists(len(split), [10], small_dataset.popularity, Partition(), n_kept=10)
@@ -59,14 +58,15 @@ def test_ranks_and_lists_are_those_of_the_sums(
 
 def test_items_with_the_same_vector_tie_only_if_the_prior_adds_the_same(small_dataset: Dataset) -> None:
     n_items, split = small_dataset.n_items, small_dataset.splits["test"]
-    network, prior = model_for(small_dataset), Prior(sources_for(n_items, 0, n_items), 0, n_items, ALL)
+    network, prior = model_for(small_dataset), Prior(sources_for(n_items, 0, n_items), range(n_items), ALL)
     with torch.no_grad():
         network.item_table.collection.embeddings["item"].weight.fill_(0.25)
     scorer = PriorScorer(ModelScorer(network, device=CPU, max_len=12), prior)
 
     def score(row: int) -> list[float]:
         scores = torch.tensor([scores_by(network, split)(row)])
-        prior.add(scores, torch.from_numpy(last_items(split.read(np.array([row])), prior.n_last)), 0)
+        rows = split.read(np.array([row]))
+        prior.add(scores, torch.from_numpy(last_items(rows.items, rows.lengths, prior.n_last)), 0)
         return scores[0].tolist()
 
     assert as_lists(ranker_of(scorer).rank(split, PROTOCOLS)) == by_sorting(score, split)[0]
@@ -95,7 +95,7 @@ def test_weights_help_and_a_source_of_noise_gets_none() -> None:
 @pytest.mark.usefixtures("group_of_one")
 def test_each_part_is_tested_by_its_scores_alone_unless_that_takes_long(small_dataset: Dataset) -> None:
     n_items, split = small_dataset.n_items, small_dataset.splits["test"]
-    network, prior = model_for(small_dataset), Prior(sources_for(n_items, 0, n_items), 0, n_items, ALL)
+    network, prior = model_for(small_dataset), Prior(sources_for(n_items, 0, n_items), range(n_items), ALL)
     evaluator = Evaluator(
         dataset=small_dataset, world=Processes(0, 0, 1, 1, CPU), protocols=["uniform", "full"], ks=[10], batch_size=16,
         max_len=12, precision="fp32", baselines=[], prior=prior, prior_tested_up_to=4 * len(split) * n_items,
@@ -111,7 +111,8 @@ def test_each_part_is_tested_by_its_scores_alone_unless_that_takes_long(small_da
 
         def score(row: int) -> list[float]:
             scores = model * torch.tensor([scores_by(network, split)(row)])
-            last = torch.from_numpy(last_items(split.read(np.array([row])), prior.n_last))
+            rows = split.read(np.array([row]))
+            last = torch.from_numpy(last_items(rows.items, rows.lengths, prior.n_last))
             prior.add(scores, last, 0, weights)
             return scores[0].tolist()
 

@@ -171,7 +171,7 @@ def test_who_has_seen_nearly_all_has_no_negatives_and_a_short_list(
 
 
 def test_a_seen_target_is_missed_only_if_its_item_does_not_come_again(log_dataset: Dataset) -> None:
-    """By popularity the items come in the order 5, 4, 1, 2, 3, 6, 7, 8; the users 0, 2 and 5 have their targets."""
+    """The items in the order of popularity are 5, 4, 1, 2, 3, 6, 7, 8; the users 0, 2 and 5 have their targets."""
     test, scorer = log_dataset.splits["test"], PopularityScorer(log_dataset.popularity, Partition())
     targets = test.read(np.arange(6)).targets
     leaving = np.isin(np.arange(8), targets[[0, 5]])
@@ -188,7 +188,7 @@ def test_lists_without_items_have_no_means(log_dataset: Dataset) -> None:
 
 
 def test_a_log_by_hand(log_dataset: Dataset) -> None:
-    """By popularity the items come in the order 5, 4, 1, 2, 3, 6, 7, 8."""
+    """The items in the order of popularity are 5, 4, 1, 2, 3, 6, 7, 8."""
     test, scorer = log_dataset.splits["test"], PopularityScorer(log_dataset.popularity, Partition())
     assert repeated_targets(test, Partition()).tolist() == [True, False, True, False, False, True]
     assert test.read(np.arange(6)).are_left_out("popular").tolist() == [False, False, False, True, False, True]

@@ -36,7 +36,7 @@ def test_the_rates_of_items_are_those_by_hand(
 
 
 def test_coffee_comes_again_and_a_bicycle_does_not() -> None:
-    """Of 100 users, 40 have coffee again and 1 a bicycle; what two users have follows the mean of all items."""
+    """40 of 100 users have coffee again and 1 a bicycle; an item of two users follows the mean of all items."""
     coffee, bicycle, tea, rare = range(4)
     histories = [[coffee, bicycle, *([coffee] * (user < 40)), *([bicycle] * (user < 1))] for user in range(100)]
     histories += [[tea] for _ in range(100)] + [[rare], [rare]]

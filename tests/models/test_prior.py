@@ -1,4 +1,4 @@
-"""What is counted and added to the scores of a model, written out."""
+"""The prior: counted weights and the scores that they give, written out."""
 
 import itertools
 import math
@@ -17,7 +17,7 @@ from bert4rec.checkpoint.prior import read_prior, write_prior
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.models import prior_rows, transitions
 from bert4rec.models.baselines import DECAY, SMOOTHING, TrainingHistories
-from bert4rec.models.prior import PRIOR_SOURCES, TOP, Prior, Source, source_bytes, source_of
+from bert4rec.models.prior import PRIOR_SOURCES, TOP, Prior, Source, source_bytes
 from bert4rec.models.prior_rows import Rows, counted_rows, ease_rows, log_shares
 from bert4rec.runtime.collectives import Partition
 from tests.folders import histories_of
@@ -123,9 +123,9 @@ def random_rows(seed: int, n_items: int, top: int, *, signed: bool) -> tuple[tor
 def sources_for(n_items: int, first: int, stop: int) -> dict[str, Source]:
     masses, bias = torch.linspace(0.1, 0.9, n_items), -torch.linspace(1, 5, n_items)
     return {
-        name: source_of(
-            name, [(ids[:4], values[:4]), (ids[4:], values[4:])], first, stop, torch.device("cpu"),
-            masses if kind.is_normalized else None, bias[first:stop] if kind.is_normalized else None,
+        name: Source(
+            name, [(ids[:4], values[:4]), (ids[4:], values[4:])], range(first, stop), torch.device("cpu"),
+            masses=masses if kind.is_normalized else None, bias=bias[first:stop] if kind.is_normalized else None,
         )
         for seed, (name, kind) in enumerate(PRIOR_SOURCES.items())
         for ids, values in [random_rows(seed, n_items, 6, signed=name == "ease")]
@@ -172,7 +172,7 @@ def test_scores_are_the_written_out_sums_in_any_parts_of_the_catalogue(
         of_pairs, start = torch.zeros(4, 5), torch.tensor([[3.0]])
         ids = torch.tensor([[0, 5, 22, 7, 5]] * 4)
         for first, stop in itertools.pairwise(bounds):
-            prior = Prior(sources_for(n_items, first, stop), first, stop, ALL)
+            prior = Prior(sources_for(n_items, first, stop), range(first, stop), ALL)
             assert prior.n_last == 50
             of_pairs += prior.of_pairs(last, ids)
             for begin in range(first, stop, 4):
@@ -185,7 +185,7 @@ def test_scores_are_the_written_out_sums_in_any_parts_of_the_catalogue(
 
 
 def test_only_items_to_which_a_source_adds_the_same_share_a_mark() -> None:
-    prior = Prior(sources_for(23, 0, 23), 0, 23)
+    prior = Prior(sources_for(23, 0, 23), range(23))
     reached = {
         int(i)
         for seed, name in enumerate(PRIOR_SOURCES)
@@ -207,7 +207,7 @@ def test_a_plan_has_the_bytes_of_a_file_in_which_every_item_has_all_weights(n_it
     }
     write_prior(path, parts, np.zeros(n_items, np.float32), top)
     for items in (range(n_items), Partition(1, 2).of(n_items)):  # each item is a target equally often
-        for name, source in read_prior(path, items=items).sources.items():
+        for name, source in read_prior(path, n_items, items=items).sources.items():
             tensors = [value for value in vars(source).values() if isinstance(value, torch.Tensor)]
             assert source_bytes(name, n_items, len(items)) == sum(tensor.nbytes for tensor in tensors)
 

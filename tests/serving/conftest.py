@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bert4rec.models.prior import PRIOR_SOURCES, Prior, source_of
+from bert4rec.models.prior import PRIOR_SOURCES, Prior, Source
 from bert4rec.models.sequence_model import Bert4Rec, SequenceModel
 from bert4rec.models.tables import saved_name
 from bert4rec.serving.network import Network, make_network
@@ -39,9 +39,11 @@ def random_prior() -> Prior:
         ids = torch.randint(N_ITEMS, (N_ITEMS, 9), generator=draw).sort(1).values
         ids[F.pad(ids.diff(dim=1) == 0, (1, 0))] = -1
         values, masses, bias = (torch.rand(size, generator=draw) for size in (ids.shape, (N_ITEMS,), (N_ITEMS,)))
-        more = (masses, bias) if kind.is_normalized else (None, None)
-        sources[name] = source_of(name, [(ids, values)], 0, N_ITEMS, torch.device("cpu"), *more)
-    return Prior(sources, 0, N_ITEMS, {name: [0.5, -0.3][: len(kind.decays)] for name, kind in PRIOR_SOURCES.items()})
+        more = {"masses": masses, "bias": bias} if kind.is_normalized else {}
+        sources[name] = Source(name, [(ids, values)], range(N_ITEMS), torch.device("cpu"), **more)
+    return Prior(
+        sources, range(N_ITEMS), {name: [0.5, -0.3][: len(kind.decays)] for name, kind in PRIOR_SOURCES.items()}
+    )
 
 
 def network_of(trained: SequenceModel) -> Network:

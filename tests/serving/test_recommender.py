@@ -50,7 +50,7 @@ TITLES = ["Alien", "Aliens", "Amélie", ""]
 
 
 def by_hand(leaves_out_seen: SeenRule = True) -> Recommender:
-    """A model of four items, of which people take b and c again."""
+    """A model of four items; people take b and c again."""
     encoder: Encoder = LastItem(2)  # type: ignore[assignment]
     network = Network(encoder, VECTORS)
     again = {"again": lambda: np.array([False, True, True, False])}
