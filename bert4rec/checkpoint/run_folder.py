@@ -225,10 +225,8 @@ class Trained:
         """Return the file of the prior. Raises `DataError` if the checkpoint has weights of it, but no run."""
         folder = self.folder if self.is_package else self.run
         if folder is None or not (folder / PRIOR).is_file():
-            raise DataError(
-                f"{self.folder}: its scores need {PRIOR} of its run, which is missing; put the checkpoint back into "
-                "the run, or name the run"
-            )
+            advice = "copy the whole run" if folder else "put the checkpoint back into its run, and name the run"
+            raise DataError(f"{folder or self.folder}: its scores need {PRIOR}, which is missing; {advice}")
         return folder / PRIOR
 
     @property
