@@ -90,13 +90,17 @@ def checkpoint_of(path: Path) -> Path:
     present = [path, path / CHECKPOINTS / BEST_LINK, *found(path / CHECKPOINTS)[::-1]]
     folder = next((folder for folder in present if (folder / FACTS_FILE).is_file()), None)
     if folder is None and (kind := untrained_kind(path)):
-        raise DataError(
-            f'{path}: a run of model.kind = "{kind}", which only counts and has no weights; train a transformer, whose '
-            "prior has such counts, and name its run"
-        )
+        raise _without_weights(path, kind)
     if folder is None:
         raise DataError(f"{path}: expected a run with a checkpoint, a checkpoint or a model package; {what_is(path)}")
     return folder
+
+
+def _without_weights(path: Path, kind: str) -> DataError:
+    return DataError(
+        f'{path}: model.kind = "{kind}" only counts and has no weights; train a transformer, whose prior has such '
+        "counts, and name its run"
+    )
 
 
 def starting_weights(path: Path) -> Path | None:
@@ -271,13 +275,18 @@ class Trained:
     @property
     def is_reported(self) -> bool:
         """Return whether the run's report is about these weights, the run's best ones."""
-        return self.run is not None and self.folder.resolve() == checkpoint_of(self.run).resolve()
+        if self.run is None or not self.kind.is_trained:
+            return self.run is not None
+        return self.folder.resolve() == checkpoint_of(self.run).resolve()
 
 
 def find_trained(path: Path) -> Trained:
     """Return the weights at `path`, for a run its best ones. Reads no tensor. Raises `DataError`."""
     if is_package(path):
-        return Trained(path, read_settings(path), None, is_package=True)
+        trained = Trained(path, read_settings(path), None, is_package=True)
+        if not trained.kind.is_trained:
+            raise _without_weights(path, trained.kind.name)
+        return trained
     folder = checkpoint_of(path).resolve()  # it may be the link to the best checkpoint
     metadata = read_metadata(folder)
     if not (folder / files.MANIFEST).is_file():

@@ -10,6 +10,8 @@ from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import SettingsError, did_you_mean
 from bert4rec.runtime.startup import importing
 
+USUAL_FORMATS, COUNTED_FORMATS = "safetensors,pt2", "safetensors"  # formats
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the run, the formats and the folder."""
@@ -20,9 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_model_arguments(parser, top="k in the example of README.md; programs (pt2, onnx) take any k")
     parser.add_argument(
-        "--format", metavar="NAME,NAME,…", default="safetensors,pt2",
+        "--format", metavar="NAME,NAME,…",
         help="safetensors: all weights; vectors: of the items, as Parquet and npy; pt2: a program for torch alone; "
-        "onnx: one for onnxruntime (default: %(default)s)",
+        f"onnx: one for onnxruntime (default: {USUAL_FORMATS}; {COUNTED_FORMATS} for a model that only counts)",
     )  # fmt: skip
     parser.add_argument("-o", "--output", metavar="FOLDER", type=Path, help="a new folder (default: RUN/export)")
     add_seen_argument(parser)
@@ -30,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the folder, and return the exit status 0. Raises `UserError`."""
-    formats = _formats(arguments.format)
+    formats = None if arguments.format is None else _formats(arguments.format)
     if arguments.top < 1:
         raise SettingsError(f"--top={arguments.top}: must be at least 1")
     with importing():
@@ -39,6 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     log_to_terminal(stream="stderr")
     source = find_source(arguments.run_folder, arguments.dataset)
+    formats = formats or _formats(USUAL_FORMATS if source.trained.kind.is_trained else COUNTED_FORMATS)
     folder = arguments.output or arguments.run_folder / "export"
     leaves_out_seen = source.leaves_out_seen if arguments.seen is None else SEEN[arguments.seen]
     folder = export(source, folder, formats, k=arguments.top, leaves_out_seen=leaves_out_seen)

@@ -1,6 +1,6 @@
 """Baselines without training: their factory, popularity, and the counts of recent interactions."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -13,9 +13,9 @@ from bert4rec.dataset.format import VALIDATION
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Dataset
 from bert4rec.models.content import ContentScorer, n_parts
-from bert4rec.models.ease import EaseScorer
-from bert4rec.models.transitions import Part, TrainingHistories, Transitions, TransitionScorer
-from bert4rec.runtime.arrays import Bools, Int64s, Integers
+from bert4rec.models.ease import EaseScorer, shared_ease_weights
+from bert4rec.models.transitions import Pairs, Part, TrainingHistories, Transitions, TransitionScorer
+from bert4rec.runtime.arrays import Array, Bools, Int64s, Integers
 from bert4rec.runtime.collectives import Partition
 
 DIGIT_SHIFTS = (32, 16, 0)  # shifts of the three digits of a time, 16 bits each
@@ -131,19 +131,35 @@ class BaselineFactory:
 
     def scorer(self, kind: str, between: Callable[[], None]) -> UntrainedScorer:
         """Return the scorer of `kind` after counting; `between` is called before each part of the data."""
-        popularity, histories = self.dataset.popularity, TrainingHistories(self.dataset, between)
         if KINDS[kind].needs_features:
             assert self.dataset.features is not None, "refused before"
             return ContentScorer(self.dataset.features, self.dataset.n_items, self.partition, between)
+        return scorer_of(kind, self.count(kind, between), self.partition)
+
+    def count(self, kind: str, between: Callable[[], None] = lambda: None) -> dict[str, Array]:
+        """Return what `scorer_of` needs for `kind`, which reads no item features, after counting."""
+        popularity, histories = self.dataset.popularity, TrainingHistories(self.dataset, between)
         if kind == EASE:
-            return EaseScorer(histories, self.dataset.splits[VALIDATION], self.partition)
+            return {"weights": shared_ease_weights(histories, self.dataset.splits[VALIDATION], self.partition).numpy()}
         targets = target_counts(histories) if histories.target_kinds else popularity
         if kind == POPULARITY:
-            scores = in_order(targets, popularity) if histories.target_kinds else popularity
-            return PopularityScorer(scores, self.partition)
+            return {"popularity": in_order(targets, popularity) if histories.target_kinds else popularity}
         if kind == RECENT_POPULARITY:  # ties are broken by overall popularity
-            return PopularityScorer(in_order(recent_counts(histories, RECENT_SHARE), targets), self.partition)
+            return {"popularity": in_order(recent_counts(histories, RECENT_SHARE), targets)}
         transitions = Transitions.count(histories, reach=N_LAST_ITEMS[kind], decay=DECAY)
-        return TransitionScorer(
-            transitions, targets, self.partition, n_last_items=N_LAST_ITEMS[kind], decay=DECAY, smoothing=SMOOTHING
-        )
+        keys, weights = transitions.pairs
+        return {"popularity": targets, "keys": keys, "weights": weights, "totals": transitions.totals}
+
+
+def scorer_of(kind: str, counts: Mapping[str, Array], partition: Partition) -> UntrainedScorer:
+    """Return the scorer of `kind` with these `counts`. Raises `KeyError` if they are of another kind."""
+    if kind == EASE:
+        return EaseScorer(torch.from_numpy(counts["weights"]), partition)
+    if kind in (POPULARITY, RECENT_POPULARITY):
+        return PopularityScorer(counts["popularity"], partition)
+    pairs = Pairs(counts["keys"], counts["weights"])
+    transitions = Transitions(len(counts["totals"]), pairs, counts["totals"])
+    return TransitionScorer(
+        transitions, counts["popularity"], partition,
+        n_last_items=N_LAST_ITEMS[kind], decay=DECAY, smoothing=SMOOTHING,
+    )  # fmt: skip

@@ -28,24 +28,15 @@ class EaseScorer:
     With X users × items, 1 for each item of a training history, and P = (XᵀX + λ I)⁻¹, the weight from i to j is
     -P[i, j] / P[j, j], and 0 from an item to itself (Steck 2019, "Embarrassingly Shallow Autoencoders for Sparse Data",
     arXiv 1905.03375). If only some kinds of events are predicted, the weights predict these from all events. λ is
-    the one of `REGULARIZATIONS` with the best NDCG@10 of validation users. The first process computes the weights
-    [n_items, n_items] float32, which every process then holds: n_items² × 4 bytes, and three times that on the first.
+    the one of `REGULARIZATIONS` with the best NDCG@10 of validation users. Every process holds all `weights`
+    [n_items, n_items] float32.
     """
 
     is_rounded = False
     dtype = torch.float32
 
-    def __init__(self, histories: TrainingHistories, validation: EvaluationSplit, partition: Partition) -> None:
-        """Count the `histories`, and solve; λ is the best for the `validation` users."""
-        self.partition, self.n_items, self.width = partition, histories.n_items, LAST_ITEMS
-        if partition.rank == 0:
-            self._weights = ease_weights(histories, validation)
-        else:
-            for _ in histories.parts():  # every process makes the same calls between parts
-                pass
-            self._weights = torch.zeros(self.n_items, self.n_items)
-        for first in range(0, self.n_items, ROWS_PER_MESSAGE):
-            partition.sum(self._weights[first : first + ROWS_PER_MESSAGE])
+    def __init__(self, weights: Tensor, partition: Partition) -> None:
+        self._weights, self.partition, self.n_items, self.width = weights, partition, len(weights), LAST_ITEMS
 
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the last distinct items [B, width], and the scores [B, n] of the items `ids` [B, n]."""
@@ -65,6 +56,22 @@ class EaseScorer:
         starts = F.pad(is_item.sum(1).cumsum(0), (1, -1))
         scores = F.embedding_bag(last[is_item], self._weights[:, first : first + len(items)], starts, mode="sum")
         return scores.to(users.device)
+
+
+def shared_ease_weights(histories: TrainingHistories, validation: EvaluationSplit, partition: Partition) -> Tensor:
+    """Return what `ease_weights` returns on the first process, on every one: each makes the same calls.
+
+    Takes n_items² × 4 bytes, and three times that on the first process.
+    """
+    if partition.rank == 0:
+        weights = ease_weights(histories, validation)
+    else:
+        for _ in histories.parts():  # every process makes the same calls between parts
+            pass
+        weights = torch.zeros(histories.n_items, histories.n_items)
+    for first in range(0, len(weights), ROWS_PER_MESSAGE):
+        partition.sum(weights[first : first + ROWS_PER_MESSAGE])
+    return weights
 
 
 def ease_weights(histories: TrainingHistories, validation: EvaluationSplit) -> Tensor:

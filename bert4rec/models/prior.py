@@ -111,17 +111,21 @@ class Source:
             return
         groups = offset // self._group, -(-(offset + n_items) // self._group)
         rows = last.flatten().clamp(min=0)
-        before, after = (self._bounds[:, group].index_select(0, rows).long() for group in groups)
+        before, after = self._bounds.index_select(0, rows)[:, groups].long().unbind(1)
         lengths = (after - before) * (last != NO_ITEM).flatten()
         places = torch.repeat_interleave(lengths)
         at = torch.arange(len(places), device=places.device)
         at += (self._starts.index_select(0, rows) + before - lengths.cumsum(0) + lengths).index_select(0, places)
-        cells, values = self._targets.index_select(0, at).long(), self._values.index_select(0, at)
+        # The first cell of the row, so that adding the id of an item is adding its column.
+        cells = (torch.arange(len(last), device=at.device) * n_items - first).repeat_interleave(last.shape[1])
+        cells = cells.index_select(0, places)
+        ids = self._targets.index_select(0, at)
+        cells += ids
+        values = self._values.index_select(0, at)
         values *= factors_of(self.kind, last, weights, self.masses).flatten().index_select(0, places)
         if offset % self._group or (n_items % self._group and first + n_items < self._items.stop):
-            is_inside = (cells >= first) & (cells < first + n_items)
-            cells, values, places = cells[is_inside], values[is_inside], places[is_inside]
-        cells += places // last.shape[1] * n_items - first
+            is_inside = (ids >= first) & (ids < first + n_items)
+            cells, values = cells[is_inside], values[is_inside]
         flat = scores.view(-1)
         if not self.kind.is_log:
             flat.index_add_(0, cells, values)

@@ -11,11 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from safetensors.numpy import save_file
 from torch import Tensor
 
 from bert4rec.checkpoint.package import FORMAT, ITEM_LINES, MODEL_CARD, PRIOR, SETTINGS, VERSION, WEIGHTS
-from bert4rec.checkpoint.run_folder import REPORT
+from bert4rec.checkpoint.run_folder import REPORT, Trained
 from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX, StoredTensors, safetensors_header
+from bert4rec.config.kinds import KINDS
 from bert4rec.evaluation.seen_items import BY_ITEM, SeenRule
 from bert4rec.models.names import HEAD, HEAD_BIAS, TABLE
 from bert4rec.models.prior import PRIOR_SOURCES
@@ -24,7 +26,7 @@ from bert4rec.report.templates import render
 from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError
 from bert4rec.serving.histories import ItemIds
-from bert4rec.serving.load import Source, network_of
+from bert4rec.serving.load import Source, counting_of, network_of
 from bert4rec.serving.network import Network
 from bert4rec.serving.program import ONNX, PT2, Program, ProgramWithEvents, require_onnx, save_onnx, save_pt2
 
@@ -92,11 +94,7 @@ def export(source: Source, folder: Path, formats: Collection[str], *, k: int, le
     use `k`. Tables are read and written in blocks, but the programs need the whole table in memory. Raises `DataError`
     if `folder` exists or cannot be written.
     """
-    if not source.trained.kind.is_transformer:
-        raise DataError(
-            f"{source.trained.folder}: a matrix factorisation cannot score histories and cannot be exported; expected: "
-            "a model of another kind"
-        )
+    _require_formats(source.trained, formats)
     if folder.exists():
         raise DataError(f"{folder}: exists already; name another folder with --output=FOLDER, or remove it")
     if "onnx" in formats:
@@ -115,21 +113,46 @@ def export(source: Source, folder: Path, formats: Collection[str], *, k: int, le
         raise DataError(f"{folder}: cannot be written: not all of {PT2} could be, is the disk full?") from None
 
 
+def _require_formats(trained: Trained, formats: Collection[str]) -> None:
+    """Raise `DataError` if the kind of the model has no such formats."""
+    kind = trained.kind
+    if kind.learns_pairs:
+        raise DataError(
+            f"{trained.folder}: a matrix factorisation cannot score histories and cannot be exported; expected: "
+            "a model of another kind"
+        )
+    if kind.needs_features:
+        raise DataError(
+            f'{trained.folder}: model.kind = "{kind.name}" reads the features of items in its dataset, and cannot be '
+            "exported; name its run, with that dataset, where a model package would be named"
+        )
+    if not kind.is_trained and (others := [name for name in formats if name != "safetensors"]):
+        raise DataError(
+            f'{trained.folder}: model.kind = "{kind.name}" only counts and has no {" or ".join(others)}; '
+            "--format=safetensors exports it"
+        )
+
+
 def _write(source: Source, folder: Path, formats: Collection[str], *, k: int, leaves_out_seen: SeenRule) -> None:
-    ids, stored = source.ids, source.tensors()
+    ids, trained = source.ids, source.trained
     ids.write_lines(folder / ITEM_LINES, with_again=leaves_out_seen == BY_ITEM)
     settings = _settings(source, ids, leaves_out_seen=leaves_out_seen)
     (folder / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
     text = card(settings, formats, k=min(k, len(ids)), example=ids.of(range(min(2, len(ids)))), report=_report(source))
     (folder / MODEL_CARD).write_text(text, encoding="utf-8")
+    if not trained.kind.is_trained:
+        counts = counting_of(source).count(trained.kind.name)
+        save_file({name: np.ascontiguousarray(values) for name, values in counts.items()}, folder / WEIGHTS)
+        return
+    stored = source.tensors()
     if "safetensors" in formats:
         names = {name: name.removeprefix(MODEL_PREFIX) for name in stored if name.startswith(MODEL_PREFIX)}
         write_safetensors(folder / WEIGHTS, stored, names)
         logger.info(f"{WEIGHTS}: {len(names)} tensors")
-        if source.trained.prior_weights:
-            shutil.copyfile(source.trained.prior, folder / PRIOR)
+        if trained.prior_weights:
+            shutil.copyfile(trained.prior, folder / PRIOR)
     if "vectors" in formats:
-        write_vectors(folder, stored, ids, source.trained.model["embed_dim"])
+        write_vectors(folder, stored, ids, trained.model["embed_dim"])
         logger.info(f"vectors: {len(ids):,} items")
     if {"pt2", "onnx"} & {*formats}:
         network = network_of(source)
@@ -154,7 +177,7 @@ def _settings(source: Source, ids: ItemIds, *, leaves_out_seen: SeenRule) -> dic
         "leaves_out_seen": leaves_out_seen,
         **({} if ids.recent_counts is None else {"fallback": ids.fallback}),
         "source": source.about_data["source"],
-        **{key: trained.metadata[key] for key in ("n_items", "items", "fingerprint")},
+        **{key: trained.metadata[key] for key in ("n_items", "items", "fingerprint") if key in trained.metadata},
         **({"events": list(trained.kinds)} if trained.kinds else {}),
         **({"prior": trained.prior_weights} if trained.prior_weights else {}),
         "config": {"model": trained.model, **recipes},
@@ -179,7 +202,7 @@ def card(
     model, figures = settings["config"]["model"], report.get("test", {}).get("full")
     page = render(
         "card.md.j2", **{"events": (), "fallback": "", "prior": {}, **settings}, model=model, formats=formats, k=k,
-        times=model.get("times", "none"), figures=figures, example=example,
+        counts=not KINDS[model["kind"]].is_trained, times=model.get("times", "none"), figures=figures, example=example,
         n_last=max((PRIOR_SOURCES[name].n_last for name in settings.get("prior", ())), default=0),
         history=json.dumps(example, ensure_ascii=False),
     )  # fmt: skip

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bert4rec.checkpoint.package import is_package
 from bert4rec.checkpoint.prior import read_prior
 from bert4rec.checkpoint.run_folder import (
     COMES_AGAIN,
@@ -168,12 +169,19 @@ class _WholeTable(nn.Module):
 def find_source(path: Path, dataset: Path | None = None) -> Source:
     """Return the best checkpoint of the run `path`, or the checkpoint `path`; `dataset` is its moved dataset folder.
 
-    The items come from the run's own links, so that a run needs its dataset for the histories of its users only.
+    The items come from the run's own links, so that a run needs its dataset for the histories of its users only; but a
+    model that only counts is counted in it.
     Raises `DataError`, in one line, if something is missing or damaged, or if the dataset is another one.
     """
-    trained = find_trained(path)
-    if trained.is_package:
+    if is_package(path):
         raise DataError(f"{path}: is a model package already; name the run that it was exported from")
+    if untrained_kind(path):
+        source = _source_of(find_counted(path), path, dataset)
+        if source.dataset is None:
+            reason = _not_the_dataset(source.trained.dataset, path)
+            raise DataError(f"{reason}, from which it counts again; {NAME_DATASET}")
+        return source
+    trained = find_trained(path)
     if problem := files.problem_of(trained.folder):
         raise DataError(f"{trained.folder}: this checkpoint is damaged: {problem}")
     return _source_of(trained, path, dataset)
@@ -194,15 +202,6 @@ def _not_the_dataset(folder: Path, run: Path) -> str:
     return f"{folder}: is not the dataset that {run} was trained on"
 
 
-def _find_counted(path: Path, dataset: Path | None) -> Source:
-    """Return what `find_source` does for a run whose model only counts: its weights are its dataset."""
-    trained = find_counted(path)
-    source = _source_of(trained, path, dataset)
-    if source.dataset is None:
-        raise DataError(f"{_not_the_dataset(trained.dataset, path)}, from which it counts again; {NAME_DATASET}")
-    return source
-
-
 def load_run(path: Path, dataset: Path | None = None) -> Recommender:
     """Return the model of a run folder (its best weights), or of one of its checkpoints.
 
@@ -210,7 +209,7 @@ def load_run(path: Path, dataset: Path | None = None) -> Recommender:
     a model that only counts, which is counted again.
     Raises `DataError`, in one line, if something is missing or damaged, or if the dataset is another one.
     """
-    source = _find_counted(path, dataset) if untrained_kind(path) else find_source(path, dataset)
+    source = find_source(path, dataset)
     trained = source.trained
     return Recommender(
         network_of(source), source.ids, dataset=source.dataset, leaves_out_seen=source.leaves_out_seen,
@@ -227,10 +226,7 @@ def network_of(source: Source) -> Network | ItemVectors | Counted:
     """
     kind = source.trained.kind
     if not kind.is_trained:
-        assert source.dataset is not None, "refused before"
-        logger.info(f"{kind.title} is counted from {source.dataset}")
-        counting = BaselineFactory(dataset=open_dataset(source.dataset), partition=Partition())
-        return Counted(kind.name, counting.scorer(kind.name, lambda: None), source.trained.kinds)
+        return Counted(kind.name, counting_of(source).scorer(kind.name, lambda: None), source.trained.kinds)
     stored = source.tensors()
     if not kind.is_transformer:
         return ItemVectors(stored.read(MODEL_PREFIX + TABLE), source.trained.model["embed_dim"])
@@ -241,3 +237,10 @@ def network_of(source: Source) -> Network | ItemVectors | Counted:
     except (KeyError, RuntimeError) as error:
         reason = f"is of another version of bert4rec; train it again: {in_one_line(error)}"
         raise DataError(f"{source.trained.folder}: {reason}") from None
+
+
+def counting_of(source: Source) -> BaselineFactory:
+    """Return what counts a model that is not trained in its dataset."""
+    assert source.dataset is not None, "refused before"
+    logger.info(f"{source.trained.kind.title} is counted from {source.dataset}")
+    return BaselineFactory(dataset=open_dataset(source.dataset), partition=Partition())

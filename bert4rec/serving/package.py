@@ -8,9 +8,12 @@ from safetensors.torch import load_file
 
 from bert4rec.checkpoint.package import ITEM_LINES, PRIOR, SETTINGS, WEIGHTS, read_settings
 from bert4rec.checkpoint.prior import read_prior
+from bert4rec.config.kinds import KINDS
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.models.names import TABLE
+from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DataError, in_one_line
+from bert4rec.serving.counted import Counted
 from bert4rec.serving.histories import ItemIds
 from bert4rec.serving.network import Network, make_network
 from bert4rec.serving.recommender import Recommender
@@ -34,6 +37,24 @@ def read_network(folder: Path, settings: dict[str, Any]) -> Network:
     return network
 
 
+def read_counted(folder: Path, settings: dict[str, Any]) -> Counted:
+    """Return what a package with these settings has counted. Raises `DataError` if it does not fit them."""
+    from safetensors.numpy import load_file as load_arrays
+
+    from bert4rec.models.baselines import scorer_of  # imports Arrow
+
+    kind = settings["config"]["model"]["kind"]
+    try:
+        network = Counted(kind, scorer_of(kind, load_arrays(folder / WEIGHTS), Partition()), settings.get("events", ()))
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{folder / WEIGHTS}: cannot be read: {in_one_line(error)[:LONGEST_ERROR]}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{folder}: {WEIGHTS} does not fit {SETTINGS}: {in_one_line(error)[:LONGEST_ERROR]}") from None
+    if len(network) != settings["n_items"]:
+        raise DataError(f"{folder}: {WEIGHTS} has {len(network):,} items, not {settings['n_items']:,}")
+    return network
+
+
 def read_ids(folder: Path, settings: dict[str, Any]) -> ItemIds:
     """Return the items of a package with these settings. Raises `DataError` if their number differs."""
     ids = ItemIds.read_lines(folder / ITEM_LINES, are_numbers=settings["item_ids"] == "numbers")
@@ -53,7 +74,9 @@ def load_package(folder: Path, dataset: Path | None = None) -> Recommender:
 
         if read_metadata(dataset)["fingerprint"] != settings["fingerprint"]:
             raise DataError(f"{dataset}: is not the dataset that {folder} was trained on")
-    network, ids = read_network(folder, settings), read_ids(folder, settings)
+    kind = KINDS.get(settings["config"]["model"]["kind"])
+    read = read_counted if kind is not None and not kind.is_trained else read_network
+    network, ids = read(folder, settings), read_ids(folder, settings)
     weights = settings.get("prior")
     return Recommender(
         network, ids, dataset=dataset, leaves_out_seen=settings["leaves_out_seen"], is_package=True,

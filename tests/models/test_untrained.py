@@ -19,7 +19,7 @@ from bert4rec.dataset.histories import EvaluationSplit, Rows
 from bert4rec.dataset.reader import Dataset
 from bert4rec.models import transitions
 from bert4rec.models.baselines import BaselineFactory, TrainingHistories, newest_from, recent_counts, target_counts
-from bert4rec.models.ease import REGULARIZATIONS, EaseScorer
+from bert4rec.models.ease import REGULARIZATIONS, EaseScorer, ease_weights
 from bert4rec.models.transitions import Transitions, TransitionScorer
 from bert4rec.runtime.arrays import Float64s
 from bert4rec.runtime.collectives import Partition
@@ -229,7 +229,7 @@ def test_ease_is_its_formula_with_the_regularization_that_validation_prefers(sma
         return float(np.where((ranks <= 10) & ~rows.are_repeated(), 1 / np.log2(ranks + 1), 0).sum())
 
     scorer, rows, items = (
-        EaseScorer(TrainingHistories(small_dataset), validation, Partition()),
+        EaseScorer(ease_weights(TrainingHistories(small_dataset), validation), Partition()),
         test.read(np.arange(9)),
         torch.arange(n_items),
     )
@@ -253,5 +253,7 @@ def test_ease_reconstructs_what_is_predicted_from_all_events() -> None:
         others = [other for other in range(4) if other != item]
         gram = has[:, others].T @ has[:, others] + 200 * np.eye(3)
         expected[others, item] = np.linalg.solve(gram, has[:, others].T @ buys[:, item])
-    scores = scores_of(EaseScorer(TrainingHistories(dataset), dataset.splits["validation"], Partition()), [1, 3])[0]
+    scores = scores_of(
+        EaseScorer(ease_weights(TrainingHistories(dataset), dataset.splits["validation"]), Partition()), [1, 3]
+    )[0]
     np.testing.assert_allclose(scores, expected[1] + expected[3], atol=1e-5)

@@ -12,11 +12,14 @@ import torch
 
 from bert4rec import load
 from bert4rec.__main__ import main
-from bert4rec.config.kinds import UNTRAINED
+from bert4rec.checkpoint.run_folder import find_trained
+from bert4rec.config.kinds import KINDS, UNTRAINED
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.evaluation.ranker import Ranker
 from bert4rec.models.baselines import BaselineFactory
 from bert4rec.runtime.collectives import Partition
+from bert4rec.serving.export import export
+from bert4rec.serving.load import find_source
 from bert4rec.serving.recommender import Recommendations
 from bert4rec.training.run import run
 from tests.checks import one_line
@@ -47,7 +50,7 @@ def pairs(found: list[Recommendations]) -> list[list[tuple[int, float]]]:
 
 @pytest.mark.parametrize("kind", UNTRAINED)
 def test_lists_and_scores_are_those_of_the_evaluation(
-    counted: Train, event_folder: Path, monkeypatch: Patch, kind: str
+    counted: Train, event_folder: Path, tmp_path: Path, monkeypatch: Patch, kind: str
 ) -> None:
     monkeypatch.setattr("bert4rec.evaluation.top_k.TILE", 7)
     folder, dataset = counted(kind, event_folder), open_dataset(event_folder)
@@ -69,6 +72,20 @@ def test_lists_and_scores_are_those_of_the_evaluation(
         (found,) = pairs(model.recommend([by_user[example["user"]]], 10))
         listed = [(one["item"], one["score"]) for one in example["recommendations"]]
         assert found == [(item, pytest.approx(score)) for item, score in listed]
+
+    package = folder / "export"
+    if KINDS[kind].needs_features:
+        with one_line(f"{folder}: ", f'model.kind = "{kind}"'):
+            export(find_source(folder), package, ["safetensors"], k=3, leaves_out_seen=True)
+    else:
+        assert main(["export", str(folder)]) == 0
+        shutil.move(package, tmp_path / "package")
+        packed = load(tmp_path / "package")
+        assert packed.recommend(histories, 10) == model.recommend(histories, 10)
+        with one_line(f"{folder}: ", "pt2", "--format=safetensors"):
+            export(find_source(folder), package, ["safetensors", "pt2"], k=3, leaves_out_seen=True)
+        with one_line(f"{tmp_path / 'package'}: ", f'model.kind = "{kind}"'):
+            find_trained(tmp_path / "package")
 
     (whole,), some = model.recommend(histories[:1], 28, leave_out_seen=False), [1, 5, 9]
     history, brands = histories[:1], {item: "ab"[item % 3] if item % 3 < 2 else f"no {item}" for item in range(28)}
