@@ -23,6 +23,7 @@ MOVED_FROM = 0.15  # change of a share of the rows in the last weeks, above whic
 # Share of held-out targets that their users have seen, above which seen items are recommended; by item, the share of
 # its users who return to it.
 MANY_REPEATS = 0.05
+FEW_MISSED = 0.01  # share of validation targets that the choice by item may miss
 
 
 class Facts(NamedTuple):
@@ -30,9 +31,10 @@ class Facts(NamedTuple):
 
     `typical_length`: three quarters of the histories are at most so long. `n_windows`: training windows of the resolved
     length. `repeats`: the share of held-out targets that their users have seen before. 0 means unknown, and is treated
-    as many interactions, and windows of the shortest automatic length. `moved`: by how much a share of the rows has
-    changed in the last weeks. `times`: model.times of the run whose weights are taken, "" without one. `prior`: the
-    sources that are counted.
+    as many interactions, and windows of the shortest automatic length. `missed`: the share of validation targets that
+    are missed if seen items are left out by item; None if none is, or if it is not counted. `moved`: by how much a
+    share of the rows has changed in the last weeks. `times`: model.times of the run whose weights are taken, "" without
+    one. `prior`: the sources that are counted.
     """
 
     n_items: int
@@ -40,6 +42,7 @@ class Facts(NamedTuple):
     typical_length: int = 0
     n_windows: int = 0
     repeats: float = 0.0
+    missed: float | None = None
     moved: float = 0.0
     times: str = ""
     prior: Sequence[str] = ()
@@ -157,7 +160,8 @@ def choices(config: Config, facts: Facts, world_size: int) -> Iterator[str]:
     """Yield a line for each setting that the `facts` will resolve, with its value and the reason."""
     if config.evaluation.seen_items == "auto" and facts.repeats:
         share = f"{100 * facts.repeats:.1f} % of held-out targets are items that the user has seen before"
-        yield f'evaluation.seen_items = "{_seen_items(facts)}": {share}'
+        again = ", nearly all of them such as people take again" if _seen_items(facts) == "by_item" else ""
+        yield f'evaluation.seen_items = "{_seen_items(facts)}": {share}{again}'
     training = _resolve_sizes(config, facts, world_size).training
     if needs_negatives(training.loss) and config.training.n_train_negatives == "auto":
         yield f"training.n_train_negatives = {training.n_negatives}: at most {MOST_SHARING} positions share a negative"
@@ -193,7 +197,9 @@ def slow_settings(config: Config) -> Iterator[str]:
 
 
 def _seen_items(facts: Facts) -> str:
-    return "keep" if facts.repeats > MANY_REPEATS else "leave_out"
+    if facts.repeats <= MANY_REPEATS:
+        return "leave_out"
+    return "keep" if facts.missed is None or facts.missed > FEW_MISSED else "by_item"
 
 
 def _per_device(config: Config, facts: Facts, world_size: int) -> int:

@@ -472,8 +472,8 @@ class Evaluation(Table):
     """candidates: full = all items, popular and uniform = sampled negatives"""
     seen_items: Literal["auto", "keep", "leave_out", "by_item"] = "auto"
     """rank items of the user's own history (keep), or not (leave_out), or only those that people take again (by_item);
-    holds for the full protocol, the choice of the best epoch and recommend; auto = keep if more than 5 % of held-out
-    targets are repeats, else leave_out"""
+    holds for the full protocol, the choice of the best epoch and recommend; auto = leave_out if at most 5 % of
+    held-out targets are repeats, else by_item if that misses at most 1 % of the validation targets, else keep"""
     baselines: Literal["auto"] | list[UntrainedName] = "auto"
     """baselines to evaluate on the test split; popularity is always evaluated; auto = all up to 5,000,000 training
     positions and test users × items = 1,000,000,000, ease up to 5,000 items (20,000 if named);

@@ -3,9 +3,12 @@
 import numpy as np
 
 from bert4rec.config.resolve import MANY_REPEATS
+from bert4rec.dataset.format import VALIDATION
+from bert4rec.dataset.reader import Dataset
 from bert4rec.models.transitions import TrainingHistories
 from bert4rec.runtime.arrays import Bools
 
+READ_AT_ONCE = 8192  # users
 MEAN_USERS = 20  # users at the mean rate that are added to those of each item, so that a few users decide nothing
 
 
@@ -24,3 +27,16 @@ def comes_again(histories: TrainingHistories) -> Bools:
         np.add.at(returning, items[counts > 1], 1)
     mean = returning.sum() / max(1, users.sum())
     return (returning + MEAN_USERS * mean) / (users + MEAN_USERS) >= MANY_REPEATS
+
+
+def missed_by_item(dataset: Dataset) -> float | None:
+    """Return the share of the validation targets that are seen items which do not come again; None if all items do."""
+    again, split = comes_again(TrainingHistories(dataset)), dataset.splits[VALIDATION]
+    if again.all() or not len(split):
+        return None
+    n_missed = 0
+    for first in range(0, len(split), READ_AT_ONCE):
+        rows = split.read(np.arange(first, min(first + READ_AT_ONCE, len(split))))
+        assert rows.targets is not None, "an evaluation split has targets"
+        n_missed += int((rows.are_repeated() & ~again[rows.targets]).sum())
+    return n_missed / len(split)

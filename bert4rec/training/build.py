@@ -13,7 +13,7 @@ from bert4rec.checkpoint import run_folder
 from bert4rec.checkpoint.contents import CheckpointManager, CheckpointSettings
 from bert4rec.checkpoint.run_folder import CHECKPOINTS
 from bert4rec.config.kinds import EASE, KINDS, OPTIONAL_BASELINES, needs_negatives
-from bert4rec.config.resolve import Facts, max_len, resolve, resolve_times
+from bert4rec.config.resolve import MANY_REPEATS, Facts, max_len, resolve, resolve_times
 from bert4rec.config.tables import (
     ALL_BASELINES_UP_TO,
     ALL_BASELINES_UP_TO_SCORES,
@@ -33,7 +33,7 @@ from bert4rec.feed.batches import AT_START, Position, TrainingBatches
 from bert4rec.feed.features import FeatureReader, feature_reader_of
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.pairs import parts_of_pairs
-from bert4rec.models.again import comes_again
+from bert4rec.models.again import comes_again, missed_by_item
 from bert4rec.models.baselines import BaselineFactory
 from bert4rec.models.item_features import FeatureSettings
 from bert4rec.models.losses import LossSettings
@@ -75,7 +75,9 @@ def facts_of_dataset(config: Config, dataset: Dataset) -> Facts:
     """Return the facts of the dataset that "auto" settings depend on."""
     n_windows = len(training_windows(config, dataset))
     known = dataset.n_items, dataset.n_rows, dataset.typical_length, n_windows, dataset.share_of_repeats
-    return Facts(*known, **_facts_of_times(config, dataset.metadata), prior=choose_prior(config, dataset))
+    is_asked = config.evaluation.seen_items == "auto" and dataset.share_of_repeats > MANY_REPEATS
+    missed = missed_by_item(dataset) if is_asked else None
+    return Facts(*known, missed, **_facts_of_times(config, dataset.metadata), prior=choose_prior(config, dataset))
 
 
 def _facts_of_times(config: Config, metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -51,6 +51,8 @@ OF_LOGS = [
     (FACTORS, Facts(100, 200), "--model.dropout=0.1"),
     *[("", Facts(100, repeats=share), f"{SEEN}={chosen}")
       for share, chosen in ((0.0, "leave_out"), (0.05, "leave_out"), (0.06, "keep"))],
+    *[("", Facts(100, repeats=0.06, missed=share), f"{SEEN}={chosen}")
+      for share, chosen in ((0.0, "by_item"), (0.01, "by_item"), (0.02, "keep"))],
     *[(f"{SEEN}={chosen}", Facts(100, repeats=0.06), f"{SEEN}={chosen}")
       for chosen in ("keep", "leave_out", "by_item")],
     ("", Facts(100, moved=0.149), f"{TIMES}=none"), ("", Facts(100, moved=0.15), f"{TIMES}=history"),

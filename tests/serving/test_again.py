@@ -16,6 +16,8 @@ from bert4rec import load
 from bert4rec.__main__ import main
 from bert4rec.checkpoint.run_folder import find_trained
 from bert4rec.commands.evaluate import settings_of
+from bert4rec.dataset.reader import open_dataset
+from bert4rec.models.again import missed_by_item
 from bert4rec.runtime.errors import DataError
 from bert4rec.serving.export import export
 from bert4rec.serving.load import find_source
@@ -55,7 +57,7 @@ def shop_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shop_run(shop_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    changes = {"training.n_epochs": 1, "evaluation.seen_items": "by_item"}
+    changes = {"training.n_epochs": 1, "evaluation.seen_items": "auto"}
     return train_alone(shop_folder, tmp_path_factory.mktemp("runs"), **BY_HAND, **changes, **{"run.name": "run"})
 
 
@@ -81,6 +83,16 @@ def test_a_seen_target_counts_if_people_take_it_again(shop_run: Path) -> None:
     n_missed = sum(items[-1] in items[:-1] and items[-1] != COFFEE for items in SHOP.values())
     assert report["seen_missed"]["test"] == {"users": n_missed, "of": len(SHOP)}
     assert (seen.pop(COFFEE), {*map(frozenset, seen.values())}) == ({False}, {frozenset({True})})
+
+
+def test_the_share_of_validation_targets_that_are_missed(shop_folder: Path, tmp_path: Path) -> None:
+    """In one log 40 of 80 users have a bicycle again at last but one; in the other, people return to all items."""
+    numbered = enumerate(SHOP.items())
+    some = {user: [*items[:-2], items[1] if number < 40 else COFFEE, 0] for number, (user, items) in numbered}
+    for name, log, share in (("some", some, 0.5), ("all", dict.fromkeys(SHOP, [1, 2] * 3), None)):
+        (tmp_path / name).mkdir()
+        assert missed_by_item(open_dataset(prepare_log(tmp_path / name, log))) == share
+    assert missed_by_item(open_dataset(shop_folder)) == 0
 
 
 def test_two_processes_give_the_same_figures(pools: Callable[[int], Any], shop_run: Path, tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def test_what_wants_histories_or_a_trained_model_says_so_in_one_line(
     (tmp_path / "config.toml").write_text(small_config(**{"model.kind": "markov"}).to_toml())
     of_factors = ["recommend RUN --user 3", "recommend RUN --items=3,4", "export RUN", "extend RUN nowhere"]
     of_counts = [
-        "export RUN", "evaluate RUN", "extend RUN x", "train --resume=RUN",
+        "evaluate RUN", "extend RUN x", "train --resume=RUN",
         "train --model.kind=markov --run.init_from=RUN", "plan --config=RUN/config.toml --device=cpu --world-size=2",
     ]  # fmt: skip
     for path, named, commands in ((rated_run, "", of_factors), (tmp_path, 'model.kind = "markov"', of_counts)):
