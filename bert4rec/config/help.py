@@ -205,7 +205,7 @@ def shown(value: Any) -> str:
 
 def _expected(problem: Any) -> str:
     if problem["type"] == "list_type":
-        return "must be a list, in quotes for the shell: '[1, 5]' or '[\"full\"]'"
+        return "must be a list, in quotes for the shell, such as '[\"full\"]' or '[1, 5]'"
     if problem["type"] == "value_error":
         return str(problem["ctx"]["error"])
     if problem["type"] == "too_short":
