@@ -212,6 +212,13 @@ def small_dataset(small_folder: Path) -> Dataset:
     return open_dataset(small_folder)
 
 
+def draw_nothing(patch: pytest.MonkeyPatch) -> None:
+    """The pictures of a report take a second; tests/report, the run `made` and those of scripts draw them."""
+    patch.setattr("bert4rec.report.pages.charts", lambda contents: ())
+    patch.setattr("bert4rec.report.pages.learning_curve", lambda *_: None)
+    patch.setattr("bert4rec.report.pages.to_png", lambda _: b"a picture")
+
+
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Runs in this process: on the CPU, whatever this machine has, and without a trace in the tests that follow."""
@@ -221,10 +228,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # A signal that a busy machine answers late would end this process with all tests that are still to come.
     monkeypatch.setattr("bert4rec.training.run.PATIENCE", 250.0)
     monkeypatch.setattr("bert4rec.runtime.signals.Interruption.__init__.__defaults__", (250.0,))
-    # The pictures of a report take a second; tests/report and the runs of scripts draw them.
-    monkeypatch.setattr("bert4rec.report.pages.charts", lambda contents: ())
-    monkeypatch.setattr("bert4rec.report.pages.learning_curve", lambda *_: None)
-    monkeypatch.setattr("bert4rec.report.pages.to_png", lambda _: b"a picture")
+    draw_nothing(monkeypatch)
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
@@ -279,13 +283,15 @@ def make(small_config: Callable[..., Config]) -> Callable[..., Config]:
     return settings
 
 
-def train_alone(dataset: Path, runs: Path, **changes: Any) -> Path:
-    """A whole run for several tests: in this process, on the CPU."""
+def train_alone(dataset: Path, runs: Path, *, draws: bool = False, **changes: Any) -> Path:
+    """A whole run for several tests: in this process, on the CPU; with pictures only if it `draws` them."""
     from bert4rec.training.run import run
 
     places = {"data.dataset_dir": str(dataset), "run.dir": str(runs)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("torch.cuda.device_count", lambda: 0)
+        if not draws:
+            draw_nothing(patch)
         folder = run(load_config(None, SMALL | places | changes))
     leave_group()
     return folder
@@ -294,7 +300,7 @@ def train_alone(dataset: Path, runs: Path, **changes: Any) -> Path:
 @pytest.fixture(scope="session")
 def made(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run without a break: 3 epochs of 7 steps."""
-    return train_alone(small_folder, tmp_path_factory.mktemp("runs"), **SHORT, **{"run.name": "whole"})
+    return train_alone(small_folder, tmp_path_factory.mktemp("runs"), draws=True, **SHORT, **{"run.name": "whole"})
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from bert4rec.models.baselines import BaselineFactory
 from bert4rec.models.prior import Prior, last_items
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.processes import Processes
+from tests.conftest import long
 from tests.evaluation.jobs import results_with_prior
 from tests.evaluation.test_ranker import PROTOCOLS, as_lists, by_sorting, model_for, ranker_of, scores_by, set_sizes
 from tests.models.test_prior import ALL, sources_for
@@ -135,13 +136,16 @@ def test_each_part_is_tested_by_its_scores_alone_unless_that_takes_long(small_da
     assert replace(evaluator, prior=None).prior_figures(network, ranks, calls.clear) == {}
 
 
+@pytest.mark.parametrize(
+    "placed", [[(3, "column_wise", 0), (4, "row_wise", 2)], long([(2, "row_wise", 0), (3, "table_wise", 0)])]
+)
 def test_counts_weights_and_ranks_do_not_depend_on_the_processes(
-    pools: Any, small_config: Callable[..., Config], tmp_path: Path
+    pools: Any, small_config: Callable[..., Config], tmp_path: Path, placed: list[tuple[int, str, int]]
 ) -> None:
     changes = {"parallelism.mode": "dmp", "evaluation.per_device_eval_batch_size": 4}
     (alone,) = pools(1).run(results_with_prior, small_config(**changes), tmp_path / "1")
     assert alone["figures"]["weights"].keys() == alone["figures"]["sources"].keys() != set()
-    for n, sharding, group in ((2, "row_wise", 0), (3, "column_wise", 0), (3, "table_wise", 0), (4, "row_wise", 2)):
+    for n, sharding, group in placed:
         sharded = {"parallelism.sharding_type": sharding, "parallelism.sharding_group_size": group}
         config = small_config(**changes | SHARDED | sharded)
         assert pools(n).run(results_with_prior, config, tmp_path / f"{n}-{sharding}") == [alone] * n

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -19,12 +18,14 @@ from bert4rec.commands.evaluate import settings_of
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.models.again import missed_by_item
 from bert4rec.runtime.errors import DataError
+from bert4rec.serving import export as module
 from bert4rec.serving.export import export
 from bert4rec.serving.load import find_source
+from bert4rec.serving.program import Program
 from bert4rec.training.evaluate import evaluate
 from tests.checks import one_line
 from tests.conftest import BY_HAND, leave_group, prepare_log, train_alone
-from tests.fixture_types import Capture
+from tests.fixture_types import Capture, Patch
 from tests.runs import report_of
 from tests.training.test_evaluate import evaluate_on_a_pool, figures
 
@@ -103,8 +104,9 @@ def test_two_processes_give_the_same_figures(pools: Callable[[int], Any], shop_r
 
 
 def test_lists_of_the_run_its_package_and_its_programs_are_those_of_its_evaluation(
-    shop_run: Path, tmp_path: Path
+    shop_run: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
+    """Files of programs find what the programs find: see test_program.py."""
     model, package = load(shop_run), tmp_path / "package"
     lists = [[one.item for one in found] for found in model.recommend(HISTORIES, 3)]
     assert all(COFFEE in [one.item for one in found] for found in model.recommend(HISTORIES, 9))
@@ -113,17 +115,17 @@ def test_lists_of_the_run_its_package_and_its_programs_are_those_of_its_evaluati
         (found,) = model.recommend([SHOP[example["user"]][:-1]], 9)
         assert [one.item for one in found] == [one["item"] for one in example["recommendations"]]
 
+    programs: dict[str, Program] = {}
+    for name in ("save_pt2", "save_onnx"):
+        monkeypatch.setattr(module, name, lambda path, program: programs.update({path.name: program}))
     source = find_source(shop_run)
     export(source, package, ["safetensors", "pt2", "onnx"], k=3, leaves_out_seen=source.leaves_out_seen)
     packed = load(package)
     assert packed.recommend(HISTORIES, 3) == model.recommend(HISTORIES, 3)
     known = np.stack([packed.ids.indices(history) for history in HISTORIES])
-    program = torch.export.load(package / "program.pt2").module()
-    session = onnxruntime.InferenceSession(package / "model.onnx")
-    for best in (
-        program(torch.from_numpy(known), torch.tensor(3))[0].numpy(),
-        session.run(None, {"items": known, "k": np.array(3)})[0],
-    ):
+    assert [*programs] == ["program.pt2", "model.onnx"]
+    for program in programs.values():
+        best, _ = program(torch.from_numpy(known), torch.tensor(3))
         assert [packed.ids.of([item for item in row if item >= 0]) for row in best.tolist()] == lists
 
 

@@ -249,41 +249,45 @@ def test_an_evaluation_reads_the_features_again(run: Path, tmp_path: Path) -> No
     assert reports[0]["test"] == reports[1]["test"]
 
 
-ENOUGH = ("torch", "numpy", "safetensors")
-FOR_A_RUN = ("torch", "numpy", "safetensors", "pyarrow", "pydantic", "tomli", "tomli-w")
-FOR_CONDITIONS = ("polars", "pyarrow")
+# What a package needs, and what is needed beside it: for a run, and for conditions.
+STAGES = (
+    ("torch", "numpy", "safetensors"),
+    ("pyarrow", "pydantic", "tomli", "tomli-w"),
+    ("polars",),
+)
 ROOT = Path(__file__).parents[2]
-
-REFUSE = """
-from importlib.machinery import PathFinder
-
-find = PathFinder.find_spec
-is_refused = lambda name: name.partition(".")[0] in REFUSED
-PathFinder.find_spec = classmethod(lambda cls, name, *rest: None if is_refused(name) else find(name, *rest))
-"""
 
 SERVE = """
 import json, sys
+from importlib.machinery import PathFinder
+
+find, refused, (package, run) = PathFinder.find_spec, set(), sys.argv[2:]
+is_refused = lambda name: name.partition(".")[0] in refused
+PathFinder.find_spec = classmethod(lambda cls, name, *rest: None if is_refused(name) else find(name, *rest))
+stages = iter(json.loads(sys.argv[1]))
+refused |= {*next(stages)}
+
 from bert4rec import load
 
-model = load(sys.argv[1])
-history = model.items.ids[:3]
-(found,) = model.recommend([history], k=5)
-(denied,) = model.recommend([history], k=5, deny=[found[0].item])
-(similar,) = model.similar(history[:1], k=5)
-print(json.dumps([found, denied, similar, model.encode([history])[0].tolist()]))
-"""
+def serve(model):
+    history = model.items.ids[:3]
+    (found,) = model.recommend([history], k=5)
+    (denied,) = model.recommend([history], k=5, deny=[found[0].item])
+    (similar,) = model.similar(history[:1], k=5)
+    print(json.dumps([found, denied, similar, model.encode([history])[0].tolist()]))
 
-WITH_RULES = """
-import json, sys
-from bert4rec import load
-
-for path in sys.argv[1:]:
-    model = load(path)
+def serve_by_rules(model):
     (found,) = model.recommend([model.items.ids[:3]], k=5, rules=model.rules(where="item <> 7", at_most=1, per="item"))
     (similar,) = model.similar(model.items.ids[:1], k=5, rules=model.rules(where="item <> 7"))
     print(json.dumps([[one.item for one in found], [one.item for one in similar]]))
-print(json.dumps([one.user for one in model.users_for(model.items.ids[0], 3)]))
+
+serve(load(package))
+refused &= {*next(stages)}
+serve(load(run))
+refused &= {*next(stages)}
+for path in (package, run):
+    serve_by_rules(load(path))
+print(json.dumps([one.user for one in load(run).users_for(load(run).items.ids[0], 3)]))
 """
 
 
@@ -302,58 +306,44 @@ def needed(enough: tuple[str, ...]) -> set[str]:
     return found
 
 
-def run_without_others(script: str, enough: tuple[str, ...], *arguments: Path) -> tuple[str, set[str]]:
-    """The output of the script in a process that imports only `enough` and their needs; the packages refused."""
-    installed = needed(enough)
+def refused_by_stage() -> list[set[str]]:
+    """The packages that are not needed, by the `STAGES`."""
     normal = {
         name: {re.sub(r"[-_.]+", "-", one).lower() for one in packages}
         for name, packages in packages_distributions().items()
     }
-    refused = {name for name, packages in normal.items() if not packages & installed and name != "bert4rec"}
-    program = f"REFUSED = {refused!r}\n{REFUSE}\n{script}"
+    installed = [needed(sum(STAGES[: n + 1], ())) for n in range(len(STAGES))]
+    return [
+        {name for name, packages in normal.items() if not packages & enough and name != "bert4rec"}
+        for enough in installed
+    ]
+
+
+def test_a_package_a_run_and_conditions_need_few_packages(made: Path, tmp_path: Path) -> None:
+    refused = refused_by_stage()
+    assert {"tomli", "tomli_w", "pyarrow", "polars", "torchrec", "pydantic", "datasets"} <= refused[0]
+    assert {"polars", "torchrec", "datasets"} <= refused[1]
+    assert {"torchrec", "fbgemm_gpu", "datasets", "pandas", "matplotlib", "tensorboard"} <= refused[2]
+    package = export(find_source(made), tmp_path / "model", ["safetensors"], k=5, leaves_out_seen=True)
+    stages = json.dumps([sorted(names) for names in refused])
     done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, cwd=ROOT, check=False
+        [sys.executable, "-c", SERVE, stages, package, made], capture_output=True, text=True, cwd=ROOT, check=False
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout, refused
-
-
-@pytest.fixture(scope="module")
-def package(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("exported") / "model"
-    return export(find_source(made), folder, ["safetensors"], k=5, leaves_out_seen=True)
-
-
-@pytest.mark.parametrize(
-    ("enough", "is_package", "words"),
-    [
-        (ENOUGH, True, {"tomli", "tomli_w", "pyarrow", "polars", "torchrec", "pydantic", "datasets"}),
-        (FOR_A_RUN, False, {"polars", "torchrec", "datasets"}),
-    ],
-)
-def test_a_package_and_a_run_need_few_packages(
-    package: Path, made: Path, enough: tuple[str, ...], is_package: bool, words: set[str]
-) -> None:
-    printed, refused = run_without_others(SERVE, enough, package if is_package else made)
-    assert words <= refused
-    model, (*lists, hidden) = load(made), json.loads(printed)
+    *served, of_package, of_run, users = [json.loads(line) for line in done.stdout.splitlines()]
+    model = load(made)
     history = model.items.ids[:3]
     (found,) = model.recommend([history], k=5)
     (denied,) = model.recommend([history], k=5, deny=[found[0].item])
     (similar,) = model.similar(history[:1], k=5)
-    for printed_list, ours in zip(lists, (found, denied, similar), strict=True):
-        assert [one[:2] for one in printed_list] == [[one.item, one.title] for one in ours]
-        assert [one[2] for one in printed_list] == pytest.approx([one.score for one in ours])
-    assert hidden == pytest.approx(model.encode([history])[0].tolist(), abs=1e-5)  # sums in another order
-
-
-def test_a_run_needs_neither_torchrec_nor_datasets_and_conditions_need_polars(package: Path, made: Path) -> None:
-    printed, refused = run_without_others(WITH_RULES, (*FOR_A_RUN, *FOR_CONDITIONS), package, made)
-    assert {"torchrec", "fbgemm_gpu", "datasets", "pandas", "matplotlib", "tensorboard"} <= refused
-    model = load(made)
-    rules = {"where": "item <> 7", "at_most": 1, "per": "item"}
-    (found,) = model.recommend([model.items.ids[:3]], k=5, rules=model.rules(**rules))
-    (similar,) = model.similar(model.items.ids[:1], k=5, rules=model.rules(where="item <> 7"))
-    lists = [[one.item for one in found], [one.item for one in similar]]
-    users = [one.user for one in model.users_for(model.items.ids[0], 3)]
-    assert [json.loads(line) for line in printed.splitlines()] == [lists, lists, users]
+    assert len(served) == 2
+    for *lists, hidden in served:
+        for printed, ours in zip(lists, (found, denied, similar), strict=True):
+            assert [one[:2] for one in printed] == [[one.item, one.title] for one in ours]
+            assert [one[2] for one in printed] == pytest.approx([one.score for one in ours])
+        assert hidden == pytest.approx(model.encode([history])[0].tolist(), abs=1e-5)  # sums in another order
+    rules = model.rules(where="item <> 7", at_most=1, per="item")
+    (found,) = model.recommend([history], k=5, rules=rules)
+    (similar,) = model.similar(history[:1], k=5, rules=model.rules(where="item <> 7"))
+    assert of_package == of_run == [[one.item for one in found], [one.item for one in similar]]
+    assert users == [one.user for one in model.users_for(history[0], 3)]

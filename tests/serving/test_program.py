@@ -35,7 +35,7 @@ from bert4rec.serving.program import Program, require_onnx
 from bert4rec.serving.recommender import Recommender
 from tests.conftest import long
 from tests.models.networks import MAX_LEN, N_ITEMS, model
-from tests.serving.conftest import SETTINGS, Written, network_of, random_prior
+from tests.serving.conftest import LEAVING, SETTINGS, Written, network_of, random_prior
 
 WHOLE = [[2, 3, 4], [37], [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]]
 
@@ -127,7 +127,7 @@ def expected(
 @torch.no_grad()
 def test_it_finds_what_the_network_finds(kind: type[SequenceModel], head: str, positions: str, times: str) -> None:
     network = network_of(model(kind, head=head, positions=positions, input_norm=positions == "rotary", times=times))
-    for leaves_out_seen, prior in ((True, random_prior()), (False, None), (np.arange(N_ITEMS) % 3 > 0, None)):
+    for leaves_out_seen, prior in ((True, random_prior()), (False, None), (LEAVING, None)):
         program = Program(network, leaves_out_seen=leaves_out_seen, prior=prior)
         for on_the_left in (False, True):
             asked = inputs(on_the_left=on_the_left)
@@ -168,7 +168,7 @@ def test_a_program_in_a_file_needs_torch_alone_and_holds_no_pickle(
         "print(found.tolist())"
     )
     ran = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=True)
-    assert ran.stdout == f"{expected(network, random_prior(), True, *inputs())[0].tolist()}\n"
+    assert ran.stdout == f"{expected(network, random_prior(), LEAVING, *inputs())[0].tolist()}\n"
     with zipfile.ZipFile(folder / "program.pt2") as archive:
         contents = {Path(name).name: archive.read(name) for name in archive.namelist()}
     assert contents["model.pt"] == b""  # of the inputs, in the only form that torch has for them: a pickle
@@ -192,7 +192,7 @@ def test_files_find_the_same_for_any_histories_and_k(
         return items
 
     all_items = found(matrix(HISTORIES), N_ITEMS)
-    assert torch.equal(all_items[:, :K], expected(network, random_prior(), True, *inputs())[0])
+    assert torch.equal(all_items[:, :K], expected(network, random_prior(), LEAVING, *inputs())[0])
     for k in (1, 2, K, N_ITEMS + 1):
         assert torch.equal(found(matrix(HISTORIES), k), all_items[:, :k])
     assert found(torch.tensor([[4]]), K).shape == (1, K)
@@ -202,7 +202,8 @@ def test_files_find_the_same_for_any_histories_and_k(
     for nothing in (torch.tensor(outside[1:]), torch.empty((2, 0), dtype=torch.int64)):
         assert found(nothing, 3).tolist() == [[-1, -1, -1]] * len(nothing)
     (few,) = found(torch.arange(N_ITEMS - 2)[None], N_ITEMS + 1).tolist()
-    assert (sorted(few[:2]), few[2:]) == ([N_ITEMS - 2, N_ITEMS - 1], [-1] * (N_ITEMS - 2))
+    left = [*np.flatnonzero(~LEAVING[:-2]), N_ITEMS - 2, N_ITEMS - 1]
+    assert (sorted(few[: len(left)]), few[len(left) :]) == (left, [-1] * (N_ITEMS - len(left)))
     assert b"program.py" not in (folder / "model.onnx").read_bytes()  # no paths of this machine
 
 
@@ -217,7 +218,8 @@ def test_the_examples_of_the_card_run_and_an_unknown_user_gets_popular_items(
     network, _, folder = written(kind, **settings)
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     recent = {"recent_counts": np.arange(N_ITEMS) // 2 % 5} if network.knows_times else {}
-    ids = ItemIds(pa.array(range(100, 100 + N_ITEMS)), train_counts=np.arange(N_ITEMS) % 9, **recent)
+    counts, originals = np.arange(N_ITEMS) % 9, pa.array(range(100, 100 + N_ITEMS))
+    ids = ItemIds(originals, train_counts=counts, again=lambda: ~LEAVING, **recent)
     ids.write_lines(tmp_path / "items.jsonl")
     card_settings = SETTINGS | ({"fallback": ids.fallback} if recent else {})
     card_settings |= {"config": {"model": SETTINGS["config"]["model"] | {"times": network.times}}}
@@ -233,7 +235,8 @@ def test_the_examples_of_the_card_run_and_an_unknown_user_gets_popular_items(
             printed.append(json.loads(capsys.readouterr().out))
     known = printed[0]
     if not network.knows_times:
-        known = [one.item for one in Recommender(network, ids, prior=random_prior()).recommend([[100, 101]], 4)[0]]
+        model = Recommender(network, ids, prior=random_prior())
+        known = [one.item for one in model.recommend([[100, 101]], 4, leave_out_seen="by_item")[0]]
     assert printed == [known, ids.of(ids.most_popular(4).tolist())] * 2
 
 
