@@ -19,7 +19,7 @@ from bert4rec.config.load import load_config
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.runtime.console import log_to_terminal
-from tests.processes.pool import ProcessPool
+from tests.processes.pool import RESAMPLES, ProcessPool
 
 SMALL = {
     "data.n_users": 60,
@@ -212,11 +212,16 @@ def small_dataset(small_folder: Path) -> Dataset:
     return open_dataset(small_folder)
 
 
-def draw_nothing(patch: pytest.MonkeyPatch) -> None:
-    """The pictures of a report take a second; tests/report, the run `made` and those of scripts draw them."""
-    patch.setattr("bert4rec.report.pages.charts", lambda contents: ())
-    patch.setattr("bert4rec.report.pages.learning_curve", lambda *_: None)
-    patch.setattr("bert4rec.report.pages.to_png", lambda _: b"a picture")
+def spare(patch: pytest.MonkeyPatch, *, pictures: bool = True) -> None:
+    """Intervals of few draws, and no pictures of a report: a small run would be busy with them half of its time.
+
+    tests/evaluation/test_metrics.py has all draws; tests/report, the run `made` and those of scripts have pictures.
+    """
+    patch.setattr("bert4rec.evaluation.intervals.RESAMPLES", RESAMPLES)
+    if pictures:
+        patch.setattr("bert4rec.report.pages.charts", lambda contents: ())
+        patch.setattr("bert4rec.report.pages.learning_curve", lambda *_: None)
+        patch.setattr("bert4rec.report.pages.to_png", lambda _: b"a picture")
 
 
 @pytest.fixture
@@ -228,7 +233,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # A signal that a busy machine answers late would end this process with all tests that are still to come.
     monkeypatch.setattr("bert4rec.training.run.PATIENCE", 250.0)
     monkeypatch.setattr("bert4rec.runtime.signals.Interruption.__init__.__defaults__", (250.0,))
-    draw_nothing(monkeypatch)
+    spare(monkeypatch)
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
@@ -290,8 +295,7 @@ def train_alone(dataset: Path, runs: Path, *, draws: bool = False, **changes: An
     places = {"data.dataset_dir": str(dataset), "run.dir": str(runs)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("torch.cuda.device_count", lambda: 0)
-        if not draws:
-            draw_nothing(patch)
+        spare(patch, pictures=not draws)
         folder = run(load_config(None, SMALL | places | changes))
     leave_group()
     return folder

@@ -29,7 +29,7 @@ from bert4rec.models.transitions import TrainingHistories, count_pairs
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.serving.load import find_source
 from bert4rec.training.run import run
-from tests.conftest import BY_HAND, SMALL, leave_group, prepare_log
+from tests.conftest import BY_HAND, SMALL, leave_group, prepare_log, spare, train_alone
 from tests.fixture_types import Capture, Patch, Settings
 from tests.folders import files_of
 from tests.runs import edit_facts, flip, report_of, steps, tensors_of
@@ -43,10 +43,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def trained(log_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 2 epochs on eight items."""
-    places = {"data.dataset_dir": str(log_folder), "run.dir": str(tmp_path_factory.mktemp("runs")), "run.name": "run"}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("torch.cuda.device_count", lambda: 0)
-        return run(load_config(None, SMALL | BY_HAND | places))
+    return train_alone(log_folder, tmp_path_factory.mktemp("runs"), **BY_HAND, **{"run.name": "run"})
 
 
 @pytest.fixture
@@ -228,6 +225,7 @@ def featured(featured_folder: Path, tmp_path_factory: pytest.TempPathFactory) ->
     }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
+        spare(patch)
         train(settings, dataset="data/log")
     old = pl.read_parquet(featured_folder.parent / "items.parquet")
     new = old[:4].with_columns(item=pl.Series([3, 40, 31, 35]), brand=pl.Series(["b", "unseen", "a", None]))

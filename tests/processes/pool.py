@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 SECONDS_PER_JOB = 240
+RESAMPLES = 40  # draws of an interval
 
 
 class ProcessPool:
@@ -55,6 +56,9 @@ def _serve(rank: int, world_size: int, port: int, connection: Connection) -> Non
     import torch
     import torch.distributed as dist
 
+    from bert4rec.evaluation import intervals
+
+    intervals.RESAMPLES = RESAMPLES
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=world_size)
     while True:

@@ -25,7 +25,7 @@ from bert4rec.serving.export import export
 from bert4rec.serving.load import find_source, network_of
 from bert4rec.serving.recommender import Recommendations, Recommender
 from tests.checks import one_line
-from tests.conftest import SMALL
+from tests.conftest import SMALL, spare
 from tests.folders import files_of
 from tests.runs import flip
 
@@ -190,7 +190,9 @@ def run(request: Any, featured_folder: Path, tmp_path_factory: pytest.TempPathFa
     settings = small | {"model.kind": kind, "model.feature_tables_from": tables_from, "run.dir": str(place)}
     settings |= {"training.n_epochs": 2, "model.prior": ["transitions", "neighbours", "ease"]}
     settings["model.max_len"] = 6  # most histories are longer, and all are shorter than what EASE reads
-    return train({**settings, "evaluation.seen_items": "leave_out"}, dataset=featured_folder).folder
+    with pytest.MonkeyPatch.context() as patch:
+        spare(patch)
+        return train({**settings, "evaluation.seen_items": "leave_out"}, dataset=featured_folder).folder
 
 
 def assert_equal_scores(
