@@ -216,7 +216,7 @@ for line in sys.stdin:
 def test_one_and_several_threads_write_the_same_bytes_also_where_the_file_is_larger_than_the_memory(
     tmp_path: Path, log: Path, small: list[str]
 ) -> None:
-    """1 GB of memory in 50,000 runs, in blocks of 500 bytes: what a part holds is a fraction of the file."""
+    """1 GB of memory in 50,000 runs, in blocks of 5,000 bytes: what a part holds is a fraction of the file."""
     table = ["--data.source=table", f"--data.path={log}", *COLUMNS, *FILTERED, "--preprocessing.memory_gb=1"]
     kinds = {split: [*table, f"--preprocessing.split={split}"] for split in ("leave_one_out", "time")}
     kinds["synthetic"] = small  # whose oracle ranks, too
@@ -231,7 +231,7 @@ def test_one_and_several_threads_write_the_same_bytes_also_where_the_file_is_lar
         assert sum(name.startswith("histories/part-") for name in expected) > 2
         with small_parts():
             assert contents(prepared(tmp_path, *arguments, name=f"whole-{kind}")) == expected
-            with patch.object(engine, "RUNS", 50_000), patch.object(interactions, "BLOCKS_IN_BUDGET", 2_000_000):
+            with patch.object(engine, "RUNS", 50_000), patch.object(interactions, "BLOCKS_IN_BUDGET", 200_000):
                 assert contents(prepared(tmp_path, *arguments, name=f"parts-{kind}")) == expected
 
 
