@@ -5,6 +5,7 @@ Imports neither Polars nor torch, as all of `config`.
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import PurePath
 
@@ -43,6 +44,7 @@ def problem_of_text(start: bytes) -> str:
     return "is not text: expected lines of a table, or a Parquet file; name another file, or copy it again if damaged"
 
 
+@lru_cache(maxsize=2)  # a preparation asks ten times
 def infer_separator(text: str) -> str:
     """Return the separator with which nearly all first lines have as many fields as the first one, and most.
 
@@ -74,6 +76,7 @@ def without_separator_line(text: bytes) -> bytes:
     return text[match.end() :] if (match := SEPARATOR_LINE.match(text)) else text
 
 
+@lru_cache(maxsize=2)
 def is_above_header(text: str) -> bool:
     """Return whether the first line is a comment or a heading: it has one field, and nearly all later lines several.
 

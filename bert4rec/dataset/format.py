@@ -7,6 +7,7 @@ definitions; the docs and the dataset card describe them.
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +19,7 @@ from bert4rec.runtime.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa  # a model package is used without it
+    from jinja2 import Template
 
 DATASET_FORMAT = 3  # version of the dataset folder
 
@@ -324,6 +326,17 @@ def dataset_card(
 
     The card contains neither a date nor a local path: the same dataset has the same card.
     """
+    present = {name for _, columns in folders.values() for name in columns}
+    shown = {
+        "folders": folders, "tables": tables, "present": present, "report": describe(metadata),
+        "findings": findings(metadata),
+    }  # fmt: skip
+    return _card_template().render({**metadata, **shown})
+
+
+@cache
+def _card_template() -> "Template":
+    """Return the template of the card, whose compilation takes a third of a small preparation."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -331,9 +344,4 @@ def dataset_card(
         lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     environment.filters |= {"share": share_of, "thousands": "{:,}".format}
-    present = {name for _, columns in folders.values() for name in columns}
-    shown = {
-        "folders": folders, "tables": tables, "present": present, "report": describe(metadata),
-        "findings": findings(metadata),
-    }  # fmt: skip
-    return environment.get_template("card.md.j2").render({**metadata, **shown})
+    return environment.get_template("card.md.j2")
