@@ -24,6 +24,8 @@ from tests.conftest import leave_group, prepare_log
 from tests.fixture_types import Capture, Patch, Settings
 from tests.runs import report_of
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 OPTIONAL = ("described", "report_page", "write_html")
 
 
@@ -48,7 +50,6 @@ def test_a_run_leaves_its_page_its_pictures_and_its_examples(made: Path) -> None
     assert all(warning["text"] in (made / "report.md").read_text() for warning in report["warnings"])
 
 
-@pytest.mark.usefixtures("alone")
 def test_what_is_optional_never_costs_the_report(make: Settings, monkeypatch: Patch, capsys: Capture) -> None:
     fail = Mock(side_effect=pa.ArrowInvalid("offset overflow\nwhile concatenating arrays"))
     for place, name in ((Evaluator, "write_ranks"), *((results, name) for name in OPTIONAL)):
@@ -60,7 +61,6 @@ def test_what_is_optional_never_costs_the_report(make: Settings, monkeypatch: Pa
     assert [line.split(":")[1].strip() for line in lines] == [str(folder / name) for name in names]
 
 
-@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(("place", "name"), [(Evaluator, "write_ranks"), (results, "described")])
 def test_the_report_is_written_before_the_ids(make: Settings, monkeypatch: Patch, place: Any, name: str) -> None:
     monkeypatch.setattr(place, name, Mock(side_effect=KeyboardInterrupt))  # as the system ends it for its memory
