@@ -2,6 +2,8 @@
 # on PATH, so that the commands below are the documented ones.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export NO_MKDOCS_2_WARNING := 1
+# Each worker of the tests and each process that they start would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # $(call run,COMMAND): show a documented command and run it; make stops at the first that fails.
 run = @echo '$$ $(1)'; $(1)
