@@ -78,6 +78,7 @@ def test_who_is_unknown_gets_the_most_popular_items(made: Path, capsys: Capture,
     assert printed.err.splitlines()[-1].startswith("warning: ")
 
 
+@pytest.mark.usefixtures("alone")
 def test_who_has_everything_is_counted_and_named(log_config: Settings, tmp_path: Path, capsys: Capture) -> None:
     """The users d and f have all eight items."""
     folder = run(log_config(**{"training.n_epochs": 1}))

@@ -146,7 +146,7 @@ def require_sorted(dataset: Dataset, split_name: str, head: str, batch_size: int
 @pytest.mark.parametrize(
     ("head", "batch_size", "tile", "users_per_pass", "rows_per_lookup"),
     [
-        ("tied", 128, 4096, 4096, 4096), ("linear", 7, 11, 1, 30), ("tied", 2, 11, 20, 1),
+        ("tied", 128, 4096, 4096, 4096), ("linear", 7, 11, 3, 30), ("tied", 2, 11, 20, 1),
         long("linear", 128, 4096, 4096, 4096), long("tied", 1, 1, 1, 1),
     ],
 )  # fmt: skip

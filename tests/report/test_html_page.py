@@ -16,6 +16,8 @@ from bert4rec.config.tables import Config
 from bert4rec.report.charts import MAX_POINTS, charts, learning_curve
 from bert4rec.report.figures import read_contents
 from bert4rec.report.pages import write_html
+from tests.conftest import spare
+from tests.fixture_types import Patch
 from tests.report.runs_by_hand import HOSTILE, PRIOR, SMALL_REPORT, write_records, write_run
 
 DEFAULTS = Config().model_dump(mode="json")
@@ -129,7 +131,8 @@ def test_sections_are_what_was_measured(tmp_path: Path, changes: Any, files: lis
 
 
 @pytest.mark.usefixtures("coarse_pictures")
-def test_what_the_prior_gives_is_shown_if_it_was_measured(tmp_path: Path) -> None:
+def test_what_the_prior_gives_is_shown_if_it_was_measured(tmp_path: Path, monkeypatch: Patch) -> None:
+    spare(monkeypatch)
     texts = {
         name: " ".join(Reader(write_html(write_run(tmp_path / name, prior=prior), DEFAULTS)).texts)
         for name, prior in (("none", None), ("left_out", {"weights": {}}), ("measured", PRIOR))
