@@ -11,7 +11,7 @@ from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import EvaluationSplit, Rows
 from bert4rec.models.prior import last_items
 from bert4rec.models.transitions import TrainingHistories
-from bert4rec.runtime.arrays import Int64s
+from bert4rec.runtime.arrays import Float32s, Float64s, Int64s
 from bert4rec.runtime.collectives import Partition
 
 LAST_ITEMS = 512  # of a history that are scored
@@ -76,8 +76,15 @@ def shared_ease_weights(histories: TrainingHistories, validation: EvaluationSpli
 
 def ease_weights(histories: TrainingHistories, validation: EvaluationSplit) -> Tensor:
     """Return the weights [V, V] of EASE for the `histories`, with the λ that is best for the `validation` users."""
-    pairs = _count(histories)
-    return _solve(pairs, _regularization(pairs, validation))
+    pairs = _count(histories, np.arange(histories.n_items))
+    popular = _most_popular(pairs.all.diagonal().numpy())
+    return _solve(pairs, _regularization(pairs.of(torch.from_numpy(popular)), popular, histories.n_items, validation))
+
+
+def best_regularization(histories: TrainingHistories, popularity: Float64s, validation: EvaluationSplit) -> float:
+    """Return the λ of `ease_weights`; `popularity` [V] is the number of histories with each item."""
+    popular = _most_popular(popularity)
+    return _regularization(_count(histories, popular), popular, histories.n_items, validation)
 
 
 class _Pairs(NamedTuple):
@@ -92,17 +99,25 @@ class _Pairs(NamedTuple):
         return _Pairs(self.all[items][:, items], to_targets)
 
 
-def _count(histories: TrainingHistories) -> _Pairs:
-    """Return the pairs in the training histories."""
-    shape = (histories.n_items, histories.n_items)
+def _most_popular(popularity: Float32s | Float64s) -> Int64s:
+    """Return the items by which the regularization is chosen."""
+    return np.argsort(-popularity, kind="stable")[:SEARCHED_ITEMS]
+
+
+def _count(histories: TrainingHistories, counted: Int64s) -> _Pairs:
+    """Return the pairs of the `counted` items [n], in this order, in the training histories."""
+    shape, numbers = (len(counted), len(counted)), np.full(histories.n_items, NO_ITEM, np.int64)
+    numbers[counted] = np.arange(len(counted))
     pairs, to_targets = (np.zeros(shape, np.float32) for _ in range(2))  # pages of zeros take no memory
     for part in histories.parts():
         ends = np.flatnonzero(np.diff(part.users)) + 1
-        for items, is_target in zip(np.split(part.items, ends), np.split(part.is_target, ends), strict=True):
-            distinct = np.unique(items)
+        of_users = (np.split(values, ends) for values in (numbers[part.items], part.is_target))
+        for items, is_target in zip(*of_users, strict=True):
+            is_counted = items != NO_ITEM
+            distinct = np.unique(items[is_counted])
             pairs[np.ix_(distinct, distinct)] += 1
             if histories.target_kinds:
-                to_targets[np.ix_(distinct, np.unique(items[is_target]))] += 1
+                to_targets[np.ix_(distinct, np.unique(items[is_counted & is_target]))] += 1
     return _Pairs(torch.from_numpy(pairs), torch.from_numpy(to_targets) if histories.target_kinds else None)
 
 
@@ -120,13 +135,15 @@ def _solve(pairs: _Pairs, regularization: float) -> Tensor:
     return weights.contiguous()  # LAPACK has columns first; processes add up memory as it is
 
 
-def _regularization(pairs: _Pairs, split: EvaluationSplit) -> float:
-    """Return the best of `REGULARIZATIONS` for the users of a `split`, searched up and down from the usual one."""
+def _regularization(pairs: _Pairs, popular: Int64s, n_items: int, split: EvaluationSplit) -> float:
+    """Return the best of `REGULARIZATIONS` for the users of a `split`, searched up and down from the usual one.
+
+    `pairs` are those of the `popular` items [n], in this order.
+    """
     if not len(split):
         return REGULARIZATIONS[USUAL]
-    popular = pairs.all.diagonal().argsort(descending=True, stable=True)[:SEARCHED_ITEMS]
-    known = torch.full((len(pairs.all) + 1,), NO_ITEM)  # the last one: for missing items
-    known[popular] = torch.arange(len(popular))
+    known = torch.full((n_items + 1,), NO_ITEM)  # the last one: for missing items
+    known[torch.from_numpy(popular)] = torch.arange(len(popular))
     rows = split.read(np.arange(min(len(split), SEARCHED_USERS)))
     assert rows.targets is not None, "an evaluation split has targets"
     last = known[torch.from_numpy(last_items(rows.items, rows.lengths, LAST_ITEMS))]
@@ -134,10 +151,10 @@ def _regularization(pairs: _Pairs, split: EvaluationSplit) -> float:
     seen = torch.zeros(len(last), len(popular) + 1).scatter_(1, last % (len(popular) + 1), 1)[:, :-1]
     is_tested = targets != NO_ITEM
     is_tested &= seen.gather(1, targets.clamp(min=0)[:, None])[:, 0] == 0
-    seen, targets, some = seen[is_tested], targets[is_tested], pairs.of(popular)
+    seen, targets = seen[is_tested], targets[is_tested]
 
     def ndcg(number: int) -> float:
-        scores = seen @ _solve(some, REGULARIZATIONS[number])
+        scores = seen @ _solve(pairs, REGULARIZATIONS[number])
         ranks = 1 + (scores.masked_fill(seen > 0, -torch.inf) > scores.gather(1, targets[:, None])).sum(1)
         return float(torch.where(ranks <= 10, 1 / (ranks + 1.0).log2(), 0.0).sum())
 

@@ -40,13 +40,20 @@ def counted_rows(
     `targets` [n_items] is how often each item is predicted. Each part is a pass over the `histories`.
     """
     is_symmetric, reach = name == NEIGHBOURS, PRIOR_SOURCES[name].n_last
-    n_pairs = (reach * (1 + is_symmetric) * (targets[sources.start : sources.stop] + 1)).cumsum()
-    n_parts = -(-int(n_pairs[-1]) // COUNTED_AT_ONCE) if len(sources) else 0
-    ends = sources.start + np.searchsorted(n_pairs, n_pairs[-1:] * np.arange(1, n_parts + 1) / max(1, n_parts)) + 1
-    for first, stop in itertools.pairwise(np.unique([sources.start, *ends.clip(max=sources.stop)]).tolist()):
-        part, decay = range(first, stop), 1.0 if is_symmetric else DECAY
+    n_pairs = reach * (1 + is_symmetric) * (targets + 1)
+    decay = 1.0 if is_symmetric else DECAY
+    for part in parts_of(sources, n_pairs):
         pairs = count_pairs(histories, reach=reach, decay=decay, sources=part, is_symmetric=is_symmetric)
-        yield first, (_neighbours if is_symmetric else _transitions)(pairs, targets, part, top)
+        yield part.start, (_neighbours if is_symmetric else _transitions)(pairs, targets, part, top)
+
+
+def parts_of(items: range, n_pairs: Integers | Float64s) -> Iterator[range]:
+    """Yield consecutive parts of the `items`, each with about `COUNTED_AT_ONCE` of the `n_pairs` [V] or fewer."""
+    sums = n_pairs[items.start : items.stop].cumsum()
+    n_parts = -(-int(sums[-1]) // COUNTED_AT_ONCE) if len(items) else 0
+    ends = items.start + np.searchsorted(sums, sums[-1:] * np.arange(1, n_parts + 1) / max(1, n_parts)) + 1
+    for first, stop in itertools.pairwise(np.unique([items.start, *ends.clip(max=items.stop)]).tolist()):
+        yield range(first, stop)
 
 
 def ease_rows(histories: TrainingHistories, validation: EvaluationSplit, top: int) -> Iterator[tuple[int, Rows]]:
@@ -72,7 +79,7 @@ def _transitions(pairs: Pairs, targets: Integers, sources: range, top: int) -> R
     shares = np.maximum(targets, 1) / max(1, targets.sum())
     lifts = pairs.weights / ((totals[places] + SMOOTHING) * shares[items])
     masses = (SMOOTHING / (totals + SMOOTHING)).astype(np.float32)
-    return Rows(*_best(places, items, pairs.weights, lifts, len(sources), top), masses)
+    return Rows(*best(places, items, pairs.weights, lifts, len(sources), top), masses)
 
 
 def _neighbours(pairs: Pairs, targets: Integers, sources: range, top: int) -> Rows:
@@ -80,11 +87,16 @@ def _neighbours(pairs: Pairs, targets: Integers, sources: range, top: int) -> Ro
     places, items = pairs.keys // n_items - sources.start, pairs.keys % n_items
     lengths = np.sqrt(np.maximum(targets, 1.0))
     cosines = pairs.weights / (lengths[sources.start : sources.stop][places] * lengths[items])
-    return Rows(*_best(places, items, cosines, cosines / SMALLEST_COSINE, len(sources), top))
+    return Rows(*best(places, items, cosines, cosines / SMALLEST_COSINE, len(sources), top))
 
 
-def _best(places: Int64s, items: Int64s, keys: Float64s, values: Float64s, n: int, top: int) -> tuple[Int32s, Float32s]:
-    """Return the items [n, top], ascending, with the greatest positive `keys` of each place, and their `values`."""
+def best(
+    places: Int64s, items: Int64s, keys: Float64s | Float32s, values: Float64s | Float32s, n: int, top: int
+) -> tuple[Int32s, Float32s]:
+    """Return the items [n, top], ascending, with the greatest positive `keys` of each place, and their `values`.
+
+    The pairs of `places` and `items` are ascending.
+    """
     is_long = np.bincount(places, minlength=n)[places] > top
     long = np.flatnonzero(is_long)  # the pairs of the others are all taken
     long = long[np.lexsort((-keys[long], places[long]))]

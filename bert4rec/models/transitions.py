@@ -1,7 +1,7 @@
 """Count which item follows which in training histories: sorted pairs with decayed counts, a sparse graph."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -159,14 +159,23 @@ def count_pairs(
     from the end of its input, its item). With `is_symmetric`, it also adds that to the pair in the other direction, if
     the earlier position has a target. Weights are multiples of `DECAY_STEP`, so that parts are added without rounding.
     """
-    counted: list[Pairs] = [_distinct(np.empty(0, np.int64), reach=reach, decay=decay)]
-    for part in histories.parts():
+
+    def counted(part: Part) -> Pairs:
         keys = [
             _at_distance(part, distance, histories.n_items, sources, is_reverse=is_reverse) * reach + distance - 1
             for distance in range(1, reach + 1)
             for is_reverse in ((False, True) if is_symmetric else (False,))
         ]
-        counted.append(_distinct(np.concatenate(keys), reach=reach, decay=decay))
+        return distinct_pairs(np.concatenate(keys), reach=reach, decay=decay)
+
+    return summed(map(counted, histories.parts()))
+
+
+def summed(parts: Iterable[Pairs]) -> Pairs:
+    """Return the pairs of all `parts`, with the sums of their weights."""
+    counted = [Pairs(np.empty(0, np.int64), np.empty(0))]
+    for part in parts:
+        counted.append(part)
         while len(counted) > 1 and len(counted[-2].keys) <= 2 * len(counted[-1].keys):
             counted.append(_merged(*(counted.pop() for _ in range(2))))
     while len(counted) > 1:
@@ -192,7 +201,7 @@ def _at_distance(part: Part, distance: int, n_items: int, sources: range | None,
     return firsts[is_counted] * n_items + part.items[targets[is_counted]]
 
 
-def _distinct(keys: Int64s, *, reach: int, decay: float) -> Pairs:
+def distinct_pairs(keys: Int64s, *, reach: int, decay: float) -> Pairs:
     """Return the distinct pairs and their decayed counts; `keys` are pair keys × `reach` + distance - 1."""
     keys = np.sort(keys)
     places = np.flatnonzero(np.diff(keys, prepend=-1))

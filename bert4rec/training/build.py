@@ -316,7 +316,7 @@ def choose_features(config: Config, dataset: Dataset, features: FeatureReader | 
 def choose_prior(config: Config, dataset: Dataset) -> list[str]:
     """Return the sources of the prior that are counted: those that are named, or those that are counted in seconds.
 
-    Raises `DataError` if sources are named for which the dataset has too many items, or no validation users.
+    Raises `DataError` if sources are named and the dataset has no validation users.
     """
     sources, n_users = sources_of(config, dataset.n_items), len(dataset.splits[VALIDATION])
     if not sources:
@@ -327,11 +327,6 @@ def choose_prior(config: Config, dataset: Dataset) -> list[str]:
         raise DataError(
             f"{dataset.folder}: has no validation users, by whom the weights of model.prior are chosen; set "
             'model.prior = "none", or prepare the data again'
-        )
-    if EASE in sources and dataset.n_items > KINDS[EASE].most_items:
-        raise DataError(
-            f"{dataset.folder}: has {dataset.n_items:,} items, but model.prior names ease, which takes at most "
-            f"{KINDS[EASE].most_items:,}; remove it"
         )
     return sources
 

@@ -10,13 +10,14 @@ import torch
 
 from bert4rec.checkpoint.package import PRIOR
 from bert4rec.checkpoint.prior import read_prior, write_prior
-from bert4rec.config.kinds import EASE
+from bert4rec.config.kinds import EASE, KINDS
 from bert4rec.dataset.format import VALIDATION
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.tiles import Catalogue
 from bert4rec.models.baselines import target_counts
 from bert4rec.models.prior import TOP, Prior, Weights
 from bert4rec.models.prior_rows import Rows, counted_rows, ease_rows, log_shares
+from bert4rec.models.sparse_ease import sparse_ease_rows
 from bert4rec.models.transitions import TrainingHistories
 from bert4rec.runtime.arrays import Int32s
 from bert4rec.runtime.collectives import Partition
@@ -31,9 +32,12 @@ def count_prior(folder: Path, sources: Sequence[str], dataset: Dataset, partitio
     targets = target_counts(histories) if histories.target_kinds else np.asarray(dataset.popularity)
 
     def rows(name: str) -> Iterable[tuple[int, Rows]]:
-        if name == EASE:  # one process has all weights
-            return ease_rows(histories, dataset.splits[VALIDATION], TOP) if partition.rank == 0 else ()
-        return counted_rows(name, histories, targets, partition.of(dataset.n_items), TOP)
+        own, validation = partition.of(dataset.n_items), dataset.splits[VALIDATION]
+        if name != EASE:
+            return counted_rows(name, histories, targets, own, TOP)
+        if dataset.n_items > KINDS[EASE].most_items:
+            return [(own.start, sparse_ease_rows(histories, validation, partition, TOP))]
+        return ease_rows(histories, validation, TOP) if partition.rank == 0 else ()  # one process has all weights
 
     write_prior(folder / PRIOR, {name: rows(name) for name in sources}, log_shares(targets), TOP)
     logger.info(f"prior: counted {', '.join(sources)} in {format_duration(time.monotonic() - began)}")
