@@ -1,5 +1,6 @@
 """EASE for large catalogues: each item is predicted by the items that occur with it most often, in closed form."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,8 @@ from bert4rec.runtime.collectives import Partition
 NEIGHBOURHOOD = 128  # items by which one is predicted
 KEPT = 256  # items an item whose histories with it are counted; those of other pairs are expected ones
 LAST_POSITIONS = 256  # of a history that are counted: it has as many pairs as the square of its length
+PAIRS_AT_ONCE = 5_000_000  # before equal ones are joined
+ERROR = 1e-6  # relative, of sums in float64
 
 
 def sparse_ease_rows(histories: TrainingHistories, validation: EvaluationSplit, partition: Partition, top: int) -> Rows:
@@ -36,11 +39,11 @@ def sparse_ease_rows(histories: TrainingHistories, validation: EvaluationSplit, 
         near = _count(histories, n_pairs, own, KEPT, only_targets=True)
     keys, values = [np.empty(0, np.int64)], [np.empty(0)]
     for item, others, common in zip(own, *near, strict=True):
-        chosen = np.sort(np.argsort(-common, kind="stable")[: min(NEIGHBOURHOOD, np.count_nonzero(common))])
+        chosen, weights = _solve(gram, others, common, popularity[item], regularization)
         keys.append(others[chosen].astype(np.int64) * n_items + item)
-        values.append(_solve(gram.dense(others[chosen]), common[chosen], regularization))
+        values.append(weights)
     rounded = (np.round(np.concatenate(values) / WEIGHT_STEP) * WEIGHT_STEP).astype(np.float32)
-    columns, weights = _sorted(np.concatenate(keys), rounded)
+    columns, weights = _sorted(np.concatenate(keys)[rounded != 0], rounded[rounded != 0])
     ends = [part.stop * n_items for part in partition.parts(n_items)]
     sent = np.diff(np.searchsorted(columns, ends), prepend=0).tolist()
     received, weights = _sorted(*(partition.exchange(torch.from_numpy(v), sent).numpy() for v in (columns, weights)))
@@ -88,18 +91,28 @@ class _Gram(NamedTuple):
         return matrix
 
 
-def _solve(matrix: Float64s, counts: Float32s, regularization: float) -> Float64s:
-    """Return (`matrix` + λ I)⁻¹ `counts` with the λ `regularization`; negative eigenvalues of the matrix are taken as 0.
+def _solve(
+    gram: _Gram, others: Int32s, common: Float32s, most: float, regularization: float
+) -> tuple[Int64s, Float64s]:
+    """Return the places of the neighbourhood of an item among the `others` [n], ascending, and the weights from them.
 
-    XᵀX has none, but entries that are only expected can cause some.
+    `common` [n] are the histories that they have in common with the item, which is in `most`. There is a matrix XᵀX
+    only if the squares of the diagonal of the factor are λ or more, and the weights do not explain more than there is.
+    Else expected entries are wrong, and the weights mean nothing: half the neighbourhood has fewer of them.
     """
-    regularized = torch.from_numpy(matrix)
-    regularized.diagonal().add_(regularization)
-    factor, failed = torch.linalg.cholesky_ex(regularized)
-    if failed or bool((factor.diagonal().square() < regularization / 2).any()):  # all are ≥ λ for XᵀX + λ I
-        values, vectors = torch.linalg.eigh(regularized)
-        factor = torch.linalg.cholesky((vectors * values.clamp(min=regularization)) @ vectors.T)
-    return torch.cholesky_solve(torch.from_numpy(counts).double()[:, None], factor)[:, 0].numpy()
+    by_count, n = np.argsort(-common, kind="stable"), min(NEIGHBOURHOOD, np.count_nonzero(common))
+    while n:
+        chosen = np.sort(by_count[:n])
+        regularized = torch.from_numpy(gram.dense(others[chosen]))
+        regularized.diagonal().add_(regularization)
+        factor, failed = torch.linalg.cholesky_ex(regularized)
+        counts = torch.from_numpy(common[chosen]).double()
+        weights = torch.cholesky_solve(counts[:, None], factor)[:, 0]
+        smallest = float(factor.diagonal().min()) ** 2
+        if not failed and smallest >= regularization * (1 - ERROR) and float(counts @ weights) <= most * (1 + ERROR):
+            return chosen, weights.numpy()
+        n //= 2
+    return np.empty(0, np.int64), np.empty(0)
 
 
 def _distinct(part: Part, n_items: int) -> tuple[Int64s, Int64s]:
@@ -133,19 +146,25 @@ def _count(
     """
     n_items, found = histories.n_items, []
 
-    def pairs(part: Part, firsts: range) -> Int64s:
+    def pairs(part: Part, firsts: range) -> Iterator[Int64s]:
         keys, targets = _distinct(part, n_items)
         users, others = np.divmod(keys, n_items)
         lengths = np.bincount(users)
         rows = targets if only_targets else keys
         rows = rows[(rows % n_items >= firsts.start) & (rows % n_items < firsts.stop)]
-        repeats = lengths[rows // n_items]
-        starts = (lengths.cumsum() - lengths)[rows // n_items]
-        at = np.arange(repeats.sum()) + np.repeat(starts - (repeats.cumsum() - repeats), repeats)
-        return np.repeat(rows % n_items * n_items, repeats) + others[at]
+        pieces = np.flatnonzero(np.diff(lengths[rows // n_items].cumsum() // PAIRS_AT_ONCE)) + 1
+        for some in np.split(rows, pieces):
+            repeats = lengths[some // n_items]
+            starts = (lengths.cumsum() - lengths)[some // n_items]
+            at = np.arange(repeats.sum()) + np.repeat(starts - (repeats.cumsum() - repeats), repeats)
+            yield np.repeat(some % n_items * n_items, repeats) + others[at]
 
     for part_of_items in parts_of(items, np.minimum(n_pairs, n_items)):
-        counted = summed(distinct_pairs(pairs(part, part_of_items), reach=1, decay=1.0) for part in histories.parts())
+        counted = summed(
+            distinct_pairs(keys, reach=1, decay=1.0)
+            for part in histories.parts()
+            for keys in pairs(part, part_of_items)
+        )
         places, others = np.divmod(counted.keys, n_items)
         is_other = places != others
         places, others, counts = (v[is_other] for v in (places - part_of_items.start, others, counted.weights))
