@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import load_config
 from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
@@ -66,13 +67,17 @@ def results_with_model(config: Config) -> dict[str, Any]:
     return results | {"fallback": fallback.figures}
 
 
-def results_with_prior(config: Config, folder: Path) -> dict[str, Any]:
-    """The file of a prior, its weights and the figures of the freshly initialised model with it."""
+def results_with_prior(config: Config, folder: Path, ease_up_to: int) -> dict[str, Any]:
+    """The file of a prior, its weights and the figures of the freshly initialised model with it.
+
+    EASE is exact for at most `ease_up_to` items.
+    """
     config, dataset, model, _ = jobs.set_up(config)
     if dist.get_rank() == 0:
         folder.mkdir()
     dist.barrier()
-    with mock.patch("bert4rec.evaluation.tiles.MIN_TILE", 11):
+    kinds = {"ease": replace(KINDS["ease"], most_items=ease_up_to)}
+    with mock.patch("bert4rec.evaluation.tiles.MIN_TILE", 11), mock.patch.dict(KINDS, kinds):
         world = jobs.here()
         count_prior(folder, ["transitions", "neighbours", "ease"], dataset, Partition(world.rank, world.world_size))
         place = unwrap(model).item_table.world

@@ -137,15 +137,21 @@ def test_each_part_is_tested_by_its_scores_alone_unless_that_takes_long(small_da
 
 
 @pytest.mark.parametrize(
-    "placed", [[(3, "column_wise", 0), (4, "row_wise", 2)], long([(2, "row_wise", 0), (3, "table_wise", 0)])]
+    ("ease_up_to", "placed"),  # exact EASE up to so many items
+    [
+        (1, [(3, "column_wise", 0)]),
+        (20_000, [(4, "row_wise", 2)]),
+        long(1, [(2, "row_wise", 0), (4, "row_wise", 2)]),
+        long(20_000, [(2, "row_wise", 0), (3, "table_wise", 0)]),
+    ],
 )
 def test_counts_weights_and_ranks_do_not_depend_on_the_processes(
-    pools: Any, small_config: Callable[..., Config], tmp_path: Path, placed: list[tuple[int, str, int]]
+    ease_up_to: int, pools: Any, small_config: Callable[..., Config], tmp_path: Path, placed: list[tuple[int, str, int]]
 ) -> None:
     changes = {"parallelism.mode": "dmp", "evaluation.per_device_eval_batch_size": 4}
-    (alone,) = pools(1).run(results_with_prior, small_config(**changes), tmp_path / "1")
+    (alone,) = pools(1).run(results_with_prior, small_config(**changes), tmp_path / "1", ease_up_to)
     assert alone["figures"]["weights"].keys() == alone["figures"]["sources"].keys() != set()
     for n, sharding, group in placed:
         sharded = {"parallelism.sharding_type": sharding, "parallelism.sharding_group_size": group}
         config = small_config(**changes | SHARDED | sharded)
-        assert pools(n).run(results_with_prior, config, tmp_path / f"{n}-{sharding}") == [alone] * n
+        assert pools(n).run(results_with_prior, config, tmp_path / f"{n}-{sharding}", ease_up_to) == [alone] * n
