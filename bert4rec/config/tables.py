@@ -325,8 +325,8 @@ class Model(Table):
     prior: Literal["auto", "none"] | list[Literal["transitions", "neighbours", "ease"]] = "auto"
     """what is counted and added to the scores of a transformer, with weights that are chosen by NDCG@10 of the
     validation users; transitions = what follows the last items; neighbours = what the same users have near; ease =
-    EASE, up to 20,000 items; auto = all of these, ease up to 5,000 items, if together they pay, up to 20,000,000
-    training positions and 1,000,000 items"""
+    EASE, above 20,000 items with a neighbourhood of each; auto = all of these, ease up to 5,000 items, if together
+    they pay, up to 20,000,000 training positions and 1,000,000 items"""
 
     item_features: bool = True
     """use the item features that the dataset has; false = ids alone"""

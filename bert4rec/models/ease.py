@@ -111,8 +111,7 @@ def _count(histories: TrainingHistories, counted: Int64s) -> _Pairs:
     pairs, to_targets = (np.zeros(shape, np.float32) for _ in range(2))  # pages of zeros take no memory
     for part in histories.parts():
         ends = np.flatnonzero(np.diff(part.users)) + 1
-        of_users = (np.split(values, ends) for values in (numbers[part.items], part.is_target))
-        for items, is_target in zip(*of_users, strict=True):
+        for items, is_target in zip(np.split(numbers[part.items], ends), np.split(part.is_target, ends), strict=True):
             is_counted = items != NO_ITEM
             distinct = np.unique(items[is_counted])
             pairs[np.ix_(distinct, distinct)] += 1

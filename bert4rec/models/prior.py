@@ -7,7 +7,8 @@ counts probabilities into logits:
 - transitions: how much more often j follows i than its share of all positions says, as the transition graph counts it
   (`models/transitions.py`). With the logarithm of the share, its score is log P(j) of that graph but for a constant.
 - neighbours: the cosine of the users of both items, counted among near positions of a history.
-- ease: the weights of EASE (`models/ease.py`), once for the last items alike and once falling with their age.
+- ease: the weights of EASE (`models/ease.py`, `models/sparse_ease.py`), once for the last items alike and once falling
+  with their age.
 """
 
 from collections.abc import Iterable, Mapping

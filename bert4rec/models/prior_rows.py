@@ -42,15 +42,15 @@ def counted_rows(
     is_symmetric, reach = name == NEIGHBOURS, PRIOR_SOURCES[name].n_last
     n_pairs = reach * (1 + is_symmetric) * (targets + 1)
     decay = 1.0 if is_symmetric else DECAY
-    for part in parts_of(sources, n_pairs):
+    for part in parts_of(sources, n_pairs, COUNTED_AT_ONCE):
         pairs = count_pairs(histories, reach=reach, decay=decay, sources=part, is_symmetric=is_symmetric)
         yield part.start, (_neighbours if is_symmetric else _transitions)(pairs, targets, part, top)
 
 
-def parts_of(items: range, n_pairs: Integers | Float64s) -> Iterator[range]:
-    """Yield consecutive parts of the `items`, each with about `COUNTED_AT_ONCE` of the `n_pairs` [V] or fewer."""
+def parts_of(items: range, n_pairs: Integers | Float64s, at_once: int) -> Iterator[range]:
+    """Yield consecutive parts of the `items`, each with about `at_once` of the `n_pairs` [V] or fewer."""
     sums = n_pairs[items.start : items.stop].cumsum()
-    n_parts = -(-int(sums[-1]) // COUNTED_AT_ONCE) if len(items) else 0
+    n_parts = -(-int(sums[-1]) // at_once) if len(items) else 0
     ends = items.start + np.searchsorted(sums, sums[-1:] * np.arange(1, n_parts + 1) / max(1, n_parts)) + 1
     for first, stop in itertools.pairwise(np.unique([items.start, *ends.clip(max=items.stop)]).tolist()):
         yield range(first, stop)

@@ -17,8 +17,9 @@ from bert4rec.runtime.collectives import Partition
 NEIGHBOURHOOD = 128  # items by which one is predicted
 KEPT = 256  # items an item whose histories with it are counted; those of other pairs are expected ones
 LAST_POSITIONS = 256  # of a history that are counted: it has as many pairs as the square of its length
-PAIRS_AT_ONCE = 5_000_000  # before equal ones are joined
-ERROR = 1e-6  # relative, of sums in float64
+DISTINCT_AT_ONCE = 10_000_000  # distinct pairs
+EXPANDED_AT_ONCE = 5_000_000  # before equal ones are joined
+TOLERANCE = 1e-6  # relative, of sums in float64
 
 
 def sparse_ease_rows(histories: TrainingHistories, validation: EvaluationSplit, partition: Partition, top: int) -> Rows:
@@ -100,7 +101,7 @@ def _solve(
     only if the squares of the diagonal of the factor are λ or more, and the weights do not explain more than there is.
     Else expected entries are wrong, and the weights mean nothing: half the neighbourhood has fewer of them.
     """
-    by_count, n = np.argsort(-common, kind="stable"), min(NEIGHBOURHOOD, np.count_nonzero(common))
+    by_count, n = np.argsort(-common, kind="stable"), min(NEIGHBOURHOOD, int(np.count_nonzero(common)))
     while n:
         chosen = np.sort(by_count[:n])
         regularized = torch.from_numpy(gram.dense(others[chosen]))
@@ -109,7 +110,11 @@ def _solve(
         counts = torch.from_numpy(common[chosen]).double()
         weights = torch.cholesky_solve(counts[:, None], factor)[:, 0]
         smallest = float(factor.diagonal().min()) ** 2
-        if not failed and smallest >= regularization * (1 - ERROR) and float(counts @ weights) <= most * (1 + ERROR):
+        if (
+            not failed
+            and smallest >= regularization * (1 - TOLERANCE)
+            and float(counts @ weights) <= most * (1 + TOLERANCE)
+        ):
             return chosen, weights.numpy()
         n //= 2
     return np.empty(0, np.int64), np.empty(0)
@@ -152,14 +157,14 @@ def _count(
         lengths = np.bincount(users)
         rows = targets if only_targets else keys
         rows = rows[(rows % n_items >= firsts.start) & (rows % n_items < firsts.stop)]
-        pieces = np.flatnonzero(np.diff(lengths[rows // n_items].cumsum() // PAIRS_AT_ONCE)) + 1
+        pieces = np.flatnonzero(np.diff(lengths[rows // n_items].cumsum() // EXPANDED_AT_ONCE)) + 1
         for some in np.split(rows, pieces):
             repeats = lengths[some // n_items]
             starts = (lengths.cumsum() - lengths)[some // n_items]
             at = np.arange(repeats.sum()) + np.repeat(starts - (repeats.cumsum() - repeats), repeats)
             yield np.repeat(some % n_items * n_items, repeats) + others[at]
 
-    for part_of_items in parts_of(items, np.minimum(n_pairs, n_items)):
+    for part_of_items in parts_of(items, np.minimum(n_pairs, n_items), DISTINCT_AT_ONCE):
         counted = summed(
             distinct_pairs(keys, reach=1, decay=1.0)
             for part in histories.parts()

@@ -160,7 +160,7 @@ def count_pairs(
     the earlier position has a target. Weights are multiples of `DECAY_STEP`, so that parts are added without rounding.
     """
 
-    def counted(part: Part) -> Pairs:
+    def pairs_in(part: Part) -> Pairs:
         keys = [
             _at_distance(part, distance, histories.n_items, sources, is_reverse=is_reverse) * reach + distance - 1
             for distance in range(1, reach + 1)
@@ -168,7 +168,7 @@ def count_pairs(
         ]
         return distinct_pairs(np.concatenate(keys), reach=reach, decay=decay)
 
-    return summed(map(counted, histories.parts()))
+    return summed(map(pairs_in, histories.parts()))
 
 
 def summed(parts: Iterable[Pairs]) -> Pairs:

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.models import prior_rows, sparse_ease, transitions
+from bert4rec.models import sparse_ease, transitions
 from bert4rec.models.baselines import TrainingHistories
 from bert4rec.models.ease import REGULARIZATIONS, USUAL
 from bert4rec.models.prior_rows import Rows, ease_rows
@@ -72,8 +72,8 @@ def test_the_parts_in_which_pairs_are_counted_change_nothing(
     histories, validation = TrainingHistories(small_dataset), small_dataset.splits["validation"]
     together = sparse_ease_rows(histories, validation, Partition(), 5)
     for module, name, value in (
-        (prior_rows, "COUNTED_AT_ONCE", 50),
-        (sparse_ease, "PAIRS_AT_ONCE", 7),
+        (sparse_ease, "DISTINCT_AT_ONCE", 50),
+        (sparse_ease, "EXPANDED_AT_ONCE", 7),
         (transitions, "POSITIONS_AT_ONCE", 10),
     ):
         monkeypatch.setattr(module, name, value)
