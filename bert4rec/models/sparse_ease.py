@@ -40,9 +40,9 @@ def sparse_ease_rows(histories: TrainingHistories, validation: EvaluationSplit, 
         near = _count(histories, n_pairs, own, KEPT, only_targets=True)
     keys, values = [np.empty(0, np.int64)], [np.empty(0)]
     for item, others, common in zip(own, *near, strict=True):
-        chosen, weights = _solve(gram, others, common, popularity[item], regularization)
+        chosen, solution = _solve(gram, others, common, popularity[item], regularization)
         keys.append(others[chosen].astype(np.int64) * n_items + item)
-        values.append(weights)
+        values.append(solution)
     rounded = (np.round(np.concatenate(values) / WEIGHT_STEP) * WEIGHT_STEP).astype(np.float32)
     columns, weights = _sorted(np.concatenate(keys)[rounded != 0], rounded[rounded != 0])
     ends = [part.stop * n_items for part in partition.parts(n_items)]
@@ -82,8 +82,7 @@ class _Gram(NamedTuple):
         """Return the matrix of at most `NEIGHBOURHOOD` `items` [k] as [k, k]."""
         self.columns[items] = np.arange(len(items))
         found = np.zeros((len(items), NEIGHBOURHOOD + 1))  # the last column: for items that are not among them
-        least = self.least[items]
-        shares = self.shares[items]
+        least, shares = self.least[items], self.shares[items]
         found[:, : len(items)] = np.minimum(np.minimum(least[:, None], least), shares[:, None] * shares)
         np.put_along_axis(found, self.columns[self.ids[items]], self.counts[items], axis=1)
         self.columns[items] = NEIGHBOURHOOD
@@ -109,12 +108,8 @@ def _solve(
         factor, failed = torch.linalg.cholesky_ex(regularized)
         counts = torch.from_numpy(common[chosen]).double()
         weights = torch.cholesky_solve(counts[:, None], factor)[:, 0]
-        smallest = float(factor.diagonal().min()) ** 2
-        if (
-            not failed
-            and smallest >= regularization * (1 - TOLERANCE)
-            and float(counts @ weights) <= most * (1 + TOLERANCE)
-        ):
+        has_matrix = not failed and float(factor.diagonal().min()) ** 2 >= regularization * (1 - TOLERANCE)
+        if has_matrix and float(counts @ weights) <= most * (1 + TOLERANCE):
             return chosen, weights.numpy()
         n //= 2
     return np.empty(0, np.int64), np.empty(0)
