@@ -27,7 +27,7 @@ def sparse_ease_rows(histories: TrainingHistories, validation: EvaluationSplit, 
 
     The weights to an item j from its neighbourhood S, the items that occur with it most often, are
     (XᵀX[S, S] + λ I)⁻¹ XᵀX[S, j], with X and λ as in `EaseScorer`: those of EASE if S is the whole catalogue. Takes
-    `KEPT` × 8 bytes an item on every process, and for its items `NEIGHBOURHOOD` × 36 bytes.
+    `KEPT` × 8 bytes an item on every process, and for each of its own items about `NEIGHBOURHOOD` × 80 bytes.
     """
     n_items, own = histories.n_items, partition.of(histories.n_items)
     popularity, n_pairs, n_histories = _sizes(histories)
@@ -38,18 +38,20 @@ def sparse_ease_rows(histories: TrainingHistories, validation: EvaluationSplit, 
     gram = _Gram.of(ids, counts, popularity, n_histories)
     if histories.target_kinds:
         near = _count(histories, n_pairs, own, KEPT, only_targets=True)
-    keys, values = [np.empty(0, np.int64)], [np.empty(0)]
-    for item, others, common in zip(own, *near, strict=True):
+    sources = np.empty((len(own), NEIGHBOURHOOD), np.int32)
+    solutions = np.zeros((len(own), NEIGHBOURHOOD), np.float32)  # a list of small arrays would leave gaps in memory
+    for row, (item, others, common) in enumerate(zip(own, *near, strict=True)):
         chosen, solution = _solve(gram, others, common, popularity[item], regularization)
-        keys.append(others[chosen].astype(np.int64) * n_items + item)
-        values.append(solution)
-    rounded = (np.round(np.concatenate(values) / WEIGHT_STEP) * WEIGHT_STEP).astype(np.float32)
-    columns, weights = _sorted(np.concatenate(keys)[rounded != 0], rounded[rounded != 0])
+        sources[row, : len(chosen)] = others[chosen]
+        solutions[row, : len(chosen)] = np.round(solution / WEIGHT_STEP) * WEIGHT_STEP
+    rows, places = np.nonzero(solutions)
+    keys = sources[rows, places].astype(np.int64) * n_items + own.start + rows
+    keys, weights = _sorted(keys, solutions[rows, places])
     ends = [part.stop * n_items for part in partition.parts(n_items)]
-    sent = np.diff(np.searchsorted(columns, ends), prepend=0).tolist()
-    received, weights = _sorted(*(partition.exchange(torch.from_numpy(v), sent).numpy() for v in (columns, weights)))
-    places, targets = np.divmod(received, n_items)
-    return Rows(*best(places - own.start, targets, np.abs(weights), weights, len(own), top))
+    sent = np.diff(np.searchsorted(keys, ends), prepend=0).tolist()
+    received, weights = _sorted(*(partition.exchange(torch.from_numpy(v), sent).numpy() for v in (keys, weights)))
+    rows, targets = np.divmod(received, n_items)
+    return Rows(*best(rows - own.start, targets, np.abs(weights), weights, len(own), top))
 
 
 def _sorted(keys: Int64s, values: Float32s) -> tuple[Int64s, Float32s]:
