@@ -17,7 +17,8 @@ MODEL_PREFIX = "model."  # prefix of the weights to evaluate, export and recomme
 LATEST = "latest."  # prefix of the weights after the last step, if the model is a moving average
 
 
-DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int32: "I32"}
+DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64",
+          torch.int32: "I32", torch.int64: "I64"}  # fmt: skip
 HEADER_ALIGNMENT = 8  # bytes, for the start of the numbers
 
 

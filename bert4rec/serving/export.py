@@ -3,7 +3,8 @@
 import json
 import logging
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from safetensors.numpy import save_file
 from torch import Tensor
 
 from bert4rec.checkpoint.package import FORMAT, ITEM_LINES, MODEL_CARD, PRIOR, SETTINGS, VERSION, WEIGHTS
@@ -35,14 +35,13 @@ RECIPES = ("preprocessing", "training", "evaluation")  # settings tables of a pa
 logger = logging.getLogger(__name__)
 
 
-def write_safetensors(path: Path, stored: StoredTensors, names: Mapping[str, str]) -> None:
-    """Write tensors to a safetensors file, block by block; `names` maps their stored names to those in the file."""
-    header, _ = safetensors_header({new: (stored.dtype(name), stored.shape(name)) for name, new in names.items()})
+def write_safetensors(
+    path: Path, tensors: Mapping[str, tuple[torch.dtype, Sequence[int]]], blocks: Iterable[Tensor]
+) -> None:
+    """Write `tensors` of these dtypes and shapes to a safetensors file; `blocks` are their rows, in order."""
     with path.open("wb") as file:
-        file.write(header)
-        for name in names:
-            for block in stored.blocks(name):
-                file.write(bytes_of(block))
+        file.write(safetensors_header(tensors)[0])
+        file.writelines(map(bytes_of, blocks))
 
 
 def bytes_of(block: Tensor) -> memoryview:
@@ -141,13 +140,18 @@ def _write(source: Source, folder: Path, formats: Collection[str], *, k: int, le
     text = card(settings, formats, k=min(k, len(ids)), example=ids.of(range(min(2, len(ids)))), report=_report(source))
     (folder / MODEL_CARD).write_text(text, encoding="utf-8")
     if not trained.kind.is_trained:
-        counts = counting_of(source).count(trained.kind.name)
-        save_file({name: np.ascontiguousarray(values) for name, values in counts.items()}, folder / WEIGHTS)
+        arrays = counting_of(source).count(trained.kind.name)
+        counts = {
+            name: torch.from_numpy(np.require(values, requirements=["C", "W"])) for name, values in arrays.items()
+        }
+        sizes = {name: (values.dtype, values.shape) for name, values in counts.items()}
+        write_safetensors(folder / WEIGHTS, sizes, counts.values())
         return
     stored = source.tensors()
     if "safetensors" in formats:
-        names = {name: name.removeprefix(MODEL_PREFIX) for name in stored if name.startswith(MODEL_PREFIX)}
-        write_safetensors(folder / WEIGHTS, stored, names)
+        names = [name for name in stored if name.startswith(MODEL_PREFIX)]
+        shapes = {name.removeprefix(MODEL_PREFIX): (stored.dtype(name), stored.shape(name)) for name in names}
+        write_safetensors(folder / WEIGHTS, shapes, chain.from_iterable(map(stored.blocks, names)))
         logger.info(f"{WEIGHTS}: {len(names)} tensors")
         if trained.prior_weights:
             shutil.copyfile(trained.prior, folder / PRIOR)

@@ -16,7 +16,7 @@ from bert4rec.checkpoint.run_settings import how_to_continue, train_command
 from bert4rec.checkpoint.store import SaveError
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import with_changes
-from bert4rec.config.resolve import resolve_model, resolve_seen_items
+from bert4rec.config.resolve import choices, resolve_model, resolve_seen_items
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.evaluation.evaluator import BatchCallback, Evaluator, Example
@@ -142,6 +142,9 @@ def _count_and_report(
 ) -> Path:
     """Count the items, evaluate, then make the run folder; return it, locked until `resources` close."""
     kind, began, facts = config.model.kind, time.monotonic(), build.facts_of_dataset(config, dataset)
+    if world.is_rank_zero:
+        for line in choices(config, facts, world.world_size):
+            logger.info(line)
     config = resolve_seen_items(resolve_model(config, facts), facts)
     config = with_changes(config, "parallelism", {"device": world.device.type})
     evaluator = build.make_evaluator(config, world, dataset)

@@ -81,6 +81,7 @@ def test_lists_and_scores_are_those_of_the_evaluation(
         assert main(["export", str(folder)]) == 0
         shutil.move(package, tmp_path / "package")
         packed = load(tmp_path / "package")
+        assert len({path.stat().st_mode for path in (tmp_path / "package").iterdir()}) == 1
         assert packed.recommend(histories, 10) == model.recommend(histories, 10)
         with one_line(f"{folder}: ", "pt2", "--format=safetensors"):
             export(find_source(folder), package, ["safetensors", "pt2"], k=3, leaves_out_seen=True)
