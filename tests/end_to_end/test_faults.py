@@ -113,7 +113,7 @@ def test_a_checkpoint_that_the_disk_does_not_take(make: Settings, tmp_path: Path
     """Files may have 200 kB, a checkpoint has more: the training goes on without."""
     short = {
         "training.n_epochs": 2, "checkpoint.every_steps": 0, "training.eval_every_n_epochs": 1, "model.embed_dim": 64,
-        "model.n_layers": 6,
+        "model.n_layers": 6, "model.prior": "none",
     }  # fmt: skip
     file = settings_file(make(**short), tmp_path)
     command = [sys.executable, "-c", LIMITED, "200000", file, f"--checkpoint.async={asynchronous}"]

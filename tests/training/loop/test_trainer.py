@@ -42,8 +42,8 @@ pytestmark = pytest.mark.usefixtures("alone")
         long(FORWARD, 15, 15, True),  # in the first step of the third
         long(FORWARD, 21, 21, False),  # in the very last step
         long(EVALUATION, 1, 7, False),  # in the first validation
-        long(EVALUATION, 4, 14, True),
-        (EVALUATION, 9, 0, False),  # in the test, after three validations of two batches each
+        long(EVALUATION, 6, 14, True),
+        (EVALUATION, 13, 0, False),  # in the test, after three validations of four batches each
         ((store, "_write_shards"), 1, 7, False),  # while the first checkpoint is written
         long((store, "_write_shards"), 2, 14, True),
         long((store, "_finish"), 2, 14, False),
