@@ -160,7 +160,7 @@ def choices(config: Config, facts: Facts, world_size: int) -> Iterator[str]:
     """Yield a line for each setting that the `facts` will resolve, with its value and the reason."""
     if config.evaluation.seen_items == "auto" and facts.repeats:
         share = f"{100 * facts.repeats:.1f} % of held-out targets are items that the user has seen before"
-        again = ", nearly all of them such as people take again" if _seen_items(facts) == "by_item" else ""
+        again = ", and nearly all are items that people take again" if _seen_items(facts) == "by_item" else ""
         yield f'evaluation.seen_items = "{_seen_items(facts)}": {share}{again}'
     training = _resolve_sizes(config, facts, world_size).training
     if needs_negatives(training.loss) and config.training.n_train_negatives == "auto":
