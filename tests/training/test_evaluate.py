@@ -295,7 +295,9 @@ def rank_by_sorting(model: Path, history: list[int], target: int, candidates: se
     return 1 + sum(score[item] > score[target] for item in others)
 
 
-@pytest.mark.parametrize("changes", [{}, {"model.times": "history"}, long({"model.kind": "sasrec", "model.prior": "none"})], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{}, {"model.times": "history"}, long({"model.kind": "sasrec", "model.prior": "none"})], ids=str
+)
 def test_ranks_are_those_of_a_written_out_reference(
     old: Path, log_folder: Path, other_folder: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
