@@ -275,9 +275,9 @@ class Trained:
     @property
     def is_reported(self) -> bool:
         """Return whether the run's report is about these weights, the run's best ones."""
-        if self.run is None or not self.kind.is_trained:
-            return self.run is not None
-        return self.folder.resolve() == checkpoint_of(self.run).resolve()
+        if self.run is None:
+            return False
+        return not self.kind.is_trained or self.folder.resolve() == checkpoint_of(self.run).resolve()
 
 
 def find_trained(path: Path) -> Trained:

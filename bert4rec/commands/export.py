@@ -10,7 +10,7 @@ from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import SettingsError, did_you_mean
 from bert4rec.runtime.startup import importing
 
-USUAL_FORMATS, COUNTED_FORMATS = "safetensors,pt2", "safetensors"  # formats
+USUAL_FORMATS, COUNTED_FORMATS = "safetensors,pt2", "safetensors"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     log_to_terminal(stream="stderr")
     source = find_source(arguments.run_folder, arguments.dataset)
-    formats = formats or _formats(USUAL_FORMATS if source.trained.kind.is_trained else COUNTED_FORMATS)
+    formats = formats or (USUAL_FORMATS if source.trained.kind.is_trained else COUNTED_FORMATS).split(",")
     folder = arguments.output or arguments.run_folder / "export"
     leaves_out_seen = source.leaves_out_seen if arguments.seen is None else SEEN[arguments.seen]
     folder = export(source, folder, formats, k=arguments.top, leaves_out_seen=leaves_out_seen)

@@ -162,6 +162,8 @@ def choices(config: Config, facts: Facts, world_size: int) -> Iterator[str]:
         share = f"{100 * facts.repeats:.1f} % of held-out targets are items that the user has seen before"
         again = ", and nearly all are items that people take again" if _seen_items(facts) == "by_item" else ""
         yield f'evaluation.seen_items = "{_seen_items(facts)}": {share}{again}'
+    if not KINDS[config.model.kind].is_trained:
+        return
     training = _resolve_sizes(config, facts, world_size).training
     if needs_negatives(training.loss) and config.training.n_train_negatives == "auto":
         yield f"training.n_train_negatives = {training.n_negatives}: at most {MOST_SHARING} positions share a negative"

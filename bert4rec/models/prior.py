@@ -78,7 +78,7 @@ class Source:
             counts.append(is_own.sum(1))
             kept_ids.append(ids[is_own])
             kept_values.append(numbers[is_own])
-        # The weights of item i are those from `_starts[i]` on; one more, at the end, stands for nothing.
+        # The weights of item i begin at `_starts[i]`; the last weight, behind those of all items, is for no item.
         starts, targets = F.pad(torch.cat(counts).cumsum(0), (1, 0)).to(device), torch.cat(kept_ids).to(device)
         self._starts, self._targets = starts, F.pad(targets, (0, 1), value=NO_ITEM)
         self._values = F.pad(torch.cat(kept_values), (0, 1)).to(device)
@@ -112,7 +112,7 @@ class Source:
             return
         groups = offset // self._group, -(-(offset + n_items) // self._group)
         rows = last.flatten().clamp(min=0)
-        before, after = self._bounds.index_select(0, rows)[:, groups].long().unbind(1)
+        before, after = (self._bounds[:, group].index_select(0, rows).long() for group in groups)
         lengths = (after - before) * (last != NO_ITEM).flatten()
         places = torch.repeat_interleave(lengths)
         at = torch.arange(len(places), device=places.device)

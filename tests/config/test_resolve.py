@@ -138,6 +138,7 @@ def test_the_fewer_windows_there_are_the_smaller_are_batches(
         ("--model.dropout=0.2 --batch-size=8", Facts(100, moved=0.2), ['model.times = "history"']),
         ("--model.dropout=0.2 --batch-size=8", Facts(100, prior=["neighbours"]), ['model.prior = "auto"']),
         ("--model.dropout=0.2 --batch-size=8 --model.prior=['neighbours']", Facts(100, prior=["neighbours"]), []),
+        ("--model=popularity", Facts(10**6, repeats=0.1), ['evaluation.seen_items = "keep"']),
         (f"{FACTORS} --loss=gbce", Facts(10**6, repeats=0.1),
          ['evaluation.seen_items = "keep"', "training.n_train_negatives = 256"]),
     ],

@@ -87,7 +87,7 @@ def test_a_seen_target_counts_if_people_take_it_again(shop_run: Path) -> None:
 
 
 def test_the_share_of_validation_targets_that_are_missed(shop_folder: Path, tmp_path: Path) -> None:
-    """In one log 40 of 80 users have a bicycle again at last but one; in the other, people return to all items."""
+    """For validation, 40 of 80 users take a bicycle again in the one log; in the other log, all items come again."""
     numbered = enumerate(SHOP.items())
     some = {user: [*items[:-2], items[1] if number < 40 else COFFEE, 0] for number, (user, items) in numbered}
     for name, log, share in (("some", some, 0.5), ("all", dict.fromkeys(SHOP, [1, 2] * 3), None)):
