@@ -4,10 +4,12 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -48,6 +50,13 @@ LARGEST_BLOCK = 1 << 29  # bytes; Arrow reads less than 2 GiB at once
 BLOCKS_IN_BUDGET = 128  # blocks of text in the memory budget: parsed, a block takes about ten times its size
 
 
+class Piece(NamedTuple):
+    """A part of a file that can be read alone (see `TableFile.pieces`)."""
+
+    path: Path
+    part: slice
+
+
 @dataclass(frozen=True)
 class Interactions:
     """Read the interactions in `files` of the `source`, whose `columns` are field → name in the file.
@@ -58,7 +67,8 @@ class Interactions:
     `words` (of sequences), `titles`, `others` (the values of items in columns that no field has), `kinds` (of events,
     by number) and `n_unordered` (rows without a value in the order column, by its name). Text is read `block_bytes` at
     a time. `newest_first`: the order of rows without times, or of one time. `other_times`: columns that may have the
-    times instead, if none was named. `only_first`: read only the first rows. `skipped`: files without rows.
+    times instead, if none was named. `only_first`: read only the first rows. `skipped`: files without rows. `pieces`:
+    what is read, by default all files.
     """
 
     source: FileSource
@@ -70,6 +80,7 @@ class Interactions:
     other_times: Collection[str] = ()
     only_first: bool = False
     skipped: tuple[Path, ...] = ()
+    pieces: tuple[Piece, ...] = ()
     others: ItemValues = field(default_factory=ItemValues)
     kinds: list[str] = field(default_factory=lambda: [NO_EVENT])
     order_kind: str = "number"
@@ -110,29 +121,47 @@ class Interactions:
         fields = Fields(
             self.columns,
             whole_number_ids=self.source.form == "text",
-            times=replace(self.times),
+            times=copy(self.times),
             kinds=self.kinds,
             order_kind=self.order_kind,
             n_unordered=self.n_unordered,
         )
         before = 0
-        for path in self.files:
+        for path, part in self.pieces or [(file, slice(0, None)) for file in self.files]:
             file = self.open(path)
             file_columns = {key: matched(column, file.columns) or "" for key, column in self.others.columns.items()}
             others = {key: self.others.columns[key] for key, name in file_columns.items() if file.columns.get(name)}
-            for raw, done in self.raw(path, {**self.columns, **others}):
+            for raw, done in self.raw(path, {**self.columns, **others}, part):
                 yield fields.cast(raw, path, self.bad, unit=file.unit), before + done
             before += path.stat().st_size
 
-    def raw(self, path: Path, columns: Mapping[str, str]) -> Iterator[Part]:
+    def cut(self) -> list[tuple[Piece, ...]]:
+        """Return the pieces of the files that can be read alone; all together if their lines belong together."""
+        if self.source.form in ("sequences", "baskets"):
+            return [()]
+        files = [(path, self.open(path)) for path in self.files]
+        return [(Piece(path, part),) for path, file in files for part in file.pieces()]
+
+    def settled(self) -> "Interactions":
+        """Return a copy that understands the times of every piece as those of the first part."""
+        times = copy(self.times)
+        if column := self.columns.get("time"):
+            for raw, _ in islice(self.again().raw(self.files[0], {"time": column}), 1):
+                times.seconds(raw["time"])
+        return self.again(times=times, others=self.others)
+
+    def raw(self, path: Path, columns: Mapping[str, str], part: slice = slice(0, None)) -> Iterator[Part]:
         """Yield `LINE` and the `columns` (field → name in the first file) without casts, part by part.
 
-        A title that only the first file has is null.
+        `part` of the file is read. A title that only the first file has is null.
         """
         file = self.open(path)
         found = columns_in(path, file.columns, columns, self.files[0], is_table=self.source.form == "table")
         lacking = [pl.lit(None, pl.String).alias(field) for field in columns if field not in found]
-        for rows, done in file.rows(found, self.bad, block_bytes=self.block_bytes, only_first=self.only_first):
+        options: dict[str, Any] = {"block_bytes": self.block_bytes, "only_first": self.only_first}
+        if isinstance(file, TableFile):
+            options["piece"] = part
+        for rows, done in file.rows(found, self.bad, **options):
             yield rows.with_columns(lacking), done
 
     def header_warnings(self) -> list[str]:

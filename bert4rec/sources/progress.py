@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,13 +86,15 @@ class BadRows:
     """The `counts` of unusable rows by kind of problem, and in `shown` the messages of the first ones.
 
     `guests` is the number of rows that lack nothing but a user; they are no bad rows. Lines with the `ignored` kind of
-    problem are neither counted nor shown.
+    problem are neither counted nor shown. Rows are numbered within a piece of a file: `n_before` returns the number of
+    those before it.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     shown: list[str] = field(default_factory=list)
     guests: int = 0
     ignored: str = ""
+    n_before: Callable[[], int] = int
 
     @property
     def total(self) -> int:
@@ -117,4 +119,4 @@ class BadRows:
     def show(self, path: Path, unit: str, number: int, problem: str) -> None:
         """Keep the message of a counted row while there is room; `unit`: "line" or "row"."""
         if self.room > 0:
-            self.shown.append(f"{path}, {unit} {number}: {problem}")
+            self.shown.append(f"{path}, {unit} {self.n_before() + number}: {problem}")

@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from itertools import islice
+from functools import cache, cached_property, partial
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,10 +18,11 @@ from bert4rec.config.recognition import TYPED_NAMES, Format
 from bert4rec.runtime.console import visible
 from bert4rec.runtime.errors import DataError
 from bert4rec.sources.progress import LINE, BadRows, line_numbers
-from bert4rec.sources.text_blocks import Block, blocks, head
+from bert4rec.sources.text_blocks import Block, blocks, count_lines, cut_places, head
 from bert4rec.sources.text_rows import NOT_UTF_8, Layout, json_columns, parse, parse_json, read_layout
 
 ROWS_PER_FRAME = 1 << 20
+ROWS_PER_PIECE = 1 << 21  # of Parquet that can be read alone
 FIRST_ROWS = 1000  # rows for a first look at a file
 Part: TypeAlias = tuple[pl.DataFrame, int]  # rows, and how many bytes of the file have been read so far
 
@@ -40,16 +42,18 @@ def _is_binary(dtype: pa.DataType) -> bool:
 
 
 def typed_rows(
-    path: Path, kind: Format, columns: Mapping[str, str], size: int = ROWS_PER_FRAME
+    path: Path, kind: Format, columns: Mapping[str, str], size: int = ROWS_PER_FRAME, groups: slice = slice(None)
 ) -> Iterator[tuple[pl.DataFrame, int]]:
     """Yield frames of at most `size` rows, and about how many bytes of the file have been read so far.
 
     They have `LINE`, the number of the row from 1, and the values of `columns` (new name → name in the file), with
-    categories as text. Raises `DataError` for a damaged file.
+    categories as text. `groups` are the row groups of Parquet to read. Raises `DataError` for a damaged file.
     """
     seen, n_bytes = 0, path.stat().st_size
     with _readable(path, kind):
-        for batch, share in _batches(path, kind, [*{*columns.values()}], size):
+        if kind == "parquet" and groups.start:
+            seen = sum(_group_rows(path)[: groups.start])
+        for batch, share in _batches(path, kind, [*{*columns.values()}], size, groups):
             batch.validate(full=True)  # these formats have no checksums, and Polars does not validate
             places = [batch.schema.names.index(name) for name in columns.values()]  # the first of columns of one name
             renamed = pa.RecordBatch.from_arrays([batch.column(place) for place in places], [*columns])
@@ -60,13 +64,17 @@ def typed_rows(
                 seen += len(frame)
 
 
-def _batches(path: Path, kind: Format, names: Sequence[str], size: int) -> Iterator[tuple[Any, float]]:
-    """Yield record batches, and the share of the file that has been read so far."""
+def _batches(
+    path: Path, kind: Format, names: Sequence[str], size: int, groups: slice
+) -> Iterator[tuple[Any, float]]:
+    """Yield record batches, and the share of the file, or of the `groups`, that has been read so far."""
     if kind == "parquet":
         rows, seen = pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20), 0
-        for batch in rows.iter_batches(batch_size=size, columns=names):
+        chosen = [*range(rows.num_row_groups)][groups]
+        n_rows = sum(_group_rows(path)[groups])
+        for batch in rows.iter_batches(batch_size=size, columns=names, row_groups=chosen):
             seen += batch.num_rows
-            yield batch, seen / rows.metadata.num_rows
+            yield batch, seen / n_rows
         return
     file, reader = _open(path, kind, names)
     if kind == "arrow stream":
@@ -75,6 +83,12 @@ def _batches(path: Path, kind: Format, names: Sequence[str], size: int) -> Itera
         return
     for index in range(reader.num_record_batches):
         yield reader.get_batch(index), (index + 1) / reader.num_record_batches
+
+
+def _group_rows(path: Path) -> list[int]:
+    """Return the number of rows of each row group of a Parquet file."""
+    metadata = pq.read_metadata(path)
+    return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
 
 
 def _open(path: Path, kind: Format, names: Sequence[str] | None) -> tuple[Any, Any]:
@@ -125,25 +139,46 @@ class TableFile:
             return dict.fromkeys(self.layout.columns, True)
         return json_columns(self.path) if self.format == "json lines" else typed_columns(self.path, self.format)
 
-    def rows(self, columns: Mapping[str, str], bad: BadRows, *, block_bytes: int, only_first: bool) -> Iterator[Part]:
-        """Yield `LINE` and the `columns` (new name → name in the file) of the usable rows.
+    def pieces(self) -> list[slice]:
+        """Return ranges of the file that can be read alone: of bytes of plain text, of row groups of Parquet."""
+        if self.unit == "line":
+            places = cut_places(self.path, quoted=self.format == "text" and self.layout.quoted)
+        elif self.format == "parquet":
+            with _readable(self.path, self.format):
+                ends = np.cumsum(_group_rows(self.path)) // ROWS_PER_PIECE
+            places = [place for place in range(1, len(ends)) if ends[place - 1] > (ends[place - 2] if place > 1 else 0)]
+        else:
+            places = []
+        return [slice(*bounds) for bounds in pairwise([0, *places, None])]
+
+    def rows(
+        self, columns: Mapping[str, str], bad: BadRows, *, block_bytes: int, only_first: bool,
+        piece: slice = slice(0, None),
+    ) -> Iterator[Part]:  # fmt: skip
+        """Yield `LINE` and the `columns` (new name → name in the file) of the usable rows of a `piece`, default all.
 
         Text is read in blocks of `block_bytes`. With `only_first`, yields only about the first `FIRST_ROWS`. Raises
         `DataError` for a damaged file.
         """
+        bad.n_before = int
         if self.unit == "row":
             size = FIRST_ROWS if only_first else ROWS_PER_FRAME
-            yield from islice(typed_rows(self.path, self.format, columns, size), 1 if only_first else None)
+            frames = typed_rows(self.path, self.format, columns, size, piece)
+            yield from islice(frames, 1 if only_first else None)
             return
+        if piece.start:
+            bad.n_before = cache(partial(count_lines, self.path, piece.start))
         quoted = self.format == "text" and self.layout.quoted
         fields = {field: pl.col(name) for field, name in columns.items()}
-        for block in blocks(self.path, size=block_bytes, quoted=quoted, only_first=only_first):
+        for block in blocks(
+            self.path, size=block_bytes, quoted=quoted, only_first=only_first, start=piece.start, stop=piece.stop
+        ):
             if self.format == "json lines":
                 yield from ((rows, block.done) for rows in parse_json(block, columns, bad))
                 continue
             if self.may_be_latin and _decoded(block.text) is None:
                 block = replace(block, text=block.text.decode("latin-1").encode())
-            if block.first_line == 1:
+            if block.first_line == 1 and not piece.start:
                 for _ in range(self.layout.n_above + bool(self.layout.header)):
                     end = block.text.find(b"\n") + 1 or len(block.text)
                     block = replace(block, text=block.text[end:], first_line=block.first_line + 1)

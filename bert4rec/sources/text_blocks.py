@@ -21,6 +21,7 @@ FIRST_BYTES = 1 << 20  # bytes that are read for the header, the keys of JSON ob
 QUOTE = b'"'
 NEWLINE = b"\n"
 LONGEST_QUOTED = 1 << 16  # bytes from the line on which a quote opens to the end of the line on which it closes
+PIECE_BYTES = 1 << 26  # of text that can be read alone
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,14 @@ class Block:
     unclosed: bool = False
 
 
-def blocks(path: Path, *, size: int, quoted: bool, only_first: bool = False) -> Iterator[Block]:
+def blocks(
+    path: Path, *, size: int, quoted: bool, only_first: bool = False, start: int = 0, stop: int | None = None
+) -> Iterator[Block]:
     """Yield the text of `path` in blocks of about `size` bytes, cut at ends of lines; if `quoted`, outside of quotes.
 
     With `only_first`, yields only the whole lines of the first `FIRST_BYTES`; an empty block if the first line is
-    longer. Raises `DataError` for UTF-16 text and for damaged compressed files.
+    longer. With `start` and `stop`, yields a piece of plain text (see `cut_places`), whose lines count from 1. Raises
+    `DataError` for UTF-16 text and for damaged compressed files.
     """
     if only_first:
         text = head(path)
@@ -50,11 +54,14 @@ def blocks(path: Path, *, size: int, quoted: bool, only_first: bool = False) -> 
         yield Block(path, text[:end], 1, min(end, path.stat().st_size), unclosed)
         return
     with _opened(path) as (file, stream):
-        line, text, is_last = 1, b"", False
+        line, text, is_last, left = 1, b"", False, size if stop is None else stop - start
+        if start:
+            file.seek(start)
         while not is_last:
-            piece = stream.read(size)
+            piece = stream.read(min(size, left))
+            left -= 0 if stop is None else len(piece)
             is_last = not piece
-            text += piece if text or line > 1 else piece.removeprefix(BYTE_ORDER_MARK)
+            text += piece if text or line > 1 or start else piece.removeprefix(BYTE_ORDER_MARK)
             while text:
                 end, unclosed = _next_end(text, quoted, is_last=is_last)
                 if not end:
@@ -62,7 +69,34 @@ def blocks(path: Path, *, size: int, quoted: bool, only_first: bool = False) -> 
                 yield Block(path, text[:end], line, file.tell(), unclosed)
                 line, text = line + text.count(NEWLINE, 0, end), text[end:]
             if len(text) > size + LONGEST_QUOTED:
+                line += count_lines(path, start)
                 raise DataError(f"{path}, line {line}: is longer than {size:,} bytes: not text in lines")
+
+
+def cut_places(path: Path, *, quoted: bool) -> list[int]:
+    """Return where the text of `path` can be cut into pieces of about `PIECE_BYTES`: at lines that are surely whole.
+
+    If it may be `quoted`, it is cut where no quote is near enough to be open. Packed text has no such places.
+    """
+    places: list[int] = []
+    with _opened(path) as (file, stream):
+        for place in range(PIECE_BYTES, file.size(), PIECE_BYTES) if stream is file else ():
+            first = max(0, place - LONGEST_QUOTED) if quoted else place
+            file.seek(first)
+            near = file.read(place + LONGEST_QUOTED - first)
+            end = near.find(NEWLINE, place - first)
+            if end >= 0 and not (quoted and QUOTE in near[: end + 1]):
+                places.append(first + end + 1)
+    return [place for place in places if place < path.stat().st_size]
+
+
+def count_lines(path: Path, stop: int) -> int:
+    """Return the number of line ends in the first `stop` bytes of a plain text file."""
+    n, left = 0, stop
+    with path.open("rb") as file:
+        while left and (text := file.read(min(left, PIECE_BYTES))):
+            n, left = n + text.count(NEWLINE), left - len(text)
+    return n
 
 
 def head(path: Path) -> bytes:
