@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from bert4rec.config.tables import Data
-from bert4rec.prepare.rows import RawRows
 from bert4rec.prepare.survey import survey_columns
 from bert4rec.runtime.errors import DataError
 from bert4rec.sources.attributes import (
@@ -169,25 +168,38 @@ def _read_file(
     )  # fmt: skip
 
 
+def read_items_of_file(
+    data: Data, source: Interactions | GeneratedSource, item_type: pl.DataType, fitted: Mapping[str, Fitted],
+    others: OtherColumns,
+) -> ItemFile | None:  # fmt: skip
+    """Return the file of items, with ids of `item_type`, and log how each column is understood; None without one."""
+    if not data.items_path:
+        return None
+    file = _read_file(data, source, item_type, fitted, others.features)
+    logger.info("\n".join([f"the items of {data.items_path} (other kinds: data.item_features):", *file.lines()]))
+    return file
+
+
 def read_about_items(
-    data: Data, source: Interactions | GeneratedSource, raw: RawRows, others: OtherColumns,
-    fitted: Mapping[str, Fitted], progress: Progress,
+    data: Data, source: Interactions | GeneratedSource, item_type: pl.DataType, in_log: pl.Series,
+    file: ItemFile | None, others: OtherColumns, fitted: Mapping[str, Fitted], progress: Progress,
 ) -> AboutItems:  # fmt: skip
-    """Return what is known of the items after all rows have been read, and log how each column is understood."""
-    titles = source.item_titles(data.titles_path, dtype=raw.item_type)
-    tables, cold, survey = [], pl.Series("item", [], raw.item_type), others.survey
-    if data.items_path:
-        file = _read_file(data, source, raw.item_type, fitted, others.features)
-        logger.info("\n".join([f"the items of {data.items_path} (other kinds: data.item_features):", *file.lines()]))
+    """Return what is known of the items after all rows have been read, and log how each column is understood.
+
+    `in_log`: the items of the rows.
+    """
+    titles = source.item_titles(data.titles_path, dtype=item_type)
+    tables, cold, survey = [], pl.Series("item", [], item_type), others.survey
+    if file:
         assert isinstance(source, Interactions), "generated items have no file"
         more = file.titles(source.columns.get("title", ""))
         if titles is not None and more is not None:  # items without a title in the log, as those that only a file has
             more = pl.concat([titles, more.join(titles, on="item", how="anti").cast(titles.schema)])
         titles = titles if more is None else more
-        cold = _cold_items(file, raw, data.items_path, progress)
+        cold = _cold_items(file, in_log, data.items_path, progress)
         tables.append(file)
     if isinstance(source, Interactions) and others.candidates:
-        table = _log_attributes(data, source, raw.item_type, others, fitted)
+        table = _log_attributes(data, source, item_type, others, fitted)
         names = {*table.rows.columns}
         events = {name: shares for name, shares in survey["events"].items() if name not in names}
         survey = {"events": events, "sessions": [name for name in survey["sessions"] if name not in names]}
@@ -243,9 +255,8 @@ def _together(tables: list[ItemFile], fitted: Mapping[str, Fitted]) -> ItemFile 
     return replace(file, rows=rows, features=features)
 
 
-def _cold_items(file: ItemFile, raw: RawRows, path: str, progress: Progress) -> pl.Series:
+def _cold_items(file: ItemFile, in_log: pl.Series, path: str, progress: Progress) -> pl.Series:
     """Return the items of `file` that are not in the log. Raises `DataError` if none of its items is."""
-    in_log = raw.items.rows()["item"]
     is_in_log = file.rows["original"].is_in(in_log.implode())
     n_known = int(is_in_log.sum())
     if not n_known:

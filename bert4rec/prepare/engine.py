@@ -1,12 +1,12 @@
 """Prepare a dataset folder, from reading the source to writing the metadata."""
 
 import logging
+import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from bert4rec.dataset.format import (
     ORACLE,
     PREVIOUS,
     READING,
+    TRAIN_COUNTS,
     USERS,
     dataset_card,
     describe,
@@ -35,7 +36,8 @@ from bert4rec.dataset.format import (
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.dataset.runs import named, runs_of
-from bert4rec.prepare.about_items import look_at_other_columns, read_about_items
+from bert4rec.prepare.about_items import look_at_other_columns, read_about_items, read_items_of_file
+from bert4rec.prepare.executors import open_executor
 from bert4rec.prepare.histories import (
     HistoryStats,
     NumberedHistories,
@@ -47,11 +49,21 @@ from bert4rec.prepare.histories import (
 from bert4rec.prepare.inherit import reading_of
 from bert4rec.prepare.negatives import held_out_metadata, left_out_warning
 from bert4rec.prepare.ordering import ExistingIds, item_ids, read_known
-from bert4rec.prepare.rows import FILTERS, OrderedRows, RawRows, compare_with_known, limit_rows, order_rows, read_rows
+from bert4rec.prepare.rows import (
+    FILTERS,
+    OrderedRows,
+    RawRows,
+    compare_with_known,
+    limit_rows,
+    number_all_items,
+    order_rows,
+    read_rows,
+)
+from bert4rec.prepare.stages import Stages, saved
 from bert4rec.prepare.survey import survey_ids
-from bert4rec.prepare.ties import draw_targets, has_ties
+from bert4rec.prepare.ties import has_ties
 from bert4rec.prepare.writer import (
-    FolderWriter,
+    Split,
     clear_target,
     created_from,
     free_folder,
@@ -76,7 +88,7 @@ from bert4rec.sources.synthetic import GeneratedSource, oracle_ranks
 
 MOST_HASHED = 2**28  # bytes, about a second; files of public datasets are smaller
 WORK = ".work"  # folder for temporary files, inside the new dataset folder
-RUNS = 24  # runs that fit into the memory budget: sorting or splitting a run takes about six times its size
+N_WORKERS = int(os.environ.get("WORKERS", "1"))
 logger = logging.getLogger(__name__)
 
 
@@ -101,7 +113,7 @@ def describe_rows(
         **_about_log(source, ordered, survey, columns),
         "rows_read": ordered.n_rows_read + bad.total + bad.guests,
         "users_read": ordered.n_users_read,
-        "items_read": ordered.n_items_read,
+        "items_read": len(ordered.catalogue.in_log),
         "bad_rows": dict(sorted(bad.counts.items())),
         "guests": bad.guests,
         "dropped": {name: ordered.dropped[name] for name in FILTERS if ordered.dropped[name]},
@@ -112,9 +124,9 @@ def describe_rows(
         "lengths": lengths_of(survey.lengths[survey.lengths > 0]),
         "time_span": list(survey.time_span) if survey.time_span else None,
         "train_positions": int(survey.train_counts.sum()),
-        "has_times": "time" in ordered.parts.columns,
-        "has_ratings": "rating" in ordered.parts.columns,
-        **({"has_ties": True} if has_ties(ordered.parts.columns) else {}),
+        "has_times": "time" in ordered.columns,
+        "has_ratings": "rating" in ordered.columns,
+        **({"has_ties": True} if has_ties(ordered.columns) else {}),
         **({EVENTS: dict(zip_longest(kinds, survey.event_counts, fillvalue=0))} if kinds else {}),
     }
 
@@ -167,7 +179,10 @@ def prepare(config: Config) -> Path:
         _without_other_bars(),
         local_files(config.data, new / WORK / "copies", progress) as local,
     ):
-        metadata, size = _make_dataset(config, local, new, known, progress)
+        (new / WORK).mkdir(exist_ok=True)
+        with open_executor("local", N_WORKERS) as executor:
+            stages = Stages(new / WORK, executor, progress)
+            metadata, size = _make_dataset(config, local, new, known, stages, progress)
     logger.info(f"\n{describe(metadata)}\n")
     for finding in findings(metadata):
         logger.info(str(finding))
@@ -180,13 +195,13 @@ def prepare(config: Config) -> Path:
 
 
 def _make_dataset(
-    config: Config, local: LocalFiles, new: Path, known: ExistingIds | None, progress: Progress
+    config: Config, local: LocalFiles, new: Path, known: ExistingIds | None, stages: Stages, progress: Progress
 ) -> tuple[dict[str, Any], int]:
     """Run all stages in the folder `new`; return the metadata without the checksums, and the folder's size in bytes.
 
     `local` has the files that `config` names, `known` the ids of the dataset to extend.
     """
-    data, settings, work = local.data, config.preprocessing, new / WORK
+    data, settings, work = local.data, config.preprocessing, stages.work
     source = open_source(data, settings, usual_times=known.time_format if known else "")
     kinds = _kinds_of_events(data, settings, source, known)
     source.item_titles(data.titles_path, dtype=pl.String())  # fail now rather than after minutes
@@ -199,44 +214,46 @@ def _make_dataset(
             logger.info("\n".join(lines))
         source = replace(source, others=ItemValues(others.candidates))
 
-    run_bytes = int(settings.memory_gb * 1e9) // RUNS
-    raw = read_rows(source, settings, known, folder=work, run_bytes=run_bytes, progress=progress)
+    extends = Path(data.extends) if data.extends else None
+    raw = read_rows(source, settings, known, stages, extends)
     _look_at_rows(raw, source.bad, local, progress)
-    if known:
-        compare_with_known(raw, known, config.data, progress)
-    about_items = read_about_items(data, source, raw, others, fitted, progress)
-
+    file = read_items_of_file(data, source, raw.item_type, fitted, others)
     has_whole_catalogue = data.source == "random" and settings.min_item_interactions == 1
     also = [known.items["original"]] if known else []
     also += [pl.Series(range(1, data.n_items + 1))] if has_whole_catalogue else []
-    also += [about_items.cold] if len(about_items.cold) else []
-    known_users = known.users["original"] if known else None
-    ordered = order_rows(
-        raw, settings, source.order, folder=work / "parts", progress=progress, also=also, known=known_users
-    )
+    also += [file.rows["original"]] if file else []
+    catalogue = number_all_items(raw, also, stages, with_prints=settings.ties == "shuffle")
+    if known:
+        compare_with_known(raw, catalogue, known, config.data, progress)
+    about_items = read_about_items(data, source, raw.item_type, catalogue.in_log, file, others, fitted, progress)
+
+    ordered = order_rows(raw, catalogue, settings, source.order, stages, extends=extends)
     source.check(ordered.n_users_read)
-    limit_rows(ordered, settings, progress=progress)
+    limit_rows(ordered, settings, stages)
 
     kept = (ordered.counts > 0) | has_whole_catalogue  # random data keep all data.n_items items
-    kept |= ordered.items.is_in(about_items.cold.implode()).to_numpy()
-    ids = _item_numbers(data, settings, ordered, kept, known)
+    kept |= catalogue.originals.is_in(about_items.cold.implode()).to_numpy()
+    ids = _item_numbers(data, settings, catalogue.originals, kept, known)
+    item_ids = saved(work / "item_ids.npy", ids)
     targets = numbers_of_kinds("preprocessing.target_events", settings.target_events, kinds)
-    histories = NumberedHistories(ordered, ids, known=known_users, hidden=HiddenEvents.of(settings.recipe, kinds))
-    n_users = write_table(new / USERS, histories.users())
-    rule, instant = choose_split(settings, ordered.parts, targets)
+    hidden = HiddenEvents.of(settings.recipe, kinds)
+    histories = NumberedHistories(ordered, known=known.users["original"] if known else None)
+    write_table(new / USERS, histories.users(stages))
+    rule, instant = choose_split(settings, ordered, stages, targets)
     n_items = int(ids.max()) + 1
     before = read_known_split(Path(data.extends), n_users=len(known.users), n_items=n_items) if known else None
     survey = history_stats(
-        histories, rule, settings, n_users=n_users, n_items=n_items, progress=progress, known=before, targets=targets
+        histories, item_ids, rule, settings, stages, n_items=n_items, known=before, targets=targets, hidden=hidden
     )
     progress.warn(*survey.warnings(is_table=data.source == "table", now=time.time()))
     items, features = _write_items(new, item_table(ordered, ids, survey, about_items.titles), about_items.table, survey)
-    n_negatives, seed = settings.n_eval_negatives, settings.seed
-    writers, held_out = write_histories(
-        new, histories, rule, survey, n_negatives=n_negatives, seed=seed, progress=progress,
-        draw=partial(draw_targets, seed=seed, kinds=targets) if settings.split == "leave_last_basket" else None,
+    split = Split(
+        item_ids, new / TRAIN_COUNTS, saved(work / "validated.npy", survey.validated),
+        None if survey.tested is None else work / "tested.npy", rule, hidden, settings.n_eval_negatives, settings.seed,
+        targets if settings.split == "leave_last_basket" else None,
     )  # fmt: skip
-    progress.warn(left_out_warning(held_out, n_negatives))
+    files, held_out = write_histories(new, histories, split, survey.lengths, stages)
+    progress.warn(left_out_warning(held_out, settings.n_eval_negatives))
     _write_oracle(source, new, items, settings.split, progress)
 
     metadata = describe_rows(config, source, ordered, survey, about_items.survey, local.version)
@@ -248,16 +265,16 @@ def _make_dataset(
         metadata["log"] |= survey.log.shift(survey.known_span(time.time()), items)
         metadata["log"] |= survey_ids(pl.scan_parquet(new / USERS, glob=False), items["original"], survey.lengths)
     metadata |= held_out_metadata(held_out) | features
-    return metadata, _finish(new, metadata, writers, progress)
+    return metadata, _finish(new, metadata, files, progress)
 
 
 def _item_numbers(
-    data: Data, settings: Preprocessing, ordered: OrderedRows, kept: Bools, known: ExistingIds | None
+    data: Data, settings: Preprocessing, originals: pl.Series, kept: Bools, known: ExistingIds | None
 ) -> Int32s:
     """Return the dense id of each code, `NO_ITEM` for items that are not `kept`. Raises `DataError` for one item."""
-    ids = item_ids(ordered.items, kept, seed=settings.seed, known=known.items if known else None)
+    ids = item_ids(originals, kept, seed=settings.seed, known=known.items if known else None)
     if ids.max() == 0:
-        item = ordered.items.filter(pl.Series(kept))[0]
+        item = originals.filter(pl.Series(kept))[0]
         advice = "name the column of the items: --item=…" if data.source == "table" else "bring other rows"
         raise DataError(f'{data.path}: all rows have one item, "{item}", so there is nothing to choose from; {advice}')
     return ids
@@ -348,13 +365,17 @@ def _write_oracle(
     write_table(new / ORACLE, [ranks])
 
 
-def _finish(new: Path, metadata: dict[str, Any], writers: Sequence[FolderWriter], progress: Progress) -> int:
-    """Remove the temporary files, write the card and the checksums, and return the size of the folder in bytes."""
+def _finish(new: Path, metadata: dict[str, Any], files: Mapping[str, Any], progress: Progress) -> int:
+    """Remove the temporary files, write the card and the checksums, and return the size of the folder in bytes.
+
+    `files`: the checksums that are known.
+    """
     shutil.rmtree(new / WORK)
     tables = {path.stem for path in new.glob("*.parquet")}
-    written = {name: (rows.n_rows, rows.columns) for name, rows in zip(FOLDERS, writers, strict=True)}
+    rows = {name: datasets.load_from_disk(str(new / name)) for name in FOLDERS}
+    written = {name: (folder.num_rows, folder.column_names) for name, folder in rows.items()}
     (new / DATASET_CARD).write_text(dataset_card(metadata, written, tables), encoding="utf-8")
-    size = write_metadata(new, metadata)
+    size = write_metadata(new, metadata, known=files)
     progress.log("checksums")
     return size
 

@@ -1,7 +1,8 @@
 """Number and split the histories, compute their statistics, and make the table of items."""
 
+import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -14,13 +15,13 @@ from bert4rec.config.tables import Preprocessing, instant
 from bert4rec.dataset.format import EVALUATED, MIN_EVALUATED, NO_ITEM, NO_TARGET
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.histories import Histories
-from bert4rec.prepare.ordering import Parts, to_histories
+from bert4rec.prepare.ordering import to_histories
 from bert4rec.prepare.rows import OrderedRows
+from bert4rec.prepare.stages import Done, Stages, saved
 from bert4rec.prepare.survey import LogSurvey
 from bert4rec.prepare.ties import MOMENT
 from bert4rec.runtime.arrays import Bools, Int32s, Int64s
 from bert4rec.runtime.errors import DataError, pluralize
-from bert4rec.sources.progress import Progress
 from bert4rec.sources.times import DAY, moment
 
 SplitRule: TypeAlias = Mapping[str, pl.Expr]
@@ -30,6 +31,7 @@ of its test target; `at_validation`, the place of what may be held out for valid
 
 VALIDATION_STREAM, TEST_STREAM = 2, 5  # of random numbers; negatives are drawn from 3 and 4
 N_TIME_BINS = 1 << 16  # bins of the search for an instant: two or three passes over all times
+USERS_FILE = "users.arrow"  # of a part: its users and their numbers of rows
 
 
 HISTORY_LENGTH = pl.col("items").list.len().cast(pl.Int64)
@@ -113,21 +115,18 @@ def only_tested(rule: SplitRule, untested: SplitRule) -> SplitRule:
     return {name: pl.when("tested").then(rule[name]).otherwise(untested[name]) for name in rule}
 
 
-def instant_of_share(times: Callable[[], Iterable[pl.Series]], share: float, n_bins: int = N_TIME_BINS) -> int:
-    """Return the first instant (seconds) at or after which lie at most `share` of all rows; `times` reads all times.
+def instant_of_share(
+    count: Callable[[int, int, int], Int64s], low: int, high: int, n_after: float, n_bins: int = N_TIME_BINS
+) -> int:
+    """Return the first instant (seconds) at or after which lie at most `n_after` rows.
 
-    >>> instant_of_share(lambda: [pl.Series([10, 20]), pl.Series([30, 40])], 0.5)
-    21
+    All times are from `low` to before `high`; `count` returns how many are in each of some bins from an instant on, of
+    a width in seconds.
     """
-    spans: list[Any] = [(part.min(), part.max(), len(part)) for part in times() if len(part)]
-    low, high = min(first for first, *_ in spans), 1 + max(last for _, last, _ in spans)
-    n_after, later = share * sum(n for *_, n in spans), 0
+    later = 0
     while high - low > 1:  # cut the range into bins of equal width, and continue in the bin that reaches the share
         width = -(-(high - low) // n_bins)
-        counts = np.zeros(n_bins, np.int64)
-        for part in times():
-            inside = part.filter((part >= low) & (part < high))
-            counts += np.bincount(((inside - low) // width).to_numpy(), minlength=n_bins)
+        counts = count(low, width, -(-(high - low) // width))
         from_bin = later + np.append(counts[::-1].cumsum()[::-1], 0)
         reached = int(np.flatnonzero(from_bin > n_after).max())
         later = int(from_bin[reached + 1])
@@ -220,76 +219,136 @@ def with_offsets(histories: pl.DataFrame) -> pl.DataFrame:
     return histories.with_columns(**{name: offset.cast(pl.Int32) for name, offset in offsets.items()})
 
 
-def choose_split(settings: Preprocessing, parts: Parts, kinds: Sequence[int] = ()) -> tuple[SplitRule, int | None]:
+def choose_split(
+    settings: Preprocessing, ordered: OrderedRows, stages: Stages, kinds: Sequence[int] = ()
+) -> tuple[SplitRule, int | None]:
     """Return the split rule and, for a split by time, the instant (seconds) at which the test begins, else None.
 
-    `parts` are all rows, `kinds` the numbers of the kinds of events that are predicted, () = all.
+    `kinds`: the numbers of the kinds of events that are predicted, () = all.
     """
     targets = Targets(kinds, hides=settings.hide_before_target != "nothing")
     if settings.split == "none":
         return ALL_FOR_TRAINING, None
     is_sampled = settings.test_users != "all"
     if settings.split != "time":
-        moments = pl.col(f"{MOMENT}s" if MOMENT in parts.columns else "times")
+        moments = pl.col(f"{MOMENT}s" if MOMENT in ordered.columns else "times")
         rule = leave_last_out(targets, moments if settings.split == "leave_last_basket" else None)
         return only_tested(rule, ALL_FOR_TRAINING) if is_sampled else rule, None
     at = settings.split_at
-    second = (
-        instant(at) if isinstance(at, str) else instant_of_share(lambda: (p["time"] for p in parts.read("time")), at)
-    )
+    second = instant(at) if isinstance(at, str) else _instant_of_share(ordered, stages, at)
     rule = by_time(second, targets)
     return only_tested(rule, {**rule, "at_test": NO_OFFSET}) if is_sampled else rule, second
 
 
-class NumberedHistories:
-    """The histories of `ordered` with dense ids, in frames of some users each; each pass reads them from the disk.
+def _instant_of_share(ordered: OrderedRows, stages: Stages, share: float) -> int:
+    """Return the first instant (seconds) at or after which lie at most `share` of all rows."""
+    paths, n_passes = [part.path for part in ordered.parts if part.n_rows], 0
+    spans = [result for _, result in stages.run("span", time_span, [(path,) for path in paths])]
 
-    `item_ids`: the dense id of each code. `known`: the original ids of the users of the dataset to extend, in the order
-    of their dense ids; new users are numbered after them, in the order of their original ids. With `hidden` events,
-    frames have the lists `visible`, as `with_visible` adds them.
+    def count(low: int, width: int, n_bins: int) -> Int64s:
+        nonlocal n_passes
+        n_passes += 1
+        done = stages.run(f"instant-{n_passes}", count_times, [(path, low, width, n_bins) for path in paths])
+        return np.sum([np.load(folder / "counts.npy") for folder, _ in done], axis=0)
+
+    low, high = min(span["first"] for span in spans), 1 + max(span["last"] for span in spans)
+    return instant_of_share(count, low, high, share * sum(part.n_rows for part in ordered.parts))
+
+
+def time_span(folder: Path, part: Path) -> dict[str, Any]:
+    """Return the first and the last time of a part."""
+    times = pl.read_ipc(part, columns=["time"]).to_series()
+    return {"first": times.min(), "last": times.max()}
+
+
+def count_times(folder: Path, part: Path, low: int, width: int, n_bins: int) -> dict[str, Any]:
+    """Write how many times of a part are in each of `n_bins` bins of `width` seconds from `low` on."""
+    bins = (pl.read_ipc(part, columns=["time"]).to_series() - low) // width
+    inside = bins.filter(bins.is_between(0, n_bins - 1))
+    np.save(folder / "counts.npy", np.bincount(inside.to_numpy(), minlength=n_bins))
+    return {}
+
+
+class NumberedPart(NamedTuple):
+    """A part of the rows, the dense id of its first user (None: users have dense ids), and the number of its users.
+
+    `before`: the number of histories of the parts before it.
     """
 
-    def __init__(
-        self, ordered: OrderedRows, item_ids: Int32s, *, known: pl.Series | None, hidden: HiddenEvents | None = None
-    ) -> None:
-        self._ordered, self._ids, self._known, self._hidden = ordered, item_ids, known, hidden
-        self._n_known = 0 if known is None else len(known)
-        self.n_rows, self.columns = int(ordered.counts.sum()), ordered.parts.columns  # of the interactions
+    path: Path
+    first: int | None
+    n_users: int
+    before: int
 
-    def __iter__(self) -> Iterator[pl.DataFrame]:
-        for frame, first in self._numbered(self._ordered.parts.read()):
-            user = pl.col("user") if first is None else first + pl.col("user").rle_id()
-            items = pl.Series("item", self._ids[frame["item"].to_numpy()])
-            histories = to_histories(frame.with_columns(user.cast(pl.Int32).alias("user"), items))
-            yield histories if self._hidden is None else with_visible(histories, self._hidden)
+    def histories(
+        self, item_ids: Path, hidden: HiddenEvents | None, numbers: tuple[int, int] | None = None
+    ) -> pl.DataFrame:
+        """Return the histories with dense ids; `item_ids`: the file with the dense id of each code.
 
-    def users(self) -> Iterator[pl.DataFrame]:
+        With `hidden` events, they have the lists `visible`, as `with_visible` adds them. With `numbers`, returns only
+        those from the first to before the last.
+        """
+        rows = pl.read_ipc(self.path)
+        number = rows["user"].rle_id()
+        user = rows["user"] if self.first is None else self.first + number.cast(pl.Int64)
+        if numbers is not None:
+            bounds = (min(max(0, place), self.n_users) for place in numbers)
+            start, stop = (int(number.search_sorted(place, side="left")) for place in bounds)
+            rows, user = rows[start:stop], user[start:stop]
+        items = pl.Series("item", np.load(item_ids, mmap_mode="r")[rows["item"].to_numpy()])
+        histories = to_histories(rows.with_columns(user.cast(pl.Int32).alias("user"), items))
+        return histories if hidden is None else with_visible(histories, hidden)
+
+
+class NumberedHistories:
+    """The histories of `ordered`, whose users have dense ids.
+
+    `known`: the original ids of the users of the dataset to extend, in the order of their dense ids; new users are
+    numbered after them, in the order of their original ids.
+    """
+
+    def __init__(self, ordered: OrderedRows, *, known: pl.Series | None) -> None:
+        self._known, self.n_known = known, 0 if known is None else len(known)
+        self.n_rows, self.columns = int(ordered.counts.sum()), ordered.columns
+        self.parts: list[NumberedPart] = []
+        first = self.n_known
+        before = 0
+        for part in ordered.parts:
+            if part.n_rows:
+                self.parts.append(NumberedPart(part.path, None if part.is_known else first, part.n_users, before))
+                first, before = first + (0 if part.is_known else part.n_users), before + part.n_users
+        self.n_users, self.sizes = first, [part.n_rows for part in ordered.parts if part.n_rows]
+
+    def users(self, stages: Stages) -> Iterator[pl.DataFrame]:
         """Yield `user`, `original`, `count` of every user, by dense id; known users may have no interaction."""
-        counts = np.zeros(self._n_known, np.int64)
-        new: list[pl.DataFrame] = []
-        for frame, first in self._numbered(self._ordered.parts.read("user")):
-            users = frame.group_by(original="user", maintain_order=True).len("count")
-            if first is None:
-                counts[users["original"].to_numpy()] = users["count"].to_numpy()
+        done = stages.run("users", count_users, [(part.path, part.first) for part in self.parts])
+        counts, new = np.zeros(self.n_known, np.int64), []
+        for part, (folder, _) in zip(self.parts, done, strict=True):
+            if part.first is None:
+                users = pl.read_ipc(folder / USERS_FILE)
+                counts[users["user"].to_numpy()] = users["count"].to_numpy()
             else:
-                dense = pl.int_range(first, first + pl.len(), dtype=pl.Int32)
-                new.append(users.select(dense.alias("user"), "original", pl.col("count").cast(pl.Int64)))
+                new.append(folder / USERS_FILE)
+        types = {pl.read_ipc_schema(path)["original"] for path in new}
+        types |= set() if self._known is None else {self._known.dtype}
+        dtype = pl.String() if pl.String in types else pl.Int64()
         if self._known is not None:
-            ids = pl.int_range(0, self._n_known, dtype=pl.Int32, eager=True).alias("user")
-            new.insert(0, pl.DataFrame([ids, self._known, pl.Series("count", counts)]))
-        is_text = any(frame["original"].dtype == pl.String for frame in new)
-        yield from (frame.cast({"original": pl.String}) if is_text else frame for frame in new)
+            ids = pl.int_range(0, self.n_known, dtype=pl.Int32, eager=True).alias("user")
+            yield pl.DataFrame([ids, self._known.cast(dtype), pl.Series("count", counts)])
+        for path in new:
+            yield pl.read_ipc(path).cast({"original": dtype})
 
-    def _numbered(self, parts: Iterable[pl.DataFrame]) -> Iterator[tuple[pl.DataFrame, int | None]]:
-        """Yield each part with rows, and the dense id of its first user; None if its users have dense ids already."""
-        first = self._n_known
-        for index, frame in enumerate(parts):
-            if not len(frame):
-                continue
-            is_new = index >= self._ordered.n_known
-            yield frame, first if is_new else None
-            if is_new:
-                first += int(frame["user"].rle_id()[-1]) + 1
+
+def count_users(folder: Path, part: Path, first: int | None) -> dict[str, Any]:
+    """Write the number of rows of each user of a part, who has a dense id if `first` is None, else the next one."""
+    rows = pl.read_ipc(part, columns=["user"])
+    if first is None:
+        users = rows.group_by("user", maintain_order=True).len("count")
+    else:
+        users = rows.group_by(original="user", maintain_order=True).len("count")
+        users = users.select(pl.int_range(first, first + pl.len(), dtype=pl.Int32).alias("user"), "original", "count")
+    users.cast({"count": pl.Int64}).write_ipc(folder / USERS_FILE, compression="lz4")
+    return {}
 
 
 def with_visible(histories: pl.DataFrame, hidden: HiddenEvents) -> pl.DataFrame:
@@ -350,9 +409,40 @@ class HistoryStats:
         return found
 
 
+def split_part(
+    folder: Path, part: NumberedPart, item_ids: Path, rule: SplitRule, tested: Path | None, targets: Sequence[int],
+    hidden: HiddenEvents | None, n_items: int,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the statistics of the histories of a part, split by `rule`; write those of each user and item.
+
+    `tested`: the file with the users that are in the test sample, None for all.
+    """
+    marked = mark(part.histories(item_ids, hidden), rule, None if tested is None else np.load(tested, mmap_mode="r"))
+    log = LogSurvey(n_items, has_times="times" in marked.columns, target_events=targets)
+    log.add(marked)
+    marked.select("user", n=pl.col("items").list.len()).write_ipc(folder / "lengths.arrow", compression="lz4")
+    trained = marked.select(pl.col("items").list.head(pl.col("before")).explode(empty_as_null=False))
+    trained["items"].value_counts(name="n").sort("items").write_ipc(folder / "trained.arrow", compression="lz4")
+    place = pl.col("at_validation")
+    held_out = pl.col("items").list.slice(place, pl.col("before") - place)
+    eligible = marked.filter(place.is_not_null()).select("user", place=place, held_out=held_out)
+    eligible.write_ipc(folder / "eligible.arrow", compression="lz4")
+    events = marked["events"].explode(empty_as_null=False).value_counts().sort("events") if "events" in marked else None
+    is_one = (marked["items"] == pl.Series([marked["items"][0].to_list()], dtype=pl.List(pl.Int32))).all()
+    times = pl.col("times").list
+    return {
+        "rows": int(marked["items"].list.len().sum()),
+        "n_tested": marked["at_test"].count(),
+        "events": [] if events is None else events.rows(),
+        "times": list(marked.select(times.min().min(), last=times.max().max()).row(0)) if "times" in marked else [],
+        "one_history": hashlib.sha256(marked["items"][0].to_numpy().tobytes()).hexdigest() if is_one else "",
+        "log": log.save(folder),
+    }
+
+
 def history_stats(
-    histories: NumberedHistories, rule: SplitRule, settings: Preprocessing, *, n_users: int, n_items: int,
-    progress: Progress, known: KnownSplit | None = None, targets: Sequence[int] = (),
+    histories: NumberedHistories, item_ids: Path, rule: SplitRule, settings: Preprocessing, stages: Stages, *,
+    n_items: int, known: KnownSplit | None = None, targets: Sequence[int] = (), hidden: HiddenEvents | None = None,
 ) -> HistoryStats:  # fmt: skip
     """Return the statistics of all histories, split by `rule`, and draw the validated and the tested users.
 
@@ -360,44 +450,36 @@ def history_stats(
     numbers of the kinds of events that are predicted, () = all. Raises `DataError` if the split needs test users and
     there are none.
     """
-    lengths, counts = np.zeros(n_users, np.int64), np.zeros(n_items, np.int64)
-    eligible: list[pl.DataFrame] = []
-    times: list[int] = []
-    events: Counter[int] = Counter()
-    n_tested = 0
-    are_alike, first_items = True, None
-    log = LogSurvey(n_items, has_times="time" in histories.columns, target_events=targets)
-    with progress.stage("split", histories.n_rows) as stage:
-        tested = _sample_tested(histories, rule, settings, known, n_users=n_users)
-        for frame in histories:
-            marked = mark(frame, rule, tested)
-            log.add(marked)
-            frame_lengths = marked["items"].list.len().to_numpy()
-            lengths[marked["user"].to_numpy()] = frame_lengths
-            trained = marked.select(pl.col("items").list.head(pl.col("before")).explode(empty_as_null=False))
-            counts += np.bincount(trained["items"].to_numpy(), minlength=n_items)
-            place = pl.col("at_validation")
-            held_out = pl.col("items").list.slice(place, pl.col("before") - place)
-            eligible.append(marked.filter(place.is_not_null()).select("user", place=place, held_out=held_out))
-            n_tested += marked["at_test"].count()
-            if "events" in marked.columns:
-                events.update(dict(marked["events"].explode(empty_as_null=False).value_counts().iter_rows()))
-            if "times" in marked.columns:
-                times += marked.select(pl.col("times").list.min().min(), last=pl.col("times").list.max().max()).row(0)
-            if are_alike and len(marked):
-                first_items = marked["items"][0].to_list() if first_items is None else first_items
-                are_alike = bool((marked["items"] == pl.Series([first_items], dtype=pl.List(pl.Int32))).all())
-            stage.advance(int(frame_lengths.sum()))
-    if not n_tested and settings.split != "none":
+    n_users = histories.n_users
+    tested = _sample_tested(histories, item_ids, rule, settings, known, stages, hidden)
+    path = None if tested is None else saved(stages.work / "tested.npy", tested)
+    arguments = [(part, item_ids, rule, path, targets, hidden, n_items) for part in histories.parts]
+    done = stages.run("split", split_part, arguments, sizes=histories.sizes, title="split")
+    if not any(result["n_tested"] for _, result in done) and settings.split != "none":
         raise _no_test_targets(settings, n_users)
-    candidates = pl.concat(eligible)
+    lengths, counts, events = np.zeros(n_users, np.int64), np.zeros(n_items, np.int64), Counter[int]()
+    log = LogSurvey(n_items, has_times="time" in histories.columns, target_events=targets)
+    for folder, result in done:
+        for total, name in ((lengths, "lengths"), (counts, "trained")):
+            places, numbers = pl.read_ipc(folder / f"{name}.arrow")
+            total[places.to_numpy()] += numbers.to_numpy()
+        events.update(dict(result["events"]))
+        log.load(folder, result["log"])
+    candidates = pl.concat(_read_column(done, "eligible", "user", "place"))
     validated = sample_held_out(candidates, known, "validated", settings, n_users=n_users)
-    is_drawn = pl.Series(validated[candidates["user"].to_numpy()])
-    items = candidates.filter(is_drawn)["held_out"].explode(empty_as_null=False)
-    counts -= np.bincount(items.to_numpy(), minlength=n_items)
+    for held_out in _read_column(done, "eligible", "user", "held_out"):
+        items = held_out.filter(pl.Series(validated[held_out["user"].to_numpy()], dtype=pl.Boolean))["held_out"]
+        np.subtract.at(counts, items.explode(empty_as_null=False).to_numpy(), 1)
     n_events = [events[kind] for kind in range(max(events, default=-1) + 1)]
-    time_span = (min(times), max(times)) if times else None
-    return HistoryStats(lengths, counts, validated, time_span, log, are_alike, n_events, tested)
+    times = [time for _, result in done for time in result["times"]]
+    are_alike = len({result["one_history"] for _, result in done}) == 1 and bool(done[0].result["one_history"])
+    span = (min(times), max(times)) if times else None
+    return HistoryStats(lengths, counts, validated, span, log, are_alike, n_events, tested)
+
+
+def _read_column(done: Sequence[Done], name: str, *columns: str) -> Iterator[pl.DataFrame]:
+    for folder, _ in done:
+        yield pl.read_ipc(folder / f"{name}.arrow", columns=[*columns])
 
 
 def _no_test_targets(settings: Preprocessing, n_users: int) -> DataError:
@@ -422,15 +504,24 @@ def _no_test_targets(settings: Preprocessing, n_users: int) -> DataError:
 
 
 def _sample_tested(
-    histories: NumberedHistories, rule: SplitRule, settings: Preprocessing, known: KnownSplit | None, *, n_users: int
-) -> Bools | None:
+    histories: NumberedHistories, item_ids: Path, rule: SplitRule, settings: Preprocessing, known: KnownSplit | None,
+    stages: Stages, hidden: HiddenEvents | None,
+) -> Bools | None:  # fmt: skip
     """Return which users are tested, None for all that have a test target; a sample takes a pass over all histories."""
     if settings.test_users == "all" or settings.split == "none":
         return None
-    all_users = np.ones(n_users, bool)
-    marked = (mark(frame, rule, all_users) for frame in histories)
-    targets = pl.concat(frame.select("user", place="at_test").drop_nulls() for frame in marked)
-    return sample_held_out(targets, known, "tested", settings, n_users=n_users)
+    done = stages.run("tested", find_targets, [(part, item_ids, rule, hidden) for part in histories.parts])
+    targets = pl.concat(_read_column(done, "targets", "user", "place"))
+    return sample_held_out(targets, known, "tested", settings, n_users=histories.n_users)
+
+
+def find_targets(
+    folder: Path, part: NumberedPart, item_ids: Path, rule: SplitRule, hidden: HiddenEvents | None
+) -> dict[str, Any]:
+    """Write the users of a part with a test target, and its place in the history."""
+    marked = part.histories(item_ids, hidden).with_columns(tested=True).with_columns(**rule)
+    marked.select("user", place="at_test").drop_nulls().write_ipc(folder / "targets.arrow", compression="lz4")
+    return {}
 
 
 def item_table(ordered: OrderedRows, ids: Int32s, survey: HistoryStats, titles: pl.DataFrame | None) -> pl.DataFrame:
@@ -438,7 +529,7 @@ def item_table(ordered: OrderedRows, ids: Int32s, survey: HistoryStats, titles: 
     codes = np.flatnonzero(ids != NO_ITEM)
     codes = codes[np.argsort(ids[codes])]
     counts = {"count": ordered.counts[codes], "train_count": survey.train_counts}
-    table = pl.DataFrame({"item": ids[codes], "original": ordered.items.gather(codes), **counts})
+    table = pl.DataFrame({"item": ids[codes], "original": ordered.catalogue.originals.gather(codes), **counts})
     if titles is None:
         return table
     return table.join(titles, left_on="original", right_on="item", how="left", maintain_order="left")

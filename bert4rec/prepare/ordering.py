@@ -1,6 +1,5 @@
-"""Sort rows by user and time, out of core, and number the items."""
+"""Put rows in order, regroup frames, and number the items."""
 
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,126 +13,8 @@ from bert4rec.prepare.ties import MOMENT, PLACE
 from bert4rec.runtime.arrays import Bools, Int32s
 from bert4rec.runtime.errors import DataError
 
-RUN_GROUP_ROWS = 1 << 16  # rows of a row group: the least that a range of users reads from each run
-ROWS_PER_SAMPLE = 1 << 10  # one user per so many rows is sampled, to cut even ranges
 LIST_COLUMNS = {name: f"{name}s" for name in ("item", "time", "rating", "event", MOMENT, PLACE)}
 SORTED_BY = ("order", "fraction", "time")  # the last one counts most
-
-
-class SortedRuns:
-    """Rows with a column `user` under `folder`, in sorted runs of about `run_bytes` of memory."""
-
-    def __init__(self, folder: Path, *, run_bytes: int) -> None:
-        folder.mkdir(parents=True)
-        self._folder, self._run_bytes = folder, run_bytes
-        self._pending: list[pl.DataFrame] = []
-        self._runs: list[Path] = []
-        self._samples: list[pl.Series] = []
-        self.schema: dict[str, pl.DataType] = {}
-        self.n_rows = self.n_bytes = self._n_pending = 0  # the last: bytes that are not in a run yet
-
-    def add(self, frame: pl.DataFrame) -> None:
-        """Append the rows of `frame`, a later one with ids that are text or with other columns of numbers.
-
-        If its ids are text, the ids of all earlier rows become text. A column that rows lack is 0 there.
-        """
-        if not len(frame):
-            return
-        if self.schema != frame.schema and self.schema:
-            schema = self.schema | dict(frame.schema)
-            frame = _with_columns(frame, schema)
-            if schema != self.schema:
-                self._become(schema)
-        self.schema = dict(frame.schema)
-        self._pending.append(frame)
-        self.n_rows += len(frame)
-        n_bytes = int(frame.estimated_size())
-        self.n_bytes += n_bytes
-        self._n_pending += n_bytes
-        if self._n_pending >= self._run_bytes:
-            self._write_run()
-
-    def partitions(self) -> Iterator[pl.DataFrame]:
-        """Yield all rows in ascending ranges of whole users, each about the size of a run; rows of a user keep their
-        order.
-        """
-        if self._pending:
-            self._write_run()
-        if not self._runs:
-            return
-        rows, user = pl.scan_parquet(self._runs, glob=False), pl.col("user")
-        bounds = self._bounds()
-        for low, high in zip([None, *bounds], [*bounds, None], strict=True):
-            limits = [user >= low] if low is not None else []
-            limits += [user < high] if high is not None else []
-            yield (rows.filter(*limits) if limits else rows).collect()
-
-    def remove(self) -> None:
-        """Delete the rows from the disk."""
-        shutil.rmtree(self._folder)
-
-    def _bounds(self) -> list[int | str]:
-        """Return the first user of each range but the first: quantiles of the sample."""
-        n = -(-self.n_bytes // self._run_bytes)
-        sample = pl.concat(self._samples).sort()
-        places = [len(sample) * part // n for part in range(1, n)]
-        return sample.gather(places).unique(maintain_order=True).to_list()
-
-    def _write_run(self) -> None:
-        run = pl.concat(self._pending, rechunk=False).sort("user", maintain_order=True)
-        self._pending, self._n_pending = [], 0
-        self._samples.append(run["user"].gather_every(ROWS_PER_SAMPLE))
-        path = self._folder / f"run-{len(self._runs):05d}.parquet"
-        run.write_parquet(path, compression="lz4", row_group_size=RUN_GROUP_ROWS)
-        self._runs.append(path)
-
-    def _become(self, schema: dict[str, pl.DataType]) -> None:
-        """Give all runs the `schema`, and sort them again: text has another order than numbers."""
-        if self._pending:
-            self._write_run()
-        for path in self._runs:
-            run = _with_columns(pl.read_parquet(path, glob=False), schema).sort("user", maintain_order=True)
-            run.write_parquet(path, compression="lz4", row_group_size=RUN_GROUP_ROWS)
-        self._samples = [sample.cast(schema["user"]) for sample in self._samples]
-
-
-def _with_columns(frame: pl.DataFrame, schema: dict[str, pl.DataType]) -> pl.DataFrame:
-    """Return the columns of `schema`; those that `frame` does not have are 0."""
-    missing = [pl.lit(0, dtype).alias(name) for name, dtype in schema.items() if name not in frame.columns]
-    return frame.with_columns(missing).select(pl.col(name).cast(dtype) for name, dtype in schema.items())
-
-
-class Parts:
-    """A sequence of frames under `folder`, each in a file that can be read again or replaced."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True)
-        self._folder = folder
-        self._paths: list[Path] = []
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    def add(self, frame: pl.DataFrame) -> None:
-        """Append a frame."""
-        self._paths.append(self._folder / f"part-{len(self._paths):05d}.parquet")
-        self.replace(-1, frame)
-
-    def replace(self, index: int, frame: pl.DataFrame) -> None:
-        """Replace the frame at `index` by `frame`."""
-        new = self._paths[index].with_suffix(".new")
-        frame.write_parquet(new, compression="lz4", row_group_size=RUN_GROUP_ROWS)
-        new.replace(self._paths[index])
-
-    @property
-    def columns(self) -> list[str]:
-        """Return the columns of all frames."""
-        return pl.scan_parquet(self._paths[0], glob=False).collect_schema().names()
-
-    def read(self, *names: str) -> Iterator[pl.DataFrame]:
-        """Yield the frames with only the columns `names`, or with all columns if no name is given."""
-        for path in self._paths:
-            yield pl.read_parquet(path, columns=list(names) or None, glob=False)
 
 
 class Chunks:
@@ -191,21 +72,6 @@ def in_time_order(interactions: pl.DataFrame, *, newest_first: bool = False) -> 
         if name in interactions.columns:
             interactions = interactions.sort(name, maintain_order=True)
     return interactions.sort("user", maintain_order=True)
-
-
-def with_codes(interactions: pl.DataFrame, items: pl.DataFrame) -> pl.DataFrame:
-    """Replace the original ids of items, of any type, by their codes; `items`: `original`, `code`.
-
-    Rows keep their order.
-
-    >>> with_codes(pl.DataFrame({"item": ["b", "a"]}), pl.DataFrame({"original": ["a", "b"], "code": [0, 1]})).rows()
-    [(1,), (0,)]
-    """
-    item, original = same_type(interactions["item"], items["original"])
-    coded = interactions.with_columns(item).join(
-        items.with_columns(original), left_on="item", right_on="original", how="left", maintain_order="left"
-    )
-    return coded.with_columns(item="code").select(interactions.columns)
 
 
 def to_histories(interactions: pl.DataFrame) -> pl.DataFrame:

@@ -1,24 +1,43 @@
 """Read, filter and sort the rows of a source, and apply the limits of the settings."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from bert4rec.config.tables import Data, Preprocessing, instant
-from bert4rec.prepare.ordering import ExistingIds, Parts, SortedRuns, in_time_order, same_type, with_codes
-from bert4rec.prepare.ties import fingerprints, shuffled, with_numbers
+from bert4rec.prepare.ordering import ExistingIds, in_time_order, same_type
+from bert4rec.prepare.runs import (
+    GROUPS,
+    ITEMS_PER_RANGE,
+    KNOWN,
+    NEW,
+    ROWS_PER_RANGE,
+    Schema,
+    bounds_of,
+    merged,
+    number_items,
+    read_batch,
+    read_known_once,
+    read_pieces,
+    shuffle,
+)
+from bert4rec.prepare.stages import Done, Stages
+from bert4rec.prepare.ties import shuffled, with_numbers
 from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.errors import DataError
-from bert4rec.sources.attributes import FirstItemRows
-from bert4rec.sources.interactions import Interactions
+from bert4rec.sources.columns import with_kinds
+from bert4rec.sources.interactions import Interactions, Piece
 from bert4rec.sources.progress import BadRows, Progress
 from bert4rec.sources.synthetic import GeneratedSource
 
+PART, COUNTS = "part.arrow", "counts.arrow"  # of a range of users: the rows, and the rows of each item
 FEW_BAD_ROWS = 10  # accepted even above the allowed share, which would be less than one row in a small file
 
 MOST_LOST = 0.5  # of the users, rows and items of a dataset to extend
@@ -108,53 +127,86 @@ def filters_of_users(settings: Preprocessing) -> dict[str, pl.Expr]:
 
 @dataclass
 class RawRows:
-    """All usable rows on the disk: `known` for users who have a dense id already, `new` for new users.
+    """All usable rows in runs on the disk, in the order of the input.
 
-    `known_counts` [known users] are the rows of known users in the time that the dataset to extend covers.
+    `runs`: the folder, the number within it, and the counts and samples of each; `kinds`: the numbers of the kinds of
+    events of each. `schema` of the rows by group of users, and `item_type`. `known_counts` [known users] are the rows
+    of known users in the time that the dataset to extend covers.
     """
 
-    known: SortedRuns
-    new: SortedRuns
-    items: FirstItemRows = field(default_factory=FirstItemRows)
-    known_counts: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+    runs: list[tuple[Path, int, Mapping[str, Any]]]
+    kinds: list[list[int] | None]
+    schema: dict[str, Schema]
+    item_type: pl.DataType
+    known_counts: Int64s
 
     def __len__(self) -> int:
-        return self.known.n_rows + self.new.n_rows
+        return sum(self.n_rows(group) for group in GROUPS)
+
+    def n_rows(self, group: str) -> int:
+        """Return the number of rows of a group of users."""
+        return sum(about[group][0] for _, _, about in self.runs if group in about)
 
     @property
-    def item_type(self) -> pl.DataType:
-        """Return the type of the original item ids."""
-        return (self.new.schema or self.known.schema)["item"]
+    def columns(self) -> Schema:
+        """Return the columns of the rows of both groups."""
+        return {**self.schema[KNOWN], **self.schema[NEW]}
 
 
 def read_rows(
-    source: Interactions | GeneratedSource, settings: Preprocessing, known: ExistingIds | None, *, folder: Path,
-    run_bytes: int, progress: Progress,
+    source: Interactions | GeneratedSource, settings: Preprocessing, known: ExistingIds | None, stages: Stages,
+    extends: Path | None = None,
 ) -> RawRows:  # fmt: skip
-    """Return all usable rows of `source`, in runs of `run_bytes` under `folder`; `known`: ids of the dataset to extend.
+    """Return all usable rows of `source`; `known`: ids of the dataset to extend at `extends`.
 
     Raises `DataError` if the share of bad rows is above `max_bad_rows`, unless there are at most `FEW_BAD_ROWS`, and at
     most a tenth of all rows; and if that of rows without a user is above `max_guests`. All rows are read to count them,
     unless no row of the first part is usable.
     """
-    raw = RawRows(SortedRuns(folder / "known", run_bytes=run_bytes), SortedRuns(folder / "new", run_bytes=run_bytes))
-    raw.known_counts = np.zeros(len(known.users) if known else 0, np.int64)
-    bad, before = source.bad, 0
-    with progress.stage("read", source.n_bytes) as stage:
-        for frame, done in source:
-            if bad.total and 0 < before < done and not len(raw) + len(frame):
-                raise DataError(f"{bad.shown[0]}; none of the first {bad.total:,} rows can be used: correct them")
-            before = done
-            raw.items.add(frame.select("item"))
-            known_rows, new_rows = _by_known(frame, known)
-            if known and len(known_rows):  # count those in the time that the dataset to extend covers
-                has_times = known.last_time is not None and "time" in known_rows.columns
-                old = known_rows.filter(pl.col("time") <= known.last_time) if has_times else known_rows
-                raw.known_counts += np.bincount(old["user"].to_numpy(), minlength=len(known.users))
-            raw.known.add(known_rows)
-            raw.new.add(new_rows)
-            stage.advance(len(frame), done)
-    share, n_rows = settings.max_bad_rows, len(raw) + bad.total
+    here = isinstance(source, GeneratedSource)
+    settled: Interactions | GeneratedSource = source if isinstance(source, GeneratedSource) else source.settled()
+    pieces: Sequence[Sequence[Piece]] = [()] if isinstance(source, GeneratedSource) else source.cut()
+    sizes = [sum(piece.n_bytes for piece in some) if some else source.n_bytes for some in pieces]
+    arguments = [(settled, some, extends, number == 0) for number, some in enumerate(pieces)]
+    done = stages.run("read", read_pieces, arguments, sizes=sizes, title="read", here=here)
+    kinds = [_take_over(source, *task) for task in done]
+    raw = RawRows([], [], {}, pl.Int64(), np.zeros(len(known.users) if known else 0, np.int64))
+    for (folder, result), numbers in zip(done, kinds, strict=True):
+        raw.runs += [(folder, number, about) for number, about in enumerate(result["runs"])]
+        raw.kinds += [numbers] * len(result["runs"])
+        if (covered := folder / "covered.arrow").is_file():
+            users, counts = pl.read_ipc(covered)
+            raw.known_counts[users.to_numpy()] += counts.to_numpy()
+    for group in GROUPS:
+        paths = [folder / f"{group}-{number:03d}.arrow" for folder, number, about in raw.runs if group in about]
+        raw.schema[group] = merged([pl.read_ipc_schema(path) for path in paths])
+    types = [pl.read_parquet_schema(folder / f"items-{number:03d}.parquet")["item"] for folder, number, _ in raw.runs]
+    raw.item_type = pl.String() if pl.String in types else pl.Int64()
+    _refuse_bad_rows(source.bad, len(raw), settings)
+    return raw
+
+
+def _take_over(source: Interactions | GeneratedSource, folder: Path, result: Mapping[str, Any]) -> list[int] | None:
+    """Add to `source` what a task has found; return the numbers there of its kinds of events, None without any."""
+    if isinstance(source, GeneratedSource):
+        return None
+    source.bad.counts.update(result["bad"])
+    source.bad.shown.extend(result["shown"][: source.bad.room])
+    source.bad.guests += result["guests"]
+    source.n_unordered.update(result["unordered"])
+    source.words.n_lines += result["lines"]
+    source.words.first_long = source.words.first_long or result["first_long"]
+    for name, values in (("titles", source.titles), ("others", source.others)):
+        if (path := folder / f"{name}.arrow").is_file():
+            values.append(pl.read_ipc(path))
+    if "event" not in source.columns:
+        return None
+    source.kinds[:] = with_kinds(source.kinds, result["kinds"], source.columns["event"])
+    return [source.kinds.index(kind) for kind in result["kinds"]]
+
+
+def _refuse_bad_rows(bad: BadRows, n_usable: int, settings: Preprocessing) -> None:
+    share, n_rows = settings.max_bad_rows, n_usable + bad.total
     n_all = n_rows + bad.guests
     if bad.guests > settings.max_guests * n_all:
         raise DataError(
@@ -171,7 +223,6 @@ def read_rows(
             f"{bad.shown[0]}; {n} cannot be used, more than preprocessing.max_bad_rows = {share:g} of all: correct or "
             f"remove these rows{without}, or allow more"
         )
-    return raw
 
 
 def _fails(bad: BadRows, field: str) -> bool:
@@ -179,13 +230,39 @@ def _fails(bad: BadRows, field: str) -> bool:
     return 2 * sum(n for kind, n in bad.counts.items() if kind.startswith(f"{field} ")) > bad.total
 
 
-def compare_with_known(raw: RawRows, known: ExistingIds, data: Data, progress: Progress) -> None:
+@dataclass
+class Catalogue:
+    """All items of the rows, and others that are to have a code: an item's code is its rank among the original ids.
+
+    `files`: the items of each range, in order, with `is_read` for items of rows; `firsts`: the code of the first one of
+    each, and the number of all.
+    """
+
+    files: Sequence[Path]
+    firsts: Sequence[int]
+
+    def read(self, column: str) -> pl.Series:
+        """Return a column of all items, by code."""
+        return pl.concat(pl.read_ipc(path, columns=[column]) for path in self.files)[column]
+
+    @cached_property
+    def originals(self) -> pl.Series:
+        """Return the original ids, ascending."""
+        return self.read("item")
+
+    @property
+    def in_log(self) -> pl.Series:
+        """Return the original ids of the items that rows have."""
+        return self.originals.filter(self.read("is_read"))
+
+
+def compare_with_known(raw: RawRows, catalogue: Catalogue, known: ExistingIds, data: Data, progress: Progress) -> None:
     """Warn if most items of the dataset to extend have no row.
 
     Raises `DataError` if most of its users have fewer than half of their rows in the time that it covers.
     """
     items = known.items.filter(pl.col("count") > 0)["original"]
-    old, new = same_type(items, raw.items.rows()["item"])
+    old, new = same_type(items, catalogue.in_log)
     n_found = int(old.is_in(new.implode()).sum())
     if n_found < MOST_LOST * len(old):
         n = f"only {n_found:,}" if n_found else "none"
@@ -198,7 +275,7 @@ def compare_with_known(raw: RawRows, known: ExistingIds, data: Data, progress: P
     if n_lost <= MOST_LOST * n_users:
         return
     what = f"{n_lost:,} of its {n_users:,} users have in {data.path} fewer than half of the rows that they had"
-    if not raw.known.n_rows:
+    if not raw.n_rows(KNOWN):
         what = f"none of its {n_users:,} users has a row in {data.path}; are the ids written in another way?"
     if not data.accept_lost_rows:
         raise DataError(
@@ -208,88 +285,163 @@ def compare_with_known(raw: RawRows, known: ExistingIds, data: Data, progress: P
     progress.warn(f"data.extends: {what}")
 
 
-def _by_known(frame: pl.DataFrame, known: ExistingIds | None) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the rows of known users, with their dense id as `user`, and the rows of new users."""
-    if known is None:
-        return frame.clear(), frame
-    names, old = same_type(frame["user"], known.users["original"])
-    ids = known.users.select(pl.col("user").cast(pl.Int64).alias("known"), original=old)
-    found = frame.with_columns(original=names).join(ids, on="original", how="left", maintain_order="left")
-    rows = found.drop("original", "known")
-    is_known = found["known"].is_not_null()
-    return rows.with_columns(user=found["known"]).filter(is_known), rows.filter(~is_known)
+def number_all_items(raw: RawRows, also: Sequence[pl.Series], stages: Stages, *, with_prints: bool) -> Catalogue:
+    """Return the codes of all items of the rows, and of the items in `also`, which may have no row."""
+    read = [folder / f"items-{number:03d}.parquet" for folder, number, _ in raw.runs]
+    others = [stages.work / f"also-{number}.parquet" for number in range(len(also))]
+    for path, items in zip(others, also, strict=True):
+        frame = pl.DataFrame({"number": pl.int_range(len(items), dtype=pl.Int32, eager=True), "item": items})
+        frame.write_parquet(path)
+    dtype = pl.String() if pl.String in (raw.item_type, *(items.dtype for items in also)) else pl.Int64()
+    samples = [(about["items"][1], about["items"][0]) for *_, about in raw.runs]
+    bounds = bounds_of(samples, dtype, ITEMS_PER_RANGE)
+    limits = [*pairwise([None, *bounds, None])]
+    arguments = [([*read, *others], len(read), dtype, pair, with_prints) for pair in limits]
+    done = stages.run("items", number_items, arguments)
+    firsts = np.cumsum([0, *(result["items"] for _, result in done)]).tolist()
+    return Catalogue([folder / "items.arrow" for folder, _ in done], firsts)
+
+
+class Part(NamedTuple):
+    """The sorted rows of a range of users: the file, and the numbers of its rows and users.
+
+    `is_known`: its users have their dense ids.
+    """
+
+    path: Path
+    n_rows: int
+    n_users: int
+    is_known: bool
 
 
 @dataclass
 class OrderedRows:
-    """The sorted rows. Items are codes, indices into the sorted `items`; `counts` is the number of rows per code.
+    """The sorted rows in `parts`. Items are codes of the `catalogue`; `counts` is the number of rows per code.
 
-    The first `n_known` parts belong to users with dense ids. `dropped`: number of dropped rows by setting.
+    `dropped`: number of dropped rows by setting. `columns` of the rows.
     """
 
-    parts: Parts
-    items: pl.Series
+    parts: list[Part]
+    catalogue: Catalogue
     counts: Int64s
-    n_known: int = 0
+    columns: list[str]
     n_rows_read: int = 0
     n_users_read: int = 0
-    n_items_read: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
+
+    def take(self, done: Sequence[Done], groups: Sequence[bool]) -> None:
+        """Replace the parts by those that tasks have `done`."""
+        self.parts, self.counts = [], np.zeros_like(self.counts)
+        for (folder, result), is_known in zip(done, groups, strict=True):
+            self.parts.append(Part(folder / PART, result["kept"], result["users"], is_known))
+            items, counts = pl.read_ipc(folder / COUNTS)
+            self.counts[items.to_numpy()] += counts.to_numpy()
+            self.dropped.update(result["dropped"])
 
 
 def order_rows(
-    raw: RawRows, settings: Preprocessing, order: Mapping[str, Any], *, folder: Path, progress: Progress,
-    also: Iterable[pl.Series] = (), known: pl.Series | None = None,
+    raw: RawRows, catalogue: Catalogue, settings: Preprocessing, order: Mapping[str, Any], stages: Stages, *,
+    extends: Path | None = None,
 ) -> OrderedRows:  # fmt: skip
     """Return the rows that pass the filters, by user and time, or without times in the `order` of the source.
 
-    `also`: items that get a code even without rows. `known`: the original ids of known users by their dense ids. Raises
-    `DataError` if a setting needs times, and the rows have none.
+    `extends`: the dataset to extend. Raises `DataError` if a setting needs times, and the rows have none.
     """
-    schema = raw.known.schema | raw.new.schema
+    schema = raw.columns
+    _refuse_missing_times(settings, schema)
+    prints = None
+    if settings.ties == "shuffle":
+        prints = stages.work / "prints.npy"
+        np.save(prints, catalogue.read("print").to_numpy())
+    arguments, sizes, groups = [], [], []
+    codes = [
+        (path.with_name("codes.arrow"), first) for path, first in zip(catalogue.files, catalogue.firsts, strict=False)
+    ]
+    for group in (KNOWN, NEW):
+        runs = [(number, *run) for number, run in enumerate(raw.runs) if group in run[2]]
+        if not runs:
+            continue
+        samples = [(about[group][1], about[group][0]) for *_, about in runs]
+        firsts = bounds_of(samples, raw.schema[group]["user"], ROWS_PER_RANGE)
+        bounds = stages.work / f"bounds-{group}.arrow"
+        pl.DataFrame({"user": pl.Series(firsts, dtype=raw.schema[group]["user"])}).write_ipc(bounds)
+        shuffled = stages.run(
+            f"shuffle-{group}", shuffle,
+            [(folder / f"{group}-{part:03d}.arrow", number, codes, raw.schema[group], bounds, raw.kinds[number])
+             for number, folder, part, _ in runs],
+            sizes=[about[group][0] for *_, about in runs], title="shuffle",
+        )  # fmt: skip
+        files = [folder / "rows.arrow" for folder, _ in shuffled]
+        known = extends if group == KNOWN else None
+        for part in range(len(firsts) + 1):
+            arguments.append((files, part, settings, dict(order), prints, known, "fraction" in schema))
+            sizes.append(raw.n_rows(group) // (len(firsts) + 1))
+            groups.append(group == KNOWN)
+    stages.remove(["read"], but=("titles.arrow", "others.arrow", "covered.arrow"))
+    done = stages.run("order", order_range, arguments, sizes=sizes, title="order")
+    stages.remove(["shuffle-known", "shuffle-new"])
+    n_users = sum(result["users_read"] for _, result in done)
+    columns = pl.read_ipc_schema(done[0].folder / PART)
+    n_items = catalogue.firsts[-1]
+    ordered = OrderedRows([], catalogue, np.zeros(n_items, np.int64), [*columns], len(raw), n_users)
+    ordered.take(done, groups)
+    return ordered
+
+
+def _refuse_missing_times(settings: Preprocessing, columns: Collection[str]) -> None:
+    """Raise `DataError` if a setting needs times, and the rows have none."""
     needs_times = {
         "split": settings.split in ("time", "leave_last_basket"),
         "hide_before_target": settings.hide_before_target != "nothing",
-        "ties": settings.ties == "shuffle" and "order" not in schema,
+        "ties": settings.ties == "shuffle" and "order" not in columns,
     }
     for name in needs_times:
-        if needs_times[name] and "time" not in schema:
+        if needs_times[name] and "time" not in columns:
             raise DataError(
                 f'preprocessing.{name} = "{getattr(settings, name)}": the source has no times; name their column with '
                 "--time=COLUMN, or remove this setting"
             )
-    n_items_read = len(raw.items.rows())
-    for items in also:
-        raw.items.add(pl.DataFrame({"item": items}))
-    originals = raw.items.rows()["item"].sort()
-    codes = pl.DataFrame([originals.alias("original"), pl.Series("code", np.arange(len(originals)), dtype=pl.Int32)])
-    counts = np.zeros(len(originals), np.int64)
-    ordered = OrderedRows(Parts(folder), originals, counts, n_rows_read=len(raw), n_items_read=n_items_read)
-    prints = fingerprints(originals) if settings.ties == "shuffle" else None
-
-    with progress.stage("order", len(raw)) as stage:
-        for runs in (raw.known, raw.new):
-            for frame in runs.partitions():
-                stage.advance(len(frame))
-                ordered.n_users_read += frame["user"].n_unique()
-                rows = apply(filters_by_row(settings, frame.columns), frame, ordered.dropped)
-                coded = with_codes(rows.drop("is_read", strict=False), codes)
-                if prints is not None:
-                    users = coded["user"]
-                    ids = users if known is None or runs is raw.new else known.gather(users).alias("user")
-                    coded = shuffled(coded, ids, prints, seed=settings.seed)
-                coded = in_time_order(coded, newest_first=order["newest_first"] and prints is None)
-                kept = apply(filters_in_order(settings), coded, ordered.dropped)
-                kept = with_numbers(kept, has_fractions="fraction" in schema)
-                ordered.counts += np.bincount(kept["item"].to_numpy(), minlength=len(originals))
-                ordered.parts.add(kept)
-            if runs is raw.known:
-                ordered.n_known = len(ordered.parts)
-            runs.remove()
-    return ordered
 
 
-def limit_rows(ordered: OrderedRows, settings: Preprocessing, *, progress: Progress) -> None:
+def order_range(
+    folder: Path, files: Sequence[Path], part: int, settings: Preprocessing, order: Mapping[str, Any],
+    prints: Path | None, extends: Path | None, has_fractions: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """Write the rows of a range of users, the batch with the number `part` of each of `files`, filtered and in order.
+
+    `prints`: the file with the fingerprints of the items if tied rows are shuffled; `extends`: the dataset that has the
+    original ids of these users. With `has_fractions`, any row of the log has a fraction of a second.
+    """
+    rows = pl.concat([read_batch(path, part) for path in files])
+    n_read, n_users, dropped = len(rows), rows["user"].n_unique(), Counter[str]()
+    rows = apply(filters_by_row(settings, rows.columns), rows, dropped).drop("is_read", strict=False)
+    if prints is not None:
+        users = rows["user"]
+        ids = read_known_once(extends).users["original"].gather(users).alias("user") if extends else users
+        rows = shuffled(rows, ids, pl.Series(np.load(prints)), seed=settings.seed)
+    rows = in_time_order(rows, newest_first=order["newest_first"] and prints is None)
+    kept = apply(filters_in_order(settings), rows, dropped)
+    kept = with_numbers(kept, has_fractions=has_fractions)
+    return {"rows": n_read, "users_read": n_users, **write_part(folder, kept, dropped)}
+
+
+def write_part(folder: Path, kept: pl.DataFrame, dropped: Counter[str]) -> dict[str, Any]:
+    """Write a part and how many rows of each item it has; return the numbers of rows and users, and those `dropped`."""
+    kept.write_ipc(folder / PART, compression="lz4")
+    kept["item"].value_counts(name="n").sort("item").write_ipc(folder / COUNTS, compression="lz4")
+    return {"kept": len(kept), "users": kept["user"].n_unique(), "dropped": dict(dropped)}
+
+
+def limit_part(folder: Path, part: Path, frequent: Path, settings: Preprocessing) -> dict[str, Any]:
+    """Write the rows of a part whose items are `frequent`, a file with a Boolean by code, and whose users stay."""
+    rows, dropped = pl.read_ipc(part), Counter[str]()
+    is_frequent = pl.Series(np.load(frequent, mmap_mode="r")[rows["item"].to_numpy()])
+    filters = {"min_item_interactions": pl.lit(is_frequent), **filters_of_users(settings)}
+    kept = apply(filters, rows, dropped)
+    return {"rows": len(rows), **write_part(folder, kept, dropped)}
+
+
+def limit_rows(ordered: OrderedRows, settings: Preprocessing, stages: Stages) -> None:
     """Drop rare items, then users with too few or too many rows; repeat until both limits hold.
 
     Raises `DataError` if no row is left.
@@ -298,16 +450,14 @@ def limit_rows(ordered: OrderedRows, settings: Preprocessing, *, progress: Progr
     is_rare = least > 1
     while is_rare:
         n_rounds += 1
-        before, ordered.counts = ordered.counts, np.zeros_like(ordered.counts)
-        is_frequent = pl.lit(pl.Series(before >= least)).gather(pl.col("item"))
-        filters = {"min_item_interactions": is_frequent, **filters_of_users(settings)}
-        with progress.stage(f"limits, round {n_rounds}", int(before.sum())) as stage:
-            for index, frame in enumerate(ordered.parts.read()):
-                kept = apply(filters, frame, ordered.dropped)
-                if len(kept) < len(frame):
-                    ordered.parts.replace(index, kept)
-                ordered.counts += np.bincount(kept["item"].to_numpy(), minlength=len(before))
-                stage.advance(len(frame))
+        frequent = stages.work / f"frequent-{n_rounds:03d}.npy"
+        np.save(frequent, ordered.counts >= least)
+        arguments = [(part.path, frequent, settings) for part in ordered.parts]
+        sizes, groups = [part.n_rows for part in ordered.parts], [part.is_known for part in ordered.parts]
+        stage, title = f"limits-{n_rounds:03d}", f"limits, round {n_rounds}"
+        done = stages.run(stage, limit_part, arguments, sizes=sizes, title=title)
+        stages.remove(["order" if n_rounds == 1 else f"limits-{n_rounds - 1:03d}"])
+        ordered.take(done, groups)
         is_rare = bool(((ordered.counts > 0) & (ordered.counts < least)).any())
     if not ordered.counts.any():
         chosen = settings.model_dump(exclude_defaults=True)

@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from bert4rec.dataset.findings import RARE_ITEM_ROWS
 from bert4rec.dataset.hidden import copies
 from bert4rec.prepare.shifts import SLOTS, shifts, slots_of
 from bert4rec.prepare.ties import basket_key, explode, is_tied, tie_key
-from bert4rec.runtime.arrays import Array, Bools, Int64s
+from bert4rec.runtime.arrays import Array, Bools, Int32s, Int64s
 from bert4rec.sources.column_words import SESSION_WORDS, name_words
 from bert4rec.sources.times import DAY, YEAR
 
@@ -28,21 +30,49 @@ MOST_COMPARED_IDS = 5_000_000  # with more users, their letter case is not compa
 MONTHS, IN_SEASON, SEEN_OFTEN = 4, 0.75, 20  # months of a season, share of an item's rows in it, rows of such an item
 MOST_ITEMS = 200_000  # with more items, halves of months are not counted: that takes 96 bytes an item
 LONG = 0.9 * YEAR  # seconds of a log that shows the seasons
+COPIES = "copies "  # begins the names of their counts
+SPANS = {"item": pl.Int64, "first": pl.Int64, "last": pl.Int64}
+HALVES = {"half": pl.Int64, "n": pl.Int64}
 
 
 class LogSurvey:
     """Count, over frames of histories (`items`, `times`, `events`), what `findings` tells about a log.
 
-    `target_events` are the numbers of the kinds of events that are predicted, () = all.
+    `target_events` are the numbers of the kinds of events that are predicted, () = all. Parts of the histories may be
+    counted apart: `save` writes what one has counted, and another `load`s it.
     """
 
     def __init__(self, n_items: int, *, has_times: bool, target_events: Sequence[int] = ()) -> None:
-        self._target_events, self._copies = target_events, Counter[str]()
-        self._repeats = self._duplicates = self._tied = self._tied_targets = self._targets = 0
-        self._has_times = self._has_dates_only = has_times
-        self._first = np.full(n_items, np.iinfo(np.int64).max)
-        self._last = np.full(n_items, np.iinfo(np.int64).min)
-        self._slots = np.zeros((n_items, SLOTS), np.int32) if has_times and n_items <= MOST_ITEMS else None
+        self._target_events, self._n_items, self._has_times = target_events, n_items, has_times
+        self._counts, self._has_dates_only = Counter[str](), has_times
+        self._spans = pl.DataFrame(schema=SPANS)  # first and last time of each item
+        self._halves = pl.DataFrame(schema=HALVES)  # rows of each item by half of a month
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Write what was counted for each item to `folder`, and return the other counts."""
+        self._spans.sort("item").write_ipc(folder / "spans.arrow", compression="lz4")
+        self._halves.sort("half").write_ipc(folder / "halves.arrow", compression="lz4")
+        return {"counts": dict(self._counts), "dates_only": self._has_dates_only}
+
+    def load(self, folder: Path, counted: Mapping[str, Any]) -> None:
+        """Add what another survey has saved."""
+        self._counts.update(counted["counts"])
+        self._has_dates_only = self._has_dates_only and counted["dates_only"]
+        self._add_by_item(*(pl.read_ipc(folder / f"{name}.arrow") for name in ("spans", "halves")))
+
+    def _add_by_item(self, spans: pl.DataFrame, halves: pl.DataFrame) -> None:
+        first_and_last = pl.col("first").min(), pl.col("last").max()
+        self._spans = pl.concat([self._spans, spans]).group_by("item").agg(first_and_last)
+        self._halves = pl.concat([self._halves, halves]).group_by("half").agg(pl.col("n").sum())
+
+    @cached_property
+    def _slots(self) -> Int32s | None:
+        """Return the rows of each item by half of a month [V, SLOTS]; None without times or with too many items."""
+        if not self._has_times or self._n_items > MOST_ITEMS:
+            return None
+        slots = np.zeros(self._n_items * SLOTS, np.int32)
+        slots[self._halves["half"].to_numpy()] = self._halves["n"].to_numpy()
+        return slots.reshape(-1, SLOTS)
 
     def add(self, histories: pl.DataFrame) -> None:
         """Count the rows of some whole histories, with the place of each test target, `at_test`."""
@@ -51,23 +81,22 @@ class LogSurvey:
         again = _is_repeated(items, lengths)
         if "events" in histories.columns:  # a purchase does not repeat the view before it
             again &= _is_repeated(explode(histories, pl.col("events")), lengths)
-        self._repeats += int(again.sum())
+        self._counts["repeats"] += int(again.sum())
         if not self._has_times or not len(items):
             return
         times = explode(histories, pl.col("times"))
         if self._target_events:
             self._add_copies(histories, times)
         basket = explode(histories, basket_key(histories.columns))
-        self._duplicates += int((again & _is_repeated(basket, lengths)).sum())
+        self._counts["duplicates"] += int((again & _is_repeated(basket, lengths)).sum())
         self._has_dates_only = self._has_dates_only and not (times % DAY).any()
-        by_item = pl.DataFrame({"item": items, "time": times}).group_by("item")
-        found = by_item.agg(first=pl.col("time").min(), last=pl.col("time").max())
-        places = found["item"].to_numpy()
-        self._first[places] = np.minimum(self._first[places], found["first"].to_numpy())
-        self._last[places] = np.maximum(self._last[places], found["last"].to_numpy())
-        if self._slots is not None:
-            rows = np.bincount(items * SLOTS + slots_of(times) % SLOTS, minlength=self._slots.size)
-            self._slots += rows.reshape(-1, SLOTS).astype(np.int32)
+        rows = pl.DataFrame({"item": items, "time": times}, schema={"item": pl.Int64, "time": pl.Int64})
+        spans = rows.group_by("item").agg(first=pl.col("time").min(), last=pl.col("time").max())
+        halves = pl.DataFrame(schema=HALVES)
+        if self._n_items <= MOST_ITEMS:
+            slots = pl.Series("half", items.astype(np.int64) * SLOTS + slots_of(times) % SLOTS)
+            halves = slots.value_counts(name="n").cast(HALVES)
+        self._add_by_item(spans, halves)
 
     def _add_copies(self, histories: pl.DataFrame, times: Int64s) -> None:
         """Count the targets, and those whose item is in the input of their prediction."""
@@ -75,17 +104,18 @@ class LogSurvey:
         items, events = (histories[name].explode(empty_as_null=False).to_numpy() for name in ("items", "events"))
         hides, is_target = "visible" in histories.columns, np.isin(events, self._target_events)
         n_visible = histories["visible"].explode(empty_as_null=False).to_numpy() if hides else None
-        self._copies.update(copies(items, times, is_target, lengths, np.flatnonzero(is_target), n_visible).counts)
+        found = copies(items, times, is_target, lengths, np.flatnonzero(is_target), n_visible).counts
+        self._counts.update({f"{COPIES}{name}": n for name, n in found.items()})
 
     def _add_ties(self, histories: pl.DataFrame) -> None:
         """Count the rows and the test targets that only the file orders, since they are tied with the row before."""
         if (key := tie_key(histories.columns)) is None:
             return
         lengths = histories["items"].list.len().to_numpy()
-        self._tied += int(_is_repeated(explode(histories, key), lengths).sum())
+        self._counts["tied"] += int(_is_repeated(explode(histories, key), lengths).sum())
         at_test = pl.col("at_test")
-        self._targets += histories["at_test"].count()
-        self._tied_targets += histories.select(is_tied(key, at_test).sum()).item()
+        self._counts["targets"] += histories["at_test"].count()
+        self._counts["tied_targets"] += histories.select(is_tied(key, at_test).sum()).item()
 
     def result(
         self, lengths: Int64s, counts: Int64s, span: tuple[int, int] | None, columns: Mapping[str, Any]
@@ -94,23 +124,24 @@ class LogSurvey:
 
         `lengths` of the histories, `counts` of the items' rows in any order, `span`: first and last time.
         """
-        has_rows = self._first <= self._last
+        counted, items = self._counts, self._spans
+        copied = {name.removeprefix(COPIES): n for name, n in counted.items() if name.startswith(COPIES)}
         first, last = span or (0, 0)
         recent = int(last - RECENT * (last - first))
         is_long = last - first >= LONG
         return {
-            "repeats_in_a_row": self._repeats,
-            "duplicates": self._duplicates,
+            "repeats_in_a_row": counted["repeats"],
+            "duplicates": counted["duplicates"],
             "has_dates_only": self._has_dates_only,
-            **({"copies": dict(self._copies)} if self._copies else {}),
-            "tied": self._tied,
-            "tied_targets": {"users": self._tied_targets, "of": self._targets},
+            **({"copies": copied} if copied else {}),
+            "tied": counted["tied"],
+            "tied_targets": {"users": counted["tied_targets"], "of": counted["targets"]},
             "heavy_users": _heavy_users(lengths),
             "rare_items": int(((counts > 0) & (counts < RARE_ITEM_ROWS)).sum()),
             "recent_from": recent,
             "items_with_rows": int((counts > 0).sum()),
-            "gone_items": int((self._last[has_rows] < recent).sum()) if span else 0,
-            "new_items": int((self._first[has_rows] >= recent).sum()) if span else 0,
+            "gone_items": int((items["last"] < recent).sum()) if span else 0,
+            "new_items": int((items["first"] >= recent).sum()) if span else 0,
             "seasonal_items": self._seasonal_items() if is_long else 0,
             **columns,
         }

@@ -11,12 +11,14 @@ import json
 import os
 import shlex
 import shutil
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
@@ -45,8 +47,16 @@ from bert4rec.dataset.format import (
     negative_columns,
     part_starts,
 )
+from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.runs import named
-from bert4rec.prepare.histories import HistoryStats, NumberedHistories, SplitRule, mark, with_offsets
+from bert4rec.prepare.histories import (
+    HistoryStats,
+    NumberedHistories,
+    NumberedPart,
+    SplitRule,
+    mark,
+    with_offsets,
+)
 from bert4rec.prepare.negatives import (
     SAMPLED_BLOCK_USERS,
     HeldOutCounts,
@@ -55,10 +65,11 @@ from bert4rec.prepare.negatives import (
     draw_negatives,
 )
 from bert4rec.prepare.ordering import Chunks, chunked
-from bert4rec.prepare.ties import has_ties, is_tied, tie_key
+from bert4rec.prepare.stages import Stages
+from bert4rec.prepare.ties import draw_targets, has_ties, is_tied, tie_key
+from bert4rec.runtime.arrays import Bools, Int64s, Integers
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import put_back, replace_directory, sample_sha256, sha256, try_lock
-from bert4rec.sources.progress import Progress
 
 ROWS_PER_BATCH = 1 << 14  # more batches would cost memory and time in every process that opens the split
 FILE_GROUP_ROWS = 1 << 16
@@ -173,70 +184,57 @@ def _input_name(origin: Mapping[str, str]) -> str:
     return f"{origin['name']} ({rows})" if "name" in origin else origin["source"]
 
 
-class FolderWriter:
-    """Write rows as `datasets` saves them, users ascending, from frames of any size.
+class PartWriter:
+    """Write a file of rows as `datasets` saves them, users ascending, from frames of any size.
 
-    The rows of the users from each of `starts` on are a file, which depends on these rows alone. `columns` maps names
-    to types.
+    It is called `part-FIRST.arrow` in `folder`, after the `first` user that it may have. `columns` maps names to types.
     """
 
-    def __init__(self, folder: Path, columns: Mapping[str, pa.DataType], starts: Sequence[int]) -> None:
-        folder.mkdir()
-        self._folder, self._schema = folder, pa.schema(list(columns.items()))
-        self._rows, self._starts = Chunks(ROWS_PER_BATCH), deque(starts)
-        self._files: list[dict[str, Any]] = []
-        self._writer: Any = None
-        self.n_rows, self.columns = 0, [*columns]
-        self._open()
+    def __init__(self, folder: Path, first: int, columns: Mapping[str, pa.DataType]) -> None:
+        folder.mkdir(exist_ok=True)
+        self._schema, self._first, self._rows = pa.schema(list(columns.items())), first, Chunks(ROWS_PER_BATCH)
+        self.path, self._batches = folder / f"part-{first:010d}.arrow", list[list[int]]()
+        self._sink = pa.OSFile(str(self.path), "wb")
+        self._writer = pa.ipc.new_stream(self._sink, self._schema)
 
     def add(self, frame: pl.DataFrame) -> None:
         """Append the rows of `frame`."""
-        frame = frame.select(self.columns)
-        while self._starts and len(frame) and frame["user"][-1] >= self._starts[0]:
-            n = frame["user"].search_sorted(self._starts[0])
-            self._write(self._rows.add(frame[:n]))
-            frame = frame[n:]
-            self._end()
-            self._open()
-        self._write(self._rows.add(frame))
+        self._write(self._rows.add(frame.select(self._schema.names)))
 
-    def close(self) -> None:
-        """Write the remaining rows, and the files with which `datasets` opens the folder."""
-        self._end()
-        while self._starts:
-            self._open()
-            self._end()
-        digests = (sha256(self._folder / file["filename"]) for file in self._files)
-        digest = hashlib.sha256("".join(digests).encode()).hexdigest()
-        empty = datasets.Dataset(
-            datasets.table.InMemoryTable(self._schema.empty_table()),
-            fingerprint=digest[:16],  # of the content, instead of a random one
-        )
-        empty.save_to_disk(str(self._folder), num_shards=1)
-        path = self._folder / STATE
-        state = json.loads(path.read_text(encoding="utf-8"))
-        (self._folder / state["_data_files"][0]["filename"]).unlink()
-        path.write_text(json.dumps(state | {"_data_files": self._files}, sort_keys=True), encoding="utf-8")
+    def close(self) -> dict[str, Any]:
+        """Write the remaining rows; return the entry of the file in the state of the folder, with its checksums."""
+        self._write(self._rows.rest())
+        if not self._batches:
+            self._writer.write_batch(pa.RecordBatch.from_pylist([], self._schema))
+            self._batches.append([self._first, 0])
+        self._writer.close()
+        self._sink.close()
+        return {"filename": self.path.name, "batches": self._batches, "checksums": checksums(self.path)}
 
     def _write(self, frames: Iterable[pl.DataFrame]) -> None:
         for frame in frames:
             self._writer.write_batch(_batch(frame, self._schema))
-            self._files[-1]["batches"].append([frame["user"][0], len(frame)])
-            self.n_rows += len(frame)
+            self._batches.append([frame["user"][0], len(frame)])
 
-    def _open(self) -> None:
-        self._first = self._starts.popleft()
-        self._files.append({"filename": f"part-{self._first:010d}.arrow", "batches": []})
-        self._sink = pa.OSFile(str(self._folder / self._files[-1]["filename"]), "wb")
-        self._writer = pa.ipc.new_stream(self._sink, self._schema)
 
-    def _end(self) -> None:
-        self._write(self._rows.rest())
-        if not self._files[-1]["batches"]:
-            self._writer.write_batch(pa.RecordBatch.from_pylist([], self._schema))
-            self._files[-1]["batches"].append([self._first, 0])
-        self._writer.close()
-        self._sink.close()
+def write_state(folder: Path, columns: Mapping[str, pa.DataType], files: Sequence[Mapping[str, Any]]) -> None:
+    """Write what `datasets` needs to open the `folder` with the `files` of a `PartWriter` each."""
+    digest = hashlib.sha256("".join(file["checksums"]["sha256"] for file in files).encode()).hexdigest()
+    empty = datasets.Dataset(
+        datasets.table.InMemoryTable(pa.schema(list(columns.items())).empty_table()),
+        fingerprint=digest[:16],  # of the content, instead of a random one
+    )
+    empty.save_to_disk(str(folder), num_shards=1)
+    path = folder / STATE
+    state = json.loads(path.read_text(encoding="utf-8"))
+    (folder / state["_data_files"][0]["filename"]).unlink()
+    state["_data_files"] = [{name: file[name] for name in ("filename", "batches")} for file in files]
+    path.write_text(json.dumps(state, sort_keys=True), encoding="utf-8")
+
+
+def checksums(path: Path) -> dict[str, Any]:
+    """Return the entry of a file in `metadata.json`."""
+    return {"bytes": path.stat().st_size, "sha256": sha256(path), "sample_sha256": sample_sha256(path)}
 
 
 def write_table(path: Path, frames: Iterable[pl.DataFrame]) -> int:
@@ -267,13 +265,13 @@ def _batch(frame: pl.DataFrame, schema: pa.Schema) -> pa.RecordBatch:
 def write_metadata(folder: Path, metadata: Mapping[str, Any], *, known: Mapping[str, Any] | None = None) -> int:
     """Write `metadata.json` with the checksums of every other file; return the size of the folder in bytes.
 
-    `known` are the checksums of files that came from another dataset.
+    `known` are checksums of files that need not be read again.
     """
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != DATASET_LOCK)
     sizes = {path: path.stat().st_size for path in paths}
     files = {
-        name: (known or {}).get(name) or {"bytes": size, "sha256": sha256(path), "sample_sha256": sample_sha256(path)}
-        for name, path, size in ((path.relative_to(folder).as_posix(), path, size) for path, size in sizes.items())
+        name: (known or {}).get(name) or checksums(path)
+        for name, path in ((path.relative_to(folder).as_posix(), path) for path in paths)
     }
     content = {
         "format_version": DATASET_FORMAT,
@@ -316,6 +314,39 @@ def _in_use(new: Path) -> bool:
         return False
 
 
+class SplitUsers(NamedTuple):
+    """What `split_block` needs of `HistoryStats`: the training positions of each item, the held-out users."""
+
+    train_counts: Integers
+    validated: Bools
+    tested: Bools | None
+
+
+@dataclass(frozen=True)
+class Split:
+    """How histories are split and written: the files of arrays for tasks, and the settings.
+
+    `item_ids`: the dense id of each code. `draws`: the kinds of events that are drawn from the last basket, [] = all;
+    None if the rule finds the targets.
+    """
+
+    item_ids: Path
+    train_counts: Path
+    validated: Path
+    tested: Path | None
+    rule: SplitRule
+    hidden: HiddenEvents | None
+    n_negatives: int
+    seed: int
+    draws: Sequence[int] | None
+
+    @property
+    def users(self) -> SplitUsers:
+        """Return the arrays, mapped."""
+        names = self.train_counts, self.validated, self.tested
+        return SplitUsers(*(None if path is None else np.load(path, mmap_mode="r") for path in names))  # type: ignore
+
+
 class SplitBlock(NamedTuple):
     """The rows of a block of users for both folders, and the counts of held-out users."""
 
@@ -325,14 +356,14 @@ class SplitBlock(NamedTuple):
 
 
 def split_block(
-    numbered: tuple[int, pl.DataFrame], rule: SplitRule, survey: HistoryStats, *, n_negatives: int, seed: int,
-    draw: Draw | None = None,
+    numbered: tuple[int, pl.DataFrame], rule: SplitRule, survey: HistoryStats | SplitUsers, *, n_negatives: int,
+    seed: int, draw: Draw | None = None, is_inside: pl.Expr | None = None,
 ) -> SplitBlock:  # fmt: skip
     """Return a block of histories, given with its number, split by `rule`, and the negatives of users with a target.
 
     A user with fewer than `n_negatives` unseen items gets none, so that users have either none or `n_negatives`. They
     are drawn for whole histories: the same for validation and test. `draw` puts the target of a split, which the rule
-    finds by its basket, at its place.
+    finds by its basket, at its place. Only users who are inside are returned and counted.
     """
     block, histories = numbered
     popularity = survey.train_counts
@@ -356,30 +387,76 @@ def split_block(
     ]
     rows = evaluated.select("user").join(whole.select("user", *drawn), on="user", how="left", maintain_order="left")
     rows = rows.with_columns(pl.col(NEGATIVES).fill_null([]))
+    if is_inside is not None:
+        is_counted = evaluated.select(is_inside).to_series()
+        split, rows, evaluated = (frame.filter(is_inside) for frame in (split, rows, evaluated))
+        unseen = unseen[is_counted.to_numpy()]
     return SplitBlock(split, rows, count_held_out(evaluated, unseen, n_negatives))
 
 
+def write_part(
+    folder: Path, users: tuple[int, int], blocks: tuple[int, int], parts: Sequence[NumberedPart], split: Split,
+    columns: Mapping[str, Mapping[str, pa.DataType]],
+) -> dict[str, Any]:  # fmt: skip
+    """Write the histories and negatives from the first to before the last of `users`: a part of the dataset folders.
+
+    Their histories are in the `blocks`, and their rows in the `parts`.
+    """
+    writers = [PartWriter(folder / name, users[0], types) for name, types in columns.items()]
+    held_out, n_rows, is_inside = HeldOutCounts(), 0, pl.col("user").is_between(users[0], users[1] - 1)
+    draw = None if split.draws is None else partial(draw_targets, seed=split.seed, kinds=[*split.draws])
+    cut = partial(
+        split_block, rule=split.rule, survey=split.users, n_negatives=split.n_negatives, seed=split.seed, draw=draw,
+        is_inside=is_inside,
+    )  # fmt: skip
+    numbered = enumerate(_blocks(parts, blocks, split), blocks[0])
+    for block in in_order(cut, numbered, n_threads=min(N_THREADS, pl.thread_pool_size())):
+        for writer, rows in zip(writers, (block.histories, block.negatives), strict=True):
+            writer.add(rows)
+        held_out.update(block.held_out)
+        n_rows += int(block.histories["items"].list.len().sum())
+    files = {name: writer.close() for name, writer in zip(columns, writers, strict=True)}
+    return {"rows": n_rows, "files": files, "held_out": [[*key, n] for key, n in held_out.items()]}
+
+
+def _blocks(parts: Sequence[NumberedPart], blocks: tuple[int, int], split: Split) -> Iterator[pl.DataFrame]:
+    """Yield the histories of the first to before the last of the `blocks`."""
+    first, last = (block * SAMPLED_BLOCK_USERS for block in blocks)
+    frames = (part.histories(split.item_ids, split.hidden, (first - part.before, last - part.before)) for part in parts)
+    return chunked(frames, SAMPLED_BLOCK_USERS)
+
+
 def write_histories(
-    folder: Path, histories: NumberedHistories, rule: SplitRule, survey: HistoryStats, *, n_negatives: int, seed: int,
-    progress: Progress, draw: Draw | None = None,
-) -> tuple[list[FolderWriter], HeldOutCounts]:  # fmt: skip
-    """Write the histories and the negatives; return their writers and the counts of held-out users."""
+    folder: Path, histories: NumberedHistories, split: Split, lengths: Int64s, stages: Stages
+) -> tuple[dict[str, dict[str, Any]], HeldOutCounts]:
+    """Write the histories and the negatives; return the checksums of the files and the counts of held-out users.
+
+    `lengths`: the number of interactions of each user.
+    """
     names = histories.columns
     has = {f"has_{name}s": name in names for name in ("time", "rating", "event")}
-    columns = history_columns(**has, has_ties=has_ties(names))
-    starts, types = part_starts(survey.lengths), {HISTORIES: columns, NEGATIVE_ITEMS: negative_columns()}
-    writers = [FolderWriter(folder / name, types[name], starts) for name in FOLDERS]
-    held_out: HeldOutCounts = Counter()
-    split = partial(split_block, rule=rule, survey=survey, n_negatives=n_negatives, seed=seed, draw=draw)
-    with progress.stage("write", histories.n_rows) as stage:
-        for block in in_order(split, enumerate(chunked(histories, SAMPLED_BLOCK_USERS)), n_threads=N_THREADS):
-            for writer, rows in zip(writers, (block.histories, block.negatives), strict=True):
-                writer.add(rows)
-            held_out.update(block.held_out)
-            stage.advance(int(block.histories["items"].list.len().sum()))
-        for writer in writers:
-            writer.close()
-    return writers, held_out
+    columns = {HISTORIES: history_columns(**has, has_ties=has_ties(names)), NEGATIVE_ITEMS: negative_columns()}
+    starts = [*part_starts(lengths), len(lengths)]
+    numbers = np.append(0, np.cumsum(lengths > 0))  # of histories before each user
+    arguments, sizes = [], []
+    for first, last in pairwise(starts):
+        blocks = int(numbers[first] // SAMPLED_BLOCK_USERS), -int(-numbers[last] // SAMPLED_BLOCK_USERS)
+        low, high = (block * SAMPLED_BLOCK_USERS for block in blocks)
+        parts = [part for part in histories.parts if part.before < high and low < part.before + part.n_users]
+        arguments.append(((first, last), blocks, parts, split, columns))
+        sizes.append(int(lengths[first:last].sum()))
+    done = stages.run("write", write_part, arguments, sizes=sizes, title="write")
+    held_out, found = HeldOutCounts(), {}
+    for name in FOLDERS:
+        (folder / name).mkdir()
+        files = [result["files"][name] for _, result in done]
+        for (place, _), file in zip(done, files, strict=True):
+            (place / name / file["filename"]).rename(folder / name / file["filename"])
+            found[f"{name}/{file['filename']}"] = file["checksums"]
+        write_state(folder / name, columns[name], files)
+    for _, result in done:
+        held_out.update({(kind, key): n for kind, key, n in result["held_out"]})
+    return found, held_out
 
 
 def in_order(function: Callable[[T], R], arguments: Iterable[T], *, n_threads: int) -> Iterator[R]:

@@ -98,15 +98,8 @@ class Fields:
 
     def _numbers(self, events: pl.Series) -> pl.Series:
         """Return the numbers of the kinds of `events`; new kinds are numbered in the order of their first rows."""
-        present = dict.fromkeys(self.kinds) | dict.fromkeys(events.unique(maintain_order=True).to_list())
-        self.kinds[:] = present
-        if len(present) > MOST_KINDS + 1:
-            raise DataError(
-                f"data.event_column = {self.names['event']}: has more than {MOST_KINDS} values, such as "
-                f"{', '.join(self.kinds[1:4])}; expected: a few kinds of events, such as view and purchase; name "
-                "another column, or remove it"
-            )
-        return events.replace_strict(self.kinds, range(len(present)), return_dtype=pl.Int16)
+        self.kinds[:] = with_kinds(self.kinds, events.unique(maintain_order=True).to_list(), self.names["event"])
+        return events.replace_strict(self.kinds, range(len(self.kinds)), return_dtype=pl.Int16)
 
     def _id(self, name: str, column: pl.Series) -> pl.Series:
         if name in self.as_text and not column.dtype.is_numeric():
@@ -177,6 +170,20 @@ class Fields:
         else:
             is_readable = dtype.is_numeric() or dtype in (pl.String, pl.Boolean)
         return "" if is_readable else self._expected(name)
+
+
+def with_kinds(kinds: Sequence[str], more: Sequence[str], column: str) -> list[str]:
+    """Return the `kinds` of events of a `column` and after them those of `more` that are new.
+
+    Raises `DataError` if they are too many.
+    """
+    present = [*dict.fromkeys([*kinds, *more])]
+    if len(present) > MOST_KINDS + 1:
+        raise DataError(
+            f"data.event_column = {column}: has more than {MOST_KINDS} values, such as {', '.join(present[1:4])}; "
+            "expected: a few kinds of events, such as view and purchase; name another column, or remove it"
+        )
+    return present
 
 
 def _is_guest(raw: pl.DataFrame, fields: pl.DataFrame) -> pl.Series:

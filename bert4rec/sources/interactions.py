@@ -54,7 +54,8 @@ class Piece(NamedTuple):
     """A part of a file that can be read alone (see `TableFile.pieces`)."""
 
     path: Path
-    part: slice
+    part: slice = slice(0, None)
+    n_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class Interactions:
             n_unordered=self.n_unordered,
         )
         before = 0
-        for path, part in self.pieces or [(file, slice(0, None)) for file in self.files]:
+        for path, part, _ in self.pieces or map(Piece, self.files):
             file = self.open(path)
             file_columns = {key: matched(column, file.columns) or "" for key, column in self.others.columns.items()}
             others = {key: self.others.columns[key] for key, name in file_columns.items() if file.columns.get(name)}
@@ -136,11 +137,14 @@ class Interactions:
             before += path.stat().st_size
 
     def cut(self) -> list[tuple[Piece, ...]]:
-        """Return the pieces of the files that can be read alone; all together if their lines belong together."""
+        """Return the pieces of the files that can be read alone; () for all if their lines belong together."""
         if self.source.form in ("sequences", "baskets"):
             return [()]
-        files = [(path, self.open(path)) for path in self.files]
-        return [(Piece(path, part),) for path, file in files for part in file.pieces()]
+        cut = []
+        for path in self.files:
+            parts = self.open(path).pieces()
+            cut += [(Piece(path, part, path.stat().st_size // len(parts)),) for part in parts]
+        return cut
 
     def settled(self) -> "Interactions":
         """Return a copy that understands the times of every piece as those of the first part."""

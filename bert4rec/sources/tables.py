@@ -64,9 +64,7 @@ def typed_rows(
                 seen += len(frame)
 
 
-def _batches(
-    path: Path, kind: Format, names: Sequence[str], size: int, groups: slice
-) -> Iterator[tuple[Any, float]]:
+def _batches(path: Path, kind: Format, names: Sequence[str], size: int, groups: slice) -> Iterator[tuple[Any, float]]:
     """Yield record batches, and the share of the file, or of the `groups`, that has been read so far."""
     if kind == "parquet":
         rows, seen = pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20), 0
@@ -197,8 +195,8 @@ class SequenceLines:
     """Split lines into words, and check that a file has only one of the two forms of lines."""
 
     def __init__(self) -> None:
-        self._n_lines = self._n_baskets = 0
-        self._first_long = ""  # file and number of the first line with more than two words
+        self.n_lines = self._n_baskets = 0
+        self.first_long = ""  # file and number of the first line with more than two words
 
     def parse(self, block: Block, bad: BadRows, *, is_basket: bool = False, separator: str = " ") -> pl.DataFrame:
         """Return `LINE`, `user`, `item`, a row per interaction; lines without an item, or not UTF-8, go to `bad`.
@@ -223,18 +221,18 @@ class SequenceLines:
             problem = ("item is missing", "item is missing") if n else ("empty line", "is empty")
             bad.add_line(block.path, line, *problem)
         words = words.filter(count >= 2)
-        self._n_lines += len(words)
+        self.n_lines += len(words)
         long = words.filter(count > 2).head(1)
-        if len(long) and not self._first_long:
-            self._first_long = f"{block.path}, line {long[LINE][0]}: {len(long['words'][0])} fields"
+        if len(long) and not self.first_long:
+            self.first_long = f"{block.path}, line {long[LINE][0]}: {len(long['words'][0])} fields"
         user, items = pl.col("words").list.first(), pl.col("words").list.slice(1)
         return words.select(LINE, user=user, item=items).explode("item")
 
     def check(self, n_users: int) -> None:
         """Raise `DataError` if a line has several items, and yet a user is on several lines."""
-        if self._first_long and n_users < self._n_lines:
+        if self.first_long and n_users < self.n_lines:
             raise DataError(
-                f"{self._first_long}, and some users are on several lines: write either one `user item` pair on "
+                f"{self.first_long}, and some users are on several lines: write either one `user item` pair on "
                 "each line, or each user once with all its items; lines of items alone: --data.source=baskets"
             )
 

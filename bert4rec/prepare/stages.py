@@ -1,0 +1,106 @@
+"""Run the stages of a preparation as tasks: functions from files to files, each of which is done once.
+
+A task is a pure function `task(folder, *arguments)`: it writes files into the empty `folder`, the same bytes whenever
+and wherever it runs, and returns a small dict that JSON can hold. Its folder gets its name when it is complete. So what has
+a name is whole, a task that was lost with its process can be started again, and a new driver goes on where an older one
+ended.
+"""
+
+import json
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, Future, as_completed
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from bert4rec.prepare.executors import Here
+from bert4rec.runtime.arrays import Array
+from bert4rec.sources.progress import Progress
+
+RESULT = "result.json"
+Task: TypeAlias = Callable[..., dict[str, Any]]
+
+
+class Done(NamedTuple):
+    """The folder that a task has written, and what it returned."""
+
+    folder: Path
+    result: dict[str, Any]
+
+
+def run_task(task: Task, folder: Path, arguments: Sequence[Any]) -> dict[str, Any]:
+    """Return what `task` returns; it runs unless `folder` has its files already."""
+    if not (folder / RESULT).is_file():
+        attempt = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}")
+        attempt.mkdir()
+        try:
+            text = json.dumps(task(attempt, *arguments))
+            (attempt / RESULT).write_text(text, encoding="utf-8")
+            with suppress(OSError):  # another attempt may have been as fast
+                attempt.rename(folder)
+        finally:
+            shutil.rmtree(attempt, ignore_errors=True)
+    result: dict[str, Any] = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+    return result
+
+
+def saved(path: Path, values: Array) -> Path:
+    """Write an array that tasks map, and return its path."""
+    with path.open("wb") as file:
+        np.save(file, values)
+    return path
+
+
+class Stages:
+    """Run tasks by an `executor`, with their files under the folder `work`."""
+
+    def __init__(self, work: Path, executor: Executor, progress: Progress) -> None:
+        self.work, self._executor, self._progress = work, executor, progress
+
+    def folder(self, stage: str, number: int) -> Path:
+        """Return the folder of a task of a `stage`."""
+        return self.work / f"{stage}-{number:06d}"
+
+    def run(
+        self, stage: str, task: Task, arguments: Sequence[tuple[Any, ...]], *, sizes: Sequence[int] = (),
+        title: str = "", here: bool = False,
+    ) -> list[Done]:  # fmt: skip
+        """Return what `task` has done with each of `arguments`, in their order, and show the progress.
+
+        `sizes` are the units of work of each; without a `title` nothing is shown. A result has its number of `rows`.
+        The tasks run in this process if they are to run `here`.
+        """
+        futures: dict[Future[dict[str, Any]], int] = {}
+        results: list[dict[str, Any]] = [{}] * len(arguments)
+        total, done = sum(sizes), 0
+        executor = Here() if here else self._executor
+        with self._progress.stage(title, total) if title else nullcontext() as bar:
+
+            def finish(future: Future[dict[str, Any]]) -> None:
+                nonlocal done
+                number = futures[future]
+                results[number] = future.result()
+                if bar:
+                    done += sizes[number]
+                    bar.advance(results[number]["rows"], done)
+
+            for number, values in enumerate(arguments):
+                future = executor.submit(run_task, task, self.folder(stage, number), values)
+                futures[future] = number
+                if future.done():  # this process runs it
+                    finish(future)
+            for future in as_completed([*futures]):
+                if not results[futures[future]]:
+                    finish(future)
+        return [Done(self.folder(stage, number), result) for number, result in enumerate(results)]
+
+    def remove(self, stages: Iterable[str], *, but: Sequence[str] = ()) -> None:
+        """Delete the files of the `stages`, but for their results: they stay done."""
+        for stage in stages:
+            for path in self.work.glob(f"{stage}-??????/*"):
+                if path.name not in (RESULT, *but):
+                    path.unlink()
