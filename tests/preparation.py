@@ -2,14 +2,18 @@
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import datasets
 import polars as pl
 import pytest
 
 import preprocessing
+from bert4rec.prepare import rows, runs
+from bert4rec.sources import interactions, text_blocks
 from tests.sources.storage import Storage, serving
 
 Prepare = Callable[..., Path]
@@ -25,6 +29,17 @@ def prepared(place: Path, *options: str, table: pl.DataFrame | None = None, name
     command = ["--config=/dev/null", f"--data.dataset_dir={target}", "--preprocessing.n_eval_negatives=1"]
     preprocessing.main([*command, *source, *options])
     return target
+
+
+@contextmanager
+def small_tasks() -> Iterator[None]:
+    """Pieces of 20,000 bytes, runs of 5 rows or a block of 5,000 bytes, ranges of 7 rows and of 3 items."""
+    with (
+        patch.object(text_blocks, "PIECE_BYTES", 20_000), patch.object(interactions, "BLOCKS_IN_BUDGET", 800_000),
+        patch.object(runs, "ROWS_PER_RUN", 5), patch.object(rows, "ROWS_PER_RANGE", 7),
+        patch.object(rows, "ITEMS_PER_RANGE", 3),
+    ):  # fmt: skip
+        yield
 
 
 def stored(folder: Path) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from bert4rec.dataset.format import EVALUATED
-from bert4rec.runtime.arrays import Int32s, Int64s
+from bert4rec.runtime.arrays import Int32s, Int64s, Integers
 
 SAMPLED_BLOCK_USERS = 4096  # histories in a block; changing it changes the negatives
 MAX_ROUNDS = 16  # rounds of rejection sampling before the rest is drawn from a dense table of keys
@@ -31,7 +31,7 @@ class SeenItems(NamedTuple):
         return cls(np.sort(keys), len(items))
 
 
-def draw_negatives(seen: SeenItems, weights: Int64s, *, n: int, seed: list[int], rounds: int = MAX_ROUNDS) -> Int32s:
+def draw_negatives(seen: SeenItems, weights: Integers, *, n: int, seed: list[int], rounds: int = MAX_ROUNDS) -> Int32s:
     """Return `n` distinct unseen items for each user, (users, n), drawn in proportion to `weights` [items].
 
     `seed` is for one block of users. Each user must have at least `n` unseen items. An item of weight

@@ -163,9 +163,9 @@ def read_rows(
     most a tenth of all rows; and if that of rows without a user is above `max_guests`. All rows are read to count them,
     unless no row of the first part is usable.
     """
-    here = isinstance(source, GeneratedSource)
-    settled: Interactions | GeneratedSource = source if isinstance(source, GeneratedSource) else source.settled()
-    pieces: Sequence[Sequence[Piece]] = [()] if isinstance(source, GeneratedSource) else source.cut()
+    here = not isinstance(source, Interactions)  # generated rows are in the memory of this process
+    settled = source.settled() if isinstance(source, Interactions) else source
+    pieces: Sequence[Sequence[Piece]] = source.cut() if isinstance(source, Interactions) else [()]
     sizes = [sum(piece.n_bytes for piece in some) if some else source.n_bytes for some in pieces]
     arguments = [(settled, some, extends, number == 0) for number, some in enumerate(pieces)]
     done = stages.run("read", read_pieces, arguments, sizes=sizes, title="read", here=here)
@@ -188,7 +188,7 @@ def read_rows(
 
 def _take_over(source: Interactions | GeneratedSource, folder: Path, result: Mapping[str, Any]) -> list[int] | None:
     """Add to `source` what a task has found; return the numbers there of its kinds of events, None without any."""
-    if isinstance(source, GeneratedSource):
+    if not isinstance(source, Interactions):
         return None
     source.bad.counts.update(result["bad"])
     source.bad.shown.extend(result["shown"][: source.bad.room])

@@ -74,10 +74,10 @@ def read_pieces(
         pending.add(KNOWN, known_rows)
         pending.add(NEW, new_rows)
         if pending.n_rows >= ROWS_PER_RUN:
-            runs.append(_write_run(folder, len(runs), pending.frames))
+            runs.append(write_run(folder, len(runs), pending.frames))
             pending = Pending()
     if pending.n_rows:
-        runs.append(_write_run(folder, len(runs), pending.frames))
+        runs.append(write_run(folder, len(runs), pending.frames))
     if covered:
         pl.DataFrame({"user": [*covered], "n": [*covered.values()]}).sort("user").write_ipc(folder / "covered.arrow")
     return {"rows": n_rows, "runs": runs, **_about_source(folder, source)}
@@ -108,7 +108,7 @@ def _by_known(frame: pl.DataFrame, known: ExistingIds | None) -> tuple[pl.DataFr
     return rows.with_columns(user=found["known"]).filter(is_known), rows.filter(~is_known)
 
 
-def _write_run(folder: Path, number: int, frames: Mapping[str, list[pl.DataFrame]]) -> dict[str, Any]:
+def write_run(folder: Path, number: int, frames: Mapping[str, list[pl.DataFrame]]) -> dict[str, Any]:
     """Write the rows of both groups, with items by number, and the items; return how many of each, and a sample."""
     rows = {group: together(parts) for group, parts in frames.items() if parts}
     items = together([frame.select("item") for frame in rows.values()])["item"].unique().sort()

@@ -1,9 +1,9 @@
 """Run the stages of a preparation as tasks: functions from files to files, each of which is done once.
 
 A task is a pure function `task(folder, *arguments)`: it writes files into the empty `folder`, the same bytes whenever
-and wherever it runs, and returns a small dict that JSON can hold. Its folder gets its name when it is complete. So what has
-a name is whole, a task that was lost with its process can be started again, and a new driver goes on where an older one
-ended.
+and wherever it runs, and returns a small dict that JSON can hold. Its folder gets its name when it is complete. So what
+has a name is whole, a task that was lost with its process can be started again, and a new driver goes on where an older
+one ended.
 """
 
 import json

@@ -95,7 +95,7 @@ class LogSurvey:
         halves = pl.DataFrame(schema=HALVES)
         if self._n_items <= MOST_ITEMS:
             slots = pl.Series("half", items.astype(np.int64) * SLOTS + slots_of(times) % SLOTS)
-            halves = slots.value_counts(name="n").cast(HALVES)
+            halves = slots.value_counts(name="n").cast(pl.Int64)
         self._add_by_item(spans, halves)
 
     def _add_copies(self, histories: pl.DataFrame, times: Int64s) -> None:

@@ -96,7 +96,7 @@ class ItemValues(_Parts):
 
     def __init__(self, columns: Mapping[str, str] = MappingProxyType({}), by: Sequence[str] = ("item",)) -> None:
         super().__init__(pl.DataFrame(schema=[*by]))
-        self.columns, self._by = columns, [*by]
+        self.columns, self._by = dict(columns), [*by]  # can be pickled
 
     def add(self, rows: pl.DataFrame) -> None:
         """Add the rows of a part (`item` and the keys of its columns)."""

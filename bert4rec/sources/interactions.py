@@ -140,9 +140,10 @@ class Interactions:
         """Return the pieces of the files that can be read alone; () for all if their lines belong together."""
         if self.source.form in ("sequences", "baskets"):
             return [()]
-        cut = []
+        cut: list[tuple[Piece, ...]] = []
         for path in self.files:
-            parts = self.open(path).pieces()
+            file = self.open(path)
+            parts = file.pieces() if isinstance(file, TableFile) else [slice(0, None)]
             cut += [(Piece(path, part, path.stat().st_size // len(parts)),) for part in parts]
         return cut
 

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,11 +22,10 @@ from hypothesis import strategies as st
 import preprocessing
 from bert4rec.dataset.check import check_dataset
 from bert4rec.dataset.format import part_starts
-from bert4rec.prepare import engine, writer
+from bert4rec.prepare import writer
 from bert4rec.prepare.rows import FILTERS
-from bert4rec.sources import interactions
 from tests.folders import contents
-from tests.preparation import metadata_of, prepared, stored
+from tests.preparation import metadata_of, prepared, small_tasks, stored
 
 ROOT = Path(preprocessing.__file__).parent
 COLUMNS = ["--data.time_column=at", "--data.rating_column=stars"]
@@ -142,7 +142,7 @@ def test_the_splits_are_those_of_the_reference(rows: list[Row], s: dict[str, Any
     options = [f"--preprocessing.{name}={value}" for name, value in chosen.items()]
     user_rows = histories(rows, s)
     testable = {user for user, mine in user_rows.items() if places(mine, s)[2] >= 0}
-    with tempfile.TemporaryDirectory() as place, patch.object(engine, "RUNS", 10**8 if s["many_runs"] else 24):
+    with tempfile.TemporaryDirectory() as place, small_tasks() if s["many_runs"] else nullcontext():
         table = pl.DataFrame(rows, schema=list(Row._fields), orient="row")
         folder = prepared(Path(place), *COLUMNS, "--data.event_column=event", *options, table=table)
         if not folder.exists():
@@ -216,7 +216,7 @@ for line in sys.stdin:
 def test_one_and_several_threads_write_the_same_bytes_also_where_the_file_is_larger_than_the_memory(
     tmp_path: Path, log: Path, small: list[str]
 ) -> None:
-    """1 GB of memory in 50,000 runs, in blocks of 5,000 bytes: what a part holds is a fraction of the file."""
+    """Also in small tasks: what one holds is a fraction of the file."""
     table = ["--data.source=table", f"--data.path={log}", *COLUMNS, *FILTERED, "--preprocessing.memory_gb=1"]
     kinds = {split: [*table, f"--preprocessing.split={split}"] for split in ("leave_one_out", "time")}
     kinds["synthetic"] = small  # whose oracle ranks, too
@@ -231,7 +231,7 @@ def test_one_and_several_threads_write_the_same_bytes_also_where_the_file_is_lar
         assert sum(name.startswith("histories/part-") for name in expected) > 2
         with small_parts():
             assert contents(prepared(tmp_path, *arguments, name=f"whole-{kind}")) == expected
-            with patch.object(engine, "RUNS", 50_000), patch.object(interactions, "BLOCKS_IN_BUDGET", 200_000):
+            with small_tasks():
                 assert contents(prepared(tmp_path, *arguments, name=f"parts-{kind}")) == expected
 
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import preprocessing
 from bert4rec.dataset.format import negative_columns
 from bert4rec.prepare import engine, writer
-from bert4rec.prepare.writer import FolderWriter, created_from, in_order, new_dataset, write_metadata
+from bert4rec.prepare.writer import PartWriter, created_from, in_order, new_dataset, write_metadata, write_state
 from bert4rec.runtime import files
 from tests.checks import Capture, Patch, one_line
 from tests.folders import contents
@@ -25,10 +26,13 @@ ROOT = Path(preprocessing.__file__).parent
 
 def write(folder: Path, *negatives: pl.DataFrame, starts: Sequence[int] = (0,)) -> int:
     with new_dataset(folder) as new:
-        writer = FolderWriter(new / "negatives", negative_columns(), starts)
-        for rows in negatives:
-            writer.add(rows)
-        writer.close()
+        files, place = [], new / "negatives"
+        for first, stop in pairwise([*starts, 2**31]):
+            part = PartWriter(place, first, negative_columns())
+            for rows in negatives:
+                part.add(rows.filter(pl.col("user").is_between(first, stop - 1)))
+            files.append(part.close())
+        write_state(place, negative_columns(), files)
         return write_metadata(new, {})
 
 

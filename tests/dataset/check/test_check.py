@@ -4,11 +4,10 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, reject, settings
@@ -16,10 +15,10 @@ from hypothesis import strategies as st
 
 import preprocessing
 from bert4rec.dataset import check as check_module
-from bert4rec.prepare import engine
 from tests.dataset.check import damages
 from tests.dataset.check.damages import BOTH, FILES, FIRST, N_ITEMS, SEALED, flip
 from tests.dataset.check.folders import Folder, accepted, check, load, prepared, refused, seal
+from tests.preparation import small_tasks
 
 Sound = dict[str, Path]  # a sound folder of each kind of split, to be copied
 
@@ -134,13 +133,13 @@ ROWS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 14), TIMES, st.inte
             "seed": st.integers(0, 99),
         }
     ),
-    st.sampled_from([engine.RUNS, 10**8]),
+    st.booleans(),
 )
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 def test_what_the_script_writes_is_accepted(
-    rows: list[tuple[int, int, int, int]], columns: list[str], chosen: dict[str, Any], n_runs: int
+    rows: list[tuple[int, int, int, int]], columns: list[str], chosen: dict[str, Any], is_small: bool
 ) -> None:
-    with tempfile.TemporaryDirectory() as place, patch.object(engine, "RUNS", n_runs):  # many: a few rows in each
+    with tempfile.TemporaryDirectory() as place, small_tasks() if is_small else nullcontext():
         wanted = [0, 1, *({"at": 2, "stars": 3}[name] for name in columns)]
         folder = prepared(Path(place), [[row[at] for at in wanted] for row in rows], columns, **chosen)
         if folder is None:

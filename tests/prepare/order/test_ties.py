@@ -2,11 +2,11 @@
 
 import random
 import tempfile
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import numpy as np
 import polars as pl
@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.dataset.check import check_dataset
 from bert4rec.dataset.reader import open_dataset
-from bert4rec.prepare import engine
 from bert4rec.sources.interactions import open_histories
-from tests.preparation import metadata_of, prepared, stored
+from tests.preparation import metadata_of, prepared, small_tasks, stored
 
 START = 1_767_225_780
 ABC = "abc"
@@ -159,8 +158,8 @@ def test_shuffled_ties_depend_on_the_seed_and_neither_on_the_file_nor_on_parts(
     again, newest_first = shuffler.sample(rows, len(rows)), sorted(rows, key=lambda row: -row.time)
     with tempfile.TemporaryDirectory() as place:
         folders = []
-        for name, log, n_runs in (("one", rows, 24), ("other", again, 10**9), ("last", newest_first, 24)):
-            with patch.object(engine, "RUNS", n_runs):
+        for name, log, is_small in (("one", rows, False), ("other", again, True), ("last", newest_first, False)):
+            with small_tasks() if is_small else nullcontext():
                 folders.append(prepared(Path(place), *options, table=table_of(*log), name=name))
         if not all(folder.exists() for folder in folders):
             assert len({row.item for row in rows}) == 1

@@ -1,0 +1,88 @@
+"""Tasks: what they write, however the rows are cut; once, twice, and on several processes."""
+
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert4rec.prepare.executors import Here
+from bert4rec.prepare.runs import bounds_of, merged, number_items, read_batch, shuffle, together, write_run
+from bert4rec.prepare.stages import Stages, run_task
+from bert4rec.sources.progress import Progress
+
+RUNS = st.lists(st.lists(st.tuples(st.integers(-3, 20), st.integers(0, 9)), min_size=1, max_size=30), max_size=6)
+
+
+def frame_of(rows: list[tuple[int, int]]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema={"user": pl.Int64, "item": pl.Int64}, orient="row")
+
+
+@settings(max_examples=30, deadline=None)
+@given(RUNS.filter(any), st.integers(1, 40), st.integers(0, 6), st.integers(0, 6))
+def test_rows_come_back_by_ranges_of_users_in_their_order_with_the_ranks_of_their_items(
+    runs: list[list[tuple[int, int]]], size: int, users_text_from: int, items_text_from: int
+) -> None:
+    """From some run on ids are text: those before become text, and sort as such."""
+    with tempfile.TemporaryDirectory() as place:
+        abouts, schemas, types = [], [], []
+        for number, rows in enumerate(runs):
+            texts = {"user": users_text_from, "item": items_text_from}
+            frame = frame_of(rows).cast({name: pl.String for name, first in texts.items() if number >= first})
+            abouts.append(write_run(Path(place), number, {"new": [frame[:1], frame[1:]], "known": []}))
+            schemas.append(dict(pl.read_ipc_schema(Path(place) / f"new-{number:03d}.arrow")))
+            types.append(frame.schema["item"])
+        schema, item_type = merged(schemas), pl.String() if pl.String in types else pl.Int64()
+        samples = {name: [(about[name][1], about[name][0]) for about in abouts] for name in ("new", "items")}
+        stages = Stages(Path(place), Here(), Progress())
+        entries = [Path(place) / f"items-{number:03d}.parquet" for number in range(len(runs))]
+        limits = [*pairwise([None, *bounds_of(samples["items"], item_type, size), None])]
+        done = stages.run("items", number_items, [(entries, len(runs), item_type, pair, True) for pair in limits])
+        firsts = np.cumsum([0, *(result["items"] for _, result in done)]).tolist()
+        codes = [(folder / "codes.arrow", first) for (folder, _), first in zip(done, firsts, strict=False)]
+        bounds = bounds_of(samples["new"], schema["user"], size)
+        pl.DataFrame({"user": pl.Series(bounds, dtype=schema["user"])}).write_ipc(Path(place) / "bounds.arrow")
+        arguments = [
+            (Path(place) / f"new-{number:03d}.arrow", number, codes, schema, Path(place) / "bounds.arrow", None)
+            for number in range(len(runs))
+        ]
+        shuffled = [folder / "rows.arrow" for folder, _ in stages.run("shuffle", shuffle, arguments)]
+        parts = [pl.concat([read_batch(path, part) for path in shuffled]) for part in range(len(bounds) + 1)]
+        originals = pl.concat([pl.read_ipc(folder / "items.arrow") for folder, _ in done])["item"].to_list()
+    kinds = [str if name == pl.String else int for name in (schema["user"], item_type)]
+    rows = [(kinds[0](user), kinds[1](item)) for run in runs for user, item in run]
+    assert originals == sorted({item for _, item in rows})
+    found = [row for part in parts for row in part.sort("user", maintain_order=True).iter_rows()]
+    assert [(user, originals[code]) for user, code in found] == sorted(rows, key=lambda row: row[0])
+    assert sum(part["user"].n_unique() for part in parts) == len({user for user, _ in rows})  # no user is in two
+
+
+def test_columns_that_a_frame_lacks_are_0() -> None:
+    frames = [pl.DataFrame({"user": [1], "item": [2]}), pl.DataFrame({"user": ["a"], "item": [3], "fraction": [7]})]
+    assert together(frames).rows() == [("1", 2, 0), ("a", 3, 7)]
+
+
+def write_number(folder: Path, number: int) -> dict[str, Any]:
+    (folder / "number.txt").write_text(str(number))
+    if number < 0:
+        raise ValueError(number)
+    return {"double": 2 * number}
+
+
+def test_a_task_is_done_once_and_leaves_all_of_its_files_or_none(tmp_path: Path) -> None:
+    assert run_task(write_number, tmp_path / "a", [3]) == {"double": 6}
+    assert run_task(write_number, tmp_path / "a", [4]) == {"double": 6}  # it was done already
+    assert (tmp_path / "a" / "number.txt").read_text() == "3"
+    with pytest.raises(ValueError, match="-1"):
+        run_task(write_number, tmp_path / "b", [-1])
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    stages = Stages(tmp_path, Here(), Progress())
+    assert [result["double"] for _, result in stages.run("c", write_number, [(1,), (2,)])] == [2, 4]
+    stages.remove(["c"])
+    assert [result["double"] for _, result in stages.run("c", write_number, [(8,), (9,)])] == [2, 4]
+    assert not [*tmp_path.glob("c-*/number.txt")]
