@@ -9,17 +9,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import datasets
 import polars as pl
 
+from bert4rec import __version__
 from bert4rec.config.addresses import is_url
 from bert4rec.config.sources import OWN_DATA
 from bert4rec.config.tables import Config, Data, Preprocessing
 from bert4rec.dataset.findings import findings
 from bert4rec.dataset.format import (
     DATASET_CARD,
+    DATASET_FORMAT,
     EVENTS,
     FOLDERS,
     ORACLE,
@@ -36,7 +38,7 @@ from bert4rec.dataset.format import (
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.dataset.runs import named, runs_of
-from bert4rec.prepare.about_items import look_at_other_columns, read_about_items, read_items_of_file
+from bert4rec.prepare.about_items import OtherColumns, look_at_other_columns, read_about_items, read_items_of_file
 from bert4rec.prepare.executors import open_executor
 from bert4rec.prepare.histories import (
     HistoryStats,
@@ -70,6 +72,7 @@ from bert4rec.prepare.writer import (
     new_dataset,
     refuse_another_input,
     refuse_to_replace,
+    work_folder,
     write_histories,
     write_items,
     write_metadata,
@@ -81,7 +84,7 @@ from bert4rec.runtime.files import sha256
 from bert4rec.sources.attributes import ItemValues
 from bert4rec.sources.first_look import first_look, order_options
 from bert4rec.sources.interactions import Interactions, open_source
-from bert4rec.sources.item_features import ItemFile, read_fitted, write_features
+from bert4rec.sources.item_features import Fitted, ItemFile, read_fitted, write_features
 from bert4rec.sources.progress import BadRows, Progress
 from bert4rec.sources.remote import LocalFiles, local_files
 from bert4rec.sources.synthetic import GeneratedSource, oracle_ranks
@@ -179,10 +182,14 @@ def prepare(config: Config) -> Path:
         _without_other_bars(),
         local_files(config.data, new / WORK / "copies", progress) as local,
     ):
-        (new / WORK).mkdir(exist_ok=True)
-        with open_executor("local", N_WORKERS) as executor:
-            stages = Stages(new / WORK, executor, progress)
-            metadata, size = _make_dataset(config, local, new, known, stages, progress)
+        opened = _open(local.data, config.preprocessing, known, progress)
+        with (
+            work_folder(config.data.folder, _about_work(config, opened.source, known), progress) as work,
+            open_executor("local", N_WORKERS) as executor,
+        ):
+            stages = Stages(work, executor, progress)
+            metadata, files = _make_dataset(config, opened, local, new, known, stages, progress)
+        size = _finish(new, metadata, files, progress)
     logger.info(f"\n{describe(metadata)}\n")
     for finding in findings(metadata):
         logger.info(str(finding))
@@ -194,14 +201,17 @@ def prepare(config: Config) -> Path:
     return folder
 
 
-def _make_dataset(
-    config: Config, local: LocalFiles, new: Path, known: ExistingIds | None, stages: Stages, progress: Progress
-) -> tuple[dict[str, Any], int]:
-    """Run all stages in the folder `new`; return the metadata without the checksums, and the folder's size in bytes.
+class Opened(NamedTuple):
+    """The input: its `source`, the list of its `kinds` of events, its `others` (columns), and features `fitted` before."""
 
-    `local` has the files that `config` names, `known` the ids of the dataset to extend.
-    """
-    data, settings, work = local.data, config.preprocessing, stages.work
+    source: Interactions | GeneratedSource
+    kinds: Sequence[str]
+    others: OtherColumns
+    fitted: Mapping[str, Fitted]
+
+
+def _open(data: Data, settings: Preprocessing, known: ExistingIds | None, progress: Progress) -> Opened:
+    """Return the input that `data` describes, and log its first rows; `known`: ids of the dataset to extend."""
     source = open_source(data, settings, usual_times=known.time_format if known else "")
     kinds = _kinds_of_events(data, settings, source, known)
     source.item_titles(data.titles_path, dtype=pl.String())  # fail now rather than after minutes
@@ -213,7 +223,19 @@ def _make_dataset(
         if lines := others.lines(others.why, "the first rows"):
             logger.info("\n".join(lines))
         source = replace(source, others=ItemValues(others.candidates))
+    return Opened(source, kinds, others, fitted)
 
+
+def _make_dataset(
+    config: Config, opened: Opened, local: LocalFiles, new: Path, known: ExistingIds | None, stages: Stages,
+    progress: Progress,
+) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
+    """Run all stages; return the metadata without the checksums, and those of files in the folder `new`.
+
+    `local` has the files that `config` names, `known` the ids of the dataset to extend.
+    """
+    data, settings, work = local.data, config.preprocessing, stages.work
+    source, kinds, others, fitted = opened
     extends = Path(data.extends) if data.extends else None
     raw = read_rows(source, settings, known, stages, extends)
     _look_at_rows(raw, source.bad, local, progress)
@@ -265,7 +287,20 @@ def _make_dataset(
         metadata["log"] |= survey.log.shift(survey.known_span(time.time()), items)
         metadata["log"] |= survey_ids(pl.scan_parquet(new / USERS, glob=False), items["original"], survey.lengths)
     metadata |= held_out_metadata(held_out) | features
-    return metadata, _finish(new, metadata, files, progress)
+    return metadata, files
+
+
+def _about_work(config: Config, source: Interactions | GeneratedSource, known: ExistingIds | None) -> dict[str, Any]:
+    """Return all that the files of tasks depend on: the input, the settings, and the version of this program."""
+    files = source.files if isinstance(source, Interactions) else ()
+    stats = [(path, path.stat()) for path in files]
+    return {
+        "files": [(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in stats],
+        "data": config.data.model_dump(mode="json"),
+        "preprocessing": config.preprocessing.model_dump(mode="json", exclude={"engine", "workers", "memory_gb"}),
+        "extends": list(known.fingerprints) if known else [],
+        "versions": [DATASET_FORMAT, __version__, pl.__version__],
+    }
 
 
 def _item_numbers(
@@ -370,7 +405,7 @@ def _finish(new: Path, metadata: dict[str, Any], files: Mapping[str, Any], progr
 
     `files`: the checksums that are known.
     """
-    shutil.rmtree(new / WORK)
+    shutil.rmtree(new / WORK, ignore_errors=True)  # copies of a remote input
     tables = {path.stem for path in new.glob("*.parquet")}
     rows = {name: datasets.load_from_disk(str(new / name)) for name in FOLDERS}
     written = {name: (folder.num_rows, folder.column_names) for name, folder in rows.items()}

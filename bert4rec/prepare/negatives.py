@@ -59,7 +59,7 @@ def draw_negatives(seen: SeenItems, weights: Integers, *, n: int, seed: list[int
     return drawn
 
 
-def _reached(cumulated: Int64s, heights: Int64s) -> Int64s:
+def _reached(cumulated: Integers, heights: Int64s) -> Int64s:
     """Return the first index at which `cumulated` is above each of `heights`."""
     if cumulated[-1] == len(cumulated) and cumulated[0] == 1 and (np.diff(cumulated) == 1).all():
         return heights  # all weights are 1
@@ -109,7 +109,7 @@ def _append(drawn: Int32s, filled: Int64s, keys: Int64s, n_items: int) -> None:
     np.minimum(filled + counts, drawn.shape[1], out=filled)
 
 
-def _draw_rest(rng: np.random.Generator, drawn: Int32s, filled: Int64s, taken: Int64s, weights: Int64s) -> None:
+def _draw_rest(rng: np.random.Generator, drawn: Int32s, filled: Int64s, taken: Int64s, weights: Integers) -> None:
     """Fill the rows that rejection sampling left incomplete: the largest Gumbel keys are draws without replacement."""
     n_items, n = len(weights), drawn.shape[1]
     log_weights = np.where(weights > 0, np.log(np.maximum(weights, 1)), UNTRAINED_LOG_WEIGHT)

@@ -145,7 +145,7 @@ class RawRows:
 
     def n_rows(self, group: str) -> int:
         """Return the number of rows of a group of users."""
-        return sum(about[group][0] for _, _, about in self.runs if group in about)
+        return sum(about[group]["n"] for _, _, about in self.runs if group in about)
 
     @property
     def columns(self) -> Schema:
@@ -178,10 +178,10 @@ def read_rows(
             users, counts = pl.read_ipc(covered)
             raw.known_counts[users.to_numpy()] += counts.to_numpy()
     for group in GROUPS:
-        paths = [folder / f"{group}-{number:03d}.arrow" for folder, number, about in raw.runs if group in about]
+        paths = [folder / f"{group}-{number:03d}.schema" for folder, number, about in raw.runs if group in about]
         raw.schema[group] = merged([pl.read_ipc_schema(path) for path in paths])
-    types = [pl.read_parquet_schema(folder / f"items-{number:03d}.parquet")["item"] for folder, number, _ in raw.runs]
-    raw.item_type = pl.String() if pl.String in types else pl.Int64()
+    types = {about["items"]["type"] for *_, about in raw.runs}
+    raw.item_type = pl.String() if "String" in types else pl.Int64()
     _refuse_bad_rows(source.bad, len(raw), settings)
     return raw
 
@@ -293,7 +293,7 @@ def number_all_items(raw: RawRows, also: Sequence[pl.Series], stages: Stages, *,
         frame = pl.DataFrame({"number": pl.int_range(len(items), dtype=pl.Int32, eager=True), "item": items})
         frame.write_parquet(path)
     dtype = pl.String() if pl.String in (raw.item_type, *(items.dtype for items in also)) else pl.Int64()
-    samples = [(about["items"][1], about["items"][0]) for *_, about in raw.runs]
+    samples = [(about["items"]["sample"], about["items"]["n"]) for *_, about in raw.runs]
     bounds = bounds_of(samples, dtype, ITEMS_PER_RANGE)
     limits = [*pairwise([None, *bounds, None])]
     arguments = [([*read, *others], len(read), dtype, pair, with_prints) for pair in limits]
@@ -361,7 +361,7 @@ def order_rows(
         runs = [(number, *run) for number, run in enumerate(raw.runs) if group in run[2]]
         if not runs:
             continue
-        samples = [(about[group][1], about[group][0]) for *_, about in runs]
+        samples = [(about[group]["sample"], about[group]["n"]) for *_, about in runs]
         firsts = bounds_of(samples, raw.schema[group]["user"], ROWS_PER_RANGE)
         bounds = stages.work / f"bounds-{group}.arrow"
         pl.DataFrame({"user": pl.Series(firsts, dtype=raw.schema[group]["user"])}).write_ipc(bounds)
@@ -369,7 +369,7 @@ def order_rows(
             f"shuffle-{group}", shuffle,
             [(folder / f"{group}-{part:03d}.arrow", number, codes, raw.schema[group], bounds, raw.kinds[number])
              for number, folder, part, _ in runs],
-            sizes=[about[group][0] for *_, about in runs], title="shuffle",
+            sizes=[about[group]["n"] for *_, about in runs], title="shuffle",
         )  # fmt: skip
         files = [folder / "rows.arrow" for folder, _ in shuffled]
         known = extends if group == KNOWN else None
@@ -377,13 +377,12 @@ def order_rows(
             arguments.append((files, part, settings, dict(order), prints, known, "fraction" in schema))
             sizes.append(raw.n_rows(group) // (len(firsts) + 1))
             groups.append(group == KNOWN)
-    stages.remove(["read"], but=("titles.arrow", "others.arrow", "covered.arrow"))
+    stages.remove("read", "new-*.arrow", "known-*.arrow", "items-*.parquet")
     done = stages.run("order", order_range, arguments, sizes=sizes, title="order")
-    stages.remove(["shuffle-known", "shuffle-new"])
+    stages.remove("shuffle-*", "rows.arrow")
     n_users = sum(result["users_read"] for _, result in done)
-    columns = pl.read_ipc_schema(done[0].folder / PART)
-    n_items = catalogue.firsts[-1]
-    ordered = OrderedRows([], catalogue, np.zeros(n_items, np.int64), [*columns], len(raw), n_users)
+    counts, columns = np.zeros(catalogue.firsts[-1], np.int64), done[0].result["columns"]
+    ordered = OrderedRows([], catalogue, counts, columns, len(raw), n_users)
     ordered.take(done, groups)
     return ordered
 
@@ -429,7 +428,7 @@ def write_part(folder: Path, kept: pl.DataFrame, dropped: Counter[str]) -> dict[
     """Write a part and how many rows of each item it has; return the numbers of rows and users, and those `dropped`."""
     kept.write_ipc(folder / PART, compression="lz4")
     kept["item"].value_counts(name="n").sort("item").write_ipc(folder / COUNTS, compression="lz4")
-    return {"kept": len(kept), "users": kept["user"].n_unique(), "dropped": dict(dropped)}
+    return {"kept": len(kept), "columns": kept.columns, "users": kept["user"].n_unique(), "dropped": dict(dropped)}
 
 
 def limit_part(folder: Path, part: Path, frequent: Path, settings: Preprocessing) -> dict[str, Any]:
@@ -456,7 +455,7 @@ def limit_rows(ordered: OrderedRows, settings: Preprocessing, stages: Stages) ->
         sizes, groups = [part.n_rows for part in ordered.parts], [part.is_known for part in ordered.parts]
         stage, title = f"limits-{n_rounds:03d}", f"limits, round {n_rounds}"
         done = stages.run(stage, limit_part, arguments, sizes=sizes, title=title)
-        stages.remove(["order" if n_rounds == 1 else f"limits-{n_rounds - 1:03d}"])
+        stages.remove("order" if n_rounds == 1 else f"limits-{n_rounds - 1:03d}", PART)
         ordered.take(done, groups)
         is_rare = bool(((ordered.counts > 0) & (ordered.counts < least)).any())
     if not ordered.counts.any():

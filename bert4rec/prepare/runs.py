@@ -109,14 +109,18 @@ def _by_known(frame: pl.DataFrame, known: ExistingIds | None) -> tuple[pl.DataFr
 
 
 def write_run(folder: Path, number: int, frames: Mapping[str, list[pl.DataFrame]]) -> dict[str, Any]:
-    """Write the rows of both groups, with items by number, and the items; return how many of each, and a sample."""
+    """Write the rows of both groups, with items by number, and the items; return how many of each, and a sample.
+
+    A file without rows has the schema of those rows: it stays when they are deleted.
+    """
     rows = {group: together(parts) for group, parts in frames.items() if parts}
     items = together([frame.select("item") for frame in rows.values()])["item"].unique().sort()
     entries = pl.DataFrame([items]).with_row_index("number").cast({"number": pl.Int32})
     entries.write_parquet(folder / f"items-{number:03d}.parquet", compression="lz4", row_group_size=ENTRY_GROUP)
-    about = {"items": (len(items), _sample(items))}
+    about = {"items": {"n": len(items), "sample": _sample(items), "type": str(items.dtype)}}
     for group, frame in rows.items():
-        about[group] = len(frame), _sample(frame["user"])
+        about[group] = {"n": len(frame), "sample": _sample(frame["user"])}
+        frame.clear().write_ipc(folder / f"{group}-{number:03d}.schema")
         item, _ = same_type(frame["item"], items)
         numbered = frame.with_columns(item).join(entries, on="item", how="left", maintain_order="left")
         numbered = numbered.with_columns(item="number").drop("number")

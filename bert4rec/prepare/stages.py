@@ -9,7 +9,7 @@ one ended.
 import json
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -98,9 +98,8 @@ class Stages:
                     finish(future)
         return [Done(self.folder(stage, number), result) for number, result in enumerate(results)]
 
-    def remove(self, stages: Iterable[str], *, but: Sequence[str] = ()) -> None:
-        """Delete the files of the `stages`, but for their results: they stay done."""
-        for stage in stages:
-            for path in self.work.glob(f"{stage}-??????/*"):
-                if path.name not in (RESULT, *but):
-                    path.unlink()
+    def remove(self, stage: str, *patterns: str) -> None:
+        """Delete the files of a stage with names that fit one of `patterns`; its tasks stay done."""
+        for pattern in patterns:
+            for path in self.work.glob(f"{stage}-??????/{pattern}"):
+                path.unlink()

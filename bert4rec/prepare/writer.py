@@ -5,12 +5,15 @@ record batches of a fixed size. Only `created_at` and `created_from` in `metadat
 file.
 """
 
+import glob
 import hashlib
 import itertools
 import json
+import logging
 import os
 import shlex
 import shutil
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -65,19 +68,22 @@ from bert4rec.prepare.negatives import (
     draw_negatives,
 )
 from bert4rec.prepare.ordering import Chunks, chunked
-from bert4rec.prepare.stages import Stages
+from bert4rec.prepare.stages import RESULT, Stages
 from bert4rec.prepare.ties import draw_targets, has_ties, is_tied, tie_key
 from bert4rec.runtime.arrays import Bools, Int64s, Integers
-from bert4rec.runtime.errors import DataError
-from bert4rec.runtime.files import put_back, replace_directory, sample_sha256, sha256, try_lock
+from bert4rec.runtime.errors import DataError, pluralize
+from bert4rec.runtime.files import link_or_copy, put_back, replace_directory, sample_sha256, sha256, try_lock
+from bert4rec.sources.progress import Progress
 
 ROWS_PER_BATCH = 1 << 14  # more batches would cost memory and time in every process that opens the split
 FILE_GROUP_ROWS = 1 << 16
 DATASET_LOCK = ".lock"
+KEPT_AFTER = 60  # seconds; what takes less is not kept if it is stopped
 T = TypeVar("T")
 R = TypeVar("R")
 Draw: TypeAlias = Callable[[pl.DataFrame, str], pl.DataFrame]
 N_THREADS = 2  # blocks of users that are split at the same time
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -109,6 +115,38 @@ def new_dataset(folder: Path, *, target: Callable[[Path], Path] | None = None) -
     finally:
         shutil.rmtree(new, ignore_errors=True)
         _clean(place)
+
+
+@contextmanager
+def work_folder(folder: Path, about: Mapping[str, Any], progress: Progress) -> Iterator[Path]:
+    """Yield a folder beside `folder` for the files of tasks, and remove it at the end.
+
+    It stays if the process is killed, or stopped after `KEPT_AFTER` seconds: a later one with the same input and
+    settings, `about`, goes on with the tasks that are done. Those of others are removed.
+    """
+    began, place = time.monotonic(), folder.resolve()
+    key = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    work = place.with_name(f".{place.name}.work-{key}")
+    for other in place.parent.glob(f".{glob.escape(place.name)}.work-*"):
+        if other != work and not _in_use(other):
+            shutil.rmtree(other, ignore_errors=True)
+    if _in_use(work):
+        work = work.with_name(f"{work.name}-{os.getpid()}")
+    work.mkdir(parents=True, exist_ok=True)
+    try:
+        with (work / DATASET_LOCK).open("w") as lock:
+            try_lock(lock)
+            if n_done := sum(1 for _ in work.glob(f"*/{RESULT}")):
+                progress.log(f"{pluralize(n_done, 'task')} done by an earlier run, which was stopped")
+            yield work
+    except BaseException as error:
+        is_kept = not isinstance(error, DataError | OSError) and time.monotonic() - began > KEPT_AFTER
+        if is_kept:
+            logger.info("the same command goes on with what is done")
+        else:
+            shutil.rmtree(work, ignore_errors=True)
+        raise
+    shutil.rmtree(work, ignore_errors=True)
 
 
 def clear_target(folder: Path) -> None:
@@ -451,7 +489,7 @@ def write_histories(
         (folder / name).mkdir()
         files = [result["files"][name] for _, result in done]
         for (place, _), file in zip(done, files, strict=True):
-            (place / name / file["filename"]).rename(folder / name / file["filename"])
+            link_or_copy(place / name / file["filename"], folder / name / file["filename"])
             found[f"{name}/{file['filename']}"] = file["checksums"]
         write_state(folder / name, columns[name], files)
     for _, result in done:

@@ -167,12 +167,12 @@ def test_a_dataset_that_another_input_has_made_meanwhile_is_not_replaced(
     shared = ["--config=/dev/null", f"--data.dataset_dir={tmp_path / 'dataset'}"]
     write_all = engine.write_metadata
 
-    def slowly(*arguments: Any) -> int:
+    def slowly(*arguments: Any, **known: Any) -> int:
         monkeypatch.undo()
         with Patch.context() as another:  # process, which names its temporary folder by its number
             another.setattr(os, "getpid", lambda: 1)
             assert preprocessing.main([*shared, *table(tmp_path / "log2.csv", 6)]) == 0
-        return write_all(*arguments)
+        return write_all(*arguments, **known)
 
     monkeypatch.setattr(engine, "write_metadata", slowly)
     assert preprocessing.main([*shared, *table(tmp_path / "log.csv")]) == 2
@@ -199,7 +199,7 @@ def test_a_failure_leaves_the_older_dataset(tmp_path: Path, monkeypatch: Patch) 
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(writer.FolderWriter, "close", full)
+    monkeypatch.setattr(writer.PartWriter, "close", full)
     with one_line(str(tmp_path), "No space left on device"):
         write(tmp_path / "d", frame(5))
     assert contents(tmp_path / "d") == before
@@ -231,7 +231,8 @@ for folder, patch in zip(sys.argv[1:], (at_the_end, between_the_renames, after_t
     if not os.fork():
         patch()
         with writer.new_dataset(Path(folder)) as new:
-            writer.FolderWriter(new / "negatives", negative_columns(), [0]).close()
+            files = [writer.PartWriter(new / "negatives", 0, negative_columns()).close()]
+            writer.write_state(new / "negatives", negative_columns(), files)
             writer.write_metadata(new, {})
     assert os.wait()[1] == signal.SIGKILL
 """
