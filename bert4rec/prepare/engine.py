@@ -202,7 +202,7 @@ def prepare(config: Config) -> Path:
 
 
 class Opened(NamedTuple):
-    """The input: its `source`, the list of its `kinds` of events, its `others` (columns), and features `fitted` before."""
+    """The input: its `source`, the list of its `kinds` of events, its `others` (columns), features `fitted` before."""
 
     source: Interactions | GeneratedSource
     kinds: Sequence[str]

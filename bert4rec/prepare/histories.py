@@ -120,13 +120,13 @@ def instant_of_share(
 ) -> int:
     """Return the first instant (seconds) at or after which lie at most `n_after` rows.
 
-    All times are from `low` to before `high`; `count` returns how many are in each of some bins from an instant on, of
-    a width in seconds.
+    All times are from `low` to before `high`; `count` returns how many are in each bin, from one instant to before
+    another, of a width in seconds.
     """
     later = 0
     while high - low > 1:  # cut the range into bins of equal width, and continue in the bin that reaches the share
         width = -(-(high - low) // n_bins)
-        counts = count(low, width, -(-(high - low) // width))
+        counts = count(low, high, width)
         from_bin = later + np.append(counts[::-1].cumsum()[::-1], 0)
         reached = int(np.flatnonzero(from_bin > n_after).max())
         later = int(from_bin[reached + 1])
@@ -245,10 +245,10 @@ def _instant_of_share(ordered: OrderedRows, stages: Stages, share: float) -> int
     paths, n_passes = [part.path for part in ordered.parts if part.n_rows], 0
     spans = [result for _, result in stages.run("span", time_span, [(path,) for path in paths])]
 
-    def count(low: int, width: int, n_bins: int) -> Int64s:
+    def count(low: int, high: int, width: int) -> Int64s:
         nonlocal n_passes
         n_passes += 1
-        done = stages.run(f"instant-{n_passes}", count_times, [(path, low, width, n_bins) for path in paths])
+        done = stages.run(f"instant-{n_passes}", count_times, [(path, low, high, width) for path in paths])
         return np.sum([np.load(folder / "counts.npy") for folder, _ in done], axis=0)
 
     low, high = min(span["first"] for span in spans), 1 + max(span["last"] for span in spans)
@@ -261,11 +261,11 @@ def time_span(folder: Path, part: Path) -> dict[str, Any]:
     return {"first": times.min(), "last": times.max()}
 
 
-def count_times(folder: Path, part: Path, low: int, width: int, n_bins: int) -> dict[str, Any]:
-    """Write how many times of a part are in each of `n_bins` bins of `width` seconds from `low` on."""
-    bins = (pl.read_ipc(part, columns=["time"]).to_series() - low) // width
-    inside = bins.filter(bins.is_between(0, n_bins - 1))
-    np.save(folder / "counts.npy", np.bincount(inside.to_numpy(), minlength=n_bins))
+def count_times(folder: Path, part: Path, low: int, high: int, width: int) -> dict[str, Any]:
+    """Write how many times of a part are in each bin of `width` seconds from `low` to before `high`."""
+    times = pl.read_ipc(part, columns=["time"]).to_series()
+    bins = (times.filter((times >= low) & (times < high)) - low) // width
+    np.save(folder / "counts.npy", np.bincount(bins.to_numpy(), minlength=-(-(high - low) // width)))
     return {}
 
 

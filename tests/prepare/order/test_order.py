@@ -35,9 +35,9 @@ def test_the_instant_of_a_share_is_the_first_that_leaves_no_more(
 ) -> None:
     every = np.array([time for part in parts for time in part])
 
-    def count(low: int, width: int, n: int) -> Int64s:
-        numbers = (every - low) // width
-        return np.bincount(numbers[(numbers >= 0) & (numbers < n)], minlength=n)
+    def count(low: int, high: int, width: int) -> Int64s:
+        inside = every[(every >= low) & (every < high)]
+        return np.bincount((inside - low) // width, minlength=-(-(high - low) // width))
 
-    found = instant_of_share(count, every.min(), 1 + every.max(), share * len(every), n_bins=bins)
+    found = instant_of_share(count, int(every.min()), 1 + int(every.max()), share * len(every), n_bins=bins)
     assert sum(time >= found for time in every) <= share * len(every) < sum(time >= found - 1 for time in every)
