@@ -8,6 +8,7 @@ import logging
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -29,6 +30,7 @@ POLARS_THREADS = "POLARS_MAX_THREADS"
 SMALLEST_OBJECT_STORE = 75 << 20  # bytes, the least that Ray allows: tasks pass files to each other, no objects
 KILLED_FIRST = "500"  # of 1,000: when memory is short, Linux kills a worker, which is replaced, and not its driver
 WORKER = "from bert4rec.prepare.executors import serve; serve({handle}, {driver})"
+SECONDS_TO_CONNECT = 10.0
 ON_RAY = 'preprocessing.engine = "ray"'
 
 Task: TypeAlias = Callable[..., Any]
@@ -46,8 +48,8 @@ def open_executor(
     """Yield what runs tasks; if the block ends with an error, all workers end at once.
 
     A single local worker is this process, which runs a task in `submit`. "auto": a worker for each core of this machine
-    or CPU of the cluster. A task on Ray gets `memory` bytes. A task that raises an `OSError`, or whose worker dies, runs
-    again. Raises `SettingsError` without Ray; a future raises what its task raised, or `WorkerDiedError`.
+    or CPU of the cluster. A task on Ray gets `memory` bytes. A task that raises an `OSError`, or whose worker dies,
+    runs again. Raises `SettingsError` without Ray; a future raises what its task raised, or `WorkerDiedError`.
     """
     if engine == "local" and n_workers == "auto":
         n_workers = usable_cores()
@@ -238,7 +240,7 @@ class _RayWorkers(_Workers):
             reason = str(error).strip().splitlines()[-1]
             raise SettingsError(f"{ON_RAY}: {reason}; install this version of the package on every node") from None
         except errors.RayError as error:
-            raise self._died(task, in_one_line(error)) from None
+            raise self._died(task, in_one_line(error).partition(". ")[0]) from None  # a page may follow
         finally:
             self._running.discard(running)
 
@@ -264,8 +266,11 @@ def _connect(n_workers: int | Literal["auto"]) -> tuple[Any, Callable[[], None]]
     n_cpus = usable_cores() if n_workers == "auto" else n_workers
     size = {"num_cpus": n_cpus, "object_store_memory": SMALLEST_OBJECT_STORE, "include_dashboard": False}
     try:
+        host, _, port = (address or "").rpartition(":")
+        if port.isdecimal():  # Ray itself would try for ten minutes
+            socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_CONNECT).close()
         ray.init(address or "local", logging_level=logging.ERROR, log_to_driver=False, **({} if address else size))
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         advice = "start a cluster of this version of Ray there, or remove the variable"
         raise SettingsError(f"{ON_RAY}: RAY_ADDRESS={address}: {in_one_line(error)}; {advice}") from None
     finally:
