@@ -1,4 +1,4 @@
-"""What runs the tasks of a preparation: this process, several processes of this machine, or a Ray cluster.
+"""Run the tasks of a preparation: in this process, in several processes of this machine, or on a Ray cluster.
 
 A task is a function of a module, with arguments that can be pickled. Its output is in files, which are renamed when
 they are complete, and it returns little. So it can run again, on any machine that sees the files.
@@ -214,7 +214,7 @@ class _RayWorkers(_Workers):
 
     def __init__(self, n_workers: int | Literal["auto"], memory: int) -> None:
         self._ray, self._disconnect = _connect(n_workers)
-        n_cpus, n_nodes = int(self._ray.cluster_resources()["CPU"]), len(self._memory_of_nodes())
+        n_cpus, n_nodes = int(self._ray.cluster_resources().get("CPU", 1)), len(self._memory_of_nodes())
         super().__init__(n_cpus if n_workers == "auto" else n_workers)
         self._memory, self._running = memory, set[Any]()
         self._remote = self._ray.remote(
@@ -224,13 +224,14 @@ class _RayWorkers(_Workers):
         logger.info(f"tasks run on Ray, {self._n_workers} at a time: {place}")
 
     def _memory_of_nodes(self) -> list[int]:
-        """Return the bytes that Ray gives to tasks on each node."""
-        return [int(node["Resources"].get("memory", 0)) for node in self._ray.nodes() if node["Alive"]]
+        """Return the bytes that Ray gives to tasks on each node that runs some."""
+        resources = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        return [int(each.get("memory", 0)) for each in resources if each.get("CPU")]
 
     def _run(self, task: Task, arguments: Sequence[Any], number: int) -> tuple[bool, Any]:
         errors = self._ray.exceptions
         # Twice as much each time, so that fewer tasks run beside it. What no node has would be waited for, for ever.
-        memory = min(self._memory << number, max(self._memory_of_nodes()))
+        memory = min(self._memory << number, max(self._memory_of_nodes(), default=0))
         with self._starting():
             running = self._remote.options(memory=memory).remote(task, arguments)
             self._running.add(running)
@@ -270,8 +271,10 @@ def _connect(n_workers: int | Literal["auto"]) -> tuple[Any, Callable[[], None]]
         if port.isdecimal():  # Ray itself would try for ten minutes
             socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_CONNECT).close()
         ray.init(address or "local", logging_level=logging.ERROR, log_to_driver=False, **({} if address else size))
-    except (OSError, RuntimeError, ValueError) as error:
-        advice = "start a cluster of this version of Ray there, or remove the variable"
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        advice = (
+            "start this version of Ray there, with RAY_AUTH_MODE=token here if it has a token, or remove the variable"
+        )
         raise SettingsError(f"{ON_RAY}: RAY_ADDRESS={address}: {in_one_line(error)}; {advice}") from None
     finally:
         if threading.current_thread() is threading.main_thread():  # else it is as it was

@@ -106,7 +106,9 @@ def on_ray(n_workers: int, nodes: int = 0, planned: int = MEMORY, **settings: An
         cluster = Cluster()
         try:
             for _ in range(nodes):
-                cluster.add_node(**{"num_cpus": 1, "object_store_memory": 75 << 20, "include_dashboard": False} | settings)
+                cluster.add_node(
+                    **{"num_cpus": 1, "object_store_memory": 75 << 20, "include_dashboard": False} | settings
+                )
             patch.setenv("RAY_ADDRESS", cluster.address)
             with open_executor("ray", n_workers, memory=planned) as executor:
                 yield executor, cluster
