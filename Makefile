@@ -8,8 +8,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # $(call run,COMMAND): show a documented command and run it; make stops at the first that fails.
 run = @echo '$$ $(1)'; $(1)
 
-.PHONY: help setup demo test test-long test-nodes test-slurm test-image test-cuda test-stand-in test-pythons lint docs lock
-.PHONY: wheel bench bench-large reproduce-ml-1m clean
+.PHONY: help setup demo test test-long test-nodes test-slurm test-image test-cuda test-stand-in test-pythons test-ray
+.PHONY: lint docs lock wheel bench bench-large reproduce-ml-1m clean
 
 help: ## list the targets (the default)
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1	/p' Makefile
@@ -49,6 +49,9 @@ test-stand-in: setup ## the tests of test-cuda on GPUs made of host memory, also
 
 test-pythons: setup ## data tests on Python 3.11–3.13, those of this machine
 	$(call run,./scripts/test_pythons.sh)
+
+test-ray: setup ## a preparation's tasks on Ray, killed workers and a killed node; skipped without the extra ray
+	$(call run,python -m pytest -m ray -rs tests/prepare/test_executors.py)
 
 lint: setup ## ruff, mypy, the import contracts of pyproject.toml, and plain names and docstrings
 	$(call run,ruff check)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -12,8 +13,9 @@ import polars as pl
 import pytest
 
 import preprocessing
-from bert4rec.prepare import rows, runs
-from bert4rec.sources import interactions, text_blocks
+from bert4rec.dataset.format import part_starts
+from bert4rec.prepare import rows, runs, writer
+from bert4rec.sources import interactions, tables, text_blocks
 from tests.sources.storage import Storage, serving
 
 Prepare = Callable[..., Path]
@@ -32,14 +34,19 @@ def prepared(place: Path, *options: str, table: pl.DataFrame | None = None, name
 
 
 @contextmanager
-def small_tasks() -> Iterator[None]:
-    """Pieces of 20,000 bytes, runs of 5 rows or a block of 5,000 bytes, ranges of 7 rows and of 3 items."""
+def small_tasks(n_rows: int = 7) -> Iterator[None]:
+    """Pieces of 20,000 bytes or 1,000 rows; runs, and ranges of users, of about `n_rows`; more ranges of items."""
     with (
         patch.object(text_blocks, "PIECE_BYTES", 20_000), patch.object(interactions, "BLOCKS_IN_BUDGET", 800_000),
-        patch.object(runs, "ROWS_PER_RUN", 5), patch.object(rows, "ROWS_PER_RANGE", 7),
-        patch.object(rows, "ITEMS_PER_RANGE", 3),
+        patch.object(tables, "ROWS_PER_PIECE", 1000), patch.object(runs, "ROWS_PER_RUN", n_rows),
+        patch.object(rows, "ROWS_PER_RANGE", n_rows), patch.object(rows, "ITEMS_PER_RANGE", n_rows // 2),
     ):  # fmt: skip
         yield
+
+
+def small_parts() -> Any:
+    """Parts of at most 300 interactions, so that there are several."""
+    return patch.object(writer, "part_starts", partial(part_starts, most_rows=300))
 
 
 def stored(folder: Path) -> list[dict[str, Any]]:

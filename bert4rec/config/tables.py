@@ -273,6 +273,12 @@ class Preprocessing(Table):
     history; 0 = none"""
     memory_gb: float = Field(4.0, ge=1)
     """GB of memory that preparation may use; larger data is sorted on disk, with the same result"""
+    engine: Literal["local", "ray"] = "local"
+    """what runs the preparation; local = this machine; ray = the Ray cluster of RAY_ADDRESS, or a Ray on this machine;
+    ray is an extra of the package to install, and all machines must see the same files"""
+    workers: Count | Literal["auto"] = 1
+    """number of workers that prepare at a time, with the same result; 1 = this process alone, with all cores (local);
+    auto = one for each core of this machine, or for each CPU of the cluster"""
     seed: Seed = 1
     """seed of item ids, samples of users, negatives and synthetic data"""
 
@@ -281,7 +287,7 @@ class Preprocessing(Table):
         """Return the settings that the dataset depends on: a folder made with others is another dataset."""
         optional, default = ("target_events", "hide_before_target", "test_users", "ties"), Preprocessing()
         unused = {name for name in optional if getattr(self, name) == getattr(default, name)}
-        unused |= {"max_bad_rows", "max_guests", "memory_gb"}
+        unused |= {"max_bad_rows", "max_guests", "memory_gb", "engine", "workers"}
         return self.model_dump(mode="json", exclude=unused)
 
 

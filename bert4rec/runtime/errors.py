@@ -12,6 +12,10 @@ class UserError(Exception):
     status = 2  # exit status of the process
     is_on_all = False  # whether all processes raise it; then one process per host prints it
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return what pickle needs: not the arguments of the class, which some classes make the message from."""
+        return UserError.__new__, (type(self), *self.args), self.__dict__
+
 
 def in_one_line(error: Exception) -> str:
     """Return the message of a library's error in one line."""

@@ -133,3 +133,20 @@ def test_pytorchjob_volumes() -> None:
     assert (before["volumeMounts"], before["image"]) == ([data], container["image"])
     assert before["command"][:2] == ["bert4rec", "prepare"]
     load_config(*parse_command_line(before["command"][2:]))
+
+
+def test_rayjob_prepares_on_the_volume_with_the_locked_version_of_ray() -> None:
+    (job,) = manifest("prepare-ray.yaml")
+    claim, _ = manifest("prepare.yaml")
+    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
+    cluster, words = job["spec"]["rayClusterSpec"], shlex.split(job["spec"]["entrypoint"])
+    assert f"ray=={cluster['rayVersion']}\n" in (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    assert words[:2] == ["bert4rec", "prepare"]
+    config = load_config(*parse_command_line(words[3:]))
+    assert (config.preprocessing.engine, config.preprocessing.workers) == ("ray", "auto")
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        (container,), (volume,) = group["template"]["spec"]["containers"], group["template"]["spec"]["volumes"]
+        assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+        (mount,) = container["volumeMounts"]
+        assert mount["name"] == volume["name"]
+        assert all(Path(path).is_relative_to(mount["mountPath"]) for path in (words[2], config.data.dataset_dir))

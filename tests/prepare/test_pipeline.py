@@ -25,7 +25,7 @@ from bert4rec.dataset.format import part_starts
 from bert4rec.prepare import writer
 from bert4rec.prepare.rows import FILTERS
 from tests.folders import contents
-from tests.preparation import metadata_of, prepared, small_tasks, stored
+from tests.preparation import metadata_of, prepared, small_parts, small_tasks, stored
 
 ROOT = Path(preprocessing.__file__).parent
 COLUMNS = ["--data.time_column=at", "--data.rating_column=stars"]
@@ -198,15 +198,10 @@ FILTERED = [
 ]  # fmt: skip
 
 
-def small_parts() -> Any:
-    """Parts of at most 300 interactions, so that there are several."""
-    return patch.object(writer, "part_starts", partial(part_starts, most_rows=300))
-
-
 ALONE = """
 import sys
 import preprocessing
-from tests.prepare.test_pipeline import small_parts
+from tests.preparation import small_parts
 small_parts().start()
 for line in sys.stdin:
     assert preprocessing.main(["--config=/dev/null", *line.split()]) == 0

@@ -1,0 +1,302 @@
+"""Tasks that write files, on each executor: any order, killed workers, killed drivers, and errors as they were raised.
+
+The tests on Ray are `make test-ray`: at most two workers of a CPU each.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, as_completed
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from bert4rec.prepare.executors import WorkerDiedError, open_executor
+from bert4rec.runtime.errors import ColumnUnknownError, DataError, SettingsError
+from bert4rec.runtime.startup import usable_cores
+from tests.launch import ROOT, Launched, start
+
+Open = Callable[[], Any]
+MEMORY = 100 << 20  # bytes of a task on Ray
+KILLED, SLEEPS = "killed-{}", "sleeps-{}"
+
+
+# --- Tasks: module-level functions, as those of the package -----------------------------------------------------------
+def write(folder: Path, number: int) -> dict[str, int]:
+    """Write the file of a number, and return the process."""
+    temporary = folder / f".{number}-{os.getpid()}"
+    temporary.write_text(str(number))
+    temporary.rename(folder / str(number))
+    return {"number": number, "pid": os.getpid(), "threads": int(os.environ.get("POLARS_MAX_THREADS", 0))}
+
+
+def write_if_tried_before(folder: Path, number: int) -> dict[str, int]:
+    """Write the file of a number at the second try; the first names its process in a file, and sleeps."""
+    if (folder / KILLED.format(number)).exists():
+        return write(folder, number)
+    sleep(folder, number, KILLED)
+    raise AssertionError("nothing has killed this process")
+
+
+def sleep(folder: Path, number: int, name: str = SLEEPS) -> None:
+    """Name the process in a file, and sleep for ten minutes."""
+    temporary = folder / f".pid-{number}"
+    temporary.write_text(str(os.getpid()))
+    temporary.rename(folder / name.format(number))
+    time.sleep(600)
+
+
+def write_with_much_memory(folder: Path, number: int, size: int) -> None:
+    """Write the file of a number after `size` bytes were in use for three seconds; before, that of this try."""
+    import ray
+
+    memory = ray.get_runtime_context().get_assigned_resources()["memory"]
+    (folder / f"try-{number}-{time.time_ns()}").write_text(str(int(memory)))
+    used = bytearray(os.urandom(1 << 20)) * (size >> 20)
+    time.sleep(3)
+    assert used[-1] == used[(1 << 20) - 1]
+    write(folder, number)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail(error: Exception) -> None:
+    raise error
+
+
+def fail_until(folder: Path, n_tries: int) -> int:
+    """Raise an error of the storage until this is try `n_tries`, and return how many there were."""
+    (folder / f"try-{time.time_ns()}").touch()
+    if (n_done := len([*folder.glob("try-*")])) < n_tries:
+        raise TimeoutError("the storage does not answer")
+    return n_done
+
+
+class UnpicklableError(Exception):
+    """An error as some libraries have it: it is not made from its message."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(f"{reason} ({code})")
+
+
+def fail_unpicklably() -> None:
+    raise UnpicklableError(7, "no such bucket")
+
+
+# --- The executors ----------------------------------------------------------------------------------------------------
+@contextmanager
+def on_ray(n_workers: int, nodes: int = 0, planned: int = MEMORY, **settings: Any) -> Iterator[tuple[Executor, Any]]:
+    """An executor on a Ray of this machine, or on a cluster of so many `nodes`, each a raylet with its own CPU."""
+    pytest.importorskip("ray", reason="the extra ray is not installed: pip install -e '.[ray]'")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("RAY_ADDRESS", raising=False)
+        if not nodes:
+            with open_executor("ray", n_workers, memory=planned) as executor:
+                yield executor, None
+            return
+        from ray.cluster_utils import Cluster
+
+        cluster = Cluster()
+        try:
+            for _ in range(nodes):
+                cluster.add_node(
+                    **{"num_cpus": 1, "object_store_memory": 75 << 20, "include_dashboard": False} | settings
+                )
+            patch.setenv("RAY_ADDRESS", cluster.address)
+            with open_executor("ray", n_workers, memory=planned) as executor:
+                yield executor, cluster
+        finally:
+            cluster.shutdown()
+
+
+@contextmanager
+def executor_of(engine: str, n_workers: int) -> Iterator[Executor]:
+    if engine == "ray":
+        with on_ray(n_workers) as (executor, _):
+            yield executor
+    else:
+        with open_executor("local", n_workers, memory=MEMORY) as executor:
+            yield executor
+
+
+def of_ray(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.ray)
+
+
+all_executors = pytest.mark.parametrize(
+    ("engine", "n_workers"), [("local", 1), ("local", 2), of_ray("ray", 1), of_ray("ray", 2)]
+)
+other_processes = pytest.mark.parametrize(("engine", "n_workers"), [("local", 2), of_ray("ray", 2)])
+
+
+def wait_for(path: Path) -> int:
+    """The number in a file that another process writes."""
+    for _ in range(6000):
+        if path.exists():
+            return int(path.read_text())
+        time.sleep(0.01)
+    raise AssertionError(f"{path} was not written")
+
+
+def check_files(folder: Path, n: int) -> None:
+    """There is a file of each number, and no temporary one."""
+    written = {path.name: path.read_text() for path in folder.iterdir() if path.name.isdecimal()}
+    assert written == {str(number): str(number) for number in range(n)}
+    assert not [*folder.glob(".*")]
+
+
+# --- What a caller sees -----------------------------------------------------------------------------------------------
+@all_executors
+def test_results_and_errors_are_those_of_the_tasks(engine: str, n_workers: int, tmp_path: Path) -> None:
+    with executor_of(engine, n_workers) as executor:
+        futures = {executor.submit(write, tmp_path, number): number for number in range(8)}
+        done = {futures[future]: future.result() for future in as_completed(futures)}
+        assert {number: result["number"] for number, result in done.items()} == {number: number for number in range(8)}
+        assert len({result["pid"] for result in done.values()}) <= n_workers
+        assert (os.getpid() in {result["pid"] for result in done.values()}) == ((engine, n_workers) == ("local", 1))
+        check_files(tmp_path, 8)
+
+        unknown = ColumnUnknownError("log.csv", "user", ["a", "b"], ["a"], ["--user=a"], "a has 3 values")
+        for error in (DataError("log.csv: no rows"), unknown, KeyError("a")):
+            raised = executor.submit(fail, error).exception()
+            assert type(raised) is type(error)
+            assert (str(raised), raised.args) == (str(error), error.args)
+        assert executor.submit(fail, unknown).exception().with_command(["x"]) == unknown.with_command(["x"])  # type: ignore[union-attr]
+        assert "no such bucket (7)" in str(executor.submit(fail_unpicklably).exception())
+
+        assert executor.submit(fail_until, tmp_path, 4).result() == 4
+        (tmp_path / "more").mkdir()
+        assert isinstance(executor.submit(fail_until, tmp_path / "more", 5).exception(), TimeoutError)
+
+
+def test_workers_share_the_cores(tmp_path: Path) -> None:
+    with executor_of("local", 2) as executor:
+        assert executor.submit(write, tmp_path, 0).result()["threads"] == max(1, usable_cores() // 2)
+
+
+@other_processes
+def test_a_killed_worker_is_replaced(engine: str, n_workers: int, tmp_path: Path) -> None:
+    with executor_of(engine, n_workers) as executor:
+        futures = [executor.submit(write, tmp_path, number) for number in range(3)]
+        futures += [executor.submit(write_if_tried_before, tmp_path, 3)]
+        futures += [executor.submit(write, tmp_path, number) for number in range(4, 6)]
+        os.kill(wait_for(tmp_path / KILLED.format(3)), signal.SIGKILL)
+        assert [future.result()["number"] for future in futures] == [*range(6)]
+    check_files(tmp_path, 6)
+
+
+@other_processes
+def test_a_task_that_always_kills_its_worker_ends_with_one_line(engine: str, n_workers: int, tmp_path: Path) -> None:
+    with executor_of(engine, n_workers) as executor:
+        dead, alive = executor.submit(die), executor.submit(write, tmp_path, 0)
+        with pytest.raises(WorkerDiedError, match=r"worker of die .* memory; type --preprocessing.workers=1$") as error:
+            dead.result()
+        assert alive.result()["number"] == 0
+    assert "\n" not in str(error.value)
+    assert error.value.status == 1
+
+
+@other_processes
+def test_an_error_in_the_block_ends_running_and_waiting_tasks(engine: str, n_workers: int, tmp_path: Path) -> None:
+    with suppress(DataError), executor_of(engine, n_workers) as executor:
+        futures = [executor.submit(sleep, tmp_path, number) for number in range(4)]
+        workers = [wait_for(tmp_path / SLEEPS.format(number)) for number in range(2)]
+        raise DataError("no rows")
+    assert all(future.done() for future in futures)
+    wait_for_end(workers)
+
+
+# --- Signals to the driver --------------------------------------------------------------------------------------------
+DRIVER = """\
+import sys
+from concurrent.futures import wait
+from pathlib import Path
+from bert4rec.prepare.executors import open_executor
+from tests.prepare.test_executors import MEMORY, sleep
+
+if __name__ == "__main__":
+    try:
+        with open_executor(sys.argv[1], 2, memory=MEMORY) as executor:
+            wait([executor.submit(sleep, Path(sys.argv[2]), number) for number in range(3)])
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+
+def wait_for_end(pids: list[int]) -> None:
+    left = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=30)[1]
+    assert not [each for each in left if each.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("engine", ["local", of_ray("ray")])
+def test_workers_end_with_their_driver(engine: str, number: signal.Signals, tmp_path: Path) -> None:
+    if engine == "ray":
+        pytest.importorskip("ray", reason="the extra ray is not installed: pip install -e '.[ray]'")
+    (tmp_path / "driver.py").write_text(DRIVER)
+    driver = Launched([sys.executable, str(tmp_path / "driver.py"), engine, str(tmp_path)], PYTHONPATH=str(ROOT))
+    workers = [wait_for(tmp_path / SLEEPS.format(each)) for each in range(2)]
+    helpers = [child.pid for child in psutil.Process(driver.process.pid).children(recursive=True)]
+    before = time.time()
+    os.killpg(driver.process.pid, number)  # as Ctrl-C does
+    assert driver.end() == (130 if number == signal.SIGINT else -number)
+    assert time.time() - before < 10
+    wait_for_end([*workers, *helpers])
+    assert "Traceback" not in driver.output
+
+
+# --- Ray --------------------------------------------------------------------------------------------------------------
+def test_without_ray_one_line_says_what_to_type(tmp_path: Path) -> None:
+    (tmp_path / "ray.py").write_text("raise ModuleNotFoundError(name='ray')")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    command = "from bert4rec.prepare.executors import open_executor; open_executor('ray', 1, memory=1).__enter__()"
+    done = start([sys.executable, "-c", command], PYTHONPATH=path)
+    assert done.stderr.splitlines()[-1].endswith(
+        'ray": the package ray is not installed; type pip install "bert4rec-torchrec[ray]"'
+    )
+
+
+@pytest.mark.ray
+def test_an_address_without_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray", reason="the extra ray is not installed: pip install -e '.[ray]'")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(SettingsError, match=r"RAY_ADDRESS=127\.0\.0\.1:1: .*; start a cluster") as error:
+        open_executor("ray", 1, memory=MEMORY).__enter__()
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.ray
+def test_a_node_that_is_killed_is_done_without(tmp_path: Path) -> None:
+    with on_ray(2, nodes=2) as (executor, cluster):
+        futures = [executor.submit(write_if_tried_before, tmp_path, number) for number in range(2)]
+        workers = [wait_for(tmp_path / KILLED.format(number)) for number in range(2)]
+        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+        while all(map(psutil.pid_exists, workers)):  # it ends without its node
+            time.sleep(0.1)
+        (other,) = filter(psutil.pid_exists, workers)
+        os.kill(other, signal.SIGKILL)
+        assert [future.result()["number"] for future in futures] == [0, 1]
+    check_files(tmp_path, 2)
+
+
+@pytest.mark.ray
+def test_a_task_that_is_killed_for_memory_gets_twice_as_much(tmp_path: Path) -> None:
+    """Ray's own monitor kills at a threshold between the memory of one task and that of both."""
+    size, planned, host = 2 << 30, 500 << 20, psutil.virtual_memory()
+    if host.available < 3 * size:
+        pytest.skip("6 GB of free memory are needed")
+    threshold = (host.total - host.available + 2 * size) / host.total  # Ray itself takes 1 GB
+    system = {"memory_usage_threshold": threshold, "memory_monitor_refresh_ms": 50, "min_memory_free_bytes": -1}
+    node = {"num_cpus": 2, "memory": 2 * planned, "_system_config": system}
+    with on_ray(2, nodes=1, planned=planned, **node) as (executor, _):
+        futures = [executor.submit(write_with_much_memory, tmp_path, number, size) for number in range(2)]
+        assert [future.result() for future in futures] == [None, None]
+    check_files(tmp_path, 2)
+    assert sorted(int(path.read_text()) for path in tmp_path.glob("try-*")) == [planned, planned, 2 * planned]
