@@ -1,7 +1,6 @@
 """Prepare a dataset folder, from reading the source to writing the metadata."""
 
 import logging
-import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -91,7 +90,7 @@ from bert4rec.sources.synthetic import GeneratedSource, oracle_ranks
 
 MOST_HASHED = 2**28  # bytes, about a second; files of public datasets are smaller
 WORK = ".work"  # folder for temporary files, inside the new dataset folder
-N_WORKERS = int(os.environ.get("WORKERS", "1"))
+TASK_BYTES = 1 << 30  # memory of a task that Ray plans with
 logger = logging.getLogger(__name__)
 
 
@@ -182,10 +181,11 @@ def prepare(config: Config) -> Path:
         _without_other_bars(),
         local_files(config.data, new / WORK / "copies", progress) as local,
     ):
-        opened = _open(local.data, config.preprocessing, known, progress)
+        settings = config.preprocessing
+        opened = _open(local.data, settings, known, progress)
         with (
             work_folder(config.data.folder, _about_work(config, opened.source, known), progress) as work,
-            open_executor("local", N_WORKERS) as executor,
+            open_executor(settings.engine, settings.workers, memory=TASK_BYTES) as executor,
         ):
             stages = Stages(work, executor, progress)
             metadata, files = _make_dataset(config, opened, local, new, known, stages, progress)

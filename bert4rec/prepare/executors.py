@@ -54,7 +54,7 @@ def open_executor(
     if engine == "local" and n_workers == "auto":
         n_workers = usable_cores()
     if engine == "local" and n_workers == 1:
-        yield _ThisProcess()
+        yield ThisProcess()
         return
     workers = _RayWorkers(n_workers, memory) if n_workers == "auto" or engine == "ray" else _Processes(n_workers)
     try:
@@ -94,7 +94,7 @@ def _try_again(attempt: Callable[[int], Any]) -> Any:
     return attempt(MORE_TRIES)
 
 
-class _ThisProcess(Executor):
+class ThisProcess(Executor):
     """Runs a task at once, in this process with all its threads."""
 
     def submit(self, task: Task, /, *arguments: Any, **_: Any) -> Future[Any]:

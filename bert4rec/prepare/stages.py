@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from bert4rec.prepare.executors import Here
+from bert4rec.prepare.executors import ThisProcess
 from bert4rec.runtime.arrays import Array
 from bert4rec.sources.progress import Progress
 
@@ -77,7 +77,7 @@ class Stages:
         futures: dict[Future[dict[str, Any]], int] = {}
         results: list[dict[str, Any]] = [{}] * len(arguments)
         total, done = sum(sizes), 0
-        executor = Here() if here else self._executor
+        executor = ThisProcess() if here else self._executor
         with self._progress.stage(title, total) if title else nullcontext() as bar:
 
             def finish(future: Future[dict[str, Any]]) -> None:

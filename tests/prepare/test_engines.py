@@ -172,7 +172,9 @@ def test_after_kills_of_the_driver_finished_tasks_are_not_done_again(tmp_path: P
     command = [sys.executable, "-c", DRIVER, *arguments]
     n_done = 0
     for kill in range(n_kills + 1):
-        with subprocess.Popen([*command, f"--preprocessing.workers={1 + kill % 2}"], cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+        with subprocess.Popen(
+            [*command, f"--preprocessing.workers={1 + kill % 2}"], cwd=ROOT, stdout=subprocess.DEVNULL
+        ) as process:
             if kill == n_kills:
                 assert process.wait() == 0
                 break

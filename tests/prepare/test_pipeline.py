@@ -8,10 +8,8 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import numpy as np
 import polars as pl
@@ -21,8 +19,6 @@ from hypothesis import strategies as st
 
 import preprocessing
 from bert4rec.dataset.check import check_dataset
-from bert4rec.dataset.format import part_starts
-from bert4rec.prepare import writer
 from bert4rec.prepare.rows import FILTERS
 from tests.folders import contents
 from tests.preparation import metadata_of, prepared, small_parts, small_tasks, stored

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert4rec.prepare.executors import Here
+from bert4rec.prepare.executors import ThisProcess
 from bert4rec.prepare.runs import bounds_of, merged, number_items, read_batch, shuffle, together, write_run
 from bert4rec.prepare.stages import Stages, run_task
 from bert4rec.sources.progress import Progress
@@ -39,7 +39,7 @@ def test_rows_come_back_by_ranges_of_users_in_their_order_with_the_ranks_of_thei
             types.append(frame.schema["item"])
         schema, item_type = merged(schemas), pl.String() if pl.String in types else pl.Int64()
         samples = {name: [(about[name]["sample"], about[name]["n"]) for about in abouts] for name in ("new", "items")}
-        stages = Stages(Path(place), Here(), Progress())
+        stages = Stages(Path(place), ThisProcess(), Progress())
         entries = [Path(place) / f"items-{number:03d}.parquet" for number in range(len(runs))]
         limits = [*pairwise([None, *bounds_of(samples["items"], item_type, size), None])]
         done = stages.run("items", number_items, [(entries, len(runs), item_type, pair, True) for pair in limits])
@@ -81,7 +81,7 @@ def test_a_task_is_done_once_and_leaves_all_of_its_files_or_none(tmp_path: Path)
     with pytest.raises(ValueError, match="-1"):
         run_task(write_number, tmp_path / "b", [-1])
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
-    stages = Stages(tmp_path, Here(), Progress())
+    stages = Stages(tmp_path, ThisProcess(), Progress())
     assert [result["double"] for _, result in stages.run("c", write_number, [(1,), (2,)])] == [2, 4]
     stages.remove("c", "*.txt")
     assert [result["double"] for _, result in stages.run("c", write_number, [(8,), (9,)])] == [2, 4]
