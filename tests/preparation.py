@@ -34,19 +34,20 @@ def prepared(place: Path, *options: str, table: pl.DataFrame | None = None, name
 
 
 @contextmanager
-def small_tasks(n_rows: int = 7) -> Iterator[None]:
-    """Pieces of 20,000 bytes or 1,000 rows; runs, and ranges of users, of about `n_rows`; more ranges of items."""
+def small_tasks(n_rows: int = 7, *, block_bytes: int = 5000) -> Iterator[None]:
+    """Pieces of 4 blocks or 1,000 rows; runs, and ranges of users, of about `n_rows`; more ranges of items."""
     with (
-        patch.object(text_blocks, "PIECE_BYTES", 20_000), patch.object(interactions, "BLOCKS_IN_BUDGET", 800_000),
+        patch.object(text_blocks, "PIECE_BYTES", 4 * block_bytes),
+        patch.object(interactions, "BLOCKS_IN_BUDGET", 4 * 10**9 // block_bytes),
         patch.object(tables, "ROWS_PER_PIECE", 1000), patch.object(runs, "ROWS_PER_RUN", n_rows),
         patch.object(rows, "ROWS_PER_RANGE", n_rows), patch.object(rows, "ITEMS_PER_RANGE", n_rows // 2),
     ):  # fmt: skip
         yield
 
 
-def small_parts() -> Any:
-    """Parts of at most 300 interactions, so that there are several."""
-    return patch.object(writer, "part_starts", partial(part_starts, most_rows=300))
+def small_parts(most_rows: int = 300) -> Any:
+    """Parts of at most `most_rows` interactions, so that there are several."""
+    return patch.object(writer, "part_starts", partial(part_starts, most_rows=most_rows))
 
 
 def stored(folder: Path) -> list[dict[str, Any]]:

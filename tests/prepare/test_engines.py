@@ -1,6 +1,5 @@
 """The same bytes from each engine with any number of workers, whoever is killed on the way."""
 
-import os
 import random
 import signal
 import subprocess
@@ -18,30 +17,29 @@ import pytest
 
 import preprocessing
 from bert4rec.prepare import engine
-from bert4rec.prepare.executors import ThisProcess
 from bert4rec.prepare.stages import RESULT, run_task
 from tests.folders import contents
 from tests.preparation import small_parts, small_tasks
 
 ROOT = Path(preprocessing.__file__).parent
-N = 30_000
+N = 6000
 
 
 @pytest.fixture(autouse=True)
 def several_parts() -> Iterator[None]:
-    with small_parts():
+    with small_parts(1500):
         yield
 
 
 def log(*, first_text: int = N) -> pl.DataFrame:
-    """Scattered rows of 900 users; from row `first_text` on some ids are text."""
+    """Scattered rows of 200 users; from row `first_text` on some ids are text."""
     rng = np.random.default_rng(5)
-    users, items = rng.integers(0, 900, N), (400 * rng.random(N) ** 2).astype(int)
+    users, items = rng.integers(0, 200, N), (90 * rng.random(N) ** 2).astype(int)
     place = np.arange(N)
     columns = {
         "user": [f"u{u}" if at > first_text and u % 3 else f"{u}" for at, u in zip(place, users, strict=True)],
         "item": [f"i{i}" if at > first_text and i % 3 else f"{i}" for at, i in zip(place, items, strict=True)],
-        "at": 10**9 + rng.integers(0, 40_000, N) / 4, "stars": rng.integers(1, 11, N) / 2,
+        "at": 10**9 + rng.integers(0, 8000, N) / 4, "stars": rng.integers(1, 11, N) / 2,
         "kind": np.where(rng.random(N) < 0.4, "buy", "view"), "name": [f'The "{i}", {i % 3}' for i in items],
     }  # fmt: skip
     return pl.DataFrame(columns)
@@ -64,17 +62,17 @@ def write_inputs(place: Path) -> dict[str, list[str]]:
         "parquet": [paths["rows.parquet"], time, "--data.rating_column=stars", "--preprocessing.min_rating=2"],
         "kinds": [
             paths["quotes.csv"], time, "--data.event_column=kind", '--preprocessing.target_events=["buy"]',
-            "--preprocessing.hide_before_target=visit",
+            "--preprocessing.hide_before_target=2",
         ],
         "features": [
             paths["quotes.csv"], time, "--title=name", f"--items={place / 'items.parquet'}",
             "--preprocessing.ties=shuffle",
         ],
         "k-core": [
-            paths["text.csv"], time, "--preprocessing.min_item_interactions=60",
-            "--preprocessing.min_user_interactions=30", "--preprocessing.repeats=last",
+            paths["text.csv"], time, "--preprocessing.min_item_interactions=40",
+            "--preprocessing.min_user_interactions=18",
         ],
-        "no times": [paths["untimed.csv"], "--preprocessing.test_users=300", "--preprocessing.validation_users=50"],
+        "no times": [paths["untimed.csv"], "--preprocessing.test_users=90", "--preprocessing.validation_users=50"],
         "late": [paths["late.csv"], time, "--preprocessing.split=leave_last_basket"],
     }  # fmt: skip
 
@@ -111,9 +109,9 @@ class Twice(Executor):
 def test_each_task_writes_the_same_bytes_again_and_small_tasks_make_the_same_dataset(tmp_path: Path) -> None:
     for name, options in write_inputs(tmp_path).items():
         expected = prepared(tmp_path, f"{name}-whole", *options)
-        with small_tasks(3000), patch.object(engine, "open_executor", lambda *_, **__: _Open(Twice())):
+        with small_tasks(1000), patch.object(engine, "open_executor", lambda *_, **__: _Open(Twice())):
             assert prepared(tmp_path, f"{name}-small", *options) == expected, name
-    assert Twice.n_tasks > 300
+    assert Twice.n_tasks > 200
 
 
 class _Open:
@@ -130,7 +128,7 @@ class _Open:
 def test_two_processes_make_the_same_dataset(tmp_path: Path) -> None:
     inputs = write_inputs(tmp_path)
     for name in ("kinds", "late"):
-        with small_tasks(3000):
+        with small_tasks(1000):
             expected = prepared(tmp_path, f"{name}-1", *inputs[name])
             assert prepared(tmp_path, f"{name}-2", *inputs[name], "--preprocessing.workers=2") == expected
 
@@ -139,7 +137,7 @@ def test_two_processes_make_the_same_dataset(tmp_path: Path) -> None:
 @pytest.mark.parametrize("n_workers", [2, 4])
 def test_any_number_of_processes_makes_the_same_dataset(tmp_path: Path, n_workers: int) -> None:
     for name, options in write_inputs(tmp_path).items():
-        with small_tasks(3000):
+        with small_tasks(1000):
             expected = prepared(tmp_path, f"{name}-1", *options)
             several = [*options, f"--preprocessing.workers={n_workers}"]
             assert prepared(tmp_path, f"{name}-{n_workers}", *several) == expected, name
@@ -149,7 +147,7 @@ DRIVER = """
 import sys
 import preprocessing
 from tests.preparation import small_parts, small_tasks
-with small_tasks(3000), small_parts():
+with small_tasks(1000), small_parts(1500):
     sys.exit(preprocessing.main(sys.argv[1:]))
 """
 
@@ -162,7 +160,7 @@ def done_tasks(place: Path) -> dict[str, int]:
 @pytest.mark.parametrize("n_kills", [3, pytest.param(50, marks=pytest.mark.long)])
 def test_after_kills_of_the_driver_finished_tasks_are_not_done_again(tmp_path: Path, n_kills: int) -> None:
     options = write_inputs(tmp_path)["k-core"]
-    with small_tasks(3000):
+    with small_tasks(1000):
         expected = prepared(tmp_path, "whole", *options)
     folder, rng, before = tmp_path / "killed", random.Random(n_kills), dict[str, int]()
     arguments = [
@@ -191,25 +189,24 @@ def test_after_kills_of_the_driver_finished_tasks_are_not_done_again(tmp_path: P
     assert [path.name for path in tmp_path.glob(".killed*")] == []
 
 
-def test_another_input_or_setting_does_not_take_what_a_killed_run_has_left(tmp_path: Path) -> None:
+DIES = """
+import os, signal, sys
+import preprocessing
+from bert4rec.prepare import stages
+
+def dying(task, folder, arguments, run_task=stages.run_task):
+    return os.kill(os.getpid(), signal.SIGKILL) if folder.name == "order-000000" else run_task(task, folder, arguments)
+
+stages.run_task = dying
+preprocessing.main(sys.argv[1:])
+"""
+
+
+def test_another_setting_does_not_take_what_a_killed_run_has_left(tmp_path: Path) -> None:
     options = write_inputs(tmp_path)["text"]
-    folder = tmp_path / "killed"
-
-    class Dies(ThisProcess):
-        n = 0
-
-        def submit(self, function: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
-            Dies.n += 1
-            if Dies.n == 4:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return super().submit(function, *arguments)
-
-    arguments = ["--config=/dev/null", "--data.source=table", f"--data.dataset_dir={folder}", *options]
-    if not (child := os.fork()):
-        with patch.object(engine, "open_executor", lambda *_, **__: _Open(Dies())):
-            preprocessing.main(arguments)
-        os._exit(0)
-    os.waitpid(child, 0)
+    arguments = ["--config=/dev/null", "--data.source=table", f"--data.dataset_dir={tmp_path / 'killed'}", *options]
+    died = subprocess.run([sys.executable, "-c", DIES, *arguments], cwd=ROOT, stdout=subprocess.DEVNULL, timeout=60)
+    assert died.returncode == -signal.SIGKILL
     assert done_tasks(tmp_path)
     expected = prepared(tmp_path, "whole", *options, "--preprocessing.seed=7")
     assert prepared(tmp_path, "killed", *options, "--preprocessing.seed=7") == expected
