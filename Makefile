@@ -51,7 +51,8 @@ test-pythons: setup ## data tests on Python 3.11–3.13, those of this machine
 	$(call run,./scripts/test_pythons.sh)
 
 test-ray: setup ## a preparation's tasks on Ray, killed workers and a killed node; skipped without the extra ray
-	$(call run,python -m pytest -m ray -rs tests/prepare/test_executors.py)
+	@if python -c 'import ray' 2>/dev/null; then set -x; python -m pytest -m ray tests/prepare/test_executors.py; \
+	else echo "skipped: the package ray is not installed; type .venv/bin/pip install -c requirements.lock -e '.[ray]'"; fi
 
 lint: setup ## ruff, mypy, the import contracts of pyproject.toml, and plain names and docstrings
 	$(call run,ruff check)

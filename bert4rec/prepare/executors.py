@@ -214,24 +214,21 @@ class _RayWorkers(_Workers):
 
     def __init__(self, n_workers: int | Literal["auto"], memory: int) -> None:
         self._ray, self._disconnect = _connect(n_workers)
-        n_cpus, n_nodes = int(self._ray.cluster_resources().get("CPU", 1)), len(self._memory_of_nodes())
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        n_cpus = int(sum(node["CPU"] for node in nodes)) or 1
         super().__init__(n_cpus if n_workers == "auto" else n_workers)
+        self._most_memory = max((int(node.get("memory", 0)) for node in nodes), default=0)
         self._memory, self._running = memory, set[Any]()
         self._remote = self._ray.remote(
             num_cpus=1, max_retries=0, scheduling_strategy="SPREAD", runtime_env={"env_vars": {POLARS_THREADS: "1"}}
         )(_outcome)
-        place = f"{pluralize(n_cpus, 'CPU')} on {pluralize(n_nodes, 'node')}"
+        place = f"{pluralize(n_cpus, 'CPU')} on {pluralize(len(nodes), 'node')}"
         logger.info(f"tasks run on Ray, {self._n_workers} at a time: {place}")
-
-    def _memory_of_nodes(self) -> list[int]:
-        """Return the bytes that Ray gives to tasks on each node that runs some."""
-        resources = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        return [int(each.get("memory", 0)) for each in resources if each.get("CPU")]
 
     def _run(self, task: Task, arguments: Sequence[Any], number: int) -> tuple[bool, Any]:
         errors = self._ray.exceptions
         # Twice as much each time, so that fewer tasks run beside it. What no node has would be waited for, for ever.
-        memory = min(self._memory << number, max(self._memory_of_nodes(), default=0))
+        memory = min(self._memory << number, self._most_memory)
         with self._starting():
             running = self._remote.options(memory=memory).remote(task, arguments)
             self._running.add(running)
@@ -263,20 +260,27 @@ def _connect(n_workers: int | Literal["auto"]) -> tuple[Any, Callable[[], None]]
         raise SettingsError(f"{ON_RAY}: the package ray is not installed; {advice}") from None
     if ray.is_initialized():
         return ray, lambda: None
-    address, on_sigterm = os.environ.get("RAY_ADDRESS"), signal.getsignal(signal.SIGTERM)
+    address, before = os.environ.get("RAY_ADDRESS"), signal.getsignal(signal.SIGTERM)
     n_cpus = usable_cores() if n_workers == "auto" else n_workers
     size = {"num_cpus": n_cpus, "object_store_memory": SMALLEST_OBJECT_STORE, "include_dashboard": False}
+
+    def on_sigterm(handler: Any) -> None:
+        if threading.current_thread() is threading.main_thread():  # no other thread may set it, and Ray does not
+            signal.signal(signal.SIGTERM, handler)
+
+    def disconnect() -> None:
+        ray.shutdown()
+        on_sigterm(before)
+
     try:
         host, _, port = (address or "").rpartition(":")
         if port.isdecimal():  # Ray itself would try for ten minutes
             socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_CONNECT).close()
         ray.init(address or "local", logging_level=logging.ERROR, log_to_driver=False, **({} if address else size))
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        advice = (
-            "start this version of Ray there, with RAY_AUTH_MODE=token here if it has a token, or remove the variable"
-        )
+        disconnect()
+        advice = "start this version of Ray there, set RAY_AUTH_MODE=token if it has a token, or remove the variable"
         raise SettingsError(f"{ON_RAY}: RAY_ADDRESS={address}: {in_one_line(error)}; {advice}") from None
-    finally:
-        if threading.current_thread() is threading.main_thread():  # else it is as it was
-            signal.signal(signal.SIGTERM, on_sigterm)  # that of Ray would raise `SystemExit`, here or in what follows
-    return ray, ray.shutdown
+    # Killed by SIGTERM, this process would leave processes of Ray behind, for seconds.
+    on_sigterm((lambda number, _: sys.exit(128 + number)) if before == signal.SIG_DFL else before)
+    return ray, disconnect

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,7 +21,6 @@ from bert4rec.runtime.errors import ColumnUnknownError, DataError, SettingsError
 from bert4rec.runtime.startup import usable_cores
 from tests.launch import ROOT, Launched, start
 
-Open = Callable[[], Any]
 MEMORY = 100 << 20  # bytes of a task on Ray
 KILLED, SLEEPS = "killed-{}", "sleeps-{}"
 
@@ -51,15 +50,17 @@ def sleep(folder: Path, number: int, name: str = SLEEPS) -> None:
     time.sleep(600)
 
 
-def write_with_much_memory(folder: Path, number: int, size: int) -> None:
-    """Write the file of a number after `size` bytes were in use for three seconds; before, that of this try."""
+def write_with_more_memory(folder: Path, number: int, planned: int) -> None:
+    """Write the file of a number; with only the `planned` memory, first use more and more until the other task dies."""
     import ray
 
-    memory = ray.get_runtime_context().get_assigned_resources()["memory"]
-    (folder / f"try-{number}-{time.time_ns()}").write_text(str(int(memory)))
-    used = bytearray(os.urandom(1 << 20)) * (size >> 20)
-    time.sleep(3)
-    assert used[-1] == used[(1 << 20) - 1]
+    memory = int(ray.get_runtime_context().get_assigned_resources()["memory"])
+    (folder / f"try-{number}-{memory}").write_text(str(os.getpid()))
+    if memory == planned:
+        other, used = wait_for(folder / f"try-{1 - number}-{planned}"), []
+        while psutil.pid_exists(other):
+            used += [b"x" * (100 << 20)] * (len(used) < 50)
+            time.sleep(0.1)
     write(folder, number)
 
 
@@ -94,7 +95,6 @@ def fail_unpicklably() -> None:
 @contextmanager
 def on_ray(n_workers: int, nodes: int = 0, planned: int = MEMORY, **settings: Any) -> Iterator[tuple[Executor, Any]]:
     """An executor on a Ray of this machine, or on a cluster of so many `nodes`, each a raylet with its own CPU."""
-    pytest.importorskip("ray", reason="the extra ray is not installed: pip install -e '.[ray]'")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
         if not nodes:
@@ -238,17 +238,16 @@ def wait_for_end(pids: list[int]) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("engine", ["local", of_ray("ray")])
 def test_workers_end_with_their_driver(engine: str, number: signal.Signals, tmp_path: Path) -> None:
-    if engine == "ray":
-        pytest.importorskip("ray", reason="the extra ray is not installed: pip install -e '.[ray]'")
     (tmp_path / "driver.py").write_text(DRIVER)
     driver = Launched([sys.executable, str(tmp_path / "driver.py"), engine, str(tmp_path)], PYTHONPATH=str(ROOT))
     workers = [wait_for(tmp_path / SLEEPS.format(each)) for each in range(2)]
-    helpers = [child.pid for child in psutil.Process(driver.process.pid).children(recursive=True)]
-    before = time.time()
-    os.killpg(driver.process.pid, number)  # as Ctrl-C does
-    assert driver.end() == (130 if number == signal.SIGINT else -number)
-    assert time.time() - before < 10
-    wait_for_end([*workers, *helpers])
+    if number == signal.SIGINT:  # Ctrl-C goes to the whole group
+        os.killpg(driver.process.pid, number)
+    else:
+        driver.process.send_signal(number)
+    is_handled = number == signal.SIGINT or (engine == "ray" and number == signal.SIGTERM)
+    assert driver.end(30) == (128 + number if is_handled else -number)
+    wait_for_end(workers)
     assert "Traceback" not in driver.output
 
 
@@ -265,9 +264,10 @@ def test_without_ray_one_line_says_what_to_type(tmp_path: Path) -> None:
 
 @pytest.mark.ray
 def test_an_address_without_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("ray", reason="the extra ray is not installed: pip install -e '.[ray]'")
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    with pytest.raises(SettingsError, match=r"RAY_ADDRESS=127\.0\.0\.1:1: .*; start a cluster") as error:
+    with pytest.raises(
+        SettingsError, match=r"RAY_ADDRESS=127\.0\.0\.1:1: .*; start this version of Ray there, .* variable$"
+    ) as error:
         open_executor("ray", 1, memory=MEMORY).__enter__()
     assert "\n" not in str(error.value)
 
@@ -288,15 +288,15 @@ def test_a_node_that_is_killed_is_done_without(tmp_path: Path) -> None:
 
 @pytest.mark.ray
 def test_a_task_that_is_killed_for_memory_gets_twice_as_much(tmp_path: Path) -> None:
-    """Ray's own monitor kills at a threshold between the memory of one task and that of both."""
-    size, planned, host = 2 << 30, 500 << 20, psutil.virtual_memory()
-    if host.available < 3 * size:
-        pytest.skip("6 GB of free memory are needed")
-    threshold = (host.total - host.available + 2 * size) / host.total  # Ray itself takes 1 GB
+    """Ray's own monitor kills one of two tasks when both together use 3 GB."""
+    planned, host = 500 << 20, psutil.virtual_memory()
+    threshold = (host.total - host.available + (4 << 30)) / host.total  # Ray itself takes 1 GB
     system = {"memory_usage_threshold": threshold, "memory_monitor_refresh_ms": 50, "min_memory_free_bytes": -1}
     node = {"num_cpus": 2, "memory": 2 * planned, "_system_config": system}
     with on_ray(2, nodes=1, planned=planned, **node) as (executor, _):
-        futures = [executor.submit(write_with_much_memory, tmp_path, number, size) for number in range(2)]
+        futures = [executor.submit(write_with_more_memory, tmp_path, number, planned) for number in range(2)]
         assert [future.result() for future in futures] == [None, None]
     check_files(tmp_path, 2)
-    assert sorted(int(path.read_text()) for path in tmp_path.glob("try-*")) == [planned, planned, 2 * planned]
+    tries = {path.name for path in tmp_path.glob("try-*")}
+    assert {f"try-{number}-{planned}" for number in range(2)} < tries
+    assert tries & {f"try-{number}-{2 * planned}" for number in range(2)}
