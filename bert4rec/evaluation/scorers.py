@@ -14,7 +14,7 @@ from bert4rec.dataset.hidden import firsts
 from bert4rec.dataset.histories import EvaluationSplit, Rows
 from bert4rec.evaluation.batches import assigned, chunks, gathered
 from bert4rec.feed.batch import Lookup, unique_with_inverse
-from bert4rec.feed.seeded import splitmix64
+from bert4rec.runtime.seeded import splitmix64
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.runtime.arrays import Bools, Int32s, Int64s
 from bert4rec.runtime.collectives import Partition

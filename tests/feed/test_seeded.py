@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bert4rec.feed import negatives
 from bert4rec.feed.negatives import NegativeSampler
-from bert4rec.feed.seeded import Permutation, splitmix64
+from bert4rec.runtime.seeded import Permutation, splitmix64
 from tests.conftest import long
 
 
