@@ -18,7 +18,7 @@ from bert4rec.dataset.columns import PREPARE_AGAIN, SmallPickle
 from bert4rec.dataset.format import one_array, read_version
 from bert4rec.dataset.ids import LARGEST_ID, WHOLE_NUMBER
 from bert4rec.dataset.segments import Segments
-from bert4rec.runtime.arrays import Int64s
+from bert4rec.runtime.arrays import Int64s, Integers
 from bert4rec.runtime.errors import DataError, in_one_line
 
 UNKNOWN = -1  # number of an id that the table does not have
@@ -69,12 +69,17 @@ class IdTable(SmallPickle):
         """Return whether ids are whole numbers; else they are text."""
         return self._outline(len(self._files) - 1).are_numbers
 
+    @property
+    def are_numbers_by_segment(self) -> list[bool]:
+        """Return for each segment whether its ids are stored as whole numbers."""
+        return [self._outline(self._starts.index(first)).are_numbers for first in self.segments.starts[:-1]]
+
     @cached_property
     def schema(self) -> pa.Schema:
         """Return all columns with their types; text has 64-bit offsets, since 32-bit offsets end at 2 GiB."""
         return _wide(self._outline(len(self._files) - 1).schema)
 
-    def rows(self, numbers: Int64s, columns: Sequence[str]) -> pa.Table:
+    def rows(self, numbers: Integers, columns: Sequence[str]) -> pa.Table:
         """Return those of the `columns` that the table has, for `numbers` [n] in any order.
 
         Only the row groups with these numbers are read, one at a time.
@@ -168,7 +173,7 @@ class IdTable(SmallPickle):
 
     @cached_property
     def _outline(self) -> Callable[[int], Outline]:
-        return cache(lambda file: self._use(file, partial(_outline, first=self._starts[file])))
+        return cache(lambda file: self._use(file, partial(outline_of, first=self._starts[file])))
 
     @cached_property
     def _group(self) -> Callable[[int, int, tuple[str, ...]], pa.Table]:
@@ -183,8 +188,12 @@ class IdTable(SmallPickle):
     def _open(self) -> Callable[[int], pq.ParquetFile]:
         """Return a function that opens a file, and keeps the last ones open."""
         paths = [self._folder / file for file in self._files]
-        opened = lru_cache(OPEN_FILES)(lambda file: pq.ParquetFile(paths[file]))
-        return lambda file: read_version(self._folder, self._fingerprint, lambda: opened(file))
+
+        @lru_cache(OPEN_FILES)
+        def opened(file: int) -> pq.ParquetFile:
+            return read_version(self._folder, self._fingerprint, partial(pq.ParquetFile, paths[file]))
+
+        return opened
 
     @cached_property
     def _lock(self) -> Lock:
@@ -200,7 +209,8 @@ class IdTable(SmallPickle):
             raise DataError(f"{path}: cannot be read ({in_one_line(error)}); {PREPARE_AGAIN}") from None
 
 
-def _outline(file: pq.ParquetFile, first: int) -> Outline:
+def outline_of(file: pq.ParquetFile, first: int) -> Outline:
+    """Return the outline of a file that begins with row `first`."""
     about = file.metadata
     leaf = [about.schema.column(i).path for i in range(len(about.schema))].index("original")
     groups = [about.row_group(group) for group in range(about.num_row_groups)]
@@ -223,7 +233,7 @@ def _as_numbers(ids: pa.Array) -> pa.Array:
         return ids.cast(pa.int64())
     texts = ids.to_pylist()
     numbers = (int(text) if text is not None and WHOLE_NUMBER.fullmatch(text) else None for text in texts)
-    kept = [number if number is not None and abs(number) <= LARGEST_ID else None for number in numbers]
+    kept = [number if number is not None and -LARGEST_ID - 1 <= number <= LARGEST_ID else None for number in numbers]
     return pa.array(kept, pa.int64())
 
 

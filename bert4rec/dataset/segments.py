@@ -1,13 +1,13 @@
 """Compute the number of the user or item of a row, and the row of a number: neither is stored to be looked up."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from bert4rec.dataset.format import ITEMS
-from bert4rec.runtime.arrays import Int64s
+from bert4rec.runtime.arrays import Int64s, Integers
 from bert4rec.runtime.seeded import Permutation
 
 ITEM_STREAM = 0x4954454D  # separates the numbers of the items from all else that is drawn by the seed
@@ -40,15 +40,15 @@ class Segments:
     def __len__(self) -> int:
         return self.starts[-1]
 
-    def numbers(self, rows: Int64s) -> Int64s:
+    def numbers(self, rows: Integers) -> Int64s:
         """Return the numbers [B] of the users or items in `rows` [B], in any order."""
         return self._map(rows, Permutation.at)
 
-    def rows(self, numbers: Int64s) -> Int64s:
+    def rows(self, numbers: Integers) -> Int64s:
         """Return the rows [B] of the users or items with these `numbers` [B], in any order."""
         return self._map(numbers, Permutation.places)
 
-    def _map(self, values: Int64s, method: Any) -> Int64s:
+    def _map(self, values: Integers, method: Callable[[Permutation, Int64s], Int64s]) -> Int64s:
         mapped = values.astype(np.int64)
         for order, (first, stop) in zip(self._orders, pairwise(self.starts), strict=False):
             is_here = (values >= first) & (values < stop)

@@ -22,6 +22,7 @@ from bert4rec.dataset.format import (
     DATASET_CARD,
     EVENTS,
     FOLDERS,
+    ITEMS,
     ORACLE,
     PREVIOUS,
     READING,
@@ -33,6 +34,7 @@ from bert4rec.dataset.format import (
     numbers_of_kinds,
 )
 from bert4rec.dataset.hidden import HiddenEvents
+from bert4rec.dataset.id_tables import IdTable
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.dataset.runs import named, runs_of
 from bert4rec.prepare.about_items import look_at_other_columns, read_about_items
@@ -46,12 +48,13 @@ from bert4rec.prepare.histories import (
 )
 from bert4rec.prepare.inherit import reading_of
 from bert4rec.prepare.negatives import held_out_metadata, left_out_warning
-from bert4rec.prepare.ordering import ExistingIds, item_ids, read_known
+from bert4rec.prepare.ordering import ExistingIds, item_ids, read_ids, read_known
 from bert4rec.prepare.rows import FILTERS, OrderedRows, RawRows, compare_with_known, limit_rows, order_rows, read_rows
 from bert4rec.prepare.survey import survey_ids
 from bert4rec.prepare.ties import draw_targets, has_ties
 from bert4rec.prepare.writer import (
     FolderWriter,
+    by_segment,
     clear_target,
     created_from,
     free_folder,
@@ -59,6 +62,7 @@ from bert4rec.prepare.writer import (
     refuse_another_input,
     refuse_to_replace,
     write_histories,
+    write_ids,
     write_items,
     write_metadata,
     write_table,
@@ -222,7 +226,11 @@ def _make_dataset(
     ids = _item_numbers(data, settings, ordered, kept, known)
     targets = numbers_of_kinds("preprocessing.target_events", settings.target_events, kinds)
     histories = NumberedHistories(ordered, ids, known=known_users, hidden=HiddenEvents.of(settings.recipe, kinds))
-    n_users = write_table(new / USERS, histories.users())
+    rows = histories.users()
+    user_segments = write_ids(
+        new / USERS, by_segment(rows, known.segments[USERS], known.id_types[USERS]) if known else [rows]
+    )
+    n_users = sum(user_segments)
     rule, instant = choose_split(settings, ordered.parts, targets)
     n_items = int(ids.max()) + 1
     before = read_known_split(Path(data.extends), n_users=len(known.users), n_items=n_items) if known else None
@@ -230,23 +238,27 @@ def _make_dataset(
         histories, rule, settings, n_users=n_users, n_items=n_items, progress=progress, known=before, targets=targets
     )
     progress.warn(*survey.warnings(is_table=data.source == "table", now=time.time()))
-    items, features = _write_items(new, item_table(ordered, ids, survey, about_items.titles), about_items.table, survey)
+    items, features = _with_features(
+        new, item_table(ordered, ids, survey, about_items.titles), about_items.table, survey
+    )
+    segments = {USERS: user_segments, ITEMS: write_items(new, items, known, seed=settings.seed)}
+    users = _written_users(new, segments)
     n_negatives, seed = settings.n_eval_negatives, settings.seed
     writers, held_out = write_histories(
         new, histories, rule, survey, n_negatives=n_negatives, seed=seed, progress=progress,
         draw=partial(draw_targets, seed=seed, kinds=targets) if settings.split == "leave_last_basket" else None,
     )  # fmt: skip
     progress.warn(left_out_warning(held_out, n_negatives))
-    _write_oracle(source, new, items, settings.split, progress)
+    _write_oracle(source, new, users, items, settings.split, progress)
 
     metadata = describe_rows(config, source, ordered, survey, about_items.survey, local.version)
-    metadata |= {"split_instant": instant} if instant is not None else {}
+    metadata |= {"segments": segments} | ({"split_instant": instant} if instant is not None else {})
     if known:
         n_kept = int(survey.validated[: len(known.users)].sum())
         metadata[PREVIOUS] = {"fingerprints": list(known.fingerprints), "validation_users": n_kept}
     if "log" in metadata:
         metadata["log"] |= survey.log.shift(survey.known_span(time.time()), items)
-        metadata["log"] |= survey_ids(pl.scan_parquet(new / USERS, glob=False), items["original"], survey.lengths)
+        metadata["log"] |= survey_ids(users, items["original"], survey.lengths)
     metadata |= held_out_metadata(held_out) | features
     return metadata, _finish(new, metadata, writers, progress)
 
@@ -263,17 +275,22 @@ def _item_numbers(
     return ids
 
 
-def _write_items(
+def _written_users(new: Path, segments: Mapping[str, Any]) -> IdTable:
+    """Return the table of the users in the folder `new`, which has no metadata yet."""
+    files = [path.relative_to(new).as_posix() for path in (new / USERS).iterdir()]
+    return IdTable(new, {"fingerprint": "", "files": files, "segments": segments}, USERS)
+
+
+def _with_features(
     new: Path, items: pl.DataFrame, table: ItemFile | None, survey: HistoryStats
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Write the items, with the columns and features of `table`; return them, and the features for the metadata."""
+    """Write the features of `table`; return the items with its columns, and the features for the metadata."""
     features = {}
     if table and table.features:
         features = {"item_features": write_features(new, table, items["original"], survey.train_counts)}
     if table:
         columns = table.rows.drop("title", strict=False)
         items = items.join(columns, on="original", how="left", maintain_order="left")
-    write_items(new, items)
     return items, features
 
 
@@ -331,8 +348,9 @@ def _look_at_rows(raw: RawRows, bad: BadRows, local: LocalFiles, progress: Progr
 
 
 def _write_oracle(
-    source: Interactions | GeneratedSource, new: Path, items: pl.DataFrame, split: str, progress: Progress
-) -> None:
+    source: Interactions | GeneratedSource, new: Path, users: IdTable, items: pl.DataFrame, split: str,
+    progress: Progress,
+) -> None:  # fmt: skip
     """Write `oracle.parquet` for synthetic data, unless rows were dropped: the oracle needs complete histories."""
     oracle = source.oracle if isinstance(source, GeneratedSource) else None
     if oracle is None or items["count"].sum() < source.n_bytes or split != "leave_one_out":
@@ -341,7 +359,7 @@ def _write_oracle(
     target = pl.col("items").list.get(pl.col("test"))
     tested = histories.filter(pl.col("test") >= 0).select("user", pl.col("items").list.head("test"), target=target)
     test = tested.join(negatives, on="user", maintain_order="left")
-    ranks = oracle_ranks(oracle, test, users=pl.read_parquet(new / USERS, glob=False), items=items)
+    ranks = oracle_ranks(oracle, test, users=read_ids(users, ["original"]), items=items)
     if ranks is None:
         progress.log(f"left {ORACLE} out: too many users × items to rank")
         return

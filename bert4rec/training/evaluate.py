@@ -125,8 +125,9 @@ def _known_items(dataset: Dataset, trained: Trained) -> KnownItems | None:
     if dataset.metadata["fingerprint"] == trained.metadata["fingerprint"]:
         return None
     if (ids := _own_ids(trained)) is not None:
-        theirs = ItemIds.read(dataset.folder)
-        indices = ids.indices(theirs.of(range(len(theirs))))
+        indices = np.full(dataset.n_items, NO_ITEM, np.int64)
+        for items, originals in ItemIds.read(dataset.folder).parts():
+            indices[items] = ids.indices(originals)
     elif not problem_of(dataset, n_items=trained.n_items, first_ids=trained.metadata["items"]):
         indices = np.arange(dataset.n_items)  # the dataset extends that of the model
         indices[trained.n_items :] = NO_ITEM
