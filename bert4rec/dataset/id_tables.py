@@ -5,6 +5,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, lru_cache, partial
 from itertools import pairwise
+from operator import methodcaller
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar
@@ -22,6 +23,7 @@ from bert4rec.runtime.arrays import Int64s, Integers
 from bert4rec.runtime.errors import DataError, in_one_line
 
 UNKNOWN = -1  # number of an id that the table does not have
+VALUE = methodcaller("as_py")  # of an element of Arrow
 OPEN_FILES, KEPT_GROUPS = 16, 8  # of a table, the last ones that were used
 
 Part = TypeVar("Part")
@@ -152,8 +154,8 @@ class IdTable(SmallPickle):
             groups = range(len(self._outline(file).bounds))
             for group, start, end in _split(ordered, low, high, groups, partial(self._bounds, file)):
                 least, most = self._bounds(file, group)
-                start = bisect_left(ordered, least, start, end, key=pa.Scalar.as_py)
-                end = bisect_right(ordered, most, start, end, key=pa.Scalar.as_py)
+                start = bisect_left(ordered, least, start, end, key=VALUE)
+                end = bisect_right(ordered, most, start, end, key=VALUE)
                 if start < end:
                     column = one_array(self._group(file, group, ("original",))["original"])
                     places = pc.index_in(ordered.slice(start, end - start), value_set=column)
@@ -250,6 +252,6 @@ def _split(
         yield parts[0], start, stop
         return
     middle = len(parts) // 2
-    cut = bisect_left(ids, bounds(parts[middle])[0], start, stop, key=pa.Scalar.as_py)
+    cut = bisect_left(ids, bounds(parts[middle])[0], start, stop, key=VALUE)
     yield from _split(ids, start, cut, parts[:middle], bounds)
     yield from _split(ids, cut, stop, parts[middle:], bounds)

@@ -22,9 +22,9 @@ class Segments:
 
     >>> segments = Segments([3, 2], seeds=[7, 7])
     >>> segments.numbers(np.arange(5)).tolist()
-    [0, 2, 1, 4, 3]
+    [2, 0, 1, 4, 3]
     >>> segments.rows(np.array([3, 0])).tolist()
-    [4, 0]
+    [4, 1]
     """
 
     def __init__(self, sizes: Sequence[int], seeds: Sequence[int] = ()) -> None:

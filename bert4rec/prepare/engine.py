@@ -54,7 +54,6 @@ from bert4rec.prepare.survey import survey_ids
 from bert4rec.prepare.ties import draw_targets, has_ties
 from bert4rec.prepare.writer import (
     FolderWriter,
-    by_segment,
     clear_target,
     created_from,
     free_folder,
@@ -62,10 +61,10 @@ from bert4rec.prepare.writer import (
     refuse_another_input,
     refuse_to_replace,
     write_histories,
-    write_ids,
     write_items,
     write_metadata,
     write_table,
+    write_users,
 )
 from bert4rec.runtime.arrays import Bools, Int32s
 from bert4rec.runtime.errors import DataError
@@ -226,11 +225,8 @@ def _make_dataset(
     ids = _item_numbers(data, settings, ordered, kept, known)
     targets = numbers_of_kinds("preprocessing.target_events", settings.target_events, kinds)
     histories = NumberedHistories(ordered, ids, known=known_users, hidden=HiddenEvents.of(settings.recipe, kinds))
-    rows = histories.users()
-    user_segments = write_ids(
-        new / USERS, by_segment(rows, known.segments[USERS], known.id_types[USERS]) if known else [rows]
-    )
-    n_users = sum(user_segments)
+    segments: dict[str, Any] = {USERS: write_users(new, histories.users(), known)}
+    n_users = sum(segments[USERS])
     rule, instant = choose_split(settings, ordered.parts, targets)
     n_items = int(ids.max()) + 1
     before = read_known_split(Path(data.extends), n_users=len(known.users), n_items=n_items) if known else None
@@ -238,12 +234,11 @@ def _make_dataset(
         histories, rule, settings, n_users=n_users, n_items=n_items, progress=progress, known=before, targets=targets
     )
     progress.warn(*survey.warnings(is_table=data.source == "table", now=time.time()))
-    items, features = _with_features(
-        new, item_table(ordered, ids, survey, about_items.titles), about_items.table, survey
-    )
-    segments = {USERS: user_segments, ITEMS: write_items(new, items, known, seed=settings.seed)}
-    users = _written_users(new, segments)
     n_negatives, seed = settings.n_eval_negatives, settings.seed
+    items = item_table(ordered, ids, survey, about_items.titles)
+    items, features = _with_features(new, items, about_items.table, survey)
+    segments[ITEMS] = write_items(new, items, known, seed=seed)
+    users = _written_users(new, segments)
     writers, held_out = write_histories(
         new, histories, rule, survey, n_negatives=n_negatives, seed=seed, progress=progress,
         draw=partial(draw_targets, seed=seed, kinds=targets) if settings.split == "leave_last_basket" else None,

@@ -225,7 +225,7 @@ def to_histories(interactions: pl.DataFrame) -> pl.DataFrame:
 class ExistingIds:
     """The ids of the dataset to extend, in the order of the rows of its tables, and their numbers of rows.
 
-    `users` (`original`, `user`, `count`), `items` (`original`, `item`, `count`). `segments` are those of both tables as in
+    `users` (`original`, `user`, `count`), `items` (`original`, `item`, `count`). `segments` are those of both tables in
     `metadata.json`, `id_types` the types of the ids in each. `kinds` of events are by number, () if it has none. The
     last row is at `last_time` in seconds, None without times. `time_format`: how its times were read, "" = without a
     format. `fingerprints` of it and of the datasets that it extends, newest first.
@@ -284,10 +284,10 @@ def item_ids(originals: pl.Series, kept: Bools, *, seed: int, known: pl.DataFram
     ids; new items come after, as the next segment.
 
     >>> item_ids(pl.Series(["a", "b", "c"]), np.array([True, False, True]), seed=1).tolist()
-    [0, -1, 1]
+    [1, -1, 0]
     >>> old = pl.DataFrame({"original": ["b"], "item": [0]})
     >>> item_ids(pl.Series(["a", "b", "c"]), np.array([True, False, True]), seed=1, known=old).tolist()
-    [1, 0, 2]
+    [2, 0, 1]
     """
     ids = np.full(len(originals), NO_ITEM, np.int32)
     first = 0

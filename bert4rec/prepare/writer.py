@@ -43,6 +43,7 @@ from bert4rec.dataset.format import (
     TEST,
     TEST_TIED,
     TRAIN_COUNTS,
+    USERS,
     fingerprint_of,
     history_columns,
     negative_columns,
@@ -296,6 +297,12 @@ def by_segment(
     for n, dtype in zip(sizes, types, strict=True):
         yield first_rows(n, dtype)
     yield waiting
+
+
+def write_users(folder: Path, users: Iterable[pl.DataFrame], known: ExistingIds | None) -> list[int]:
+    """Write the table of the `users`, given by number, the `known` ones first; return the sizes of its segments."""
+    by_segments = by_segment(users, known.segments[USERS], known.id_types[USERS]) if known else [users]
+    return write_ids(folder / USERS, by_segments)
 
 
 def write_items(folder: Path, items: pl.DataFrame, known: ExistingIds | None, *, seed: int) -> list[list[int]]:

@@ -84,18 +84,6 @@ class ItemIds:
         return self.titles is not None
 
     @classmethod
-    def read(
-        cls, folder: Path, *, recent_counts: Int64s | None = None, again: Callable[[], Bools] | None = None
-    ) -> "ItemIds":
-        """Return the items of a dataset folder, with the `recent_counts` of a run and those that come `again`.
-
-        Raises `DataError` if they cannot be read.
-        """
-        from bert4rec.serving.stored_items import StoredItemIds  # imports Arrow
-
-        return StoredItemIds(folder, recent_counts=recent_counts, again=again)
-
-    @classmethod
     def read_lines(cls, path: Path, *, are_numbers: bool) -> "ItemIds":
         """Return the items from JSON lines of `write_lines`. Raises `DataError` if they cannot be read."""
         kind = int if are_numbers else str

@@ -15,7 +15,7 @@ from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.batches import chunks
 from bert4rec.evaluation.intervals import Ranking
 from bert4rec.evaluation.metrics import MISSED
-from bert4rec.serving.histories import ItemIds
+from bert4rec.serving.stored_items import StoredItemIds
 
 LIST_LENGTH = 10  # items of a list
 LISTS_AT_ONCE = 16_384
@@ -49,7 +49,7 @@ def write_lists(folder: Path, form: str, dataset: Dataset, ranking: Ranking) -> 
 
 
 def _parts(dataset: Dataset, ranking: Ranking) -> Iterator[pa.Table]:
-    lists, split, ids = ranking.lists, dataset.splits[TEST], ItemIds.read(dataset.folder)
+    lists, split, ids = ranking.lists, dataset.splits[TEST], StoredItemIds(dataset.folder)
     assert lists is not None, "the full catalogue was ranked"
     ranks = ranking.ranks["full"]
     for rows in chunks(len(split), LISTS_AT_ONCE):

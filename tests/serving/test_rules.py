@@ -22,6 +22,7 @@ from bert4rec.serving.histories import ItemIds
 from bert4rec.serving.network import Network
 from bert4rec.serving.recommender import Recommendation, Recommender
 from bert4rec.serving.rules import make_rules
+from bert4rec.serving.stored_items import StoredItemIds
 from tests.serving.test_recommender import LastItem
 
 N = 90
@@ -153,7 +154,7 @@ def test_a_run_and_its_package_have_the_same_columns_without_vectors(tmp_path: P
     }
     table = {"item": [1, 0, 2], "original": [7, 8, 9], "train_count": [3, 2, 1], **others}
     pq.write_table(pa.table(table), tmp_path / "items.parquet")
-    run = ItemIds.read(tmp_path)
+    run = StoredItemIds(tmp_path)
     run.write_lines(tmp_path / "items.jsonl")
     package = ItemIds.read_lines(tmp_path / "items.jsonl", are_numbers=True)
     assert package.columns.to_pydict() == run.columns.to_pydict()
