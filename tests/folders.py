@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from bert4rec.dataset.format import HISTORIES, history_columns
 from bert4rec.dataset.histories import Histories
@@ -34,6 +36,19 @@ def histories_of(
     write_state(place / HISTORIES)
     kinds = ["", "view", "buy"] if events is not None else []
     return Histories(place, n_items, with_times=times is not None, kinds=kinds, target_kinds=target_kinds)
+
+
+def id_table(folder: Path, name: str) -> pl.DataFrame:
+    """All rows of the `users` or `items` of a dataset, by number; ids are text if those of any file are."""
+    files = [pl.read_parquet(path) for path in sorted((folder / name).glob("*.parquet"))]
+    return pl.concat(files, how="vertical_relaxed").sort(name.removesuffix("s"))
+
+
+def write_id_table(folder: Path, name: str, table: pa.Table) -> None:
+    """Replace the users or items of a dataset by `table`, as one segment with its rows in their order."""
+    shutil.rmtree(folder / name, ignore_errors=True)
+    (folder / name).mkdir(parents=True)
+    pq.write_table(table, folder / name / "part-0000000000.parquet", row_group_size=100)
 
 
 def write_state(folder: Path) -> None:

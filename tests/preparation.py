@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 import preprocessing
+from tests.folders import id_table
 from tests.sources.storage import Storage, serving
 
 Prepare = Callable[..., Path]
@@ -29,7 +30,7 @@ def prepared(place: Path, *options: str, table: pl.DataFrame | None = None, name
 
 def stored(folder: Path) -> list[dict[str, Any]]:
     """The rows of `histories`, with the original ids."""
-    users, items = (pl.read_parquet(folder / f"{name}s.parquet") for name in ("user", "item"))
+    users, items = (id_table(folder, name) for name in ("users", "items"))
     user = dict(users.select("user", "original").iter_rows())
     item = dict(items.select("item", "original").iter_rows())
     rows = datasets.load_from_disk(str(folder / "histories")).to_list()

@@ -226,9 +226,8 @@ def _make_dataset(
     targets = numbers_of_kinds("preprocessing.target_events", settings.target_events, kinds)
     histories = NumberedHistories(ordered, ids, known=known_users, hidden=HiddenEvents.of(settings.recipe, kinds))
     segments: dict[str, Any] = {USERS: write_users(new, histories.users(), known)}
-    n_users = sum(segments[USERS])
+    n_users, n_items = sum(segments[USERS]), int(ids.max()) + 1
     rule, instant = choose_split(settings, ordered.parts, targets)
-    n_items = int(ids.max()) + 1
     before = read_known_split(Path(data.extends), n_users=len(known.users), n_items=n_items) if known else None
     survey = history_stats(
         histories, rule, settings, n_users=n_users, n_items=n_items, progress=progress, known=before, targets=targets
@@ -237,8 +236,7 @@ def _make_dataset(
     n_negatives, seed = settings.n_eval_negatives, settings.seed
     items = item_table(ordered, ids, survey, about_items.titles)
     items, features = _with_features(new, items, about_items.table, survey)
-    segments[ITEMS] = write_items(new, items, known, seed=seed)
-    users = _written_users(new, segments)
+    segments[ITEMS], users = write_items(new, items, known, seed=seed), _written_users(new, segments)
     writers, held_out = write_histories(
         new, histories, rule, survey, n_negatives=n_negatives, seed=seed, progress=progress,
         draw=partial(draw_targets, seed=seed, kinds=targets) if settings.split == "leave_last_basket" else None,
@@ -247,7 +245,7 @@ def _make_dataset(
     _write_oracle(source, new, users, items, settings.split, progress)
 
     metadata = describe_rows(config, source, ordered, survey, about_items.survey, local.version)
-    metadata |= {"segments": segments} | ({"split_instant": instant} if instant is not None else {})
+    metadata |= {"segments": segments, **({} if instant is None else {"split_instant": instant})}
     if known:
         n_kept = int(survey.validated[: len(known.users)].sum())
         metadata[PREVIOUS] = {"fingerprints": list(known.fingerprints), "validation_users": n_kept}
@@ -271,7 +269,7 @@ def _item_numbers(
 
 
 def _written_users(new: Path, segments: Mapping[str, Any]) -> IdTable:
-    """Return the table of the users in the folder `new`, which has no metadata yet."""
+    """Return the table of the users in the folder `new`, which has no metadata yet; `segments` has theirs."""
     files = [path.relative_to(new).as_posix() for path in (new / USERS).iterdir()]
     return IdTable(new, {"fingerprint": "", "files": files, "segments": segments}, USERS)
 

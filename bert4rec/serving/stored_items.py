@@ -12,7 +12,7 @@ from bert4rec.dataset.format import NO_ITEM, one_array
 from bert4rec.dataset.ids import canonical_value
 from bert4rec.dataset.reader import open_catalogue
 from bert4rec.runtime.arrays import Bools, Int64s
-from bert4rec.serving.histories import TRAIN_COUNT, Column, ItemIds, is_plain, plain
+from bert4rec.serving.histories import TRAIN_COUNT, ItemIds, is_plain, plain
 
 MOST_KEPT = 1 << 20  # items whose ids are kept in memory: of a larger catalogue, those that were asked for last
 BLOCK = 1 << 20  # items of a large catalogue that are read at once in their order
@@ -41,7 +41,7 @@ class StoredItemIds(ItemIds):
         return one_array(self._table.in_order(["original"])["original"])
 
     @cached_property
-    def titles(self) -> Column | None:  # type: ignore[override]
+    def titles(self) -> pa.Array | None:  # type: ignore[override]
         """Return the titles of all items [V], "" for an item without one; None for no titles."""
         return one_array(self._table.in_order(["title"])["title"]).fill_null("") if self.have_titles else None
 
