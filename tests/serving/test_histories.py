@@ -2,10 +2,10 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from bert4rec import TimedHistory
@@ -15,6 +15,7 @@ from bert4rec.serving.histories import ItemIds, KnownHistory
 from bert4rec.serving.stored_items import StoredItemIds
 from bert4rec.serving.users import UserHistories
 from tests.conftest import LOG, prepare_log
+from tests.folders import write_users
 
 IDS = ItemIds(pa.array(["a", "b", "c"]))
 
@@ -104,25 +105,18 @@ def test_what_looks_like_a_number_and_is_none_is_no_user(small_folder: Path) -> 
         assert users.of([name], allow_unknown=True) == [(name, [])]
 
 
-def folder_of_users(tmp_path: Path, originals: list[str]) -> Path:
-    """A dataset whose table of users has these ids, so that only the first few have a history."""
-    folder = prepare_log(tmp_path)
-    table = pa.table(
-        {"user": np.arange(len(originals), dtype=np.int32), "original": originals, "count": [1] * len(originals)}
-    )
-    pq.write_table(table, folder / "users.parquet")
-    return folder
-
-
 @pytest.mark.parametrize(
-    "names",
+    "segments",
     [
-        [*sorted(f"u{number}" for number in range(200)), *sorted(f"t{number}" for number in range(99))],  # extended
-        [str(number) for number in range(300)],
+        [sorted(f"u{number}" for number in range(200)), sorted(f"t{number}" for number in range(99))],  # extended
+        [[*range(2, 200)], sorted(f"{number}x" for number in range(99))],  # the first ids were whole numbers
+        [sorted(str(number) for number in range(300))],
     ],
 )
-def test_each_user_is_found_whatever_the_order_of_the_ids(tmp_path: Path, names: list[str]) -> None:
-    folder = folder_of_users(tmp_path, names)
+def test_each_user_is_found_in_whatever_segment(tmp_path: Path, segments: list[list[Any]]) -> None:
+    """Only the first few have a history."""
+    folder, names = prepare_log(tmp_path), [str(name) for segment in segments for name in segment]
+    write_users(folder, segments)
     users = UserHistories(folder, StoredItemIds(folder))
     every = [history for part in users.all() for history in part]
     assert users.of(names[::-1]) == every[::-1]

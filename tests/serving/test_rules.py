@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given, settings
@@ -23,6 +22,7 @@ from bert4rec.serving.network import Network
 from bert4rec.serving.recommender import Recommendation, Recommender
 from bert4rec.serving.rules import make_rules
 from bert4rec.serving.stored_items import StoredItemIds
+from tests.folders import write_catalogue
 from tests.serving.test_recommender import LastItem
 
 N = 90
@@ -152,9 +152,7 @@ def test_a_run_and_its_package_have_the_same_columns_without_vectors(tmp_path: P
         "image": pa.array([[0.5], [1.5], None]),
         "photo": pa.array([b"a", b"b", None]),
     }
-    table = {"item": [1, 0, 2], "original": [7, 8, 9], "train_count": [3, 2, 1], **others}
-    pq.write_table(pa.table(table), tmp_path / "items.parquet")
-    run = StoredItemIds(tmp_path)
+    run = StoredItemIds(write_catalogue(tmp_path, original=[8, 7, 9], train_count=[2, 3, 1], **others))
     run.write_lines(tmp_path / "items.jsonl")
     package = ItemIds.read_lines(tmp_path / "items.jsonl", are_numbers=True)
     assert package.columns.to_pydict() == run.columns.to_pydict()
