@@ -31,10 +31,10 @@ T = TypeVar("T")
 
 
 class Outline(NamedTuple):
-    """What a file says of itself: its columns, and the first row and the first and last id of each row group.
+    """The columns of a file, and of each row group the first row and the first and last id, as the file notes them.
 
-    `starts` [groups + 1] counts the rows of the whole table. `bounds` is None where the file does not say: very long
-    ids have no statistics.
+    `starts` [groups + 1] counts the rows of the whole table. `bounds` is None where nothing is noted: of very long
+    ids, there are no statistics.
     """
 
     schema: pa.Schema
@@ -105,11 +105,14 @@ class IdTable(SmallPickle):
             wanted = one_array(ids) if isinstance(ids, pa.ChunkedArray) else ids
         else:
             wanted = pa.array(ids, pa.int64() if self.are_numbers else pa.large_string())
-        found, missing = np.full(len(wanted), UNKNOWN, np.int64), np.arange(len(wanted))
+        encoded = wanted.dictionary_encode()
+        distinct = encoded.dictionary
+        rows, missing = np.full(len(distinct) + 1, UNKNOWN, np.int64), np.arange(len(distinct))
         for first, stop in pairwise(self.segments.starts):
             if len(missing):
-                found[missing] = self._find_rows(wanted.take(pa.array(missing)), first, stop)
-                missing = missing[found[missing] == UNKNOWN]
+                rows[missing] = self._find_rows(distinct.take(pa.array(missing)), first, stop)
+                missing = missing[rows[missing] == UNKNOWN]
+        found = rows[encoded.indices.fill_null(len(distinct)).to_numpy()]
         is_known = found != UNKNOWN
         found[is_known] = self.segments.numbers(found[is_known])
         return found
@@ -145,10 +148,10 @@ class IdTable(SmallPickle):
                         yield file, group, starts[group], slice(low, high)
 
     def _find_rows(self, ids: pa.Array, first: int, stop: int) -> Int64s:
-        """Return the rows [n] of `ids` [n] in the segment from row `first` to `stop`, or `UNKNOWN`."""
+        """Return the rows [n] of different `ids` [n] in the segment from row `first` to `stop`, or `UNKNOWN`."""
         files = range(bisect_left(self._starts, first), bisect_left(self._starts, stop))
         ids = _as_numbers(ids) if self._outline(files[0]).are_numbers else ids.cast(pa.large_string())
-        order = pc.sort_indices(ids)  # None comes last
+        order = pc.sort_indices(ids)  # None, for a text that is no number, comes last
         ordered, rows = ids.take(order), np.full(len(ids), UNKNOWN, np.int64)
         for file, low, high in _split(ordered, 0, len(ids) - ids.null_count, files, lambda file: self._bounds(file, 0)):
             groups = range(len(self._outline(file).bounds))
@@ -158,10 +161,10 @@ class IdTable(SmallPickle):
                 end = bisect_right(ordered, most, start, end, key=VALUE)
                 if start < end:
                     column = one_array(self._group(file, group, ("original",))["original"])
-                    places = pc.index_in(ordered.slice(start, end - start), value_set=column)
-                    found = places.fill_null(UNKNOWN).to_numpy().astype(np.int64)
-                    found[found != UNKNOWN] += self._outline(file).starts[group]
-                    rows[start:end] = found
+                    # A hash table of the wanted ids is several times faster than one of all ids of the row group.
+                    places = pc.index_in(column, value_set=ordered.slice(start, end - start))
+                    is_wanted = np.flatnonzero(places.is_valid().to_numpy(zero_copy_only=False))
+                    rows[start + places.drop_null().to_numpy()] = self._outline(file).starts[group] + is_wanted
         back = np.empty_like(rows)
         back[order.to_numpy()] = rows
         return back

@@ -270,7 +270,8 @@ def write_ids(folder: Path, segments: Iterable[Iterable[pl.DataFrame]], *, first
         for rows in chunked(frames, ROWS_PER_FILE):
             table = rows.to_arrow(compat_level=pl.CompatLevel.oldest()).combine_chunks()
             path = folder / f"part-{first + sum(sizes) + n_rows:010d}.parquet"
-            pq.write_table(table, path, row_group_size=ROWS_PER_GROUP)
+            # Ids are all different: a dictionary makes files larger and slower to read, zstd halves them.
+            pq.write_table(table, path, row_group_size=ROWS_PER_GROUP, compression="zstd", use_dictionary=False)
             n_rows += len(rows)
         sizes += [n_rows] if n_rows else []
     return sizes

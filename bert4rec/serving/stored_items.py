@@ -15,7 +15,7 @@ from bert4rec.runtime.arrays import Bools, Int64s
 from bert4rec.serving.histories import TRAIN_COUNT, ItemIds, is_plain, plain
 
 MOST_KEPT = 1 << 20  # items whose ids are kept in memory: of a larger catalogue, those that were asked for last
-BLOCK = 1 << 20  # items of a large catalogue that are read at once in their order
+BLOCK_ITEMS = 1 << 20  # items of a large catalogue that are read at once in their order
 NOT_OTHERS = ("item", "original", "title", TRAIN_COUNT)
 
 
@@ -67,9 +67,9 @@ class StoredItemIds(ItemIds):
         """Return the `columns` of the items at consecutive `indices`."""
         if self._is_small:
             return super().slice(indices)
-        blocks = range(indices.start // BLOCK, -(-indices.stop // BLOCK))
+        blocks = range(indices.start // BLOCK_ITEMS, -(-indices.stop // BLOCK_ITEMS))
         rows = pa.concat_tables([self._block(block) for block in blocks] or [self._block(0).slice(0, 0)])
-        return rows.slice(indices.start - blocks.start * BLOCK, len(indices))
+        return rows.slice(indices.start - blocks.start * BLOCK_ITEMS, len(indices))
 
     def indices(self, originals: Iterable[Any]) -> Int64s:
         """Return the index of each item, `NO_ITEM` for an unknown one. Numbers may be given as text, 7 as 7.0."""
@@ -116,7 +116,7 @@ class StoredItemIds(ItemIds):
 
         @lru_cache(1)
         def read(block: int) -> pa.Table:
-            numbers = np.arange(block * BLOCK, min((block + 1) * BLOCK, len(self)))
+            numbers = np.arange(block * BLOCK_ITEMS, min((block + 1) * BLOCK_ITEMS, len(self)))
             rows = self._table.rows(numbers, ["original", "title", *self._other_names])
             titles = {"title": one_array(rows["title"]).fill_null("")} if self.have_titles else {}
             others = _plain_columns(rows.select(self._other_names))

@@ -21,7 +21,7 @@ def test_a_large_catalogue_is_the_same_as_a_small_one(
     small = StoredItemIds(folder)
     small.write_lines(tmp_path / "small.jsonl")
     monkeypatch.setattr(module, "MOST_KEPT", 2)
-    monkeypatch.setattr(module, "BLOCK", block)
+    monkeypatch.setattr(module, "BLOCK_ITEMS", block)
     large = StoredItemIds(folder)
     large.write_lines(tmp_path / "large.jsonl")
     assert (tmp_path / "small.jsonl").read_bytes() == (tmp_path / "large.jsonl").read_bytes()
