@@ -89,7 +89,7 @@ def prepare(folder: Path, name: str, log: pl.DataFrame, changes: dict[str, Any])
 
 def before_targets(log: pl.DataFrame, dataset: Path) -> pl.DataFrame:
     """Return the interactions of the `log` that are for training in the `dataset`."""
-    users = pl.read_parquet(dataset / "users.parquet").select("user", "original")
+    users = pl.read_parquet(dataset / "users/*.parquet").select("user", "original")
     n_train = load_from_disk(str(dataset / HISTORIES)).to_polars().select("user", "n_train")
     ends = n_train.join(users, on="user").select(user="original", end="n_train")
     return log.join(ends, on="user", maintain_order="left").filter(pl.col("time") <= START + pl.col("end")).drop("end")

@@ -1,5 +1,6 @@
 """Dataset folders compared, and changed by hand, whole again afterwards."""
 
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -7,11 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
+import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from bert4rec.dataset.format import HISTORIES, history_columns
 from bert4rec.dataset.histories import Histories
+from bert4rec.dataset.reader import KEYS
+from bert4rec.dataset.segments import Segments
+from bert4rec.prepare.writer import write_ids
 from bert4rec.runtime.files import sample_sha256, sha256
+
+FIRST_ITEMS = "items/part-0000000000.parquet"
 
 
 def histories_of(
@@ -34,6 +43,47 @@ def histories_of(
     write_state(place / HISTORIES)
     kinds = ["", "view", "buy"] if events is not None else []
     return Histories(place, n_items, with_times=times is not None, kinds=kinds, target_kinds=target_kinds)
+
+
+def id_table(folder: Path, name: str) -> pl.DataFrame:
+    """All rows of the `users` or `items` of a dataset, by number; ids are text if those of any file are."""
+    files = [pl.read_parquet(path) for path in sorted((folder / name).glob("*.parquet"))]
+    return pl.concat(files, how="vertical_relaxed").sort(name.removesuffix("s"))
+
+
+def write_users(folder: Path, segments: Sequence[Sequence[Any]]) -> None:
+    """Give a dataset the users with these original ids, by segments, one interaction each."""
+    shutil.rmtree(folder / "users")
+    originals, first, frames = [*itertools.chain(*segments)], 0, []
+    for ids in segments:
+        numbers = pl.Series("user", range(first, first := first + len(ids)), pl.Int32)
+        frames.append([pl.DataFrame([numbers, pl.Series("original", ids)]).with_columns(count=1)])
+    sizes = write_ids(folder / "users", frames)
+    files = {path.relative_to(folder).as_posix(): {} for path in (folder / "users").iterdir()}
+    path = folder / "metadata.json"
+    metadata = json.loads(path.read_text())
+    changes = {"users": len(originals), "segments": metadata["segments"] | {"users": sizes}}
+    path.write_text(json.dumps(metadata | changes | {"files": metadata["files"] | files}))
+
+
+def write_catalogue(folder: Path, **columns: Any) -> Path:
+    """The items with these columns, by number, as a run has them; row groups have one row."""
+    table = pa.table(columns)
+    numbers = np.arange(len(table))
+    orders = ((seed, Segments([len(table)], [seed]).numbers(numbers)) for seed in itertools.count())
+    seed, order = next((seed, order) for seed, order in orders if is_sorted(table["original"].take(pa.array(order))))
+    table = table.append_column("item", pa.array(numbers)).take(pa.array(order))
+    (folder / "items").mkdir(parents=True)
+    pq.write_table(table, folder / FIRST_ITEMS, row_group_size=1)
+    np.save(folder / "train_counts.npy", np.array(columns["train_count"], np.int32))
+    files = {name: {"bytes": (folder / name).stat().st_size} for name in (FIRST_ITEMS, "train_counts.npy")}
+    known = {"items": len(table), "segments": {"items": [[len(table), seed]]}, "files": files, "format_version": 3}
+    (folder / "metadata.json").write_text(json.dumps(dict.fromkeys(KEYS, "") | known))
+    return folder
+
+
+def is_sorted(ids: pa.ChunkedArray) -> bool:
+    return ids.to_pylist() == sorted(ids.to_pylist())
 
 
 def write_state(folder: Path) -> None:

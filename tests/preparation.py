@@ -16,6 +16,7 @@ import preprocessing
 from bert4rec.dataset.format import part_starts
 from bert4rec.prepare import rows, runs, writer
 from bert4rec.sources import interactions, tables, text_blocks
+from tests.folders import id_table
 from tests.sources.storage import Storage, serving
 
 Prepare = Callable[..., Path]
@@ -52,7 +53,7 @@ def small_parts(most_rows: int = 300) -> Any:
 
 def stored(folder: Path) -> list[dict[str, Any]]:
     """The rows of `histories`, with the original ids."""
-    users, items = (pl.read_parquet(folder / f"{name}s.parquet") for name in ("user", "item"))
+    users, items = (id_table(folder, name) for name in ("users", "items"))
     user = dict(users.select("user", "original").iter_rows())
     item = dict(items.select("item", "original").iter_rows())
     rows = datasets.load_from_disk(str(folder / "histories")).to_list()

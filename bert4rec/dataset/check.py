@@ -16,18 +16,17 @@ import pyarrow.parquet as pq
 
 from bert4rec.config.recognition import what_is
 from bert4rec.dataset import format
+from bert4rec.dataset.check_ids import REMAKE, check_ids, parquet_files
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.item_features import ARRAYS, FEATURES_FOLDER
+from bert4rec.dataset.segments import Segments
 from bert4rec.runtime.arrays import Array, Int64s
 from bert4rec.runtime.console import NO_BAR, ProgressBar
 from bert4rec.runtime.errors import DataError, in_one_line
 
-REMAKE = "make the dataset again with `bert4rec prepare`"
-
 CHECKED_USERS_AT_ONCE = 1 << 12  # many more would not fit into the CPU cache
 TABLE_ROWS_AT_ONCE = 1 << 16  # of a Parquet table
 MOST_ROUNDING = 1e-3  # of the length of the weights of an item, and of its vectors
-KEYS_AT_ONCE = 1 << 24  # hashes of original ids compared in one pass, 8 bytes each; a larger table takes more passes
 
 COUNTS = ("rows", "train_positions", "validation_users", "test_users")
 NON_NEGATIVE, POSITIVE = range(2**63), range(1, format.MOST_IDS + 1)
@@ -46,8 +45,8 @@ def check_dataset(folder: Path) -> dict[str, Any]:
     content.check_users()
     content.check_items()
     content.check_counts()
-    _check_originals(folder / format.USERS, metadata["users"])
-    _check_originals(folder / format.ITEMS, metadata["items"])
+    for name in (format.USERS, format.ITEMS):
+        check_ids(folder / name, Segments.of(metadata, name))
     if "item_features" in metadata:
         _check_features(folder / FEATURES_FOLDER, metadata["item_features"], metadata["items"])
     return metadata
@@ -87,6 +86,7 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
     _check_keys(path, metadata, format_version=(format.DATASET_FORMAT,), source=str, fingerprint=str)
     _check_keys(path, metadata, users=POSITIVE, items=POSITIVE, **dict.fromkeys(COUNTS, NON_NEGATIVE))
     _check_keys(path, metadata, has_times=bool, has_ratings=bool, extends=bool, preprocessing=dict, files=dict)
+    _check_segments(path, metadata)
     settings, files = metadata["preprocessing"], metadata["files"]
     _check_keys(path, settings, split=("leave_one_out", "leave_last_basket", "time", "none"), n_eval_negatives=POSITIVE)
     for name in ("validation_users", *({"test_users"} & settings.keys())):
@@ -113,6 +113,21 @@ def _check_keys(place: Path | str, table: Any, **kinds: type | range | tuple[Any
             expected = f"an integer from {kind[0]} to {kind[-1]}" if is_range else " or ".join(map(json.dumps, kind))
         if not is_valid:
             raise DataError(f"{place}: {name} = {json.dumps(value)[:40]}: must be {expected}; {REMAKE}")
+
+
+def _check_segments(path: Path, metadata: Mapping[str, Any]) -> None:
+    """Raise `DataError` unless the segments of users and items are positive numbers of rows, those of all."""
+    segments: Any = metadata.get("segments")
+    try:
+        sizes = {format.USERS: segments[format.USERS], format.ITEMS: [n for n, _ in segments[format.ITEMS]]}
+        seeds = [seed for _, seed in segments[format.ITEMS]]
+        is_valid = all(type(n) is int and n > 0 for n in chain.from_iterable(sizes.values()))
+        is_valid &= all(type(seed) is int and seed >= 0 for seed in seeds)
+        is_valid = is_valid and all(sum(counts) == metadata[name] for name, counts in sizes.items())
+    except (LookupError, TypeError, ValueError):
+        is_valid = False
+    if not is_valid:
+        raise DataError(f"{path}: segments = {json.dumps(segments)[:40]}: must list all users and items; {REMAKE}")
 
 
 def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
@@ -385,19 +400,20 @@ class _Content:
             self._counts[f"{split}_users"] += int((targets >= 0).sum())
 
     def check_items(self) -> None:
-        """Raise `DataError` for the first row of `items.parquet` whose counts differ from those of the histories.
+        """Raise `DataError` for the first row of the items whose number is wrong, or counts differ from the histories.
 
         Also raises it for other counts in the file that is memory-mapped.
         """
         table = _Rows(self._folder / format.ITEMS, dict.fromkeys(("item", *self._item_counts), pa.int64()))
         has_cold_items = self._metadata["source"] == "random" or "item_features" in self._metadata
         least = not self._metadata["extends"] and not has_cold_items
-        for first in range(0, len(self._item_ids), TABLE_ROWS_AT_ONCE):
-            rows = slice(first, first + TABLE_ROWS_AT_ONCE)
-            ids = self._item_ids[rows]
-            table.read(np.array(ids), "by metadata.json", is_last=ids[-1] == self._item_ids[-1])
+        segments, n_items = Segments.of(self._metadata, format.ITEMS), len(self._item_ids)
+        for first in range(0, n_items, TABLE_ROWS_AT_ONCE):
+            stop = min(first + TABLE_ROWS_AT_ONCE, n_items)
+            ids = segments.numbers(np.arange(first, stop))
+            table.read(ids, "by the seed", is_last=stop == n_items)
             for name, counts in self._item_counts.items():
-                table.refuse(table.values[name] != counts[rows], "the histories have {}", counts[rows], column=name)
+                table.refuse(table.values[name] != counts[ids], "the histories have {}", counts[ids], column=name)
             table.refuse(table.values["count"] < least, "must be at least 1", column="count")
         np.save(expected := BytesIO(), self._item_counts["train_count"].astype(np.int32))
         if (path := self._folder / format.TRAIN_COUNTS).read_bytes() != expected.getvalue():
@@ -427,12 +443,12 @@ class _Content:
 
 
 def _batches(place: Path, types: Types) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a folder with exactly the columns `types`, or those columns of a Parquet table.
+    """Yield the rows of a folder with exactly the columns `types`, or those columns of a table in Parquet files.
 
     Raises `DataError` for a column of another type, except for other integer types in a table, and for a null.
     """
-    n_read, is_table = 0, place.suffix == ".parquet"
-    for path, listed in [(place, [])] if is_table else _arrow_files(place):
+    n_read, is_table = 0, place.name in (format.USERS, format.ITEMS, format.ORACLE)
+    for path, listed in [(path, []) for path in parquet_files(place)] if is_table else _arrow_files(place):
         found: list[list[int]] = []
         try:  # not memory-mapped: mapped pages would count as memory of the process
             with pa.OSFile(str(path)) as raw, pq.ParquetFile(raw) if is_table else pa.ipc.open_stream(raw) as file:
@@ -456,9 +472,8 @@ def _batches(place: Path, types: Types) -> Iterator[pa.RecordBatch]:
 
 def _check_columns(path: Path, schema: pa.Schema, types: Types, *, is_table: bool) -> None:
     kinds = [(field.name, field.type) for field in schema if field.name in types or not is_table]
-    if is_table:  # all integer types are valid, and original ids of any type
-        is_valid = {name for name, kind in kinds if pa.types.is_integer(kind) or name == "original"}
-        kinds = [(name, types[name] if name in is_valid else kind) for name, kind in kinds]
+    if is_table:  # all integer types are valid
+        kinds = [(name, types[name] if pa.types.is_integer(kind) else kind) for name, kind in kinds]
     columns, expected = (sorted(f"{name} {kind}" for name, kind in fields) for fields in (kinds, types.items()))
     if columns != expected:
         raise DataError(f"{path}: has the columns {columns}; must be {expected}; {REMAKE}")
@@ -475,20 +490,3 @@ def _arrow_files(folder: Path) -> list[tuple[Path, list[list[int]]]]:
     if sorted(batches) != (present := sorted(file.name for file in folder.glob("*.arrow"))):
         raise DataError(f"{state}: lists the files {[*batches]}, the folder holds {present}; {REMAKE}")
     return [(folder / name, listed) for name, listed in batches.items()]
-
-
-def _check_originals(path: Path, n_rows: int) -> None:
-    """Raise `DataError` if two rows of the table at `path` have the same `original` id, or one is null."""
-
-    def originals() -> Iterator[list[str]]:
-        return (batch["original"].to_pylist() for batch in _batches(path, {"original": pa.string()}))
-
-    n_passes = 1 + n_rows // KEYS_AT_ONCE
-    for number in range(n_passes):
-        keys = (np.fromiter(map(hash, ids), np.int64) for ids in originals())
-        ordered = np.sort(np.concatenate([some[some % n_passes == number] for some in keys]))
-        repeated = {*ordered[1:][ordered[1:] == ordered[:-1]].tolist()}
-        rows: dict[str, int] = {}  # different ids may have the same hash
-        for row, original in enumerate(chain.from_iterable(originals())) if repeated else ():
-            if hash(original) in repeated and (other := rows.setdefault(original, row)) != row:
-                raise DataError(f"{path}: row {row}: original {original!r} is also that of row {other}; {REMAKE}")

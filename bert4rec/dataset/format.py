@@ -29,12 +29,16 @@ MOST_IDS = 2**31 - 1  # users or items: ids are 32-bit
 VALIDATION, TEST = EVALUATED = ("validation", "test")  # splits with a target for each of their users
 HISTORIES, NEGATIVE_ITEMS = FOLDERS = ("histories", "negatives")  # in the format of the library `datasets`
 STATE = "state.json"  # in each folder: its files, and `batches`, first user and rows of each of their record batches
-USERS, ITEMS, ORACLE = "users.parquet", "items.parquet", "oracle.parquet"
-TRAIN_COUNTS = "train_counts.npy"  # `train_count` of `items.parquet`, to be memory-mapped
+USERS, ITEMS = "users", "items"  # folders of Parquet files `part-<first row>.parquet`, see `dataset.id_tables`
+ORACLE = "oracle.parquet"
+TRAIN_COUNTS = "train_counts.npy"  # `train_count` of `items/` by number, to be memory-mapped
 METADATA = "metadata.json"
 DATASET_CARD = "README.md"
-NEEDED = {USERS, ITEMS, TRAIN_COUNTS, *(f"{name}/{STATE}" for name in FOLDERS)}  # files of every dataset
+FIRST_PART = "part-0000000000.parquet"
+NEEDED = {f"{USERS}/{FIRST_PART}", f"{ITEMS}/{FIRST_PART}", TRAIN_COUNTS, *(f"{name}/{STATE}" for name in FOLDERS)}
+"""Files of every dataset."""
 
+ROWS_PER_FILE, ROWS_PER_GROUP = 1 << 20, 1 << 16  # at most: rows of a file of users or items, and of a row group of it
 USERS_PER_PART, ROWS_PER_PART = 1 << 20, 1 << 22  # at most: the ids and the interactions of the users of a part
 
 MIN_EVALUATED = 3  # interactions of a user for leave-one-out: one each for training, validation and test

@@ -22,6 +22,7 @@ NO_IDS = frozenset(  # in small letters
     }
 )  # fmt: skip
 LONGEST_NO_ID = max(map(len, NO_IDS))
+NO_TEXT = re.compile("[\ud800-\udfff]")  # halves of a character, which no file in UTF-8 has
 WHOLE = re.compile(r"(0|-?[1-9][0-9]*)\.0+")
 WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 LARGEST_ID = 2**63 - 1
@@ -36,6 +37,8 @@ def canonical(text: str) -> str | None:
     text = text.strip(OUTER_BLANKS)
     if not text.isascii():
         text = unicodedata.normalize("NFC", text)
+        if NO_TEXT.search(text):
+            return None
     if len(text) <= LONGEST_NO_ID and text.lower() in NO_IDS:
         return None
     return text[: text.index(".")] if WHOLE.fullmatch(text) else text

@@ -19,6 +19,7 @@ from bert4rec.dataset.columns import PREPARE_AGAIN
 from bert4rec.dataset.format import (
     DATASET_FORMAT,
     EVALUATED,
+    FIRST_PART,
     ITEMS,
     LEFT_OUT,
     METADATA,
@@ -27,6 +28,7 @@ from bert4rec.dataset.format import (
     ORACLE,
     TEST,
     TRAIN_COUNTS,
+    USERS,
     VALIDATION,
     ReplacedError,
     T,
@@ -36,6 +38,7 @@ from bert4rec.dataset.format import (
 )
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.histories import EvaluationSplit, Histories, TrainingWindows
+from bert4rec.dataset.id_tables import IdTable
 from bert4rec.dataset.item_features import FEATURES_FOLDER, FeatureSizes, ItemFeatures
 from bert4rec.runtime.arrays import Int32s, Int64s
 from bert4rec.runtime.errors import DataError
@@ -45,7 +48,7 @@ FIRST_IDS = 1000
 
 KEYS = {
     "format_version", "preprocessing", "users", "items", "rows", "source", "files", "fingerprint", "has_times",
-    "lengths", "repeated_targets", "left_out",
+    "lengths", "repeated_targets", "left_out", "segments",
 }  # fmt: skip
 
 
@@ -81,6 +84,11 @@ class Catalogue:
         """Return the features of the items, if there are any."""
         about = self.metadata.get("item_features")
         return ItemFeatures(self.folder, about, self.metadata["fingerprint"]) if about else None
+
+    @cached_property
+    def item_table(self) -> IdTable:
+        """Return the ids and the other columns of the items, which are read when they are asked for."""
+        return IdTable(self.folder, self.metadata, ITEMS)
 
     @cached_property
     def popularity(self) -> Int32s:
@@ -137,20 +145,27 @@ class Dataset(Catalogue):
         return {}
 
     @cached_property
+    def user_table(self) -> IdTable:
+        """Return the ids and the numbers of interactions of the users, which are read when they are asked for."""
+        return IdTable(self.folder, self.metadata, USERS)
+
+    @cached_property
     def first_ids(self) -> str:
-        """Return a checksum of the original ids of the first items, which differs for other items or another order."""
-        return checksum(self.originals(FIRST_IDS))
+        """Return a checksum of some items: the first rows, with the numbers and original ids of their items."""
+        return checksum(self.first_items(FIRST_IDS))
+
+    def first_items(self, n: int) -> list[tuple[int, Any]]:
+        """Return number and original id of the items in the first `n` rows."""
+        numbers = self.item_table.segments.numbers(np.arange(min(n, self.n_items)))
+        return list(zip(numbers.tolist(), self.item_rows(numbers, ["original"])["original"].to_pylist(), strict=True))
 
     def originals(self, n: int) -> list[Any]:
         """Return the original ids of the first `n` items."""
         return list(self.item_rows(np.arange(min(n, self.n_items)), ["original"])["original"].to_pylist())
 
     def item_rows(self, items: Int64s, columns: Sequence[str]) -> pa.Table:
-        """Return those of the `columns` that are known of the `items` [n], which are ascending.
-
-        Only the parts of the table with these items are read, one at a time: all ids may need gigabytes.
-        """
-        return self.read_version(partial(_rows_at, self.folder / ITEMS, items, columns))
+        """Return those of the `columns` that are known of the `items` [n]."""
+        return self.item_table.rows(items, columns)
 
     def oracle_ranks(self) -> dict[str, Int32s]:
         """Return protocol → rank of the target [test users] by the generator of synthetic data; {} for real data.
@@ -164,24 +179,9 @@ class Dataset(Catalogue):
         return {name: table[name].fill_null(LEFT_OUT).to_numpy() for name in table.column_names if name != "user"}
 
 
-def _rows_at(path: Path, places: Int64s, columns: Sequence[str]) -> pa.Table:
-    """Return the rows at `places` [n], ascending, of those of the `columns` that the table at `path` has."""
-    with pq.ParquetFile(path) as table:
-        schema = pa.schema([table.schema_arrow.field(name) for name in columns if name in table.schema_arrow.names])
-        rows, first = [schema.empty_table()], 0
-        for group in range(table.num_row_groups):
-            stop = first + table.metadata.row_group(group).num_rows
-            start, end = np.searchsorted(places, [first, stop])
-            if start < end:
-                part = table.read_row_group(group, columns=schema.names).select(schema.names)
-                rows.append(part.take(pa.array(places[start:end] - first)))
-            first = stop
-    return pa.concat_tables(rows)
-
-
-def checksum(originals: list[Any]) -> str:
-    """Return a checksum of the items' original ids, in the order of their dense ids."""
-    return hashlib.sha256(json.dumps(originals).encode()).hexdigest()[:12]
+def checksum(first_items: Sequence[tuple[int, Any]]) -> str:
+    """Return a checksum of the numbers and original ids of items."""
+    return hashlib.sha256(json.dumps(first_items).encode()).hexdigest()[:12]
 
 
 def open_dataset(
@@ -223,14 +223,14 @@ def _read_checked(folder: Path, *, verify: bool) -> dict[str, Any]:
 def open_catalogue(folder: Path) -> Catalogue:
     """Return the items of a dataset `folder` or of a run's links to them. Raises `DataError` for a missing file."""
     metadata = read_metadata(folder)
-    _check_files(folder, files_of_items(metadata), {ITEMS, TRAIN_COUNTS}, verify=False)
+    _check_files(folder, files_of_items(metadata), {f"{ITEMS}/{FIRST_PART}", TRAIN_COUNTS}, verify=False)
     return Catalogue(folder, metadata)
 
 
 def files_of_items(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the files of a dataset with all that is known of its items, and their sizes and checksums."""
-    files, features = metadata["files"], f"{FEATURES_FOLDER}/"
-    return {name: files[name] for name in files if name in (ITEMS, TRAIN_COUNTS) or name.startswith(features)}
+    folders = (f"{ITEMS}/", f"{FEATURES_FOLDER}/")
+    return {name: file for name, file in metadata["files"].items() if name == TRAIN_COUNTS or name.startswith(folders)}
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
@@ -321,19 +321,21 @@ def problem_of(dataset: Dataset, *, n_items: int, first_ids: str, previous: Path
     """
     if dataset.n_items < n_items:
         return f"it has {dataset.n_items:,} items, fewer than the {n_items:,} of the model"
-    if first_ids not in map(checksum, _forms(dataset.originals(min(FIRST_IDS, n_items)))):
+    if first_ids not in map(checksum, _forms(dataset.first_items(min(FIRST_IDS, n_items)))):
         return f"its first {min(FIRST_IDS, n_items):,} items are not those of the model"
     if not previous:
         return ""
-    paths = (previous / ITEMS, dataset.folder / ITEMS)
-    old, new = (pq.read_table(path, columns=["original"])["original"].cast(pa.string()) for path in paths)
-    n = min(len(old), len(new))
-    place = pc.index(pc.equal(old[:n], new[:n]), False).as_py()
-    return f"its item {place} is {new[place]}, not {old[place]}" if place >= 0 else ""
+    for part in IdTable(previous, read_metadata(previous), ITEMS).parts(["item", "original"]):
+        some = part.filter(pc.less(part["item"], dataset.n_items))
+        items, old = some["item"].to_numpy(), some["original"].cast(pa.large_string())
+        new = dataset.item_rows(items, ["original"])["original"].cast(pa.large_string())
+        if (place := pc.index(pc.equal(old, new), False).as_py()) >= 0:
+            return f"its item {items[place]} is {new[place]}, not {old[place]}"
+    return ""
 
 
-def _forms(originals: list[Any]) -> Iterator[list[Any]]:
-    """Yield the ids, and as integers if all are decimal: text ids may have been integers in an older dataset."""
-    yield originals
-    if all(isinstance(original, str) and original.isdecimal() for original in originals):
-        yield [int(original) for original in originals]
+def _forms(items: list[tuple[int, Any]]) -> Iterator[list[tuple[int, Any]]]:
+    """Yield the items, and with integers if all ids are decimal: text ids may have been integers in older datasets."""
+    yield items
+    if all(isinstance(original, str) and original.isdecimal() for _, original in items):
+        yield [(item, int(original)) for item, original in items]

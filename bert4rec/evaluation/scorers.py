@@ -14,10 +14,10 @@ from bert4rec.dataset.hidden import firsts
 from bert4rec.dataset.histories import EvaluationSplit, Rows
 from bert4rec.evaluation.batches import assigned, chunks, gathered
 from bert4rec.feed.batch import Lookup, unique_with_inverse
-from bert4rec.feed.seeded import splitmix64
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.runtime.arrays import Bools, Int32s, Int64s
 from bert4rec.runtime.collectives import Partition
+from bert4rec.runtime.seeded import splitmix64
 
 SCORED_ROWS_AT_ONCE = 8192  # rows in memory
 UNKNOWN_SCORE = -1e14  # lower than that of any item, and finite: the ranker requires finite scores of targets

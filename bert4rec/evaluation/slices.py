@@ -15,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bert4rec.dataset.format import LEFT_OUT, USERS, one_array
+from bert4rec.dataset.format import LEFT_OUT, one_array
 from bert4rec.dataset.hidden import Copies
 from bert4rec.dataset.reader import Dataset
+from bert4rec.evaluation.batches import chunks
 from bert4rec.evaluation.intervals import rank_intervals
 from bert4rec.evaluation.metrics import ranking_metrics
 from bert4rec.evaluation.ranker import Ranks
@@ -25,6 +26,7 @@ from bert4rec.runtime.arrays import Bools, Int64s, Integers
 
 LENGTHS = (5, 10, 20, 50, 100, 200)  # the longest history of each slice but the last
 AT = 10  # the cut-off
+RANKS_AT_ONCE = 65_536
 LEAST_USERS = 30  # users of a slice with intervals
 SLICE_METRICS = (f"HR@{AT}", f"NDCG@{AT}")
 POPULARITY_THIRDS = ("head", "middle", "tail")  # thirds of all training positions, the most popular items first
@@ -33,7 +35,6 @@ THIRDS = ("first", "second", "last")
 
 T = TypeVar("T")
 Parts: TypeAlias = Iterator[tuple[str, Bools]]
-RANKS_AT_ONCE = 65_536
 
 
 class TargetFacts(NamedTuple):
@@ -247,27 +248,23 @@ def write_ranks(folder: Path, dataset: Dataset, ranks: Mapping[str, Ranks], fact
 
 
 def _rows(dataset: Dataset, split: str, ranks: Ranks, facts: TargetFacts) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a split, some at a time; the users of a split have the order of the table of users."""
+    """Yield the rows of a split, some at a time."""
     users = dataset.splits[split].users
     distinct = np.unique(dataset.splits[split].targets(np.arange(len(users)))).astype(np.int64)
     original_items = one_array(dataset.item_rows(distinct, ["original"])["original"])
-    with dataset.read_version(lambda: pq.ParquetFile(dataset.folder / USERS)) as table:
-        for part in table.iter_batches(batch_size=RANKS_AT_ONCE, columns=["user", "original"]):
-            first, last = part["user"][0].as_py(), part["user"][-1].as_py()
-            rows = np.arange(*np.searchsorted(users, [first, last + 1]))
-            if not len(rows):
-                continue
-            targets = dataset.splits[split].targets(rows)
-            yield pa.RecordBatch.from_pydict(
-                {
-                    "user": users[rows],
-                    "original_user": part["original"].take(pa.array(users[rows] - first)),
-                    "target": targets,
-                    "original_item": original_items.take(pa.array(np.searchsorted(distinct, targets))),
-                    "is_repeated": facts.is_repeated[rows],
-                    "history_length": facts.history_length[rows].astype(np.int32),
-                    "train_count": facts.train_count[rows].astype(np.int32),
-                    **({} if facts.last_time is None else {"last_time": pa.array(facts.last_time[rows], pa.int64())}),
-                    **{n: pa.array(v[rows], pa.int32(), mask=v[rows] == LEFT_OUT) for n, v in ranks.items()},
-                }
-            )
+    for some in chunks(len(users), RANKS_AT_ONCE):
+        rows = np.arange(some.start, some.stop)
+        targets = dataset.splits[split].targets(rows)
+        yield pa.RecordBatch.from_pydict(
+            {
+                "user": users[rows],
+                "original_user": one_array(dataset.user_table.rows(users[rows], ["original"])["original"]),
+                "target": targets,
+                "original_item": original_items.take(pa.array(np.searchsorted(distinct, targets))),
+                "is_repeated": facts.is_repeated[rows],
+                "history_length": facts.history_length[rows].astype(np.int32),
+                "train_count": facts.train_count[rows].astype(np.int32),
+                **({} if facts.last_time is None else {"last_time": pa.array(facts.last_time[rows], pa.int64())}),
+                **{n: pa.array(v[rows], pa.int32(), mask=v[rows] == LEFT_OUT) for n, v in ranks.items()},
+            }
+        )

@@ -17,10 +17,10 @@ from bert4rec.feed.batch import AnyBatch, Batch, Candidates, FlatBatch
 from bert4rec.feed.features import FeatureReader
 from bert4rec.feed.fork_server import fork_server
 from bert4rec.feed.negatives import NegativeSampler
-from bert4rec.feed.seeded import Permutation
 from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.seeded import Permutation
 from bert4rec.runtime.signals import call_when_ended
 
 MakeExamples: TypeAlias = Callable[[Rows, Int64s, int], Batch]

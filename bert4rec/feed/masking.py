@@ -16,8 +16,8 @@ from torch import Tensor
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.hidden import firsts
 from bert4rec.feed.batch import Batch, Widths, events_of, long, seconds_of, tensors_of
-from bert4rec.feed.seeded import Words, splitmix64
 from bert4rec.runtime.arrays import Array, Bools, Float32s, Float64s, Int64s
+from bert4rec.runtime.seeded import Words, splitmix64
 
 if TYPE_CHECKING:
     from bert4rec.dataset.histories import Rows  # imports Arrow

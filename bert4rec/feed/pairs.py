@@ -8,8 +8,8 @@ import torch
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import TrainingPairs
 from bert4rec.feed.batch import Pairs, long
-from bert4rec.feed.seeded import Permutation
 from bert4rec.runtime.arrays import Float32s, Int32s, Int64s
+from bert4rec.runtime.seeded import Permutation
 
 TRAINING_PAIRS, VALIDATION_PAIRS, TEST_PAIRS = "training", "validation", "test"
 PAIRS_STREAM = 0x52415445  # separates the choice of held-out pairs from the epochs' orders, seeded with (seed, epoch)

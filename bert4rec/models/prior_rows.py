@@ -48,11 +48,15 @@ def counted_rows(
 
 
 def parts_of(items: range, n_pairs: Integers | Float64s, at_once: int) -> Iterator[range]:
-    """Yield consecutive parts of the `items`, each with about `at_once` of the `n_pairs` [V] or fewer."""
+    """Yield consecutive parts of all `items`, each with about `at_once` of the `n_pairs` [V] or fewer.
+
+    >>> list(parts_of(range(1, 6), np.array([9, 3, 2, 2, 0, 0]), 4))
+    [range(1, 3), range(3, 6)]
+    """
     sums = n_pairs[items.start : items.stop].cumsum()
-    n_parts = -(-int(sums[-1]) // at_once) if len(items) else 0
-    ends = items.start + np.searchsorted(sums, sums[-1:] * np.arange(1, n_parts + 1) / max(1, n_parts)) + 1
-    for first, stop in itertools.pairwise(np.unique([items.start, *ends.clip(max=items.stop)]).tolist()):
+    n_parts = max(1, -(-int(sums[-1:].sum()) // at_once))
+    ends = items.start + np.searchsorted(sums, sums[-1:] * np.arange(1, n_parts) / n_parts) + 1
+    for first, stop in itertools.pairwise(np.unique([items.start, *ends.clip(max=items.stop), items.stop]).tolist()):
         yield range(first, stop)
 
 

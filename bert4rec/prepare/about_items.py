@@ -37,7 +37,7 @@ from bert4rec.sources.synthetic import GeneratedSource
 from bert4rec.sources.text_values import number_problem, typed
 
 FIELD_NAMES = {"user": "users", "item": "items", "time": "times", "rating": "ratings", "event": "kinds of events"}
-USED = "items.parquet has a column of this name; rename it in the log"
+USED = "the items have a column of this name; rename it in the log"
 NO_TITLE = "is not recognized as the title of the items; --title=title takes the first one of each item"
 
 logger = logging.getLogger(__name__)

@@ -23,6 +23,7 @@ from bert4rec.dataset.format import (
     DATASET_FORMAT,
     EVENTS,
     FOLDERS,
+    ITEMS,
     ORACLE,
     PREVIOUS,
     READING,
@@ -35,6 +36,7 @@ from bert4rec.dataset.format import (
     numbers_of_kinds,
 )
 from bert4rec.dataset.hidden import HiddenEvents
+from bert4rec.dataset.id_tables import IdTable
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.dataset.runs import named, runs_of
 from bert4rec.prepare.about_items import OtherColumns, look_at_other_columns, read_about_items, read_items_of_file
@@ -49,7 +51,7 @@ from bert4rec.prepare.histories import (
 )
 from bert4rec.prepare.inherit import reading_of
 from bert4rec.prepare.negatives import held_out_metadata, left_out_warning
-from bert4rec.prepare.ordering import ExistingIds, item_ids, read_known
+from bert4rec.prepare.ordering import ExistingIds, item_ids, read_ids, read_known
 from bert4rec.prepare.rows import (
     FILTERS,
     OrderedRows,
@@ -76,6 +78,7 @@ from bert4rec.prepare.writer import (
     write_items,
     write_metadata,
     write_table,
+    write_users,
 )
 from bert4rec.runtime.arrays import Bools, Int32s
 from bert4rec.runtime.errors import DataError
@@ -260,7 +263,7 @@ def _make_dataset(
     targets = numbers_of_kinds("preprocessing.target_events", settings.target_events, kinds)
     hidden = HiddenEvents.of(settings.recipe, kinds)
     histories = NumberedHistories(ordered, known=known.users["original"] if known else None)
-    write_table(new / USERS, histories.users(stages))
+    segments: dict[str, Any] = {USERS: write_users(new, histories.users(stages), known)}
     rule, instant = choose_split(settings, ordered, stages, targets)
     n_items = int(ids.max()) + 1
     before = read_known_split(Path(data.extends), n_users=len(known.users), n_items=n_items) if known else None
@@ -268,7 +271,9 @@ def _make_dataset(
         histories, item_ids, rule, settings, stages, n_items=n_items, known=before, targets=targets, hidden=hidden
     )
     progress.warn(*survey.warnings(is_table=data.source == "table", now=time.time()))
-    items, features = _write_items(new, item_table(ordered, ids, survey, about_items.titles), about_items.table, survey)
+    items = item_table(ordered, ids, survey, about_items.titles)
+    items, features = _with_features(new, items, about_items.table, survey)
+    segments[ITEMS], users = write_items(new, items, known, seed=settings.seed), _written_users(new, segments)
     split = Split(
         item_ids, new / TRAIN_COUNTS, saved(work / "validated.npy", survey.validated),
         None if survey.tested is None else work / "tested.npy", rule, hidden, settings.n_eval_negatives, settings.seed,
@@ -276,16 +281,16 @@ def _make_dataset(
     )  # fmt: skip
     files, held_out = write_histories(new, histories, split, survey.lengths, stages)
     progress.warn(left_out_warning(held_out, settings.n_eval_negatives))
-    _write_oracle(source, new, items, settings.split, progress)
+    _write_oracle(source, new, users, items, settings.split, progress)
 
     metadata = describe_rows(config, source, ordered, survey, about_items.survey, local.version)
-    metadata |= {"split_instant": instant} if instant is not None else {}
+    metadata |= {"segments": segments, **({} if instant is None else {"split_instant": instant})}
     if known:
         n_kept = int(survey.validated[: len(known.users)].sum())
         metadata[PREVIOUS] = {"fingerprints": list(known.fingerprints), "validation_users": n_kept}
     if "log" in metadata:
         metadata["log"] |= survey.log.shift(survey.known_span(time.time()), items)
-        metadata["log"] |= survey_ids(pl.scan_parquet(new / USERS, glob=False), items["original"], survey.lengths)
+        metadata["log"] |= survey_ids(users, items["original"], survey.lengths)
     metadata |= held_out_metadata(held_out) | features
     return metadata, files
 
@@ -315,17 +320,22 @@ def _item_numbers(
     return ids
 
 
-def _write_items(
+def _written_users(new: Path, segments: Mapping[str, Any]) -> IdTable:
+    """Return the table of the users in the folder `new`, which has no metadata yet; `segments` has theirs."""
+    files = [path.relative_to(new).as_posix() for path in (new / USERS).iterdir()]
+    return IdTable(new, {"fingerprint": "", "files": files, "segments": segments}, USERS)
+
+
+def _with_features(
     new: Path, items: pl.DataFrame, table: ItemFile | None, survey: HistoryStats
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Write the items, with the columns and features of `table`; return them, and the features for the metadata."""
+    """Write the features of `table`; return the items with its columns, and the features for the metadata."""
     features = {}
     if table and table.features:
         features = {"item_features": write_features(new, table, items["original"], survey.train_counts)}
     if table:
         columns = table.rows.drop("title", strict=False)
         items = items.join(columns, on="original", how="left", maintain_order="left")
-    write_items(new, items)
     return items, features
 
 
@@ -383,8 +393,9 @@ def _look_at_rows(raw: RawRows, bad: BadRows, local: LocalFiles, progress: Progr
 
 
 def _write_oracle(
-    source: Interactions | GeneratedSource, new: Path, items: pl.DataFrame, split: str, progress: Progress
-) -> None:
+    source: Interactions | GeneratedSource, new: Path, users: IdTable, items: pl.DataFrame, split: str,
+    progress: Progress,
+) -> None:  # fmt: skip
     """Write `oracle.parquet` for synthetic data, unless rows were dropped: the oracle needs complete histories."""
     oracle = source.oracle if isinstance(source, GeneratedSource) else None
     if oracle is None or items["count"].sum() < source.n_bytes or split != "leave_one_out":
@@ -393,7 +404,7 @@ def _write_oracle(
     target = pl.col("items").list.get(pl.col("test"))
     tested = histories.filter(pl.col("test") >= 0).select("user", pl.col("items").list.head("test"), target=target)
     test = tested.join(negatives, on="user", maintain_order="left")
-    ranks = oracle_ranks(oracle, test, users=pl.read_parquet(new / USERS, glob=False), items=items)
+    ranks = oracle_ranks(oracle, test, users=read_ids(users, ["original"]), items=items)
     if ranks is None:
         progress.log(f"left {ORACLE} out: too many users × items to rank")
         return

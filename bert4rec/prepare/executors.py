@@ -95,9 +95,10 @@ def _try_again(attempt: Callable[[int], Any]) -> Any:
 
 
 class ThisProcess(Executor):
-    """Runs a task at once, in this process with all its threads."""
+    """Run a task at once, in this process with all its threads."""
 
     def submit(self, task: Task, /, *arguments: Any, **_: Any) -> Future[Any]:
+        """Return a future with the outcome of `task`."""
         future = Future[Any]()
         try:
             future.set_result(_try_again(lambda _: task(*arguments)))

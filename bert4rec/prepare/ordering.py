@@ -1,14 +1,17 @@
 """Put rows in order, regroup frames, and number the items."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 
-from bert4rec.dataset.format import ITEMS, NO_ITEM, USERS, fingerprints_of, kinds_of
+from bert4rec.dataset.format import ITEMS, METADATA, NO_ITEM, USERS, fingerprints_of, kinds_of
+from bert4rec.dataset.id_tables import IdTable
 from bert4rec.dataset.reader import read_metadata
+from bert4rec.dataset.segments import Segments
 from bert4rec.prepare.ties import MOMENT, PLACE
 from bert4rec.runtime.arrays import Bools, Int32s
 from bert4rec.runtime.errors import DataError
@@ -86,15 +89,18 @@ def to_histories(interactions: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class ExistingIds:
-    """The ids of the dataset to extend, by dense id, and their numbers of rows.
+    """The ids of the dataset to extend, in the order of the rows of its tables, and their numbers of rows.
 
-    `users` (`original`, `user`, `count`), `items` (`original`, `item`, `count`). `kinds` of events are by number, () if
-    it has none. The last row is at `last_time` in seconds, None without times. `time_format`: how its times were read,
-    "" = without a format. `fingerprints` of it and of the datasets that it extends, newest first.
+    `users` (`original`, `user`, `count`), `items` (`original`, `item`, `count`). `segments` are those of both tables in
+    `metadata.json`, `id_types` the types of the ids in each. `kinds` of events are by number, () if it has none. The
+    last row is at `last_time` in seconds, None without times. `time_format`: how its times were read, "" = without a
+    format. `fingerprints` of it and of the datasets that it extends, newest first.
     """
 
     users: pl.DataFrame
     items: pl.DataFrame
+    segments: Mapping[str, list[Any]] = field(default_factory=dict)
+    id_types: Mapping[str, list[pl.DataType]] = field(default_factory=dict)
     kinds: Sequence[str] = ()
     last_time: int | None = None
     time_format: str = ""
@@ -103,15 +109,27 @@ class ExistingIds:
 
 def read_known(folder: Path) -> ExistingIds:
     """Return the ids of the dataset at `folder`. Raises `DataError` if it is missing."""
-    try:
-        users = pl.read_parquet(folder / USERS, columns=["original", "user", "count"])
-        items = pl.read_parquet(folder / ITEMS, columns=["original", "item", "count"])
-    except (OSError, pl.exceptions.PolarsError):
-        raise DataError(f"{folder}: no dataset folder with {USERS} and {ITEMS}; correct data.extends") from None
+    if not (folder / METADATA).is_file():
+        raise DataError(f"{folder}: no dataset folder (no {METADATA}); correct data.extends")
     metadata = read_metadata(folder)
+    tables = {name: IdTable(folder, metadata, name) for name in (USERS, ITEMS)}
+    users = read_ids(tables[USERS], ["original", "user", "count"])
+    items = read_ids(tables[ITEMS], ["original", "item", "count"])
     _, last_time = metadata["time_span"] or (None, None)
-    fingerprints = fingerprints_of(metadata)
-    return ExistingIds(users, items, kinds_of(metadata), last_time, metadata.get("time_format", ""), fingerprints)
+    return ExistingIds(
+        users, items, metadata["segments"], {name: id_types(table) for name, table in tables.items()},
+        kinds_of(metadata), last_time, metadata.get("time_format", ""), fingerprints_of(metadata),
+    )  # fmt: skip
+
+
+def read_ids(table: IdTable, columns: Sequence[str]) -> pl.DataFrame:
+    """Return `columns` of all users or items, in the order of the rows."""
+    return pl.concat(pl.DataFrame(pl.from_arrow(part)) for part in table.parts(columns))
+
+
+def id_types(table: IdTable) -> list[pl.DataType]:
+    """Return the type of the ids of each segment: whole numbers or text."""
+    return [pl.Int64() if is_number else pl.String() for is_number in table.are_numbers_by_segment]
 
 
 def same_type(left: pl.Series, right: pl.Series) -> tuple[pl.Series, pl.Series]:
@@ -128,14 +146,14 @@ def same_type(left: pl.Series, right: pl.Series) -> tuple[pl.Series, pl.Series]:
 def item_ids(originals: pl.Series, kept: Bools, *, seed: int, known: pl.DataFrame | None = None) -> Int32s:
     """Return the dense id of each of the sorted `originals`; `NO_ITEM` for items that are not `kept`.
 
-    Kept items are numbered from 0, in an order shuffled by `seed`, so that contiguous shards of the item table have
-    equal load and ids reveal nothing. `known` items (`original`, `item`) keep their ids; new items come after.
+    Kept items are numbered from 0, in the order of `Segments` by `seed`. `known` items (`original`, `item`) keep their
+    ids; new items come after, as the next segment.
 
     >>> item_ids(pl.Series(["a", "b", "c"]), np.array([True, False, True]), seed=1).tolist()
-    [0, -1, 1]
+    [1, -1, 0]
     >>> old = pl.DataFrame({"original": ["b"], "item": [0]})
     >>> item_ids(pl.Series(["a", "b", "c"]), np.array([True, False, True]), seed=1, known=old).tolist()
-    [1, 0, 2]
+    [2, 0, 1]
     """
     ids = np.full(len(originals), NO_ITEM, np.int32)
     first = 0
@@ -146,6 +164,6 @@ def item_ids(originals: pl.Series, kept: Bools, *, seed: int, known: pl.DataFram
         ids[matches["place"].to_numpy()] = matches["item"].to_numpy()
         first += len(known)
     new = kept & (ids == NO_ITEM)
-    order = np.random.Generator(np.random.PCG64(seed)).permutation(int(new.sum()))
-    ids[new] = first + order
+    if n_new := int(new.sum()):
+        ids[new] = first + Segments([n_new], [seed]).numbers(np.arange(n_new))
     return ids

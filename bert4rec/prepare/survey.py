@@ -11,6 +11,8 @@ import polars as pl
 
 from bert4rec.dataset.findings import RARE_ITEM_ROWS
 from bert4rec.dataset.hidden import copies
+from bert4rec.dataset.id_tables import IdTable
+from bert4rec.prepare.ordering import read_ids
 from bert4rec.prepare.shifts import SLOTS, shifts, slots_of
 from bert4rec.prepare.ties import basket_key, explode, is_tied, tie_key
 from bert4rec.runtime.arrays import Array, Bools, Int32s, Int64s
@@ -180,12 +182,14 @@ def _heavy_users(lengths: Int64s) -> dict[str, int]:
     return {"users": len(heavy), "rows": int(heavy.sum()), "limit": limit} if len(heavy) else {}
 
 
-def survey_ids(users: pl.LazyFrame, items: pl.Series, lengths: Int64s) -> dict[str, Any]:
+def survey_ids(users: IdTable, items: pl.Series, lengths: Int64s) -> dict[str, Any]:
     """Return how many users and items differ from another in letter case alone, and the user with very many rows.
 
-    `users` have `user` and `original`, and by dense id `lengths`; `items` are the original ids.
+    `lengths` are those of the histories of `users`, by number; `items` are the original ids.
     """
-    originals = users.select("original").collect().to_series() if len(lengths) <= MOST_COMPARED_IDS else items.clear()
+    originals = items.clear()
+    if len(lengths) <= MOST_COMPARED_IDS:
+        originals = read_ids(users, ["original"]).to_series()
     twins = {name: _case_twins(ids) for name, ids in (("users", originals), ("items", items))}
     return {"case_twins": {name: found for name, found in twins.items() if found}, **_largest_user(users, lengths)}
 
@@ -201,13 +205,13 @@ def _case_twins(ids: pl.Series) -> dict[str, Any]:
     return {"n": int(is_twin.sum()), "example": ids.filter(lower == lower.filter(is_twin)[0]).head(2).to_list()}
 
 
-def _largest_user(users: pl.LazyFrame, lengths: Int64s) -> dict[str, Any]:
+def _largest_user(users: IdTable, lengths: Int64s) -> dict[str, Any]:
     """Return the user with a large share of all rows, and the rows of the second largest; {} if there is none."""
     present = np.sort(lengths[lengths > 0])
     largest = int(present[-1])
     if len(present) < 2 or largest < max(LARGE_FROM * present.sum(), LARGE * np.median(present)):
         return {}
-    original = users.filter(pl.col("user") == int(lengths.argmax())).select("original").collect().item()
+    (original,) = users.rows(np.array([lengths.argmax()]), ["original"])["original"].to_pylist()
     return {"largest_user": {"user": original, "rows": largest, "others_at_most": int(present[-2])}}
 
 

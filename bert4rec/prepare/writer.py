@@ -41,10 +41,13 @@ from bert4rec.dataset.format import (
     METADATA,
     NEGATIVE_ITEMS,
     NEGATIVES,
+    ROWS_PER_FILE,
+    ROWS_PER_GROUP,
     STATE,
     TEST,
     TEST_TIED,
     TRAIN_COUNTS,
+    USERS,
     fingerprint_of,
     history_columns,
     negative_columns,
@@ -52,6 +55,7 @@ from bert4rec.dataset.format import (
 )
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.runs import named
+from bert4rec.dataset.segments import Segments
 from bert4rec.prepare.histories import (
     HistoryStats,
     NumberedHistories,
@@ -67,7 +71,7 @@ from bert4rec.prepare.negatives import (
     count_held_out,
     draw_negatives,
 )
-from bert4rec.prepare.ordering import Chunks, chunked
+from bert4rec.prepare.ordering import Chunks, ExistingIds, chunked
 from bert4rec.prepare.stages import RESULT, Stages
 from bert4rec.prepare.ties import draw_targets, has_ties, is_tied, tie_key
 from bert4rec.runtime.arrays import Bools, Int64s, Integers
@@ -288,10 +292,72 @@ def write_table(path: Path, frames: Iterable[pl.DataFrame]) -> int:
     return n_rows
 
 
-def write_items(folder: Path, items: pl.DataFrame) -> None:
-    """Write the table of the `items`, by dense id, and their training positions as an array that can be mapped."""
-    write_table(folder / ITEMS, [items])
+def write_ids(folder: Path, segments: Iterable[Iterable[pl.DataFrame]], *, first: int = 0) -> list[int]:
+    """Write the rows of a table of users or items, in files of a fixed size, and return the sizes of the segments.
+
+    `segments` are the rows of each segment from row `first` on, in frames of any size, sorted by `original`; segments
+    without rows are left out.
+    """
+    folder.mkdir(exist_ok=True)
+    sizes: list[int] = []
+    for frames in segments:
+        n_rows = 0
+        for rows in chunked(frames, ROWS_PER_FILE):
+            table = rows.to_arrow(compat_level=pl.CompatLevel.oldest()).combine_chunks()
+            path = folder / f"part-{first + sum(sizes) + n_rows:010d}.parquet"
+            # Ids are all different: a dictionary makes files larger and slower to read, zstd halves them.
+            pq.write_table(table, path, row_group_size=ROWS_PER_GROUP, compression="zstd", use_dictionary=False)
+            n_rows += len(rows)
+        sizes += [n_rows] if n_rows else []
+    return sizes
+
+
+def by_segment(
+    frames: Iterable[pl.DataFrame], sizes: Sequence[int], types: Sequence[pl.DataType]
+) -> Iterator[Iterable[pl.DataFrame]]:
+    """Yield the rows of each segment of these `sizes`, with ids of its type, and then all others; to be read in turn.
+
+    >>> frames = [pl.DataFrame({"original": ["1", "2", "3"]}), pl.DataFrame({"original": ["a"]})]
+    >>> [[frame["original"].to_list() for frame in rows] for rows in by_segment(frames, [2], [pl.Int64()])]
+    [[[1, 2]], [['3'], ['a']]]
+    """
+    waiting = iter(frames)
+
+    def first_rows(n: int, dtype: pl.DataType) -> Iterator[pl.DataFrame]:
+        nonlocal waiting
+        while n:
+            frame = next(waiting)
+            yield frame[:n].cast({"original": dtype})
+            waiting, n = (waiting, n - len(frame)) if len(frame) <= n else (itertools.chain([frame[n:]], waiting), 0)
+
+    for n, dtype in zip(sizes, types, strict=True):
+        yield first_rows(n, dtype)
+    yield waiting
+
+
+def write_users(folder: Path, users: Iterable[pl.DataFrame], known: ExistingIds | None) -> list[int]:
+    """Write the table of the `users`, given by number, the `known` ones first; return the sizes of its segments."""
+    by_segments = by_segment(users, known.segments[USERS], known.id_types[USERS]) if known else [users]
+    return write_ids(folder / USERS, by_segments)
+
+
+def write_items(folder: Path, items: pl.DataFrame, known: ExistingIds | None, *, seed: int) -> list[list[int]]:
+    """Write the table of the `items`, given by number, and their training positions as an array that can be mapped.
+
+    Returns the segments with their seeds: those of the `known` items, and one of all new items, in the order by `seed`.
+    """
+    segments = [*known.segments[ITEMS]] if known else []
+    types = [*known.id_types[ITEMS]] if known else []
+    if n_new := len(items) - sum(n for n, _ in segments):
+        segments, types = [*segments, [n_new, seed]], [*types, items["original"].dtype]
+    order = Segments([n for n, _ in segments], [seed for _, seed in segments])
+    bounds = zip(pairwise(order.starts), types, strict=True)
+    write_ids(
+        folder / ITEMS,
+        ([items[order.numbers(np.arange(*rows))].cast({"original": dtype})] for rows, dtype in bounds),
+    )
     np.save(folder / TRAIN_COUNTS, items["train_count"].to_numpy().astype(np.int32))
+    return segments
 
 
 def _batch(frame: pl.DataFrame, schema: pa.Schema) -> pa.RecordBatch:

@@ -77,9 +77,10 @@ def _vectors(stored: StoredTensors, embed_dim: int) -> Iterator[Tensor]:
 
 
 def _table(block: Tensor, ids: ItemIds, indices: range, embed_dim: int) -> pa.Table:
-    columns = {"item": ids.originals[indices.start : indices.stop]}
-    if ids.titles is not None:
-        columns["title"] = pa.array(ids.titles_of(indices), pa.large_string())
+    rows = ids.slice(indices)
+    columns = {"item": rows["item"]}
+    if ids.have_titles:
+        columns["title"] = rows["title"].cast(pa.large_string())
     columns["vector"] = pa.FixedSizeListArray.from_arrays(pa.array(block[:, :embed_dim].flatten().numpy()), embed_dim)
     if block.shape[1] > embed_dim:
         columns["bias"] = pa.array(block[:, -1].numpy())

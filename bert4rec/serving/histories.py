@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from bert4rec.config.kinds import POPULARITY, RECENT_POPULARITY
-from bert4rec.dataset.format import ITEMS, NO_EVENT, NO_ITEM, one_array
+from bert4rec.dataset.format import NO_EVENT, NO_ITEM
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.ids import canonical_value
-from bert4rec.runtime.arrays import Array, Bools, Float64s, Int64s
+from bert4rec.runtime.arrays import Array, Bools, Float64s, Int64s, Integers
 from bert4rec.runtime.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 LINES_AT_ONCE = 65_536
 TRAIN_COUNT, RECENT_COUNT, AGAIN = "train_count", "recent_count", "comes_again"
-ITEM_COLUMNS = ("item", "original", "title", TRAIN_COUNT)  # of the table of items
 
 Column: TypeAlias = "pa.Array | list[Any]"
 """The ids or titles of items: packed by Arrow if they are those of a dataset, a list if they are those of a package."""
@@ -46,19 +45,19 @@ class ItemIds:
     """
 
     def __init__(
-        self, originals: Column, titles: "Column | None" = None, train_counts: Int64s | None = None,
+        self, originals: Column, titles: "Column | None" = None, train_counts: Integers | None = None,
         others: "Mapping[str, pa.Array] | Callable[[], Mapping[str, pa.Array]]" = MappingProxyType({}),
         recent_counts: Int64s | None = None, again: Callable[[], Bools] | None = None,
     ) -> None:  # fmt: skip
         self.originals, self.titles, self._others = originals, titles, others
         self.recent_counts, self._again = recent_counts, again
-        self.train_counts = np.zeros(len(originals), np.int64) if train_counts is None else train_counts
+        self.train_counts: Integers = np.zeros(len(originals), np.int64) if train_counts is None else train_counts
 
     @cached_property
     def others(self) -> "Mapping[str, pa.Array]":
         """Return the further columns as JSON has them: dates as text, NaN as a missing value, no vectors or bytes."""
         columns = self._others() if callable(self._others) else self._others
-        return {name: _plain(column) for name, column in columns.items() if _is_plain(column.type)}
+        return {name: plain(column) for name, column in columns.items() if is_plain(column.type)}
 
     @cached_property
     def comes_again(self) -> Bools:
@@ -75,18 +74,14 @@ class ItemIds:
         titles = {} if self.titles is None else {"title": self.titles}
         return pa.table({"item": self.originals, **titles, TRAIN_COUNT: self.train_counts, **self.others})
 
-    @classmethod
-    def read(
-        cls, folder: Path, *, recent_counts: Int64s | None = None, again: Callable[[], Bools] | None = None
-    ) -> "ItemIds":
-        """Return the items of a dataset folder, with the `recent_counts` of a run and those that come `again`.
+    def slice(self, indices: range) -> "pa.Table":
+        """Return the `columns` of the items at consecutive `indices`."""
+        return self.columns.slice(indices.start, len(indices))
 
-        Raises `DataError` if they cannot be read.
-        """
-        columns = _read_columns(folder / ITEMS, lambda field: field.name in ITEM_COLUMNS)
-        titles = columns["title"].fill_null("") if "title" in columns else None
-        others = partial(_read_columns, folder / ITEMS, lambda field: field.name not in ITEM_COLUMNS)
-        return cls(columns["original"], titles, _counts(columns[TRAIN_COUNT]), others, recent_counts, again)
+    @property
+    def have_titles(self) -> bool:
+        """Return whether any item may have a title."""
+        return self.titles is not None
 
     @classmethod
     def read_lines(cls, path: Path, *, are_numbers: bool) -> "ItemIds":
@@ -117,16 +112,14 @@ class ItemIds:
         An empty title is left out, as is a missing value. "recent_count" follows "train_count" if it is known, and
         `with_again` "comes_again".
         """
-        import pyarrow as pa
-
         with path.open("w", encoding="utf-8") as file:
             for first in range(0, len(self), LINES_AT_ONCE):
-                indices = range(first, min(first + LINES_AT_ONCE, len(self)))
-                others = pa.table(self.others).slice(first, len(indices)).to_pylist() or [{}] * len(indices)
-                lines = zip(indices, self.of(indices), self.titles_of(indices), others, strict=True)
-                for index, item, title, more in lines:
-                    line = {"id": item, **({"title": title} if title else {})}
-                    line[TRAIN_COUNT] = int(self.train_counts[index])
+                rows = self.slice(range(first, min(first + LINES_AT_ONCE, len(self)))).to_pylist()
+                for index, more in enumerate(rows, first):
+                    line = {"id": more.pop("item")}
+                    if title := more.pop("title", ""):
+                        line["title"] = title
+                    line[TRAIN_COUNT] = more.pop(TRAIN_COUNT)
                     if self.recent_counts is not None:
                         line[RECENT_COUNT] = int(self.recent_counts[index])
                     if with_again:
@@ -146,6 +139,13 @@ class ItemIds:
     def indices(self, originals: Iterable[Any]) -> Int64s:
         """Return the index of each item, `NO_ITEM` for an unknown one. Numbers may be given as text, 7 as 7.0."""
         return np.fromiter(map(self._index_of, originals), np.int64)
+
+    def look_up(self, originals: Iterable[Any]) -> None:
+        """Make it faster to ask for the `indices` of these items in small groups afterwards."""
+
+    def parts(self) -> Iterator[tuple[Int64s, list[Any]]]:
+        """Yield the indices and the original ids of all items in parts, in any order."""
+        yield np.arange(len(self)), self.of(range(len(self)))
 
     def of(self, indices: Sequence[int]) -> list[Any]:
         """Return the original ids at `indices`."""
@@ -209,22 +209,6 @@ def _values(column: Column, indices: Sequence[int]) -> list[Any]:
     return list(column.take(pa.array(indices, pa.int64())).to_pylist())
 
 
-def _read_columns(path: Path, is_wanted: "Callable[[pa.Field], bool]") -> "dict[str, pa.Array]":
-    """Return the wanted columns of a table of items, in the order of the items, without vectors and bytes."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    try:
-        wanted = (field for field in pq.read_schema(path) if field.name == "item" or is_wanted(field))
-        names = [field.name for field in wanted if _is_plain(field.type)]
-        table = pq.read_table(path, columns=names)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from None
-    order = pc.sort_indices(one_array(table["item"]))
-    return {name: one_array(table[name]).take(order) for name in names if name != "item"}
-
-
 def _rows(path: Path) -> Iterator[list[dict[str, Any]]]:
     """Yield the JSON lines of a file, some at a time, which are read as one list."""
     with path.open("rb") as file:
@@ -244,7 +228,7 @@ def _read_line_columns(path: Path) -> "dict[str, pa.Array]":
         raise DataError(f"{path}: its columns cannot be read: {error}") from None
 
 
-def _is_plain(dtype: "pa.DataType") -> bool:
+def is_plain(dtype: "pa.DataType") -> bool:
     """Return whether JSON has the values of a column, which is no vector."""
     import pyarrow as pa
 
@@ -253,7 +237,8 @@ def _is_plain(dtype: "pa.DataType") -> bool:
     return not (pa.types.is_binary(dtype) or pa.types.is_large_binary(dtype) or pa.types.is_binary_view(dtype))
 
 
-def _plain(column: "pa.Array") -> "pa.Array":
+def plain(column: "pa.Array") -> "pa.Array":
+    """Return a column as JSON has it: numbers, dates as text, a missing value for NaN."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -264,13 +249,6 @@ def _plain(column: "pa.Array") -> "pa.Array":
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("s", column.type.tz), safe=False)
     return column.cast(pa.string()) if pa.types.is_temporal(column.type) else column
-
-
-def _counts(column: "pa.Array") -> Int64s:
-    import pyarrow as pa
-
-    # `to_numpy` would import pandas.
-    return np.from_dlpack(column.fill_null(0).cast(pa.int64())).astype(np.int64, copy=False)
 
 
 class TimedHistory(NamedTuple):

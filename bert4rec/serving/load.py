@@ -42,6 +42,7 @@ from bert4rec.serving.counted import Counted
 from bert4rec.serving.histories import ItemIds
 from bert4rec.serving.network import ItemVectors, Network, make_network
 from bert4rec.serving.recommender import NAME_DATASET, Recommender
+from bert4rec.serving.stored_items import StoredItemIds
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class Source:
         Raises `DataError` if they cannot be read.
         """
         counts, again = _facts_of_items(self.trained, RECENT_COUNTS), partial(read_again, self.trained, self.dataset)
-        return ItemIds.read(self.items, recent_counts=None if counts is None else counts.astype(np.int64), again=again)
+        return StoredItemIds(self.items, recent_counts=None if counts is None else counts.astype(np.int64), again=again)
 
     @property
     def prior(self) -> Prior | None:

@@ -322,6 +322,7 @@ class Recommender:
     def _known(self, histories: Sequence[History], unknown: "UnknownItems") -> list[KnownHistory]:
         """Return the known items of each history, and count the other items in `unknown`."""
         network, known_histories = self.require_histories(), []
+        self.ids.look_up(item for history in histories for item in items_of(history))
         for history in histories:
             known, indices = KnownHistory.of(
                 history, self.ids, with_times=network.knows_times, kinds=network.kinds, hidden=self.hidden

@@ -3,27 +3,23 @@
 import difflib
 import itertools
 import logging
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from bert4rec.dataset.format import USERS, kinds_of, one_array, read_version
+from bert4rec.dataset.format import USERS, kinds_of
 from bert4rec.dataset.histories import Histories as DatasetHistories
+from bert4rec.dataset.id_tables import UNKNOWN, IdTable
 from bert4rec.dataset.ids import canonical_value
 from bert4rec.dataset.reader import read_metadata, require_times
-from bert4rec.dataset.trained import NO_USER
 from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.errors import ArgumentError, did_you_mean, join_names, pluralize
 from bert4rec.serving.histories import AT_ONCE, Histories, History, ItemIds, TimedHistory
 
 NEAR = 0.8  # smallest similarity of an id that a message offers, as difflib measures it
+N_EXAMPLES = 3  # ids that a message shows
 MOST_COMPARED = 100_000  # users among whom the nearest id is looked for, which takes about a second
 
 logger = logging.getLogger(__name__)
@@ -49,21 +45,18 @@ class UserHistories:
         self._histories = DatasetHistories(
             folder, metadata["items"], with_times=with_times, kinds=kinds, fingerprint=metadata["fingerprint"]
         )
-        users = read_version(
-            folder, metadata["fingerprint"], lambda: pq.read_table(folder / USERS, columns=["user", "original"])
-        )
-        order = pc.sort_indices(users["user"])
-        self._users = one_array(users["original"]).take(order)
-        self._ids = ids
+        self._users, self._ids = IdTable(folder, metadata, USERS), ids
 
     def __len__(self) -> int:
         return len(self._users)
 
     def all(self) -> Iterator[Histories]:
         """Yield the histories of all users, by dense id."""
-        for first in range(0, len(self), AT_ONCE):
-            names = self._users.slice(first, AT_ONCE).to_pylist()
-            yield list(zip(names, self._items(np.arange(first, first + len(names))), strict=True))
+        parts = (part.slice(at, AT_ONCE) for part in self._users.parts(["user", "original"])
+                 for at in range(0, len(part), AT_ONCE))  # fmt: skip
+        for part in parts:
+            users = part["user"].to_numpy().astype(np.int64)
+            yield list(zip(part["original"].to_pylist(), self._items(users), strict=True))
 
     def of(self, names: Sequence[Any], *, allow_unknown: bool = False) -> Histories:
         """Return the users with these original ids and their histories.
@@ -71,37 +64,27 @@ class UserHistories:
         Raises `ArgumentError` for a user who is not in the dataset; with `allow_unknown` such a user has no items, with
         a warning.
         """
-        values = [canonical_value(name, is_number=pa.types.is_integer(self._users.type)) for name in names]
-        users = np.array([NO_USER if value is None else self._user(value) for value in values], np.int64)
-        if unknown := [str(name) for name, user in zip(names, users, strict=True) if user == NO_USER]:
+        values = [canonical_value(name, is_number=self._users.are_numbers) for name in names]
+        users = self._users.find(values)
+        if unknown := [str(name) for name, user in zip(names, users, strict=True) if user == UNKNOWN]:
             what = f"{len(unknown):,} of {pluralize(len(names), 'user')} not in the dataset: {join_names(unknown)}"
             if not allow_unknown:
                 raise ArgumentError(f"{what}; {self._expected(unknown[0])}")
             logger.warning(what)
-        histories = iter(self._items(users[users != NO_USER]))
+        histories = iter(self._items(users[users != UNKNOWN]))
         nothing: History = TimedHistory([], [], self._at) if self._with_times else []
         return [
-            (name, nothing) if user == NO_USER else (value, next(histories))
+            (name, nothing) if user == UNKNOWN else (value, next(histories))
             for name, value, user in zip(names, values, users, strict=True)
         ]
 
     def _expected(self, unknown: str) -> str:
         """Return the end of a message about an `unknown` user: what ids look like, and the nearest one."""
-        examples = join_names(self._users.slice(0, 3).to_pylist())
-        known = list(map(str, self._users.to_pylist())) if len(self) <= MOST_COMPARED else []
-        near = difflib.get_close_matches(unknown, known, n=1, cutoff=NEAR)
+        n_shown = len(self) if len(self) <= MOST_COMPARED else N_EXAMPLES
+        known = self._users.rows(np.arange(n_shown), ["original"])["original"].to_pylist()
+        examples = join_names(known[:N_EXAMPLES])
+        near = difflib.get_close_matches(unknown, map(str, known), n=1, cutoff=NEAR)
         return f"expected: an id as in the interactions, such as {examples}{did_you_mean(near)}"
-
-    def _user(self, value: Any) -> int:
-        """Return the dense id of a user; `NO_USER` for a user who is not in the dataset."""
-        place = bisect_left(self._by_original, value, key=lambda user: self._users[user].as_py())
-        user = int(self._by_original[place]) if place < len(self) else NO_USER
-        return user if user != NO_USER and self._users[user].as_py() == value else NO_USER
-
-    @cached_property
-    def _by_original(self) -> Int64s:
-        """Return the dense ids of the users in the order of their original ids."""
-        return pc.sort_indices(self._users).to_numpy().astype(np.int64)
 
     def _items(self, users: Int64s) -> list[History]:
         """Return the histories of `users`, by dense id."""

@@ -34,7 +34,7 @@ FEWEST_WORDS = 3.0  # fewest words on average in a text that is guessed to be a 
 VALUE_SEPARATORS = ("|", ";", ", ")
 TEXT_WORD = re.compile(r"[^\W_]+")
 LIST_AS_TEXT = r"^\s*\[.*\]\s*$"
-RESERVED_COLUMNS = ("item", "original", "count", "train_count")  # columns of items.parquet
+RESERVED_COLUMNS = ("item", "original", "count", "train_count")  # columns of `items/`
 
 
 Fitted: TypeAlias = Mapping[str, Any]  # what `metadata.json` says of a feature, and the `names` of its values

@@ -37,6 +37,7 @@ from bert4rec.runtime.signals import Interruption
 from bert4rec.serving.histories import ItemIds
 from bert4rec.serving.load import read_again
 from bert4rec.serving.package import read_ids
+from bert4rec.serving.stored_items import StoredItemIds
 from bert4rec.sharding.parallelize import unwrap
 from bert4rec.sharding.plan import summary
 from bert4rec.training.agreement import CommonFacts, environment_facts, preflight
@@ -125,8 +126,9 @@ def _known_items(dataset: Dataset, trained: Trained) -> KnownItems | None:
     if dataset.metadata["fingerprint"] == trained.metadata["fingerprint"]:
         return None
     if (ids := _own_ids(trained)) is not None:
-        theirs = ItemIds.read(dataset.folder)
-        indices = ids.indices(theirs.of(range(len(theirs))))
+        indices = np.full(dataset.n_items, NO_ITEM, np.int64)
+        for items, originals in StoredItemIds(dataset.folder).parts():
+            indices[items] = ids.indices(originals)
     elif not problem_of(dataset, n_items=trained.n_items, first_ids=trained.metadata["items"]):
         indices = np.arange(dataset.n_items)  # the dataset extends that of the model
         indices[trained.n_items :] = NO_ITEM
@@ -149,7 +151,7 @@ def _own_ids(trained: Trained) -> ItemIds | None:
     """Return the original ids of the model's items; None if neither the run nor a dataset has them."""
     if trained.is_package:
         return read_ids(trained.folder, dict(trained.metadata))
-    return ItemIds.read(trained.catalogue) if trained.catalogue else None
+    return StoredItemIds(trained.catalogue) if trained.catalogue else None
 
 
 def _complete(

@@ -3,7 +3,6 @@
 import csv
 import json
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bert4rec.dataset.format import NO_ITEM, TEST, USERS, one_array
+from bert4rec.dataset.format import NO_ITEM, TEST, one_array
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.batches import chunks
 from bert4rec.evaluation.intervals import Ranking
 from bert4rec.evaluation.metrics import MISSED
-from bert4rec.serving.histories import ItemIds
+from bert4rec.serving.stored_items import StoredItemIds
 
 LIST_LENGTH = 10  # items of a list
 LISTS_AT_ONCE = 16_384
@@ -50,23 +49,22 @@ def write_lists(folder: Path, form: str, dataset: Dataset, ranking: Ranking) -> 
 
 
 def _parts(dataset: Dataset, ranking: Ranking) -> Iterator[pa.Table]:
-    lists, split, ids = ranking.lists, dataset.splits[TEST], ItemIds.read(dataset.folder)
+    lists, split, ids = ranking.lists, dataset.splits[TEST], StoredItemIds(dataset.folder)
     assert lists is not None, "the full catalogue was ranked"
-    read_users = partial(pq.read_table, dataset.folder / USERS, columns=["user", "original"])
-    users = dataset.read_version(read_users).sort_by("user")
-    names, ranks = one_array(users["original"]), ranking.ranks["full"]
+    ranks = ranking.ranks["full"]
     for rows in chunks(len(split), LISTS_AT_ONCE):
         targets = split.targets(np.arange(rows.start, rows.stop)).tolist()
         is_item = lists.kept_items[rows] != NO_ITEM
         items, scores = lists.kept_items[rows][is_item].tolist(), lists.kept_scores[rows][is_item]
         ends = pa.array([0, *is_item.sum(1).cumsum().tolist()], pa.int32())
-        columns: dict[str, Any] = {"user": names.take(pa.array(split.users[rows])), "target": ids.of(targets)}
-        if ids.titles is not None:
+        users = dataset.user_table.rows(split.users[rows], ["original"])["original"]
+        columns: dict[str, Any] = {"user": one_array(users), "target": ids.of(targets)}
+        if ids.have_titles:
             columns["target_title"] = ids.titles_of(targets)
         columns["rank"] = pa.array(ranks[rows], pa.int32(), mask=ranks[rows] == MISSED)
         id_type = pa.int64() if ids.are_numbers else pa.large_string()
         columns["items"] = pa.ListArray.from_arrays(ends, pa.array(ids.of(items), id_type))
-        if ids.titles is not None:
+        if ids.have_titles:
             columns["titles"] = pa.ListArray.from_arrays(ends, pa.array(ids.titles_of(items), pa.string()))
         columns["scores"] = pa.ListArray.from_arrays(ends, pa.array(scores, pa.float64()))
         yield pa.table(columns)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from torch import nn
 
 from bert4rec.checkpoint.run_folder import (
@@ -24,7 +23,7 @@ from bert4rec.checkpoint.run_folder import (
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.tables import Config, Model
 from bert4rec.dataset.findings import findings
-from bert4rec.dataset.format import METADATA_DEFAULTS, PREVIOUS, RATINGS, USERS
+from bert4rec.dataset.format import METADATA_DEFAULTS, PREVIOUS, RATINGS
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.evaluator import BatchCallback, Evaluator, Example, Fallback
 from bert4rec.evaluation.intervals import Ranking, hits_by_rank
@@ -198,9 +197,8 @@ def described(dataset: Dataset, examples: Sequence[Example]) -> dict[str, Any]:
 
 def _names(dataset: Dataset, users: Sequence[int]) -> dict[int, Any]:
     """Return the original ids of `users`, by index."""
-    names, chosen = ["user", "original"], [("user", "in", list(users))]
-    table = dataset.read_version(lambda: pq.read_table(dataset.folder / USERS, columns=names, filters=chosen))
-    return dict(zip(table["user"].to_pylist(), table["original"].to_pylist(), strict=True))
+    names = dataset.user_table.rows(np.array(users, np.int64), ["original"])["original"]
+    return dict(zip(users, names.to_pylist(), strict=True))
 
 
 def write_files(

@@ -145,7 +145,7 @@ def test_a_setting_that_the_run_does_not_know_has_not_changed() -> None:
 
 
 def test_where_the_best_is_lost_the_search_starts_again(make: Make, capsys: Capture) -> None:
-    second_is_best = {"training.seed": 3, "parallelism.sparse_optimizer": "rowwise_adagrad"}
+    second_is_best = {"training.seed": 4, "parallelism.sparse_optimizer": "rowwise_adagrad"}
     folder = run(make(**second_is_best))
     assert report_of(folder)["training"]["best_epoch"] == 2
     shutil.rmtree((folder / "checkpoints" / "best").resolve())

@@ -31,7 +31,7 @@ from bert4rec.serving.load import find_source
 from bert4rec.training.run import run
 from tests.conftest import BY_HAND, SMALL, leave_group, prepare_log, spare, train_alone
 from tests.fixture_types import Capture, Patch, Settings
-from tests.folders import files_of
+from tests.folders import files_of, id_table
 from tests.runs import edit_facts, flip, report_of, steps, tensors_of
 
 pytestmark = [
@@ -195,7 +195,7 @@ def test_targets_that_a_run_has_trained_on_are_counted(tmp_path: Path, monkeypat
         return report["evaluation"].get("trained_targets", "absent"), capsys.readouterr().out
 
     old, anew = (pl.DataFrame(load_from_disk(f"data/{name}/histories").to_list()) for name in ("old", "anew"))
-    users = {n: pl.read_parquet(f"data/{n}/users.parquet").select("user", "original") for n in ("old", "anew")}
+    users = {n: id_table(Path(f"data/{n}"), "users").select("user", "original") for n in ("old", "anew")}
     old, anew = old.join(users["old"], on="user"), anew.join(users["anew"], on="user").filter(pl.col("validation") >= 0)
     both = anew.join(old, on="original", suffix="_old")
     n_trained = len(both.filter(pl.col("validation") < pl.col("n_train_old")))

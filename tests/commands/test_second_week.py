@@ -14,6 +14,7 @@ from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX
 from bert4rec.models.names import TABLE
 from bert4rec.serving.load import find_source
 from tests.fixture_types import Patch
+from tests.folders import id_table
 from tests.runs import report_of
 
 pytestmark = [
@@ -47,7 +48,7 @@ def log() -> pl.DataFrame:
 
 def likeness(run: str, dataset: str) -> float:
     """The share of the five nearest items of each new one, by the cosine, that are of its group."""
-    items = pl.read_parquet(f"data/{dataset}/items.parquet")["original"].to_numpy()
+    items = id_table(Path(f"data/{dataset}"), "items")["original"].to_numpy()
     vectors = torch.nn.functional.normalize(find_source(Path("runs", run)).tensors().read(MODEL_PREFIX + TABLE)[:, :32])
     nearest = (vectors @ vectors.T).fill_diagonal_(-1).topk(5).indices.numpy()
     is_new = items % IN_GROUP >= IN_GROUP - N_NEW

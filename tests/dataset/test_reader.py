@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import datasets
 import numpy as np
@@ -17,10 +16,11 @@ import pytest
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Histories
-from bert4rec.dataset.reader import Dataset, checksum, open_dataset, problem_of, read_metadata, require_kinds
+from bert4rec.dataset.reader import Dataset, open_dataset, problem_of, read_metadata, require_kinds
 from tests.checks import one_line
+from tests.conftest import prepare_log
 from tests.dataset.check.damages import flip
-from tests.folders import rewrite
+from tests.folders import FIRST_ITEMS, id_table, rewrite
 
 Open = Callable[..., Dataset]
 
@@ -74,21 +74,9 @@ def test_a_dataset_without_times_is_refused_where_they_are_asked_for(folder: Pat
     with one_line(f"{folder}: ", "model.times"):
         reopen(with_times=True)
     rewrite(folder, "histories", lambda rows: rows.remove_columns("times"))
-    dataset, items = reopen(), pq.read_table(folder / "items.parquet")
+    dataset = reopen()
     assert dataset.splits["test"].last_times is None
-    assert dataset.popularity.tolist() == items["train_count"].to_pylist()
-
-
-def test_some_items_are_read_from_the_parts_of_the_table_that_have_them(folder: Path, reopen: Open) -> None:
-    dataset, path, items = reopen(), folder / "items.parquet", np.array([0, 9, 30, 35])
-    whole = pq.read_table(path)
-    pq.write_table(whole, path, row_group_size=10)
-    with patch.object(
-        pq.ParquetFile, "read_row_group", autospec=True, side_effect=pq.ParquetFile.read_row_group
-    ) as read:
-        assert dataset.item_rows(items, ["original", "no such column"]).equals(whole.select(["original"]).take(items))
-        assert [call.args[1] for call in read.call_args_list] == [0, 3]
-    assert len(dataset.item_rows(items[:0], ["original"])) == 0
+    assert dataset.popularity.tolist() == id_table(folder, "items")["train_count"].to_list()
 
 
 @pytest.mark.parametrize(
@@ -97,10 +85,10 @@ def test_some_items_are_read_from_the_parts_of_the_table_that_have_them(folder: 
         (lambda f: shutil.rmtree(f), "dataset: "), (lambda f: (f / "metadata.json").write_text("{"), "metadata.json"),
         (lambda f: (f / "metadata.json").write_text("[]"), "metadata.json"),
         (lambda f: edit_metadata(f, format_version=2), "format_version 2"),
-        (lambda f: (f / "items.parquet").unlink(), "items.parquet"),
+        (lambda f: (f / FIRST_ITEMS).unlink(), FIRST_ITEMS),
         (lambda f: (f / "README.md").write_text("x"), "README.md"),
         (lambda f: flip(f / "histories" / "part-0000000000.arrow", 900), "histories/part-0"),
-        (lambda f: flip(f / "items.parquet", 900), "items.parquet"), (lambda f: forget_samples(f), ""),
+        (lambda f: flip(f / FIRST_ITEMS, 900), FIRST_ITEMS), (lambda f: forget_samples(f), ""),
         (lambda f: edit_preprocessing(f, seed=2), "preprocessing.seed = 2"),
     ],
 )  # fmt: skip
@@ -190,17 +178,18 @@ def opened(folder: Path, *, items: int = 10) -> Dataset:
     return Dataset(folder, read_metadata(folder) | {"items": items}, Histories(folder, 0), {})
 
 
-def rename(folder: Path, originals: pa.Array | pa.ChunkedArray) -> None:
+def rename(folder: Path, change: Callable[[pa.ChunkedArray], pa.ChunkedArray]) -> None:
     """Give the items of a dataset folder other ids of their own."""
-    path = folder / "items.parquet"
-    items = pq.read_table(path)
-    pq.write_table(items.set_column(items.column_names.index("original"), "original", originals), path)
+    for path in (folder / "items").iterdir():
+        items = pq.read_table(path)
+        originals = change(items["original"])
+        pq.write_table(items.set_column(items.column_names.index("original"), "original", originals), path)
 
 
 def test_new_items_behind_the_old_ones_are_an_extension(log_folder: Path, grown_folder: Path, tmp_path: Path) -> None:
     new, old = opened(grown_folder), opened(log_folder, items=8)
     as_text = Path(shutil.copytree(grown_folder, tmp_path / "text"))
-    rename(as_text, pq.read_table(as_text / "items.parquet")["original"].cast(pa.string()))
+    rename(as_text, lambda ids: ids.cast(pa.string()))
     for dataset, previous in ((old, None), (new, log_folder), (opened(as_text), log_folder)):
         assert problem_of(dataset, n_items=8, first_ids=old.first_ids, previous=previous) == ""
     assert problem_of(old, n_items=10, first_ids=new.first_ids) != ""
@@ -208,17 +197,21 @@ def test_new_items_behind_the_old_ones_are_an_extension(log_folder: Path, grown_
 
 
 def test_where_the_older_dataset_is_there_every_id_is_compared(
-    log_folder: Path, grown_folder: Path, tmp_path: Path
+    log_folder: Path, grown_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A checkpoint knows the first ids alone."""
-    folder = Path(shutil.copytree(grown_folder, tmp_path / "new"))
-    originals = pq.read_table(folder / "items.parquet")["original"].to_pylist()
-    changed = [*originals[:7], 99, *originals[8:]]
-    rename(folder, pa.array(changed))
-    first_ids = checksum(changed[:8])
+    """A checkpoint knows the ids of the first rows alone."""
+    monkeypatch.setattr("bert4rec.dataset.reader.FIRST_IDS", 4)
+    folder, first_ids = Path(shutil.copytree(grown_folder, tmp_path / "new")), opened(log_folder, items=8).first_ids
+    rename(folder, lambda ids: pa.chunked_array([[{7: 99}.get(original, original) for original in ids.to_pylist()]]))
     assert problem_of(opened(folder), n_items=8, first_ids=first_ids) == ""
     problem = problem_of(opened(folder), n_items=8, first_ids=first_ids, previous=log_folder)
-    assert all(str(part) in problem for part in (9, 99, originals[7]))
+    item = opened(log_folder, items=8).originals(8).index(7)
+    assert all(str(part) in problem for part in (item, 99, 7))
+
+
+def test_another_seed_gives_other_numbers_and_is_no_extension(log_folder: Path, tmp_path: Path) -> None:
+    other = opened(prepare_log(tmp_path, **{"preprocessing.seed": 5}), items=8)
+    assert problem_of(other, n_items=8, first_ids=opened(log_folder, items=8).first_ids) != ""
 
 
 def test_new_kinds_of_events_are_refused_with_what_to_do(event_folder: Path) -> None:

@@ -12,6 +12,8 @@ from bert4rec.dataset.reader import open_catalogue
 from bert4rec.dataset.runs import CATALOGUE, fingerprint_of, link_catalogue, runs_of
 from tests.fixture_types import Patch
 
+FILE = "items/part-0000000000.parquet"
+
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: Patch, featured_folder: Path) -> Path:
@@ -71,7 +73,7 @@ def test_a_run_has_the_items_and_their_features_wherever_it_goes(
         monkeypatch.setattr(os, "link", fail)
     names = {path.relative_to("data/log"): path.read_bytes() for path in Path("data/log").rglob("*") if path.is_file()}
     run, expected = begun("runs/log"), fingerprint_of(Path("data/log"))
-    assert (run / CATALOGUE / "items.parquet").samefile("data/log/items.parquet") == can_link
+    assert (run / CATALOGUE / FILE).samefile(Path("data/log") / FILE) == can_link
     shutil.rmtree("data/log")
     items = Path(shutil.copytree(run, "moved")) / CATALOGUE
     assert fingerprint_of(items) == expected
@@ -86,7 +88,7 @@ def test_a_run_has_the_items_and_their_features_wherever_it_goes(
 def test_a_run_that_was_stopped_while_it_linked_links_again_and_may_have_no_note(place: Path) -> None:
     Path("data/.log.runs").mkdir()  # cannot be written, as on a read-only disk, for root too
     run = begun("runs/log")
-    for name in ("metadata.json", "items.parquet"):
+    for name in ("metadata.json", FILE):
         (run / CATALOGUE / name).unlink()
     link_catalogue(Path("data/log"), run)
     assert open_catalogue(run / CATALOGUE).n_items == 28

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pytest
 import torch
@@ -39,6 +38,7 @@ from bert4rec.models.tables import is_of_table
 from bert4rec.serving.histories import ItemIds
 from bert4rec.serving.recommender import Recommender
 from tests.fixture_types import Capture, Patch
+from tests.folders import id_table
 
 CPU = Device(torch.device("cpu"), "fp32")
 TINY = Shape("tiny", 40, 8, 6, 12, lambda share: 2 + 10 * share, 2)
@@ -159,7 +159,7 @@ def test_the_plain_preparation_has_the_same_windows_and_targets(tmp_path: Path) 
     write_goodreads(tmp_path / "log.csv", 30_000)
     prepare(tmp_path / "log.csv", tmp_path / "ours")
     prepare_plainly(tmp_path / "log.csv", tmp_path / "plain")
-    books = pl.read_parquet(tmp_path / "ours" / "items.parquet").select("item", "original")
+    books = id_table(tmp_path / "ours", "items").select("item", "original")
     original = dict(books.rows())
     theirs = {path.stem: pickle.loads(path.read_bytes()) for path in (tmp_path / "plain").glob("*.pkl")}
 

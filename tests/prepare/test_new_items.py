@@ -11,7 +11,7 @@ from bert4rec.dataset.check import check_dataset
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.prepare.new_items import AddedItems, add_items
 from tests.checks import one_line
-from tests.folders import files_of
+from tests.folders import files_of, id_table
 from tests.preparation import metadata_of, prepared
 
 NEW = pl.DataFrame(
@@ -51,8 +51,8 @@ def test_it_is_what_a_preparation_with_these_items_makes(featured_folder: Path, 
     log, settings = pl.read_csv(featured_folder.parent / "log.csv"), ["n_eval_negatives=10", "validation_users=20"]
     options = [f"--data.items_path={tmp_path / 'all.parquet'}", *(f"--preprocessing.{each}" for each in settings)]
     same = prepared(tmp_path, *options, f"--data.extends={featured_folder}", table=log)
-    for name in ("items.parquet", "users.parquet"):
-        assert pl.read_parquet(added / name).equals(pl.read_parquet(same / name)), name
+    for name in ("items", "users"):
+        assert id_table(added, name).equals(id_table(same, name)), name
     for name in ("histories", "item_features"):
         contents = [{file.name: file.read_bytes() for file in (folder / name).iterdir()} for folder in (added, same)]
         assert contents[0] == contents[1], name
@@ -105,7 +105,7 @@ def test_texts_that_look_like_numbers_stay_texts(tmp_path: Path) -> None:
     first, missing = metadata_of(old)["item_features"]["size"]["first"], 0
     assert features[4][0] == [features[0][0][0], first]
     assert features[5][0] == [missing, first]
-    assert sorted(pl.read_parquet(new / "items.parquet")["brand"][-2:]) == ["007", "7"]
+    assert sorted(id_table(new, "items")["brand"][-2:]) == ["007", "7"]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import preprocessing
 from bert4rec.dataset.check import check_dataset
 from bert4rec.prepare.rows import FILTERS
-from tests.folders import contents
+from tests.folders import contents, id_table
 from tests.preparation import metadata_of, prepared, small_parts, small_tasks, stored
 
 ROOT = Path(preprocessing.__file__).parent
@@ -233,7 +233,7 @@ def test_sequences_and_the_same_rows_as_a_table_with_times_give_the_same_dataset
     sequences = prepared(tmp_path, "--data.source=sequences", f"--data.path={tmp_path / 'pairs.txt'}")
     table = prepared(tmp_path, "--data.time_column=at", table=rows, name="table")
     assert [{key: row[key] for key in row if key != "times"} for row in stored(table)] == stored(sequences)
-    for name in ("users.parquet", "items.parquet"):
+    for name in ("users/part-0000000000.parquet", "items/part-0000000000.parquet"):
         assert (sequences / name).read_bytes() == (table / name).read_bytes()
 
 
@@ -258,7 +258,7 @@ def test_new_data_keep_every_id(tmp_path: Path) -> None:
         tmp_path, options[0], "--data.event_column=", f"--data.extends={old}", table=both, name="without"
     ).exists()
     for column, n_all in (("user", 20), ("item", 16)):
-        before, after = (pl.read_parquet(folder / f"{column}s.parquet") for folder in (old, new))
+        before, after = (id_table(folder, f"{column}s") for folder in (old, new))
         ids = before.select(column, pl.col("original").cast(pl.String))  # users of the old log are numbers
         assert after[: len(before)].select(ids.columns).equals(ids)
         assert after[column].to_list() == list(range(n_all))

@@ -2,18 +2,20 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from bert4rec import TimedHistory
 from bert4rec.runtime.errors import DataError
 from bert4rec.serving import users as module
 from bert4rec.serving.histories import ItemIds, KnownHistory
+from bert4rec.serving.stored_items import StoredItemIds
 from bert4rec.serving.users import UserHistories
 from tests.conftest import LOG, prepare_log
+from tests.folders import write_users
 
 IDS = ItemIds(pa.array(["a", "b", "c"]))
 
@@ -73,7 +75,7 @@ def test_histories_of_users_are_those_of_the_log(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(module, "AT_ONCE", at_once)
     folder = prepare_log(tmp_path, **changes)
-    users = UserHistories(folder, ItemIds.read(folder))
+    users = UserHistories(folder, StoredItemIds(folder))
     found = {user: items for part in users.all() for user, items in part}
     assert found == LOG
     assert users.of(["f", "a"]) == [("f", LOG["f"]), ("a", LOG["a"])]
@@ -82,7 +84,7 @@ def test_histories_of_users_are_those_of_the_log(
         users.of(["z", "a", "y"])
     assert users.of(["z", "a", "y"], allow_unknown=True) == [("z", []), ("a", LOG["a"]), ("y", [])]
     assert re.search(r"2 of 3 users .*: z, y\n$", capsys.readouterr().out)
-    timed = UserHistories(folder, ItemIds.read(folder), with_times=True, at=7.0)
+    timed = UserHistories(folder, StoredItemIds(folder), with_times=True, at=7.0)
     assert timed.of(["z"], allow_unknown=True) == [("z", TimedHistory([], [], 7.0))]
     times = {user: [BEGIN + place for place in range(len(items))] for user, items in LOG.items()}
     assert {user: history for part in timed.all() for user, history in part} == {
@@ -93,36 +95,29 @@ def test_histories_of_users_are_those_of_the_log(
 def test_users_without_times_are_refused_where_they_are_asked_for(tmp_path: Path) -> None:
     folder = prepare_log(tmp_path, **{"data.time_column": ""})
     with pytest.raises(DataError, match="time"):
-        UserHistories(folder, ItemIds.read(folder), with_times=True)
+        UserHistories(folder, StoredItemIds(folder), with_times=True)
 
 
 def test_what_looks_like_a_number_and_is_none_is_no_user(small_folder: Path) -> None:
-    users = UserHistories(small_folder, ItemIds.read(small_folder))
+    users = UserHistories(small_folder, StoredItemIds(small_folder))
     assert [user for user, _ in users.of(["7", 7, 7.0, " 7.0 ", np.int32(7)])] == [7] * 5
     for name in ("²", "--5", "9" * 20):
         assert users.of([name], allow_unknown=True) == [(name, [])]
 
 
-def folder_of_users(tmp_path: Path, originals: list[str]) -> Path:
-    """A dataset whose table of users has these ids, so that only the first few have a history."""
-    folder = prepare_log(tmp_path)
-    table = pa.table(
-        {"user": np.arange(len(originals), dtype=np.int32), "original": originals, "count": [1] * len(originals)}
-    )
-    pq.write_table(table, folder / "users.parquet")
-    return folder
-
-
 @pytest.mark.parametrize(
-    "names",
+    "segments",
     [
-        [*sorted(f"u{number}" for number in range(200)), *sorted(f"t{number}" for number in range(99))],  # extended
-        [str(number) for number in range(300)],
+        [sorted(f"u{number}" for number in range(200)), sorted(f"t{number}" for number in range(99))],  # extended
+        [[*range(2, 200)], sorted(f"{number}x" for number in range(99))],  # the first ids were whole numbers
+        [sorted(str(number) for number in range(300))],
     ],
 )
-def test_each_user_is_found_whatever_the_order_of_the_ids(tmp_path: Path, names: list[str]) -> None:
-    folder = folder_of_users(tmp_path, names)
-    users = UserHistories(folder, ItemIds.read(folder))
+def test_each_user_is_found_in_whatever_segment(tmp_path: Path, segments: list[list[Any]]) -> None:
+    """Only the first few have a history."""
+    folder, names = prepare_log(tmp_path), [str(name) for segment in segments for name in segment]
+    write_users(folder, segments)
+    users = UserHistories(folder, StoredItemIds(folder))
     every = [history for part in users.all() for history in part]
     assert users.of(names[::-1]) == every[::-1]
     assert users.of(["", "u", "z", "u1x"], allow_unknown=True) == [(name, []) for name in ("", "u", "z", "u1x")]

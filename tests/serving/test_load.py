@@ -26,7 +26,7 @@ from bert4rec.serving.load import find_source, network_of
 from bert4rec.serving.recommender import Recommendations, Recommender
 from tests.checks import one_line
 from tests.conftest import SMALL, spare
-from tests.folders import files_of
+from tests.folders import files_of, id_table
 from tests.runs import flip
 
 
@@ -221,7 +221,7 @@ def test_it_recommends_what_it_has_ranked(
     run: Path, featured_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = export(find_source(run), tmp_path / "package", ["safetensors"], k=5, leaves_out_seen=True)
-    table = pl.read_parquet(featured_folder / "items.parquet").sort("item")
+    table = id_table(featured_folder, "items")
     originals = table["original"].to_list()
     file = next((featured_folder / "histories").glob("*.arrow"))
     histories = {row["user"]: row for row in pl.read_ipc_stream(file).iter_rows(named=True)}

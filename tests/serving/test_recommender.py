@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import Tensor, nn
@@ -23,7 +22,9 @@ from bert4rec.runtime.errors import ArgumentError, DataError, UserError
 from bert4rec.serving.histories import ItemIds
 from bert4rec.serving.network import Network
 from bert4rec.serving.recommender import Recommendation, Recommender
+from bert4rec.serving.stored_items import StoredItemIds
 from tests.checks import one_line
+from tests.folders import write_catalogue
 from tests.models.networks import model
 from tests.serving.conftest import network_of
 
@@ -157,25 +158,21 @@ def test_ids_that_are_numbers_may_be_given_as_text_and_text_stays_text() -> None
 
 def test_a_table_of_items_is_read_by_id_with_text_longer_than_32_bits_can_count(tmp_path: Path) -> None:
     """Offsets of 32 bits end at 2 GiB of text, as 62 million ids of 36 characters have."""
-    table = pa.table({"item": [3, 2], "original": ["b", "a"], "title": [None, "A"], "train_count": [1, 1]})
-    pq.write_table(table, tmp_path / "items.parquet", row_group_size=1)
-    ids = ItemIds.read(tmp_path)
+    ids = StoredItemIds(write_catalogue(tmp_path, original=["b", "a"], title=[None, "B"], train_count=[1, 1]))
     assert [column.type for column in (ids.originals, ids.titles)] == [pa.large_string()] * 2  # type: ignore[union-attr]
     ids.write_lines(tmp_path / "items.jsonl")
     for found in (ids, ItemIds.read_lines(tmp_path / "items.jsonl", are_numbers=False)):
-        assert (found.of([0, 1]), found.titles_of([0, 1])) == (["a", "b"], ["A", ""])
-    with pytest.raises(DataError, match=r"nowhere/items.parquet"):
-        ItemIds.read(Path("nowhere"))
+        assert (found.of([0, 1]), found.titles_of([0, 1])) == (["b", "a"], ["", "B"])
+    with pytest.raises(DataError, match=r"nowhere: "):
+        StoredItemIds(Path("nowhere"))
 
 
 def test_the_most_popular_items_have_most_training_positions(tmp_path: Path) -> None:
-    table = {"item": [4, 2, 3, 5], "original": ["c", "a", "b", "d"], "count": [9] * 4, "train_count": [1, 3, 3, 8]}
-    pq.write_table(pa.table(table), tmp_path / "items.parquet")
-    ids = ItemIds.read(tmp_path)
+    ids = StoredItemIds(write_catalogue(tmp_path, original=[*"bacd"], count=[9] * 4, train_count=[3, 3, 1, 8]))
     ids.write_lines(tmp_path / "items.jsonl")
     for known in (ids, ItemIds.read_lines(tmp_path / "items.jsonl", are_numbers=False)):
-        assert known.of(known.most_popular(2).tolist()) == ["d", "a"]
-        assert known.of(known.most_popular(9, np.array([False, False, True, True])).tolist()) == ["a", "b"]
+        assert known.of(known.most_popular(2).tolist()) == ["d", "b"]
+        assert known.of(known.most_popular(9, np.array([False, False, True, True])).tolist()) == ["b", "a"]
         assert known.most_popular(3, np.ones(4, bool)).tolist() == []
 
 

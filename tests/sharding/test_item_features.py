@@ -9,6 +9,7 @@ import pytest
 
 from bert4rec.dataset.reader import open_dataset
 from tests.fixture_types import Settings
+from tests.folders import id_table
 from tests.processes import jobs
 from tests.sharding.jobs import config_of
 from tests.training.loop.test_trainer import assemble
@@ -41,7 +42,7 @@ def test_the_loss_is_that_of_the_sums_worked_out_by_hand(
     weights = {name: assemble([value]) for name, value in result["initial"].items()}
 
     dataset = open_dataset(folder)
-    table = pl.read_parquet(folder / "items.parquet").sort("item")
+    table = id_table(folder, "items")
     vectors = weights[ITEM_TABLE][:, : weights["features.values"].shape[1]].astype(np.float64)
     is_warm = table["train_count"].to_numpy() > 0
     vectors *= is_warm[:, None]

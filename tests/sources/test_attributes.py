@@ -19,6 +19,7 @@ from bert4rec.dataset.reader import read_metadata
 from bert4rec.prepare.new_items import AddedItems, add_items
 from bert4rec.sources.attributes import ItemValues, reason_lines
 from tests.fixture_types import Capture
+from tests.folders import id_table
 from tests.prepare.test_bad_input import content_of
 
 BRANDS = ["Acme", "Bolt", "Core"]
@@ -69,7 +70,7 @@ def write(rows: pl.DataFrame, name: str) -> None:
 
 def attributes(out: str = "out") -> pl.DataFrame:
     """The table of items by their original ids, without the columns that every dataset has."""
-    items = pl.read_parquet(f"{out}/items.parquet").sort("original")
+    items = id_table(Path(out), "items").sort("original")
     return items.drop("item", "count", "train_count")
 
 

@@ -19,6 +19,7 @@ from bert4rec.prepare.writer import write_metadata
 from bert4rec.runtime.errors import DataError
 from bert4rec.sources.item_features import read_item_file, write_features
 from tests.fixture_types import Capture
+from tests.folders import id_table
 
 LOG = {"a": [1, 2, 3, 1], "b": [2, 3, 1, 4], "c": [3, 1, 2, 5], "d": [4, 1, 2, 3]}
 
@@ -95,16 +96,16 @@ def test_an_item_without_a_title_in_the_log_has_that_of_the_file(prepare: Prepar
     if column == "title":  # new items may be the first with titles
         assert prepare(TABLE) == 0
         add_items(Path("out"), "new.csv", Path("first"))
-        items = pl.read_parquet("first/items.parquet").select("original", "title").drop_nulls()
+        items = id_table(Path("first"), "items").select("original", "title").drop_nulls()
         assert dict(items.rows()) == {10: "file"}
         check_dataset(Path("first"))
     head, *rows = Path("log.csv").read_text().splitlines()
     Path("log.csv").write_text("\n".join([f"{head},name", *(f"{row},T{row.split(',')[1]}" for row in rows)]) + "\n")
     assert prepare(text, "--title=name", "--data.replace=true") == 0
-    titles = dict(pl.read_parquet("out/items.parquet").select("original", "title").rows())
+    titles = dict(id_table(Path("out"), "items").select("original", "title").rows())
     assert titles == {1: "T1", 2: "T2", 3: "T3", 4: "T4", 5: "T5", 9: "file"}
     add_items(Path("out"), "new.csv", Path("more"))
-    more = dict(pl.read_parquet("more/items.parquet").select("original", "title").rows())
+    more = dict(id_table(Path("more"), "items").select("original", "title").rows())
     assert more == titles | {10: "file"}
 
 
@@ -121,7 +122,7 @@ def test_each_kind_becomes_the_numbers_of_its_values(prepare: Prepare) -> None:
     prices = {3: [0], 9: [1 + len(edges)], 2: [1 + sum(edge <= 2.0 for edge in edges)]}
     assert {item: found[item]["price"] for item in prices} == prices
     assert found[1]["stock"] == found[9]["stock"] == ["true"]
-    items = pl.read_parquet("out/items.parquet")
+    items = id_table(Path("out"), "items")
     assert items.filter(pl.col("count") == 0)["original"].to_list() == [9]
     assert dict(items.select("original", "stock").rows()) == {1: True, 2: False, 3: True, 4: True, 5: False, 9: True}
     numbers = {original: item for item, original in enumerate(dataset.originals(6))}

@@ -22,7 +22,7 @@ from bert4rec.sources.remote import copy_remote, local_files, readable
 from bert4rec.sources.tables import FIRST_ROWS, TableFile, typed_rows
 from tests.checks import Capture, one_line
 from tests.conftest import long
-from tests.folders import contents
+from tests.folders import contents, id_table
 from tests.sources.storage import BROKEN, CLOSED, WHOLE, Storage
 
 TABLE = b"user,item\na,1\nb,2\n"
@@ -220,7 +220,7 @@ def test_sequences_and_titles_are_read_from_elsewhere(storage: Storage, tmp_path
     options = ["--data.source=sequences", "--data.titles_path=s3://seq/titles.csv"]
     assert_same_everywhere(storage, "seq/log.txt", *options)
     assert run(tmp_path / "log", "--data.path=s3://seq/log.txt", *options) == 0
-    items = pl.read_parquet(tmp_path / "log/items.parquet")
+    items = id_table(tmp_path / "log", "items")
     assert items.filter(pl.col("title").is_not_null()).select("original", "title").rows() == [(5, "Amélie")]
 
 

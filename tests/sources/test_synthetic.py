@@ -8,6 +8,7 @@ from datasets import load_from_disk
 from bert4rec.runtime.errors import DataError
 from bert4rec.sources import synthetic
 from bert4rec.sources.synthetic import Oracle, noise, oracle_ranks, structured
+from tests.folders import id_table
 from tests.preparation import Prepare
 
 NEGATIVES, LIST = ("popular_negatives", "uniform_negatives"), pl.List(pl.Int32)
@@ -81,7 +82,7 @@ def test_counts_that_do_not_fit_are_refused(n_rows: int) -> None:
 
 def test_the_default_dataset_can_be_learnt(prepare: Prepare) -> None:
     folder = prepare()
-    ranks, items = pl.read_parquet(folder / "oracle.parquet"), pl.read_parquet(folder / "items.parquet")
+    ranks, items = pl.read_parquet(folder / "oracle.parquet"), id_table(folder, "items")
     histories = load_from_disk(str(folder / "histories")).with_format("polars")[:].filter(pl.col("test") >= 0)
     assert ranks["user"].equals(histories["user"].cast(pl.Int32))
     before, target = pl.col("items").list.head("test"), pl.col("items").list.get(pl.col("test"))

@@ -118,21 +118,50 @@ def an_original_twice(folder: Folder) -> None:
 
 
 def a_cold_item(folder: Folder) -> None:
-    more("items", item=60, original=0, count=0, train_count=0)(folder)
+    more("items", item=60, original=1, count=0, train_count=0)(folder)
     metadata(items=1)(folder)
+    folder.metadata["segments"]["items"].append([1, 0])
+
+
+def a_user_more(folder: Folder) -> None:
+    metadata(users=1)(folder)
+    folder.metadata["segments"]["users"] = [N_USERS + 1]
+
+
+def numbers_swapped(folder: Folder) -> None:
+    first, second = folder.tables["items"][:2]
+    first.update(second | {"original": first["original"]})
+
+
+def ids_swapped(folder: Folder) -> None:
+    first, second = folder.tables["users"][8:10]
+    first["original"], second["original"] = second["original"], first["original"]
+
+
+def text_first(folder: Folder) -> None:
+    """Ids of an older segment are text, those of a newer one whole numbers."""
+    sizes = folder.metadata["segments"]["users"] = [N_USERS - 3, 3]
+    for number, row in enumerate(folder.tables["users"][sizes[0] :]):
+        row["original"] = number
+
+
+def an_id_in_two_segments(folder: Folder) -> None:
+    folder.metadata["segments"]["users"] = [N_USERS - 3, 3]
+    folder.tables["users"][-3]["original"] = folder.tables["users"][7]["original"]
 
 
 def not_validated(folder: Folder) -> None:
     """A user fewer is validated than the settings say, and everything else is as it must be then."""
     row = folder.row("histories", CHECKED)
-    folder.tables["items"][row["items"][row["validation"]]]["train_count"] += 1
+    target = row["items"][row["validation"]]
+    next(item for item in folder.tables["items"] if item["item"] == target)["train_count"] += 1
     row.update(validation=-1, n_train=row["n_train"] + 1)
     folder.metadata["train_positions"] += 1
     folder.metadata["validation_users"] -= 1
 
 
-ARROW = "data-00000-of-00002.arrow"
-HISTORY, NEGATIVE, PARQUET = "histories: row", "negatives: row 1 (user 2): ", "items.parquet: row"
+ARROW, PART = "data-00000-of-00002.arrow", "items/part-0000000000.parquet"
+HISTORY, NEGATIVE, ITEM = "histories: row", "negatives: row 1 (user 2): ", "items: row"
 
 
 def at(user: int, what: str) -> str:
@@ -148,16 +177,21 @@ LEAVE_ONE_OUT: Cases = {
     # Columns and nulls.
     "column missing": (every("histories", lambda row: row.pop("times")), f"histories/{ARROW}"),
     "items of another type": (lambda f: f.types.update(WIDE_ITEMS), f"histories/{ARROW}"),
-    "counts are text": (every("items", lambda row: row.update(count="1")), "items.parquet"),
+    "counts are text": (every("items", lambda row: row.update(count="1")), PART),
     "item is null": (put("histories", 9, "items", 0, None), f"{HISTORY} 9: items"),
-    "original is null": (table("items", 3, original=None), f"{PARQUET} 3: original"),
+    "original is null": (table("items", 3, original=None), f"{ITEM} 3: original"),
     # Which rows there are.
     "last history missing": (without("histories", LAST), f"{HISTORY} 23: must be user 23"),
     "history too many": (more("histories", user=24), f"{HISTORY} 24: must be the end"),
     "negatives missing": (without("negatives", LONG), "negatives: row 1 (user 3):"),
     "ranks of another user": (ranks_of_another_user, "oracle.parquet: row 0 (user 1):"),
-    "users": (metadata(users=1), "users.parquet: row 24: must be user 24"),
-    "original of two items": (an_original_twice, f"{PARQUET} 50: original"),
+    "users": (a_user_more, "users: row 24: must be user 24"),
+    "segments of fewer users": (metadata(users=1), "metadata.json: segments ="),
+    "numbers of items": (numbers_swapped, f"{ITEM} 0 (item"),
+    "order of ids": (ids_swapped, "users: row 9: original 'u08' must come after 'u09'"),
+    "text before numbers": (text_first, "users: has text ids before whole numbers"),
+    "original of two segments": (an_id_in_two_segments, "users: row 21: original 'u07' is also that of row 7"),
+    "original of two items": (an_original_twice, f"{ITEM} 50: original"),
     # Lists of a history.
     "lists of unequal length": (change("histories", 0, times=[1]), at(0, "times")),
     "empty history": (change("histories", ONE, items=[], times=[], ratings=[]), at(ONE, "items")),
@@ -178,9 +212,9 @@ LEAVE_ONE_OUT: Cases = {
     "negative is the target": (put("negatives", LONG, BOTH[0], 1, item_at(-1)), f"{NEGATIVE}popular_negatives[1]"),
     # Counts.
     "count of a user": (table("users", SHORT, count=1), at(SHORT, "items")),
-    "user without interactions": (table("users", ONE, count=-1), "users.parquet: row 4 (user 4): count"),
-    "count of an item": (table("items", 5, count=1), f"{PARQUET} 5 (item 5): count"),
-    "item without interactions": (a_cold_item, f"{PARQUET} 60 (item 60): count"),
+    "user without interactions": (table("users", ONE, count=-1), "users: row 4 (user 4): count"),
+    "count of an item": (table("items", 5, count=1), f"{ITEM} 5 (item"),
+    "item without interactions": (a_cold_item, f"{ITEM} 60 (item 60): count"),
     "test_users": (metadata(test_users=1), "metadata.json: test_users ="),
     "repeated_targets": (lambda f: f.metadata["repeated_targets"]["test"].update(users=99), "json: repeated_targets ="),
     "left_out": (lambda f: f.metadata["left_out"]["validation"].update(of=9), "metadata.json: left_out ="),
@@ -245,10 +279,13 @@ FILES: FileCases = {
     "fingerprint": (edit("metadata.json", lambda m: m.update(fingerprint="0")), "metadata.json"),
     "no checksum": (edit("metadata.json", lambda m: m["files"][FIRST].pop("sha256")), f"files: {FIRST}: sha256 ="),
     "truncated": (lambda p: truncate(p / FIRST), f"{FIRST}: has"),
-    "table missing": (lambda p: (p / "items.parquet").unlink(), "items.parquet: is missing"),
+    "table missing": (lambda p: (p / PART).unlink(), f"{PART}: is missing"),
     "another file": (lambda p: ((p / "old").mkdir(), (p / "old" / ".x").write_text("x")), "old/.x"),
 }
 SEALED: FileCases = {  # with the checksums of the damaged files
+    "a part of another name": (lambda p: (p / PART).rename(p / "items/part-0000000007.parquet"), "is missing"),
+    "no segments": (edit("metadata.json", lambda m: m.pop("segments")), "metadata.json: segments ="),
+    "a part more": (lambda p: shutil.copy(p / PART, p / "items/part-0000000099.parquet"), "row 60: must be the end"),
     "other counts": (lambda p: flip(p / COUNTS, 140), f"{COUNTS}: differs from train_count"),
     "other type of counts": (lambda p: np.save(p / COUNTS, np.load(p / COUNTS) + 0.0), COUNTS),
     "list of files broken": (lambda p: (p / "negatives" / "state.json").write_text("{}"), "negatives/state.json"),

@@ -1,6 +1,7 @@
 """Dataset folders as plain Python: prepared, read, saved, sealed, checked."""
 
 import hashlib
+import itertools
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ import pytest
 import preprocessing
 from bert4rec.__main__ import main
 from bert4rec.dataset import check as module
+from bert4rec.dataset import check_ids
 from tests.folders import write_state
 
 Row = dict[str, Any]
@@ -57,12 +59,22 @@ class Folder:
         lists = ["items", *(name for name in ("times", "ratings") if self.metadata[f"has_{name}"])]
         self._save_rows(path / "histories", ["user", *lists, "n_train", "validation", "test"], rows_per_batch)
         self._save_rows(path / "negatives", ["user", "popular_negatives", "uniform_negatives"], rows_per_batch)
-        for name, rows in self.tables.items():
-            pq.write_table(pa.Table.from_pylist(rows), path / f"{name}.parquet")
-        np.save(path / "train_counts.npy", np.array([row["train_count"] for row in self.tables["items"]], np.int32))
+        if "oracle" in self.tables:
+            pq.write_table(pa.Table.from_pylist(self.tables["oracle"]), path / "oracle.parquet")
+        for name in ("users", "items"):
+            self._save_table(path / name)
+        items = sorted(self.tables["items"], key=lambda row: row["item"])
+        np.save(path / "train_counts.npy", np.array([row["train_count"] for row in items], np.int32))
         (path / "README.md").write_text("A dataset.\n")
         seal(path, self.metadata)
         return path
+
+    def _save_table(self, path: Path) -> None:
+        """Write the rows of users or items, a file for each segment of the metadata."""
+        path.mkdir()
+        rows, sizes = self.tables[path.name], [np.ravel(each)[0] for each in self.metadata["segments"][path.name]]
+        for first, stop in itertools.pairwise([0, *np.cumsum(sizes)[:-1].tolist(), len(rows)]):
+            pq.write_table(pa.Table.from_pylist(rows[first:stop]), path / f"part-{first:010d}.parquet")
 
     def _save_rows(self, path: Path, columns: Sequence[str], rows_per_batch: int) -> None:
         path.mkdir(parents=True)
@@ -102,6 +114,9 @@ def load(path: Path) -> Folder:
         return pa.concat_tables([stream.read_all() for stream in streams]).to_pylist()
 
     tables = {file.stem: pq.read_table(file).to_pylist() for file in path.glob("*.parquet")}
+    for name in ("users", "items"):
+        files = sorted((path / name).glob("*.parquet"))
+        tables[name] = [row for file in files for row in pq.read_table(file).to_pylist()]
     metadata = json.loads((path / "metadata.json").read_text())
     return Folder(metadata, rows("histories"), rows("negatives"), tables, {})
 
@@ -120,7 +135,7 @@ def small_parts() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "CHECKED_USERS_AT_ONCE", 5)
         patch.setattr(module, "TABLE_ROWS_AT_ONCE", 4)
-        patch.setattr(module, "KEYS_AT_ONCE", 16)
+        patch.setattr(check_ids, "KEYS_AT_ONCE", 4)
         yield
 
 

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 import preprocessing
-from bert4rec.dataset import check as check_module
+from bert4rec.dataset import check_ids
 from tests.dataset.check import damages
-from tests.dataset.check.damages import BOTH, FILES, FIRST, N_ITEMS, SEALED, flip
+from tests.dataset.check.damages import BOTH, FILES, FIRST, N_ITEMS, PART, SEALED, flip
 from tests.dataset.check.folders import Folder, accepted, check, load, prepared, refused, seal
 from tests.preparation import small_tasks
 
@@ -99,7 +99,7 @@ def test_damage_at_random_is_refused(sound: Sound, kind: str, damage: Callable[.
         refused(folder.save(Path(place) / "dataset"))
 
 
-@pytest.mark.parametrize("name", [FIRST, "items.parquet", "train_counts.npy"])
+@pytest.mark.parametrize("name", [FIRST, PART, "train_counts.npy"])
 def test_no_byte_makes_it_stumble(sound: Sound, tmp_path: Path, name: str) -> None:
     """A byte changed in a file that is sealed then: refused in a line, or accepted where the byte means nothing."""
     rng = random.Random(name)
@@ -157,17 +157,21 @@ def test_generated_data_is_accepted_also_with_items_that_nobody_took(small_folde
 
 
 def with_originals(folder: Folder, originals: Sequence[Any]) -> Folder:
-    """The folder with these original ids of the first users and items."""
+    """The folder with these original ids in the first rows of users and items."""
     for name in ("users", "items"):
         for row, original in zip(folder.tables[name], originals, strict=False):
             row["original"] = original
     return folder
 
 
-def test_originals_may_be_of_any_type_and_different_ones_may_have_the_same_hash(
-    log_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_originals_are_text_or_whole_numbers_and_different_ones_may_have_the_same_hash(
+    log_folder: Path, grown_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for originals in (["", "a", "aa", "ä", *"bcde"], [-1, -2, 1, 2**62, 2, 3, 4, 5], [at / 2 for at in range(8)]):
+    for originals in (["", "a", "aa", *"bcde", "ä"], [-2, -1, 1, 2, 3, 4, 5, 2**62], [5000 * c for c in "abcdefgh"]):
         accepted(with_originals(load(log_folder), originals).save(tmp_path / "dataset"))
-    monkeypatch.setattr(check_module, "hash", len, raising=False)
-    accepted(with_originals(load(log_folder), ["a", "b", "aa", "c", "d", "e", "bb", "ccc"]).save(tmp_path / "dataset"))
+    refused(with_originals(load(log_folder), [at / 2 for at in range(8)]).save(tmp_path / "dataset"), "double")
+    monkeypatch.setattr(check_ids, "hash", len, raising=False)
+    originals = ["a", "aa", "b", "bb", "c", "ccc", "d", "e", "A", "B"]
+    accepted(with_originals(load(grown_folder), originals).save(tmp_path / "dataset"))
+    originals[9] = "aa"
+    refused(with_originals(load(grown_folder), originals).save(tmp_path / "dataset"), "items: row 9: original 'aa'")

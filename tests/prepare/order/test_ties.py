@@ -18,6 +18,7 @@ from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.dataset.check import check_dataset
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.sources.interactions import open_histories
+from tests.folders import id_table
 from tests.preparation import metadata_of, prepared, small_tasks, stored
 
 START = 1_767_225_780
@@ -195,6 +196,6 @@ def test_every_order_and_each_target_of_a_basket_is_as_likely(tmp_path: Path) ->
     assert not read.are_repeated().any()
     assert split.are_tied is not None
     assert not split.are_tied.any()
-    ids = pl.read_parquet(folder / "items.parquet").sort("item")["original"].to_numpy()
+    ids = id_table(folder, "items")["original"].to_numpy()
     assert read.negatives is not None
     assert {*ids[read.negatives["uniform"]].ravel().tolist()} <= {6, 7, 8}

@@ -1,6 +1,7 @@
 """Counter-based random numbers: hashes of a key and a counter instead of draws from a generator."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +31,11 @@ def splitmix64(key: Words, counter: Words) -> Words:
 class Permutation:
     """A permutation of range(`n`), `n` at least 1, determined by `key`, integers from 0.
 
-    >>> sorted(Permutation(10, (1, 2)).at(np.arange(10)).tolist())
+    >>> order = Permutation(10, (1, 2))
+    >>> sorted(order.at(np.arange(10)).tolist())
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    >>> order.places(order.at(np.array([7, 0, 7]))).tolist()
+    [7, 0, 7]
     """
 
     def __init__(self, n: int, key: tuple[int, ...]) -> None:
@@ -42,14 +46,24 @@ class Permutation:
 
     def at(self, positions: Int64s) -> Int64s:
         """Return the values [B] of the permutation at `positions` [B], each in range(n)."""
-        values = self._once(positions.astype(np.uint64))
-        # Values outside range(n) are permuted again until they are inside; the result stays a bijection (cycle
-        # walking).
-        outside = np.flatnonzero(values >= self._n)
+        return self._walk(self._once, positions)
+
+    def places(self, values: Int64s) -> Int64s:
+        """Return the positions [B] at which the permutation has the `values` [B], each in range(n)."""
+        return self._walk(self._back, values)
+
+    def _walk(self, step: Callable[[Words], Words], numbers: Int64s) -> Int64s:
+        """Return what `step`, a permutation of range(a × b), makes of `numbers` in range(n).
+
+        Results outside range(n) are permuted again until they are inside, so that this is a permutation of range(n)
+        (cycle walking).
+        """
+        found = step(numbers.astype(np.uint64))
+        outside = np.flatnonzero(found >= self._n)
         while len(outside):
-            values[outside] = self._once(values[outside])
-            outside = outside[values[outside] >= self._n]
-        return values.astype(np.int64)
+            found[outside] = step(found[outside])
+            outside = outside[found[outside] >= self._n]
+        return found.astype(np.int64)
 
     def _once(self, numbers: Words) -> Words:
         """Return `numbers` in a permutation of range(a × b): each round shifts one half by a hash of the other half."""
@@ -60,4 +74,15 @@ class Permutation:
                 right = (right + mix(left + key) % b) % b
             else:
                 left = (left + mix(right + key) % a) % a
+        return left * b + right
+
+    def _back(self, numbers: Words) -> Words:
+        """Return what `_once` makes `numbers` of: the same rounds, the last one first, shift back."""
+        a, b = self._sides
+        left, right = numbers // b, numbers % b
+        for number, key in reversed([*enumerate(self._keys)]):
+            if number % 2:
+                right = (right + b - mix(left + key) % b) % b
+            else:
+                left = (left + a - mix(right + key) % a) % a
         return left * b + right
