@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from bert4rec.config.tables import Data
+from bert4rec.prepare.rows import Catalogue
 from bert4rec.prepare.survey import survey_columns
 from bert4rec.runtime.errors import DataError
 from bert4rec.sources.attributes import (
@@ -71,14 +72,13 @@ class OtherColumns:
 
 
 class AboutItems(NamedTuple):
-    """The known facts of the items: `titles`, a `table` with features, and `cold` items, which only a file has.
+    """The known facts of the items: `titles`, and a `table` with features.
 
     `survey` has the columns of events and of sessions that are no attributes of the items.
     """
 
     titles: pl.DataFrame | None
     table: ItemFile | None
-    cold: pl.Series
     survey: Mapping[str, Any]
 
 
@@ -181,22 +181,22 @@ def read_items_of_file(
 
 
 def read_about_items(
-    data: Data, source: Interactions | GeneratedSource, item_type: pl.DataType, in_log: pl.Series,
+    data: Data, source: Interactions | GeneratedSource, item_type: pl.DataType, catalogue: Catalogue,
     file: ItemFile | None, others: OtherColumns, fitted: Mapping[str, Fitted], progress: Progress,
 ) -> AboutItems:  # fmt: skip
     """Return what is known of the items after all rows have been read, and log how each column is understood.
 
-    `in_log`: the items of the rows.
+    `catalogue`: the items of the rows, and of the `file`.
     """
     titles = source.item_titles(data.titles_path, dtype=item_type)
-    tables, cold, survey = [], pl.Series("item", [], item_type), others.survey
+    tables, survey = [], others.survey
     if file:
         assert isinstance(source, Interactions), "generated items have no file"
         more = file.titles(source.columns.get("title", ""))
         if titles is not None and more is not None:  # items without a title in the log, as those that only a file has
             more = pl.concat([titles, more.join(titles, on="item", how="anti").cast(titles.schema)])
         titles = titles if more is None else more
-        cold = _cold_items(file, in_log, data.items_path, progress)
+        _compare_items(catalogue, data.items_path, progress)
         tables.append(file)
     if isinstance(source, Interactions) and others.candidates:
         table = _log_attributes(data, source, item_type, others, fitted)
@@ -204,7 +204,7 @@ def read_about_items(
         events = {name: shares for name, shares in survey["events"].items() if name not in names}
         survey = {"events": events, "sessions": [name for name in survey["sessions"] if name not in names]}
         tables += [table] if len(names) > 1 else []
-    return AboutItems(titles, _together(tables, fitted), cold, survey)
+    return AboutItems(titles, _together(tables, fitted), survey)
 
 
 def _log_attributes(
@@ -255,14 +255,10 @@ def _together(tables: list[ItemFile], fitted: Mapping[str, Fitted]) -> ItemFile 
     return replace(file, rows=rows, features=features)
 
 
-def _cold_items(file: ItemFile, in_log: pl.Series, path: str, progress: Progress) -> pl.Series:
-    """Return the items of `file` that are not in the log. Raises `DataError` if none of its items is."""
-    is_in_log = file.rows["original"].is_in(in_log.implode())
-    n_known = int(is_in_log.sum())
-    if not n_known:
-        raise DataError(
-            f"{path}: has none of the {len(in_log):,} items of the log; are the ids written in another way?"
-        )
-    if n_known < len(in_log):
-        progress.warn(f"{path}: {len(in_log) - n_known:,} of the {len(in_log):,} items of the log have no row there")
-    return file.rows["original"].filter(~is_in_log).alias("item")
+def _compare_items(catalogue: Catalogue, path: str, progress: Progress) -> None:
+    """Warn if items of the log are not in the file of items at `path`. Raises `DataError` if none is."""
+    n_read, n_both = catalogue.n_read, catalogue.n_both
+    if not n_both:
+        raise DataError(f"{path}: has none of the {n_read:,} items of the log; are the ids written in another way?")
+    if n_both < n_read:
+        progress.warn(f"{path}: {n_read - n_both:,} of the {n_read:,} items of the log have no row there")

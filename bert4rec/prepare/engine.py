@@ -1,9 +1,10 @@
 """Prepare a dataset folder, from reading the source to writing the metadata."""
 
+import hashlib
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import zip_longest
@@ -13,14 +14,12 @@ from typing import Any, NamedTuple
 import datasets
 import polars as pl
 
-from bert4rec import __version__
 from bert4rec.config.addresses import is_url
 from bert4rec.config.sources import OWN_DATA
 from bert4rec.config.tables import Config, Data, Preprocessing
 from bert4rec.dataset.findings import findings
 from bert4rec.dataset.format import (
     DATASET_CARD,
-    DATASET_FORMAT,
     EVENTS,
     FOLDERS,
     ITEMS,
@@ -39,14 +38,20 @@ from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.id_tables import IdTable
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.dataset.runs import named, runs_of
-from bert4rec.prepare.about_items import OtherColumns, look_at_other_columns, read_about_items, read_items_of_file
+from bert4rec.prepare.about_items import (
+    AboutItems,
+    OtherColumns,
+    look_at_other_columns,
+    read_about_items,
+    read_items_of_file,
+)
 from bert4rec.prepare.executors import open_executor
 from bert4rec.prepare.histories import (
     HistoryStats,
     NumberedHistories,
     choose_split,
     history_stats,
-    item_table,
+    item_rows,
     read_known_split,
 )
 from bert4rec.prepare.inherit import reading_of
@@ -54,6 +59,7 @@ from bert4rec.prepare.negatives import held_out_metadata, left_out_warning
 from bert4rec.prepare.ordering import ExistingIds, item_ids, read_ids, read_known
 from bert4rec.prepare.rows import (
     FILTERS,
+    Catalogue,
     OrderedRows,
     RawRows,
     compare_with_known,
@@ -86,7 +92,7 @@ from bert4rec.runtime.files import sha256
 from bert4rec.sources.attributes import ItemValues
 from bert4rec.sources.first_look import first_look, order_options
 from bert4rec.sources.interactions import Interactions, open_source
-from bert4rec.sources.item_features import Fitted, ItemFile, read_fitted, write_features
+from bert4rec.sources.item_features import Fitted, read_fitted, write_features
 from bert4rec.sources.progress import BadRows, Progress
 from bert4rec.sources.remote import LocalFiles, local_files
 from bert4rec.sources.synthetic import GeneratedSource, oracle_ranks
@@ -118,7 +124,7 @@ def describe_rows(
         **_about_log(source, ordered, survey, columns),
         "rows_read": ordered.n_rows_read + bad.total + bad.guests,
         "users_read": ordered.n_users_read,
-        "items_read": len(ordered.catalogue.in_log),
+        "items_read": ordered.catalogue.n_read,
         "bad_rows": dict(sorted(bad.counts.items())),
         "guests": bad.guests,
         "dropped": {name: ordered.dropped[name] for name in FILTERS if ordered.dropped[name]},
@@ -246,19 +252,18 @@ def _make_dataset(
     has_whole_catalogue = data.source == "random" and settings.min_item_interactions == 1
     also = [known.items["original"]] if known else []
     also += [pl.Series(range(1, data.n_items + 1))] if has_whole_catalogue else []
-    also += [file.rows["original"]] if file else []
-    catalogue = number_all_items(raw, also, stages, with_prints=settings.ties == "shuffle")
+    of_file = file.rows["original"] if file else None
+    catalogue = number_all_items(raw, also, of_file, stages, with_prints=settings.ties == "shuffle")
     if known:
         compare_with_known(raw, catalogue, known, config.data, progress)
-    about_items = read_about_items(data, source, raw.item_type, catalogue.in_log, file, others, fitted, progress)
+    about_items = read_about_items(data, source, raw.item_type, catalogue, file, others, fitted, progress)
 
     ordered = order_rows(raw, catalogue, settings, source.order, stages, extends=extends)
     source.check(ordered.n_users_read)
     limit_rows(ordered, settings, stages)
 
-    kept = (ordered.counts > 0) | has_whole_catalogue  # random data keep all data.n_items items
-    kept |= catalogue.originals.is_in(about_items.cold.implode()).to_numpy()
-    ids = _item_numbers(data, settings, catalogue.originals, kept, known)
+    kept = (ordered.counts > 0) | has_whole_catalogue | catalogue.are_cold  # random data keep all data.n_items items
+    ids = _item_numbers(data, settings, catalogue, kept, known)
     item_ids = saved(work / "item_ids.npy", ids)
     targets = numbers_of_kinds("preprocessing.target_events", settings.target_events, kinds)
     hidden = HiddenEvents.of(settings.recipe, kinds)
@@ -271,9 +276,13 @@ def _make_dataset(
         histories, item_ids, rule, settings, stages, n_items=n_items, known=before, targets=targets, hidden=hidden
     )
     progress.warn(*survey.warnings(is_table=data.source == "table", now=time.time()))
-    items = item_table(ordered, ids, survey, about_items.titles)
-    items, features = _with_features(new, items, about_items.table, survey)
-    segments[ITEMS], users = write_items(new, items, known, seed=settings.seed), _written_users(new, segments)
+    rows = _with_columns(item_rows(ordered, ids, survey.train_counts, known), about_items)
+    segments[ITEMS] = write_items(new, rows, survey.train_counts, known, seed=settings.seed)
+    users, items = _written(new, USERS, segments), _written(new, ITEMS, segments)
+    features = {}
+    if (table := about_items.table) and table.features:
+        originals = pl.DataFrame(pl.from_arrow(items.in_order(["original"])))["original"]
+        features = {"item_features": write_features(new, table, originals, survey.train_counts)}
     split = Split(
         item_ids, new / TRAIN_COUNTS, saved(work / "validated.npy", survey.validated),
         None if survey.tested is None else work / "tested.npy", rule, hidden, settings.n_eval_negatives, settings.seed,
@@ -290,7 +299,7 @@ def _make_dataset(
         metadata[PREVIOUS] = {"fingerprints": list(known.fingerprints), "validation_users": n_kept}
     if "log" in metadata:
         metadata["log"] |= survey.log.shift(survey.known_span(time.time()), items)
-        metadata["log"] |= survey_ids(users, items["original"], survey.lengths)
+        metadata["log"] |= survey_ids(users, items, survey.lengths)
     metadata |= held_out_metadata(held_out) | features
     return metadata, files
 
@@ -304,39 +313,48 @@ def _about_work(config: Config, source: Interactions | GeneratedSource, known: E
         "data": config.data.model_dump(mode="json"),
         "preprocessing": config.preprocessing.model_dump(mode="json", exclude={"engine", "workers", "memory_gb"}),
         "extends": list(known.fingerprints) if known else [],
-        "versions": [DATASET_FORMAT, __version__, pl.__version__],
+        "program": [pl.__version__, _digest_of_code()],
     }
 
 
+def _digest_of_code() -> str:
+    """Return a checksum of this package: files of tasks are not shared by two versions of it."""
+    paths = sorted(Path(__file__).parents[1].rglob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
+
+
 def _item_numbers(
-    data: Data, settings: Preprocessing, originals: pl.Series, kept: Bools, known: ExistingIds | None
+    data: Data, settings: Preprocessing, catalogue: Catalogue, kept: Bools, known: ExistingIds | None
 ) -> Int32s:
     """Return the dense id of each code, `NO_ITEM` for items that are not `kept`. Raises `DataError` for one item."""
-    ids = item_ids(originals, kept, seed=settings.seed, known=known.items if known else None)
+    by_code = (catalogue.codes(known.items["original"]), known.items["item"].to_numpy()) if known else None
+    ids = item_ids(kept, seed=settings.seed, known=by_code)
     if ids.max() == 0:
-        item = originals.filter(pl.Series(kept))[0]
+        item = catalogue.original(int(kept.argmax()))
         advice = "name the column of the items: --item=…" if data.source == "table" else "bring other rows"
         raise DataError(f'{data.path}: all rows have one item, "{item}", so there is nothing to choose from; {advice}')
     return ids
 
 
-def _written_users(new: Path, segments: Mapping[str, Any]) -> IdTable:
-    """Return the table of the users in the folder `new`, which has no metadata yet; `segments` has theirs."""
-    files = [path.relative_to(new).as_posix() for path in (new / USERS).iterdir()]
-    return IdTable(new, {"fingerprint": "", "files": files, "segments": segments}, USERS)
+def _written(new: Path, name: str, segments: Mapping[str, Any]) -> IdTable:
+    """Return a table of the folder `new`, which has no metadata yet; `segments` has those of all tables."""
+    files = [path.relative_to(new).as_posix() for path in (new / name).iterdir()]
+    return IdTable(new, {"fingerprint": "", "files": files, "segments": segments}, name)
 
 
-def _with_features(
-    new: Path, items: pl.DataFrame, table: ItemFile | None, survey: HistoryStats
-) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Write the features of `table`; return the items with its columns, and the features for the metadata."""
-    features = {}
-    if table and table.features:
-        features = {"item_features": write_features(new, table, items["original"], survey.train_counts)}
-    if table:
-        columns = table.rows.drop("title", strict=False)
-        items = items.join(columns, on="original", how="left", maintain_order="left")
-    return items, features
+def _with_columns(segments: Iterable[Iterable[pl.DataFrame]], about: AboutItems) -> Iterator[Iterator[pl.DataFrame]]:
+    """Yield the rows of the items with their titles and other columns."""
+    others = about.table.rows.drop("title", strict=False) if about.table else None
+    titles = about.titles.rename({"item": "original"}) if about.titles is not None else None
+
+    def joined(frame: pl.DataFrame) -> pl.DataFrame:
+        for table in (titles, others):
+            if table is not None:
+                table = table.cast({"original": frame.schema["original"]})
+                frame = frame.join(table, on="original", how="left", maintain_order="left")
+        return frame
+
+    yield from (map(joined, frames) for frames in segments)
 
 
 def _kinds_of_events(
@@ -393,12 +411,15 @@ def _look_at_rows(raw: RawRows, bad: BadRows, local: LocalFiles, progress: Progr
 
 
 def _write_oracle(
-    source: Interactions | GeneratedSource, new: Path, users: IdTable, items: pl.DataFrame, split: str,
+    source: Interactions | GeneratedSource, new: Path, users: IdTable, table: IdTable, split: str,
     progress: Progress,
 ) -> None:  # fmt: skip
     """Write `oracle.parquet` for synthetic data, unless rows were dropped: the oracle needs complete histories."""
     oracle = source.oracle if isinstance(source, GeneratedSource) else None
-    if oracle is None or items["count"].sum() < source.n_bytes or split != "leave_one_out":
+    if oracle is None or split != "leave_one_out":
+        return
+    items = pl.DataFrame(pl.from_arrow(table.in_order(["item", "original", "count"])))
+    if items["count"].sum() < source.n_bytes:
         return
     histories, negatives = (datasets.load_from_disk(str(new / name)).to_polars() for name in FOLDERS)
     target = pl.col("items").list.get(pl.col("test"))

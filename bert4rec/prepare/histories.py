@@ -4,6 +4,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -12,10 +13,10 @@ import polars as pl
 import pyarrow as pa
 
 from bert4rec.config.tables import Preprocessing, instant
-from bert4rec.dataset.format import EVALUATED, MIN_EVALUATED, NO_ITEM, NO_TARGET
+from bert4rec.dataset.format import EVALUATED, ITEMS, MIN_EVALUATED, NO_TARGET
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.histories import Histories
-from bert4rec.prepare.ordering import to_histories
+from bert4rec.prepare.ordering import ExistingIds, to_histories
 from bert4rec.prepare.rows import OrderedRows
 from bert4rec.prepare.stages import Done, Stages, saved
 from bert4rec.prepare.survey import LogSurvey
@@ -524,12 +525,27 @@ def find_targets(
     return {}
 
 
-def item_table(ordered: OrderedRows, ids: Int32s, survey: HistoryStats, titles: pl.DataFrame | None) -> pl.DataFrame:
-    """Return `item`, `original`, `count`, `train_count` and, if known, `title` of every item, by dense id."""
-    codes = np.flatnonzero(ids != NO_ITEM)
-    codes = codes[np.argsort(ids[codes])]
-    counts = {"count": ordered.counts[codes], "train_count": survey.train_counts}
-    table = pl.DataFrame({"item": ids[codes], "original": ordered.catalogue.originals.gather(codes), **counts})
-    if titles is None:
-        return table
-    return table.join(titles, left_on="original", right_on="item", how="left", maintain_order="left")
+def item_rows(
+    ordered: OrderedRows, ids: Int32s, train_counts: Int64s, known: ExistingIds | None
+) -> Iterator[Iterator[pl.DataFrame]]:
+    """Yield for each segment of the table of items its rows: `item`, `original`, `count`, `train_count`.
+
+    `ids`: the dense id of each code; `train_counts`: of each item; `known`: the dataset to extend.
+    """
+
+    def rows(originals: pl.Series, codes: Int64s) -> pl.DataFrame:
+        items, counts = ids[codes], ordered.counts[codes]
+        return pl.DataFrame({"item": items, "original": originals, "count": counts, "train_count": train_counts[items]})
+
+    def new() -> Iterator[pl.DataFrame]:
+        catalogue, n_known = ordered.catalogue, len(known.items) if known else 0
+        for first, frame in zip(catalogue.firsts, catalogue.ranges("item"), strict=False):
+            codes = first + np.flatnonzero(ids[first : first + len(frame)] >= n_known)
+            yield rows(frame["item"].gather(codes - first), codes)
+
+    if known:
+        originals, codes = known.items["original"], ordered.catalogue.codes(known.items["original"])
+        sizes = [n for n, _ in known.segments[ITEMS]]
+        for dtype, (first, stop) in zip(known.id_types[ITEMS], pairwise([0, *accumulate(sizes)]), strict=True):
+            yield iter([rows(originals[first:stop].cast(dtype), codes[first:stop])])
+    yield new()

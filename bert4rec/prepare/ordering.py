@@ -13,10 +13,11 @@ from bert4rec.dataset.id_tables import IdTable
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.dataset.segments import Segments
 from bert4rec.prepare.ties import MOMENT, PLACE
-from bert4rec.runtime.arrays import Bools, Int32s
+from bert4rec.runtime.arrays import Bools, Int32s, Integers
 from bert4rec.runtime.errors import DataError
 
 LIST_COLUMNS = {name: f"{name}s" for name in ("item", "time", "rating", "event", MOMENT, PLACE)}
+IDS_AT_ONCE = 1 << 22  # that are permuted, which takes some ten times their size
 SORTED_BY = ("order", "fraction", "time")  # the last one counts most
 
 
@@ -143,27 +144,25 @@ def same_type(left: pl.Series, right: pl.Series) -> tuple[pl.Series, pl.Series]:
     return left.cast(pl.String), right.cast(pl.String)
 
 
-def item_ids(originals: pl.Series, kept: Bools, *, seed: int, known: pl.DataFrame | None = None) -> Int32s:
-    """Return the dense id of each of the sorted `originals`; `NO_ITEM` for items that are not `kept`.
+def item_ids(kept: Bools, *, seed: int, known: tuple[Integers, Integers] | None = None) -> Int32s:
+    """Return the dense id of each code of an item, in the order of original ids; `NO_ITEM` if it is not `kept`.
 
-    Kept items are numbered from 0, in the order of `Segments` by `seed`. `known` items (`original`, `item`) keep their
-    ids; new items come after, as the next segment.
+    Kept items are numbered from 0, in the order of `Segments` by `seed`. `known` items, given by code and id, keep
+    their ids; new items come after, as the next segment.
 
-    >>> item_ids(pl.Series(["a", "b", "c"]), np.array([True, False, True]), seed=1).tolist()
+    >>> item_ids(np.array([True, False, True]), seed=1).tolist()
     [1, -1, 0]
-    >>> old = pl.DataFrame({"original": ["b"], "item": [0]})
-    >>> item_ids(pl.Series(["a", "b", "c"]), np.array([True, False, True]), seed=1, known=old).tolist()
+    >>> item_ids(np.array([True, False, True]), seed=1, known=(np.array([1]), np.array([0]))).tolist()
     [2, 0, 1]
     """
-    ids = np.full(len(originals), NO_ITEM, np.int32)
-    first = 0
+    ids, first = np.full(len(kept), NO_ITEM, np.int32), 0
     if known is not None:
-        names, known_names = same_type(originals, known["original"])
-        places = pl.DataFrame({"original": names}).with_row_index("place")
-        matches = places.join(known.with_columns(original=known_names), on="original")
-        ids[matches["place"].to_numpy()] = matches["item"].to_numpy()
-        first += len(known)
+        codes, ids[known[0]] = known
+        first = len(codes)
     new = kept & (ids == NO_ITEM)
-    if n_new := int(new.sum()):
-        ids[new] = first + Segments([n_new], [seed]).numbers(np.arange(n_new))
+    order, row = Segments([n for n in [int(new.sum())] if n], [seed] if new.any() else []), 0
+    for start in range(0, len(kept), IDS_AT_ONCE):
+        some, is_new = ids[start : start + IDS_AT_ONCE], new[start : start + IDS_AT_ONCE]
+        rows = np.arange(row, row := row + int(is_new.sum()))
+        some[is_new] = first + order.numbers(rows)
     return ids

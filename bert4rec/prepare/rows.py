@@ -1,9 +1,9 @@
 """Read, filter and sort the rows of a source, and apply the limits of the settings."""
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from bert4rec.config.tables import Data, Preprocessing, instant
-from bert4rec.prepare.ordering import ExistingIds, in_time_order, same_type
+from bert4rec.prepare.ordering import ExistingIds, in_time_order
 from bert4rec.prepare.runs import (
     GROUPS,
     ITEMS_PER_RANGE,
@@ -30,13 +30,14 @@ from bert4rec.prepare.runs import (
 )
 from bert4rec.prepare.stages import Done, Stages
 from bert4rec.prepare.ties import shuffled, with_numbers
-from bert4rec.runtime.arrays import Int64s
+from bert4rec.runtime.arrays import Bools, Int64s
 from bert4rec.runtime.errors import DataError
 from bert4rec.sources.columns import with_kinds
 from bert4rec.sources.interactions import Interactions, Piece
 from bert4rec.sources.progress import BadRows, Progress
 from bert4rec.sources.synthetic import GeneratedSource
 
+COUNTED = ("items", "read", "both")  # of a range of items
 PART, COUNTS = "part.arrow", "counts.arrow"  # of a range of users: the rows, and the rows of each item
 FEW_BAD_ROWS = 10  # accepted even above the allowed share, which would be less than one row in a small file
 
@@ -234,26 +235,40 @@ def _fails(bad: BadRows, field: str) -> bool:
 class Catalogue:
     """All items of the rows, and others that are to have a code: an item's code is its rank among the original ids.
 
-    `files`: the items of each range, in order, with `is_read` for items of rows; `firsts`: the code of the first one of
-    each, and the number of all.
+    `files`: the items of each range, in order, with `is_read` for items of rows and `in_file` for those of the file of
+    items; `firsts`: the code of the first one of each, and the number of all. `n_read` items are of rows, and `n_both`
+    are also in that file.
     """
 
     files: Sequence[Path]
     firsts: Sequence[int]
+    n_read: int
+    n_both: int
 
-    def read(self, column: str) -> pl.Series:
-        """Return a column of all items, by code."""
-        return pl.concat(pl.read_ipc(path, columns=[column]) for path in self.files)[column]
+    def ranges(self, *columns: str) -> Iterator[pl.DataFrame]:
+        """Yield columns of all items, by code."""
+        for path in self.files:
+            yield pl.read_ipc(path, columns=[*columns])
 
-    @cached_property
-    def originals(self) -> pl.Series:
-        """Return the original ids, ascending."""
-        return self.read("item")
+    def codes(self, ids: pl.Series) -> Int64s:
+        """Return the codes of items with the original `ids`, all of which the catalogue has."""
+        wanted, codes = pl.DataFrame({"item": ids}).with_row_index("place"), np.zeros(len(ids), np.int64)
+        for first, frame in zip(self.firsts, self.ranges("item"), strict=False):
+            found = frame.with_row_index("code").join(wanted.cast({"item": frame.schema["item"]}), on="item")
+            codes[found["place"].to_numpy()] = first + found["code"].to_numpy()
+        return codes
 
     @property
-    def in_log(self) -> pl.Series:
-        """Return the original ids of the items that rows have."""
-        return self.originals.filter(self.read("is_read"))
+    def are_cold(self) -> Bools:
+        """Return for each code whether the item is in the file of items alone."""
+        return np.concatenate(
+            [(frame["in_file"] & ~frame["is_read"]).to_numpy() for frame in self.ranges("in_file", "is_read")]
+        )
+
+    def original(self, code: int) -> Any:
+        """Return the original id of an item."""
+        range_ = bisect_right(self.firsts, code) - 1
+        return pl.read_ipc(self.files[range_], columns=["item"])["item"][code - self.firsts[range_]]
 
 
 def compare_with_known(raw: RawRows, catalogue: Catalogue, known: ExistingIds, data: Data, progress: Progress) -> None:
@@ -262,8 +277,9 @@ def compare_with_known(raw: RawRows, catalogue: Catalogue, known: ExistingIds, d
     Raises `DataError` if most of its users have fewer than half of their rows in the time that it covers.
     """
     items = known.items.filter(pl.col("count") > 0)["original"]
-    old, new = same_type(items, catalogue.in_log)
-    n_found = int(old.is_in(new.implode()).sum())
+    codes, old = catalogue.codes(items), items
+    is_read = np.concatenate([frame["is_read"].to_numpy() for frame in catalogue.ranges("is_read")])
+    n_found = int(is_read[codes].sum())
     if n_found < MOST_LOST * len(old):
         n = f"only {n_found:,}" if n_found else "none"
         progress.warn(
@@ -285,8 +301,11 @@ def compare_with_known(raw: RawRows, catalogue: Catalogue, known: ExistingIds, d
     progress.warn(f"data.extends: {what}")
 
 
-def number_all_items(raw: RawRows, also: Sequence[pl.Series], stages: Stages, *, with_prints: bool) -> Catalogue:
-    """Return the codes of all items of the rows, and of the items in `also`, which may have no row."""
+def number_all_items(
+    raw: RawRows, also: Sequence[pl.Series], file: pl.Series | None, stages: Stages, *, with_prints: bool
+) -> Catalogue:
+    """Return the codes of all items of the rows, and of those in `also` and in the `file` of items, without rows."""
+    also = [*also, *([] if file is None else [file])]
     read = [folder / f"items-{number:03d}.parquet" for folder, number, _ in raw.runs]
     others = [stages.work / f"also-{number}.parquet" for number in range(len(also))]
     for path, items in zip(others, also, strict=True):
@@ -296,10 +315,11 @@ def number_all_items(raw: RawRows, also: Sequence[pl.Series], stages: Stages, *,
     samples = [(about["items"]["sample"], about["items"]["n"]) for *_, about in raw.runs]
     bounds = bounds_of(samples, dtype, ITEMS_PER_RANGE)
     limits = [*pairwise([None, *bounds, None])]
-    arguments = [([*read, *others], len(read), dtype, pair, with_prints) for pair in limits]
+    of_file = None if file is None else others[-1]
+    arguments = [([*read, *others], len(read), of_file, dtype, pair, with_prints) for pair in limits]
     done = stages.run("items", number_items, arguments)
-    firsts = np.cumsum([0, *(result["items"] for _, result in done)]).tolist()
-    return Catalogue([folder / "items.arrow" for folder, _ in done], firsts)
+    firsts, *_ = ends = [np.cumsum([0, *(result[name] for _, result in done)]).tolist() for name in COUNTED]
+    return Catalogue([folder / "items.arrow" for folder, _ in done], firsts, *(each[-1] for each in ends[1:]))
 
 
 class Part(NamedTuple):
@@ -352,7 +372,7 @@ def order_rows(
     prints = None
     if settings.ties == "shuffle":
         prints = stages.work / "prints.npy"
-        np.save(prints, catalogue.read("print").to_numpy())
+        np.save(prints, pl.concat(catalogue.ranges("print"))["print"].to_numpy())
     arguments, sizes, groups = [], [], []
     codes = [
         (path.with_name("codes.arrow"), first) for path, first in zip(catalogue.files, catalogue.firsts, strict=False)

@@ -171,27 +171,31 @@ def bounds_of(samples: Sequence[tuple[Sequence[Any], int]], dtype: pl.DataType, 
 
 
 def number_items(
-    folder: Path, entries: Sequence[Path], n_read: int, dtype: pl.DataType, limits: tuple[Any, Any], with_prints: bool
-) -> dict[str, Any]:
+    folder: Path, entries: Sequence[Path], n_read: int, file: Path | None, dtype: pl.DataType, limits: tuple[Any, Any],
+    with_prints: bool,
+) -> dict[str, Any]:  # fmt: skip
     """Write the distinct items within `limits` (None = no limit) in order, and their numbers for each run.
 
-    `entries` are the items of each run; those from `n_read` on are no items of rows. `with_prints`: also write the
-    fingerprints of the items.
+    `entries` are the items of each run; those from `n_read` on are no items of rows, and one of them may be the items
+    of a `file`. `with_prints`: also write the fingerprints of the items.
     """
     low, high = limits
     item = pl.col("item").cast(dtype)
     inside = ([item >= low] if low is not None else []) + ([item < high] if high is not None else [])
     parts = [pl.scan_parquet(path, glob=False).with_columns(item).filter(*inside).collect() for path in entries]
-    lengths, found = [len(part) for part in parts], pl.concat(parts)
-    is_read = pl.Series("is_read", np.arange(len(found)) < sum(lengths[:n_read]))
-    items = found.select("item", is_read).group_by("item").agg(pl.col("is_read").any()).sort("item")
+    ends, found = np.cumsum([0, *map(len, parts)]), pl.concat(parts)
+    places = zip(entries, parts, strict=True)
+    in_file = pl.concat(pl.repeat(path == file, len(part), dtype=pl.Boolean, eager=True) for path, part in places)
+    is_read = pl.Series(np.arange(len(found)) < ends[n_read])
+    flags = found.select("item", is_read=is_read, in_file=in_file)
+    items = flags.group_by("item").agg(pl.col("is_read", "in_file").any()).sort("item")
     codes = items.select("item", code=pl.int_range(pl.len(), dtype=pl.Int32))
     coded = found.join(codes, on="item", how="left", maintain_order="left").select("number", "code")
-    ends = np.cumsum([0, *lengths])
     write_batches(folder / "codes.arrow", coded, ends)
     prints = [fingerprints(items["item"]).alias("print")] if with_prints else []
     items.with_columns(prints).write_ipc(folder / "items.arrow", compression="lz4")
-    return {"items": len(items), "rows": int(ends[n_read])}
+    n_both = int((items["is_read"] & items["in_file"]).sum())
+    return {"items": len(items), "read": int(items["is_read"].sum()), "both": n_both}
 
 
 def shuffle(

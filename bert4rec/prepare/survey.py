@@ -47,12 +47,15 @@ class LogSurvey:
     def __init__(self, n_items: int, *, has_times: bool, target_events: Sequence[int] = ()) -> None:
         self._target_events, self._n_items, self._has_times = target_events, n_items, has_times
         self._counts, self._has_dates_only = Counter[str](), has_times
-        self._spans = pl.DataFrame(schema=SPANS)  # first and last time of each item
-        self._halves = pl.DataFrame(schema=HALVES)  # rows of each item by half of a month
+        self._spans: list[pl.DataFrame] = []  # first and last time of items
+        self._halves = pl.DataFrame(schema=HALVES)  # rows of items by half of a month
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Write what was counted for each item to `folder`, and return the other counts."""
-        self._spans.sort("item").write_ipc(folder / "spans.arrow", compression="lz4")
+        spans = pl.concat([pl.DataFrame(schema=SPANS), *self._spans]).group_by("item")
+        spans.agg(pl.col("first").min(), pl.col("last").max()).sort("item").write_ipc(
+            folder / "spans.arrow", compression="lz4"
+        )
         self._halves.sort("half").write_ipc(folder / "halves.arrow", compression="lz4")
         return {"counts": dict(self._counts), "dates_only": self._has_dates_only}
 
@@ -61,11 +64,27 @@ class LogSurvey:
         self._counts.update(counted["counts"])
         self._has_dates_only = self._has_dates_only and counted["dates_only"]
         self._add_by_item(*(pl.read_ipc(folder / f"{name}.arrow") for name in ("spans", "halves")))
+        self._span_of_items()  # now, since all parts together are several times as large
 
     def _add_by_item(self, spans: pl.DataFrame, halves: pl.DataFrame) -> None:
-        first_and_last = pl.col("first").min(), pl.col("last").max()
-        self._spans = pl.concat([self._spans, spans]).group_by("item").agg(first_and_last)
+        self._spans.append(spans)
         self._halves = pl.concat([self._halves, halves]).group_by("half").agg(pl.col("n").sum())
+
+    @cached_property
+    def _times(self) -> tuple[Int64s, Int64s]:
+        """Return the arrays for the first and the last time of each item [V], which `_span_of_items` fills."""
+        limits = np.iinfo(np.int64)
+        return np.full(self._n_items, limits.max), np.full(self._n_items, limits.min)
+
+    def _span_of_items(self) -> tuple[Int64s, Int64s]:
+        """Return the first and the last time of each item [V]; of one without rows, the first is after the last."""
+        first, last = self._times
+        while self._spans:
+            spans = self._spans.pop()
+            items = spans["item"].to_numpy()
+            first[items] = np.minimum(first[items], spans["first"].to_numpy())
+            last[items] = np.maximum(last[items], spans["last"].to_numpy())
+        return first, last
 
     @cached_property
     def _slots(self) -> Int32s | None:
@@ -126,7 +145,8 @@ class LogSurvey:
 
         `lengths` of the histories, `counts` of the items' rows in any order, `span`: first and last time.
         """
-        counted, items = self._counts, self._spans
+        counted, (firsts, lasts) = self._counts, self._span_of_items()
+        has_rows = firsts <= lasts
         copied = {name.removeprefix(COPIES): n for name, n in counted.items() if name.startswith(COPIES)}
         first, last = span or (0, 0)
         recent = int(last - RECENT * (last - first))
@@ -142,8 +162,8 @@ class LogSurvey:
             "rare_items": int(((counts > 0) & (counts < RARE_ITEM_ROWS)).sum()),
             "recent_from": recent,
             "items_with_rows": int((counts > 0).sum()),
-            "gone_items": int((items["last"] < recent).sum()) if span else 0,
-            "new_items": int((items["first"] >= recent).sum()) if span else 0,
+            "gone_items": int((lasts[has_rows] < recent).sum()) if span else 0,
+            "new_items": int((firsts[has_rows] >= recent).sum()) if span else 0,
             "seasonal_items": self._seasonal_items() if is_long else 0,
             **columns,
         }
@@ -158,11 +178,11 @@ class LogSurvey:
         season = sum(ring[:, first : first + 12] for first in range(MONTHS)).max(1)  # type: ignore[union-attr]
         return int(((rows >= SEEN_OFTEN) & (season >= IN_SEASON * rows)).sum())
 
-    def shift(self, span: tuple[int, int] | None, items: pl.DataFrame) -> dict[str, Any]:
+    def shift(self, span: tuple[int, int] | None, items: IdTable) -> dict[str, Any]:
         """Return the `shifts` of a log of less than a year; `items` has the columns of the items."""
         if self._slots is None or span is None or span[1] - span[0] >= LONG:
             return {}
-        found = shifts(self._slots, span, items)
+        found = shifts(self._slots, span, pl.DataFrame(pl.from_arrow(items.in_order(items.schema.names))))
         return {"shift": found} if found else {}
 
 
@@ -182,15 +202,13 @@ def _heavy_users(lengths: Int64s) -> dict[str, int]:
     return {"users": len(heavy), "rows": int(heavy.sum()), "limit": limit} if len(heavy) else {}
 
 
-def survey_ids(users: IdTable, items: pl.Series, lengths: Int64s) -> dict[str, Any]:
+def survey_ids(users: IdTable, items: IdTable, lengths: Int64s) -> dict[str, Any]:
     """Return how many users and items differ from another in letter case alone, and the user with very many rows.
 
-    `lengths` are those of the histories of `users`, by number; `items` are the original ids.
+    `lengths` are those of the histories of `users`, by number.
     """
-    originals = items.clear()
-    if len(lengths) <= MOST_COMPARED_IDS:
-        originals = read_ids(users, ["original"]).to_series()
-    twins = {name: _case_twins(ids) for name, ids in (("users", originals), ("items", items))}
+    tables = {name: table for name, table in (("users", users), ("items", items)) if len(table) <= MOST_COMPARED_IDS}
+    twins = {name: _case_twins(read_ids(table, ["original"]).to_series()) for name, table in tables.items()}
     return {"case_twins": {name: found for name, found in twins.items() if found}, **_largest_user(users, lengths)}
 
 

@@ -55,7 +55,6 @@ from bert4rec.dataset.format import (
 )
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.runs import named
-from bert4rec.dataset.segments import Segments
 from bert4rec.prepare.histories import (
     HistoryStats,
     NumberedHistories,
@@ -341,23 +340,17 @@ def write_users(folder: Path, users: Iterable[pl.DataFrame], known: ExistingIds 
     return write_ids(folder / USERS, by_segments)
 
 
-def write_items(folder: Path, items: pl.DataFrame, known: ExistingIds | None, *, seed: int) -> list[list[int]]:
-    """Write the table of the `items`, given by number, and their training positions as an array that can be mapped.
+def write_items(
+    folder: Path, segments: Iterable[Iterable[pl.DataFrame]], train_counts: Int64s, known: ExistingIds | None, *,
+    seed: int,
+) -> list[list[int]]:  # fmt: skip
+    """Write the table of the items, given by `item_rows`, and their training positions as an array that can be mapped.
 
     Returns the segments with their seeds: those of the `known` items, and one of all new items, in the order by `seed`.
     """
-    segments = [*known.segments[ITEMS]] if known else []
-    types = [*known.id_types[ITEMS]] if known else []
-    if n_new := len(items) - sum(n for n, _ in segments):
-        segments, types = [*segments, [n_new, seed]], [*types, items["original"].dtype]
-    order = Segments([n for n, _ in segments], [seed for _, seed in segments])
-    bounds = zip(pairwise(order.starts), types, strict=True)
-    write_ids(
-        folder / ITEMS,
-        ([items[order.numbers(np.arange(*rows))].cast({"original": dtype})] for rows, dtype in bounds),
-    )
-    np.save(folder / TRAIN_COUNTS, items["train_count"].to_numpy().astype(np.int32))
-    return segments
+    sizes, old = write_ids(folder / ITEMS, segments), [*known.segments[ITEMS]] if known else []
+    np.save(folder / TRAIN_COUNTS, train_counts.astype(np.int32))
+    return [*old, *([n, seed] for n in sizes[len(old) :])]
 
 
 def _batch(frame: pl.DataFrame, schema: pa.Schema) -> pa.RecordBatch:
