@@ -42,7 +42,7 @@ def test_rows_come_back_by_ranges_of_users_in_their_order_with_the_ranks_of_thei
         stages = Stages(Path(place), ThisProcess(), Progress())
         entries = [Path(place) / f"items-{number:03d}.parquet" for number in range(len(runs))]
         limits = [*pairwise([None, *bounds_of(samples["items"], item_type, size), None])]
-        done = stages.run("items", number_items, [(entries, len(runs), item_type, pair, True) for pair in limits])
+        done = stages.run("items", number_items, [(entries, len(runs), None, item_type, pair, True) for pair in limits])
         firsts = np.cumsum([0, *(result["items"] for _, result in done)]).tolist()
         codes = [(folder / "codes.arrow", first) for (folder, _), first in zip(done, firsts, strict=False)]
         bounds = bounds_of(samples["new"], schema["user"], size)
