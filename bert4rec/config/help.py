@@ -52,7 +52,6 @@ OTHER_KEYS = {
     "data.time_column": "time timestamp time_col date",
     "data.time_format": "time_unit unit date_format",
     "data.separator": "sep delimiter delim",
-    "preprocessing.memory_gb": "memory mem",
     "preprocessing.engine": "backend cluster executor spark dask",
     "preprocessing.workers": "n_workers processes num_processes jobs n_jobs",
     "run.resume": "checkpoint ckpt restore",

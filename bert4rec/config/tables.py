@@ -271,8 +271,6 @@ class Preprocessing(Table):
     max_guests: Share = 0.5
     """largest share of rows without a user before preparation fails; they are left out, since they are part of no
     history; 0 = none"""
-    memory_gb: float = Field(4.0, ge=1)
-    """GB of memory that preparation may use; larger data is sorted on disk, with the same result"""
     engine: Literal["local", "ray"] = "local"
     """what runs the preparation; local = this machine; ray = the Ray cluster of RAY_ADDRESS, or a Ray on this machine;
     ray is an extra of the package to install, and all machines must see the same files"""
@@ -287,7 +285,7 @@ class Preprocessing(Table):
         """Return the settings that the dataset depends on: a folder made with others is another dataset."""
         optional, default = ("target_events", "hide_before_target", "test_users", "ties"), Preprocessing()
         unused = {name for name in optional if getattr(self, name) == getattr(default, name)}
-        unused |= {"max_bad_rows", "max_guests", "memory_gb", "engine", "workers"}
+        unused |= {"max_bad_rows", "max_guests", "engine", "workers"}
         return self.model_dump(mode="json", exclude=unused)
 
 

@@ -311,7 +311,7 @@ def _about_work(config: Config, source: Interactions | GeneratedSource, known: E
     return {
         "files": [(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in stats],
         "data": config.data.model_dump(mode="json"),
-        "preprocessing": config.preprocessing.model_dump(mode="json", exclude={"engine", "workers", "memory_gb"}),
+        "preprocessing": config.preprocessing.model_dump(mode="json", exclude={"engine", "workers"}),
         "extends": list(known.fingerprints) if known else [],
         "program": [pl.__version__, _digest_of_code()],
     }

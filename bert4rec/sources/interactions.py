@@ -46,8 +46,7 @@ NUMBERS = {"user": pl.Int64, "item": pl.Int64, "time": pl.Int64, "rating": pl.Fl
 HISTORY_BYTES = 1 << 24  # block size for reading a text file of histories
 USUAL_COLUMNS = {"user": "user", "item": "item", "time": "time"}
 USUAL_HISTORY_FILE = (USUAL_COLUMNS, "auto", True, False)  # of histories: columns, separator, has_header, newest_first
-LARGEST_BLOCK = 1 << 29  # bytes; Arrow reads less than 2 GiB at once
-BLOCKS_IN_BUDGET = 128  # blocks of text in the memory budget: parsed, a block takes about ten times its size
+BLOCK_BYTES = 1 << 25  # of text; parsed, a block takes about ten times its size
 
 
 class Piece(NamedTuple):
@@ -267,14 +266,13 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, usual_times: 
             f"{files[0]}: has lines of a user and items, not the ratings of {data.source}; read them with "
             "--data.source=sequences"
         )
-    block_bytes = min(int(preprocessing.memory_gb * 1e9) // BLOCKS_IN_BUDGET, LARGEST_BLOCK)
     backwards = preprocessing.reverse_file_order
     newest_first = source.newest_first if backwards == "auto" else backwards
     times = Times(data.time_format if is_table else unit_of_numbers(data.time_format))
     if is_table or source.form == "baskets":
         source = replace(source, separator=data.separator, has_header=has_header)
     skipped = tuple(sorted({*present}.difference(files)))
-    interactions = Interactions(source, files, columns, times, block_bytes, newest_first, skipped=skipped)
+    interactions = Interactions(source, files, columns, times, BLOCK_BYTES, newest_first, skipped=skipped)
     if is_table:
         columns, others = _columns_of_table(interactions, data)
         return _with_first_rows(replace(interactions, columns=columns, other_times=others), usual_times, backwards)

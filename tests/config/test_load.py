@@ -201,7 +201,7 @@ def test_the_shipped_file_has_the_common_settings_with_their_defaults() -> None:
     ("name", "value"),
     [
         ("target_events", ["purchase"]), ("hide_before_target", "visit"), ("test_users", 7), ("ties", "shuffle"),
-        ("max_bad_rows", 0.5), ("memory_gb", 1.0), ("engine", "ray"), ("workers", 4),  # no dataset depends on them
+        ("max_bad_rows", 0.5), ("engine", "ray"), ("workers", 4),  # no dataset depends on them
     ],
 )  # fmt: skip
 def test_a_dataset_has_some_settings_only_if_they_are_set(name: str, value: Any) -> None:

@@ -171,7 +171,7 @@ def parquet(**cells: object) -> bytes:
 )  # fmt: skip
 def test_a_bad_file(tmp_path: Path, capsys: Capture, source: str, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
-    settings = [*TABLE, "--preprocessing.memory_gb=1"] if source == "table" else []
+    settings = TABLE if source == "table" else []
     assert_refused(tmp_path, capsys, [f"--data.source={source}", f"--data.path={tmp_path}", *settings])
 
 

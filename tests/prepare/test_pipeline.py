@@ -208,7 +208,7 @@ def test_one_and_several_threads_write_the_same_bytes_also_where_the_file_is_lar
     tmp_path: Path, log: Path, small: list[str]
 ) -> None:
     """Also in small tasks: what one holds is a fraction of the file."""
-    table = ["--data.source=table", f"--data.path={log}", *COLUMNS, *FILTERED, "--preprocessing.memory_gb=1"]
+    table = ["--data.source=table", f"--data.path={log}", *COLUMNS, *FILTERED]
     kinds = {split: [*table, f"--preprocessing.split={split}"] for split in ("leave_one_out", "time")}
     kinds["synthetic"] = small  # whose oracle ranks, too
     alone = [" ".join([*arguments, f"--data.dataset_dir={tmp_path}/alone-{kind}"]) for kind, arguments in kinds.items()]

@@ -25,7 +25,7 @@ COLUMNS = {"user_column": "who", "item_column": "what", "time_column": "when", "
 def opened(source: str, *, only_read: bool = False, block_bytes: int = 1 << 20, **data: Any) -> Interactions:
     """The interactions of `source`, with default settings but for those of `data`; text: `block_bytes` at a time."""
     settings = Preprocessing(only_read=only_read)
-    with patch.object(interactions, "BLOCKS_IN_BUDGET", int(settings.memory_gb * 1e9) // block_bytes):
+    with patch.object(interactions, "BLOCK_BYTES", block_bytes):
         return interactions.open_interactions(Data(source=source, **data), settings)  # type: ignore[arg-type]
 
 
