@@ -207,6 +207,7 @@ def _take_over(source: Interactions | GeneratedSource, folder: Path, result: Map
 
 
 def _refuse_bad_rows(bad: BadRows, n_usable: int, settings: Preprocessing) -> None:
+    """Raise `DataError` for too many bad rows, or rows without a user, beside `n_usable` rows."""
     share, n_rows = settings.max_bad_rows, n_usable + bad.total
     n_all = n_rows + bad.guests
     if bad.guests > settings.max_guests * n_all:
@@ -261,14 +262,13 @@ class Catalogue:
     @property
     def are_cold(self) -> Bools:
         """Return for each code whether the item is in the file of items alone."""
-        return np.concatenate(
-            [(frame["in_file"] & ~frame["is_read"]).to_numpy() for frame in self.ranges("in_file", "is_read")]
-        )
+        frames = self.ranges("in_file", "is_read")
+        return np.concatenate([(frame["in_file"] & ~frame["is_read"]).to_numpy() for frame in frames])
 
     def original(self, code: int) -> Any:
         """Return the original id of an item."""
-        range_ = bisect_right(self.firsts, code) - 1
-        return pl.read_ipc(self.files[range_], columns=["item"])["item"][code - self.firsts[range_]]
+        number = bisect_right(self.firsts, code) - 1
+        return pl.read_ipc(self.files[number], columns=["item"])["item"][code - self.firsts[number]]
 
 
 def compare_with_known(raw: RawRows, catalogue: Catalogue, known: ExistingIds, data: Data, progress: Progress) -> None:
@@ -277,13 +277,12 @@ def compare_with_known(raw: RawRows, catalogue: Catalogue, known: ExistingIds, d
     Raises `DataError` if most of its users have fewer than half of their rows in the time that it covers.
     """
     items = known.items.filter(pl.col("count") > 0)["original"]
-    codes, old = catalogue.codes(items), items
-    is_read = np.concatenate([frame["is_read"].to_numpy() for frame in catalogue.ranges("is_read")])
-    n_found = int(is_read[codes].sum())
-    if n_found < MOST_LOST * len(old):
+    is_read = pl.concat(catalogue.ranges("is_read"))["is_read"].to_numpy()
+    n_found = int(is_read[catalogue.codes(items)].sum())
+    if n_found < MOST_LOST * len(items):
         n = f"only {n_found:,}" if n_found else "none"
         progress.warn(
-            f"data.extends: {n} of its {len(old):,} items have rows here; are the ids written in another way?"
+            f"data.extends: {n} of its {len(items):,} items have rows here; are the ids written in another way?"
         )
     counts = known.users["count"].to_numpy()
     n_users = int((counts > 0).sum())
@@ -317,9 +316,10 @@ def number_all_items(
     limits = [*pairwise([None, *bounds, None])]
     of_file = None if file is None else others[-1]
     arguments = [([*read, *others], len(read), of_file, dtype, pair, with_prints) for pair in limits]
-    done = stages.run("items", number_items, arguments)
-    firsts, *_ = ends = [np.cumsum([0, *(result[name] for _, result in done)]).tolist() for name in COUNTED]
-    return Catalogue([folder / "items.arrow" for folder, _ in done], firsts, *(each[-1] for each in ends[1:]))
+    sizes = [sum(n for _, n in samples) // len(limits)] * len(limits)
+    done = stages.run("items", number_items, arguments, sizes=sizes, title="items" if len(limits) > 1 else "")
+    firsts, n_read, n_both = (np.cumsum([0, *(result[name] for _, result in done)]).tolist() for name in COUNTED)
+    return Catalogue([folder / "items.arrow" for folder, _ in done], firsts, n_read[-1], n_both[-1])
 
 
 class Part(NamedTuple):

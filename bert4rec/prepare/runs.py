@@ -195,7 +195,7 @@ def number_items(
     prints = [fingerprints(items["item"]).alias("print")] if with_prints else []
     items.with_columns(prints).write_ipc(folder / "items.arrow", compression="lz4")
     n_both = int((items["is_read"] & items["in_file"]).sum())
-    return {"items": len(items), "read": int(items["is_read"].sum()), "both": n_both}
+    return {"rows": len(found), "items": len(items), "read": int(items["is_read"].sum()), "both": n_both}
 
 
 def shuffle(
