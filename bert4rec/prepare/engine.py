@@ -220,8 +220,7 @@ def _make_dataset(
     source.check(ordered.n_users_read)
     limit_rows(ordered, settings, progress=progress)
 
-    kept = (ordered.counts > 0) | has_whole_catalogue  # random data keep all data.n_items items
-    kept |= ordered.items.is_in(about_items.cold.implode()).to_numpy()
+    kept = (ordered.counts > 0) | has_whole_catalogue | ordered.items.is_in(about_items.cold.implode()).to_numpy()
     ids = _item_numbers(data, settings, ordered, kept, known)
     targets = numbers_of_kinds("preprocessing.target_events", settings.target_events, kinds)
     histories = NumberedHistories(ordered, ids, known=known_users, hidden=HiddenEvents.of(settings.recipe, kinds))
@@ -233,9 +232,8 @@ def _make_dataset(
         histories, rule, settings, n_users=n_users, n_items=n_items, progress=progress, known=before, targets=targets
     )
     progress.warn(*survey.warnings(is_table=data.source == "table", now=time.time()))
+    items, features = _add_columns(new, item_table(ordered, ids, survey, about_items.titles), about_items.table, survey)
     n_negatives, seed = settings.n_eval_negatives, settings.seed
-    items = item_table(ordered, ids, survey, about_items.titles)
-    items, features = _with_features(new, items, about_items.table, survey)
     segments[ITEMS], users = write_items(new, items, known, seed=seed), _written_users(new, segments)
     writers, held_out = write_histories(
         new, histories, rule, survey, n_negatives=n_negatives, seed=seed, progress=progress,
@@ -274,7 +272,7 @@ def _written_users(new: Path, segments: Mapping[str, Any]) -> IdTable:
     return IdTable(new, {"fingerprint": "", "files": files, "segments": segments}, USERS)
 
 
-def _with_features(
+def _add_columns(
     new: Path, items: pl.DataFrame, table: ItemFile | None, survey: HistoryStats
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Write the features of `table`; return the items with its columns, and the features for the metadata."""
