@@ -91,10 +91,10 @@ class IdTable(SmallPickle):
         places, parts, schema = places[order], [], self._select(columns)
         for file, group, first, some in self._groups_with(places):
             rows = self._cast(self._group(file, group, tuple(schema.names)), schema)
-            parts.append(rows.take(pa.array(places[some] - first)))
+            parts.append(rows.take(to_arrow(places[some] - first)))
         back = np.empty_like(order)
         back[order] = np.arange(len(order))
-        return pa.concat_tables([schema.empty_table(), *parts]).take(pa.array(back))
+        return pa.concat_tables([schema.empty_table(), *parts]).take(to_arrow(back))
 
     def find(self, ids: Sequence[Any] | pa.Array | pa.ChunkedArray) -> Int64s:
         """Return the numbers [n] of `ids` [n], canonical ones or None; `UNKNOWN` for an id that the table lacks.
@@ -110,9 +110,9 @@ class IdTable(SmallPickle):
         rows, missing = np.full(len(distinct) + 1, UNKNOWN, np.int64), np.arange(len(distinct))
         for first, stop in pairwise(self.segments.starts):
             if len(missing):
-                rows[missing] = self._find_rows(distinct.take(pa.array(missing)), first, stop)
+                rows[missing] = self._find_rows(distinct.take(to_arrow(missing)), first, stop)
                 missing = missing[rows[missing] == UNKNOWN]
-        found = rows[encoded.indices.fill_null(len(distinct)).to_numpy()]
+        found = rows[to_numpy(encoded.indices.fill_null(len(distinct)))]
         is_known = found != UNKNOWN
         found[is_known] = self.segments.numbers(found[is_known])
         return found
@@ -126,8 +126,11 @@ class IdTable(SmallPickle):
 
     def in_order(self, columns: Sequence[str]) -> pa.Table:
         """Return those of the `columns` that the table has, for all numbers from 0 on: for a table that is small."""
-        table = pa.concat_tables([*self.parts(columns)])
-        return table.take(pa.array(self.segments.rows(np.arange(len(self)))))
+        return pa.concat_tables([*self.parts(columns)]).take(self._row_by_number)
+
+    @cached_property
+    def _row_by_number(self) -> pa.Array:
+        return to_arrow(self.segments.rows(np.arange(len(self))))
 
     def _select(self, columns: Sequence[str]) -> pa.Schema:
         return pa.schema([self.schema.field(name) for name in columns if name in self.schema.names])
@@ -163,10 +166,10 @@ class IdTable(SmallPickle):
                     column = one_array(self._group(file, group, ("original",))["original"])
                     # A hash table of the wanted ids is several times faster than one of all ids of the row group.
                     places = pc.index_in(column, value_set=ordered.slice(start, end - start))
-                    is_wanted = np.flatnonzero(places.is_valid().to_numpy(zero_copy_only=False))
-                    rows[start + places.drop_null().to_numpy()] = self._outline(file).starts[group] + is_wanted
+                    found = to_numpy(pc.indices_nonzero(places.is_valid()))
+                    rows[start + to_numpy(places.drop_null())] = self._outline(file).starts[group] + found
         back = np.empty_like(rows)
-        back[order.to_numpy()] = rows
+        back[to_numpy(order)] = rows
         return back
 
     def _bounds(self, file: int, group: int) -> tuple[Any, Any]:
@@ -212,6 +215,17 @@ class IdTable(SmallPickle):
         except (OSError, pa.ArrowException) as error:
             path = self._folder / self._files[file]
             raise DataError(f"{path}: cannot be read ({in_one_line(error)}); {PREPARE_AGAIN}") from None
+
+
+def to_arrow(numbers: Int64s) -> pa.Array:
+    """Return the numbers as an Arrow array; `pa.array` would import pandas."""
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
+
+
+def to_numpy(numbers: pa.Array | pa.ChunkedArray) -> Int64s:
+    """Return numbers without a missing one as a NumPy array; `to_numpy` of Arrow would import pandas."""
+    array = one_array(numbers) if isinstance(numbers, pa.ChunkedArray) else numbers
+    return np.from_dlpack(array).astype(np.int64)
 
 
 def outline_of(file: pq.ParquetFile, first: int) -> Outline:

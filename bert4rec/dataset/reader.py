@@ -38,7 +38,7 @@ from bert4rec.dataset.format import (
 )
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.histories import EvaluationSplit, Histories, TrainingWindows
-from bert4rec.dataset.id_tables import IdTable
+from bert4rec.dataset.id_tables import IdTable, to_numpy
 from bert4rec.dataset.item_features import FEATURES_FOLDER, FeatureSizes, ItemFeatures
 from bert4rec.runtime.arrays import Int32s, Int64s
 from bert4rec.runtime.errors import DataError
@@ -327,7 +327,7 @@ def problem_of(dataset: Dataset, *, n_items: int, first_ids: str, previous: Path
         return ""
     for part in IdTable(previous, read_metadata(previous), ITEMS).parts(["item", "original"]):
         some = part.filter(pc.less(part["item"], dataset.n_items))
-        items, old = some["item"].to_numpy(), some["original"].cast(pa.large_string())
+        items, old = to_numpy(some["item"]), some["original"].cast(pa.large_string())
         new = dataset.item_rows(items, ["original"])["original"].cast(pa.large_string())
         if (place := pc.index(pc.equal(old, new), False).as_py()) >= 0:
             return f"its item {items[place]} is {new[place]}, not {old[place]}"

@@ -204,9 +204,9 @@ class ItemIds:
 def _values(column: Column, indices: Sequence[int]) -> list[Any]:
     if isinstance(column, list):
         return [column[index] for index in indices]
-    import pyarrow as pa
+    from bert4rec.dataset.id_tables import to_arrow  # imports Arrow
 
-    return list(column.take(pa.array(indices, pa.int64())).to_pylist())
+    return list(column.take(to_arrow(np.array(indices, np.int64))).to_pylist())
 
 
 def _rows(path: Path) -> Iterator[list[dict[str, Any]]]:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from bert4rec.dataset.format import NO_ITEM, one_array
+from bert4rec.dataset.id_tables import to_numpy
 from bert4rec.dataset.ids import canonical_value
 from bert4rec.dataset.reader import open_catalogue
 from bert4rec.runtime.arrays import Bools, Int64s
@@ -91,7 +92,7 @@ class StoredItemIds(ItemIds):
     def parts(self) -> Iterator[tuple[Int64s, list[Any]]]:
         """Yield the indices and the original ids of all items in parts, in any order."""
         for part in self._table.parts(["item", "original"]):
-            yield part["item"].to_numpy().astype(np.int64), part["original"].to_pylist()
+            yield to_numpy(part["item"]), part["original"].to_pylist()
 
     def of(self, indices: Sequence[int]) -> list[Any]:
         """Return the original ids at `indices`."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from bert4rec.dataset.format import USERS, kinds_of
 from bert4rec.dataset.histories import Histories as DatasetHistories
-from bert4rec.dataset.id_tables import UNKNOWN, IdTable
+from bert4rec.dataset.id_tables import UNKNOWN, IdTable, to_numpy
 from bert4rec.dataset.ids import canonical_value
 from bert4rec.dataset.reader import read_metadata, require_times
 from bert4rec.runtime.arrays import Int64s
@@ -55,8 +55,7 @@ class UserHistories:
         parts = (part.slice(at, AT_ONCE) for part in self._users.parts(["user", "original"])
                  for at in range(0, len(part), AT_ONCE))  # fmt: skip
         for part in parts:
-            users = part["user"].to_numpy().astype(np.int64)
-            yield list(zip(part["original"].to_pylist(), self._items(users), strict=True))
+            yield list(zip(part["original"].to_pylist(), self._items(to_numpy(part["user"])), strict=True))
 
     def of(self, names: Sequence[Any], *, allow_unknown: bool = False) -> Histories:
         """Return the users with these original ids and their histories.

@@ -68,7 +68,7 @@ def test_it_is_what_a_preparation_with_these_items_makes(featured_folder: Path, 
 
 
 def test_histories_are_the_same_files_and_all_is_checked(featured_folder: Path, added: Path, tmp_path: Path) -> None:
-    for folder in ("histories", "negatives"):
+    for folder in ("histories", "negatives", "users", "items"):
         for file in (featured_folder / folder).iterdir():
             assert file.samefile(added / folder / file.name)
     assert check_dataset(added)["items"] == 28 + N_NEW
