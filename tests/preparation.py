@@ -38,7 +38,7 @@ def prepared(place: Path, *options: str, table: pl.DataFrame | None = None, name
 def small_tasks(n_rows: int = 7, *, block_bytes: int = 5000) -> Iterator[None]:
     """Pieces of 4 blocks or 1,000 rows; runs, and ranges of users, of about `n_rows`; more ranges of items."""
     with (
-        patch.object(text_blocks, "PIECE_BYTES", 4 * block_bytes),
+        patch.object(text_blocks, "TEXT_PIECE", 4 * block_bytes),
         patch.object(interactions, "BLOCK_BYTES", block_bytes),
         patch.object(tables, "ROWS_PER_PIECE", 1000), patch.object(runs, "ROWS_PER_RUN", n_rows),
         patch.object(rows, "ROWS_PER_RANGE", n_rows), patch.object(rows, "ITEMS_PER_RANGE", n_rows // 2),

@@ -252,8 +252,8 @@ def _make_dataset(
     has_whole_catalogue = data.source == "random" and settings.min_item_interactions == 1
     also = [known.items["original"]] if known else []
     also += [pl.Series(range(1, data.n_items + 1))] if has_whole_catalogue else []
-    of_file = file.rows["original"] if file else None
-    catalogue = number_all_items(raw, also, of_file, stages, with_prints=settings.ties == "shuffle")
+    file_ids = file.rows["original"] if file else None
+    catalogue = number_all_items(raw, also, file_ids, stages, with_prints=settings.ties == "shuffle")
     if known:
         compare_with_known(raw, catalogue, known, config.data, progress)
     about_items = read_about_items(data, source, raw.item_type, catalogue, file, others, fitted, progress)

@@ -16,8 +16,8 @@ from bert4rec.prepare.ordering import ExistingIds, in_time_order
 from bert4rec.prepare.runs import (
     GROUPS,
     ITEMS_PER_RANGE,
-    KNOWN,
-    NEW,
+    KNOWN_USERS,
+    NEW_USERS,
     ROWS_PER_RANGE,
     Schema,
     bounds_of,
@@ -37,8 +37,8 @@ from bert4rec.sources.interactions import Interactions, Piece
 from bert4rec.sources.progress import BadRows, Progress
 from bert4rec.sources.synthetic import GeneratedSource
 
-COUNTED = ("items", "read", "both")  # of a range of items
-PART, COUNTS = "part.arrow", "counts.arrow"  # of a range of users: the rows, and the rows of each item
+ITEM_COUNTS = ("items", "read", "both")  # of a range of items
+PART, ROWS_BY_ITEM = "part.arrow", "counts.arrow"  # of a range of users: the rows, and the rows of each item
 FEW_BAD_ROWS = 10  # accepted even above the allowed share, which would be less than one row in a small file
 
 MOST_LOST = 0.5  # of the users, rows and items of a dataset to extend
@@ -151,7 +151,7 @@ class RawRows:
     @property
     def columns(self) -> Schema:
         """Return the columns of the rows of both groups."""
-        return {**self.schema[KNOWN], **self.schema[NEW]}
+        return {**self.schema[KNOWN_USERS], **self.schema[NEW_USERS]}
 
 
 def read_rows(
@@ -290,7 +290,7 @@ def compare_with_known(raw: RawRows, catalogue: Catalogue, known: ExistingIds, d
     if n_lost <= MOST_LOST * n_users:
         return
     what = f"{n_lost:,} of its {n_users:,} users have in {data.path} fewer than half of the rows that they had"
-    if not raw.n_rows(KNOWN):
+    if not raw.n_rows(KNOWN_USERS):
         what = f"none of its {n_users:,} users has a row in {data.path}; are the ids written in another way?"
     if not data.accept_lost_rows:
         raise DataError(
@@ -314,11 +314,11 @@ def number_all_items(
     samples = [(about["items"]["sample"], about["items"]["n"]) for *_, about in raw.runs]
     bounds = bounds_of(samples, dtype, ITEMS_PER_RANGE)
     limits = [*pairwise([None, *bounds, None])]
-    of_file = None if file is None else others[-1]
-    arguments = [([*read, *others], len(read), of_file, dtype, pair, with_prints) for pair in limits]
+    file_path = None if file is None else others[-1]
+    arguments = [([*read, *others], len(read), file_path, dtype, pair, with_prints) for pair in limits]
     sizes = [sum(n for _, n in samples) // len(limits)] * len(limits)
     done = stages.run("items", number_items, arguments, sizes=sizes, title="items" if len(limits) > 1 else "")
-    firsts, n_read, n_both = (np.cumsum([0, *(result[name] for _, result in done)]).tolist() for name in COUNTED)
+    firsts, n_read, n_both = (np.cumsum([0, *(result[name] for _, result in done)]).tolist() for name in ITEM_COUNTS)
     return Catalogue([folder / "items.arrow" for folder, _ in done], firsts, n_read[-1], n_both[-1])
 
 
@@ -354,7 +354,7 @@ class OrderedRows:
         self.parts, self.counts = [], np.zeros_like(self.counts)
         for (folder, result), is_known in zip(done, groups, strict=True):
             self.parts.append(Part(folder / PART, result["kept"], result["users"], is_known))
-            items, counts = pl.read_ipc(folder / COUNTS)
+            items, counts = pl.read_ipc(folder / ROWS_BY_ITEM)
             self.counts[items.to_numpy()] += counts.to_numpy()
             self.dropped.update(result["dropped"])
 
@@ -377,7 +377,7 @@ def order_rows(
     codes = [
         (path.with_name("codes.arrow"), first) for path, first in zip(catalogue.files, catalogue.firsts, strict=False)
     ]
-    for group in (KNOWN, NEW):
+    for group in (KNOWN_USERS, NEW_USERS):
         runs = [(number, *run) for number, run in enumerate(raw.runs) if group in run[2]]
         if not runs:
             continue
@@ -392,11 +392,11 @@ def order_rows(
             sizes=[about[group]["n"] for *_, about in runs], title="shuffle",
         )  # fmt: skip
         files = [folder / "rows.arrow" for folder, _ in shuffled]
-        known = extends if group == KNOWN else None
+        known = extends if group == KNOWN_USERS else None
         for part in range(len(firsts) + 1):
             arguments.append((files, part, settings, dict(order), prints, known, "fraction" in schema))
             sizes.append(raw.n_rows(group) // (len(firsts) + 1))
-            groups.append(group == KNOWN)
+            groups.append(group == KNOWN_USERS)
     stages.remove("read", "new-*.arrow", "known-*.arrow", "items-*.parquet")
     done = stages.run("order", order_range, arguments, sizes=sizes, title="order")
     stages.remove("shuffle-*", "rows.arrow")
@@ -447,7 +447,7 @@ def order_range(
 def write_part(folder: Path, kept: pl.DataFrame, dropped: Counter[str]) -> dict[str, Any]:
     """Write a part and how many rows of each item it has; return the numbers of rows and users, and those `dropped`."""
     kept.write_ipc(folder / PART, compression="lz4")
-    kept["item"].value_counts(name="n").sort("item").write_ipc(folder / COUNTS, compression="lz4")
+    kept["item"].value_counts(name="n").sort("item").write_ipc(folder / ROWS_BY_ITEM, compression="lz4")
     return {"kept": len(kept), "columns": kept.columns, "users": kept["user"].n_unique(), "dropped": dict(dropped)}
 
 

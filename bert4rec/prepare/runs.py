@@ -29,7 +29,7 @@ ROWS_PER_RANGE = 1 << 21  # of a range of users
 ITEMS_PER_RANGE = 1 << 22  # of a range of items, counted once for each run that has them
 SAMPLES_PER_RUN = 1 << 8  # ids that tell where even ranges begin
 ENTRY_GROUP = 1 << 14  # items of a row group: the least that a range reads from each run
-NEW, KNOWN = GROUPS = ("new", "known")  # rows of new users, and of those that the dataset to extend has
+NEW_USERS, KNOWN_USERS = GROUPS = ("new", "known")  # rows of new users, and of those that the dataset to extend has
 Schema = dict[str, pl.DataType]
 read_known_once = cache(read_known)
 
@@ -71,8 +71,8 @@ def read_pieces(
             has_times = known.last_time is not None and "time" in known_rows.columns
             old = known_rows.filter(pl.col("time") <= known.last_time) if has_times else known_rows
             covered.update(dict(old["user"].value_counts().iter_rows()))
-        pending.add(KNOWN, known_rows)
-        pending.add(NEW, new_rows)
+        pending.add(KNOWN_USERS, known_rows)
+        pending.add(NEW_USERS, new_rows)
         if pending.n_rows >= ROWS_PER_RUN:
             runs.append(write_run(folder, len(runs), pending.frames))
             pending = Pending()

@@ -412,7 +412,7 @@ def _in_use(new: Path) -> bool:
 
 
 class SplitUsers(NamedTuple):
-    """What `split_block` needs of `HistoryStats`: the training positions of each item, the held-out users."""
+    """Hold what `split_block` needs of `HistoryStats`: the training positions of each item, the held-out users."""
 
     train_counts: Integers
     validated: Bools

@@ -21,7 +21,7 @@ FIRST_BYTES = 1 << 20  # bytes that are read for the header, the keys of JSON ob
 QUOTE = b'"'
 NEWLINE = b"\n"
 LONGEST_QUOTED = 1 << 16  # bytes from the line on which a quote opens to the end of the line on which it closes
-PIECE_BYTES = 1 << 26  # of text that can be read alone
+TEXT_PIECE = 1 << 26  # of text that can be read alone
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,13 @@ def blocks(
 
 
 def cut_places(path: Path, *, quoted: bool) -> list[int]:
-    """Return where the text of `path` can be cut into pieces of about `PIECE_BYTES`: at lines that are surely whole.
+    """Return where the text of `path` can be cut into pieces of about `TEXT_PIECE`: at lines that are surely whole.
 
     If it may be `quoted`, it is cut where no quote is near enough to be open. Packed text has no such places.
     """
     places: list[int] = []
     with _opened(path) as (file, stream):
-        for place in range(PIECE_BYTES, file.size(), PIECE_BYTES) if stream is file else ():
+        for place in range(TEXT_PIECE, file.size(), TEXT_PIECE) if stream is file else ():
             first = max(0, place - LONGEST_QUOTED) if quoted else place
             file.seek(first)
             near = file.read(place + LONGEST_QUOTED - first)
@@ -94,7 +94,7 @@ def count_lines(path: Path, stop: int) -> int:
     """Return the number of line ends in the first `stop` bytes of a plain text file."""
     n, left = 0, stop
     with path.open("rb") as file:
-        while left and (text := file.read(min(left, PIECE_BYTES))):
+        while left and (text := file.read(min(left, TEXT_PIECE))):
             n, left = n + text.count(NEWLINE), left - len(text)
     return n
 
