@@ -32,7 +32,7 @@ MOST_COMPARED_IDS = 5_000_000  # with more users, their letter case is not compa
 MONTHS, IN_SEASON, SEEN_OFTEN = 4, 0.75, 20  # months of a season, share of an item's rows in it, rows of such an item
 MOST_ITEMS = 200_000  # with more items, halves of months are not counted: that takes 96 bytes an item
 LONG = 0.9 * YEAR  # seconds of a log that shows the seasons
-COPIED = "copies "  # begins the names of their counts
+COPY_COUNT = "copies "  # begins the names of their counts
 SPANS = {"item": pl.Int64, "first": pl.Int64, "last": pl.Int64}
 HALVES = {"half": pl.Int64, "n": pl.Int64}
 
@@ -126,7 +126,7 @@ class LogSurvey:
         hides, is_target = "visible" in histories.columns, np.isin(events, self._target_events)
         n_visible = histories["visible"].explode(empty_as_null=False).to_numpy() if hides else None
         found = copies(items, times, is_target, lengths, np.flatnonzero(is_target), n_visible).counts
-        self._counts.update({f"{COPIED}{name}": n for name, n in found.items()})
+        self._counts.update({f"{COPY_COUNT}{name}": n for name, n in found.items()})
 
     def _add_ties(self, histories: pl.DataFrame) -> None:
         """Count the rows and the test targets that only the file orders, since they are tied with the row before."""
@@ -147,7 +147,7 @@ class LogSurvey:
         """
         counted, (firsts, lasts) = self._counts, self._span_of_items()
         has_rows = firsts <= lasts
-        copied = {name.removeprefix(COPIED): n for name, n in counted.items() if name.startswith(COPIED)}
+        copied = {name.removeprefix(COPY_COUNT): n for name, n in counted.items() if name.startswith(COPY_COUNT)}
         first, last = span or (0, 0)
         recent = int(last - RECENT * (last - first))
         is_long = last - first >= LONG

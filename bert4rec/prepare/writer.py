@@ -412,7 +412,7 @@ def _in_use(new: Path) -> bool:
 
 
 class SplitUsers(NamedTuple):
-    """Hold what `split_block` needs of `HistoryStats`: the training positions of each item, the held-out users."""
+    """The training positions of each item and the held-out users, of which `split_block` reads some."""
 
     train_counts: Integers
     validated: Bools
