@@ -44,7 +44,7 @@ class WorkerDiedError(RunInterruptedError):
 @contextmanager
 def open_executor(
     engine: Literal["local", "ray"], n_workers: int | Literal["auto"], *, memory: int
-) -> Iterator[TaskExecutor]:
+) -> Iterator["TaskExecutor"]:
     """Yield what runs tasks; if the block ends with an error, all workers end at once.
 
     A single local worker is this process, which runs a task in `submit`. "auto": a worker for each core of this machine
