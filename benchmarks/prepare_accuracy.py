@@ -55,14 +55,15 @@ sys.exit(main(["prepare", *sys.argv[2:]]))
 """
 
 
-def write_input(path: Path, n_rows: int, n_users: int, n_items: int, *, texts: bool) -> None:
-    """Write random interactions as a Parquet file."""
+def write_input(path: Path, n_rows: int, n_users: int, n_items: int, *, texts: bool, row_group: int = ROW_GROUP) -> tuple[int, int]:
+    """Write random interactions as a Parquet file; return the numbers of users and items that have some."""
     rng, columns = np.random.default_rng(1), dict[str, pl.Series]()
     for name, n in (("user", n_users), ("item", n_items)):
         ids = pl.Series([str(uuid.UUID(bytes=rng.bytes(16))) for _ in range(n)]) if texts else pl.int_range(n, eager=True)
         columns[name] = ids.gather(rng.integers(0, n, n_rows))
     frame = pl.DataFrame({**columns, "time": rng.integers(1_600_000_000, 1_700_000_000, n_rows)})
-    frame.write_parquet(path, row_group_size=ROW_GROUP)
+    frame.write_parquet(path, row_group_size=row_group)
+    return frame["user"].n_unique(), frame["item"].n_unique()
 
 
 def measure(path: Path, folder: Path, n_workers: int, *options: str) -> dict[str, Any]:

@@ -13,11 +13,12 @@ from bert4rec.dataset.format import MIN_EVALUATED, ROWS_PER_FILE, ROWS_PER_PART,
 from bert4rec.dataset.histories import STRIDE
 from bert4rec.prepare.negatives import SAMPLED_BLOCK_USERS
 from bert4rec.prepare.runs import ENTRY_GROUP, ITEMS_PER_RANGE, ROWS_PER_RANGE, ROWS_PER_RUN, SAMPLES_PER_RUN
+from bert4rec.prepare.survey import MOST_ITEMS
 from bert4rec.prepare.writer import ROWS_PER_BATCH
 from bert4rec.sources.tables import ROWS_PER_PIECE
 
 VALUES_OF_ROW = 10.0  # bytes of the number of an item and of a time, packed by lz4
-FILE, BATCH, FOOTER = 900, 525, 24  # bytes of an Arrow file, of a record batch beside its values, and of it at the end
+FILE, BATCH, FOOTER = 700, 280, 24  # bytes of an Arrow file, of a record batch beside its values, and of it at the end
 OPEN, SCAN, CUT = 2.4e-4, 1e-3, 1e-4  # seconds to read a record batch or a row group, and to write a record batch
 TEXT = 41e-9  # seconds for each byte of text in a row that is read, shuffled or put in order
 PROGRAM = 130e6  # bytes of a process without data
@@ -91,8 +92,8 @@ def testable(rows: int, users: int) -> int:
     return round(users * (1 - total / expm1(mean)))
 
 
-def stages_of(log: Log, *, has_limits: bool = False) -> list[Stage]:
-    """Return the stages; with limits for users and items also one round of them."""
+def stages_of(log: Log, *, has_limits: bool = False, n_candidates: int = 0) -> list[Stage]:
+    """Return the stages; with limits for items also one round of them, and the pass that draws from `n_candidates`."""
     rows, users, items, text = log[:4]
     n_reads, n_ranges = ceil(rows / ROWS_PER_PIECE), ceil(rows / ROWS_PER_RANGE)
     n_runs = max(n_reads, ceil(rows / ROWS_PER_RUN))
@@ -103,14 +104,17 @@ def stages_of(log: Log, *, has_limits: bool = False) -> list[Stage]:
     runs = rows * (VALUES_OF_ROW + (11 + text if text else 4.5))
     known = n_runs * SAMPLES_PER_RUN * 3 * (text + 4 if text else 8)
     looked_up = n_codes * n_runs * (min(in_run, in_run / n_codes + ENTRY_GROUP) if n_codes > 1 else in_run)
-    shuffled = rows * VALUES_OF_ROW + log.ids(n_runs * log.different(users, rows / n_runs), rows)
-    shuffled += n_runs * n_ranges * (BATCH + FOOTER)
-    part, counts = rows * VALUES_OF_ROW + log.ids(users, rows), 5 * in_ranges
+    ids_by_run = log.ids(n_runs * log.different(users, rows / n_runs), rows)
+    shuffled = rows * VALUES_OF_ROW + ids_by_run + n_runs * n_ranges * (BATCH + FOOTER)
+    part = rows * VALUES_OF_ROW + (ids_by_run if text else 4 * users)
+    counts, half_months = 5 * in_ranges, -24 * items * expm1(-rows / n_ranges / 24 / items)
+    seen = 20 * in_ranges + (5 * n_ranges * half_months if items <= MOST_ITEMS else 0) + 5 * users + 15 * log.n_tested
     n_parts, _ = parts_of(rows, users)
     read_codes = 8 * entries + n_runs * n_codes * (BATCH + n_runs * FOOTER)
     histories = rows * 12 + users * 24 + log.n_tested * (12 + 8 * log.n_negatives)
     blocks = ceil(log.n_tested / SAMPLED_BLOCK_USERS)
     limits = [Stage("limits, a round", n_ranges, 3, part, part + counts, rows * 2e-7)] if has_limits else []
+    candidates = Stage("tested", n_ranges, 2, part, 6 * n_candidates, rows * 2e-7 + users * 4e-7)
     found = [
         Stage("read", n_reads, 1 + 3 * n_runs // n_reads, source, runs + entries * entry + known,
               rows * (2.7e-7 + TEXT * text) + entries * 3.4e-7),
@@ -122,7 +126,8 @@ def stages_of(log: Log, *, has_limits: bool = False) -> list[Stage]:
               rows * (1.4e-7 + TEXT * text) + in_ranges * 7.3e-7 + users * 5.6e-7 + n_runs * n_ranges * OPEN),
         *limits,
         Stage("users", n_ranges, 2, log.ids(users, rows), users * 6 + log.ids(users, users), users * 4e-7),
-        Stage("split", n_ranges, 6, part, 20 * in_ranges + 19 * users, rows * 1e-7 + in_ranges * 1.3e-6 + users * 2e-6),
+        *([candidates] if n_candidates else []),
+        Stage("split", n_ranges, 6, part, seen, rows * 1e-7 + in_ranges * 1.3e-6 + users * 2e-6),
         Stage("write", n_parts, 3, part, histories,
               rows * 1e-7 + log.n_tested * log.n_negatives * 3.2e-7 + blocks * items * 2.7e-8),
     ]  # fmt: skip
@@ -136,3 +141,48 @@ def parts_of(rows: int, users: int) -> tuple[int, int]:
     while size > 1 and rows * min(size, users) > ROWS_PER_PART * users:
         size //= 2
     return ceil(users / size), ceil(users / size) * ceil(min(size, users) / ROWS_PER_BATCH)
+
+
+def seconds_of(stage: Stage, n_workers: int) -> float:
+    """Return the seconds of a stage whose tasks all take as long."""
+    return ceil(stage.tasks / n_workers) * stage.seconds / stage.tasks
+
+
+def seconds_of_program(log: Log) -> float:
+    """Return the seconds of the program between the stages: it adds what each task has found by user and by item."""
+    n_ranges = ceil(log.rows / ROWS_PER_RANGE)
+    mean = log.rows / log.items
+    seen = n_ranges * (log.items * (1 + expm1(-mean) / mean) + log.different(log.items, log.rows / n_ranges))
+    return 2 + 1.1e-6 * log.users + 1.2e-6 * log.items + 4.5e-7 * seen
+
+
+def memory_of(log: Log) -> Memory:
+    """Return the memory, as arrays by user and by item make it.
+
+    Each thread that draws negatives sums the weights of all items.
+    """
+    _, n_batches = parts_of(log.rows, log.users)
+    n_runs = ceil(log.rows / ROWS_PER_RUN)
+    samples = n_runs * SAMPLES_PER_RUN * 3 * (57 + log.text if log.text else 40)
+    return Memory(
+        task=PROGRAM + ROWS_PER_RANGE * (150 + 2.8 * log.text) + 29 * log.items,
+        program=PROGRAM + samples + 50 * log.users + (165 + 4 * log.text) * log.items,
+        training=7400 * n_batches + 8 * log.users / STRIDE,
+        evaluated=2000 * n_batches + 21 * log.users + 24 * log.n_tested,
+    )
+
+
+def dataset_of(log: Log, stages: Sequence[Stage]) -> tuple[float, float, int]:
+    """Return the bytes and the number of files of the dataset; the bytes of histories and negatives among them."""
+    mapped = stages[-1].written
+    tables = log.users * (4 + log.text / 2 + 0.3) + log.items * (9 + log.text / 2)
+    n_files = 7 + 2 * stages[-1].tasks + ceil(log.users / ROWS_PER_FILE) + ceil(log.items / ROWS_PER_FILE)
+    return mapped + tables, mapped, n_files
+
+
+def work_bytes(stages: Sequence[Stage]) -> float:
+    """Return the most bytes in the folder of the tasks' files: those that later stages do not need are deleted."""
+    written = {stage.name: stage.written for stage in stages}
+    rows = [written[name] for name in ("read", "shuffle", "order")]
+    late = written.get("limits, a round", 0.0), sum(written[name] for name in ("users", "split", "write"))
+    return written["items"] + max(rows[0] + rows[1], rows[1] + rows[2], rows[2] + max(late))
