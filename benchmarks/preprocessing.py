@@ -142,22 +142,22 @@ class _Memory:
 
     def _watch(self) -> None:
         while self._process.poll() is None:
-            now = sum(map(_pss, _tree(self._process.pid))) / 1e9
+            now = sum(map(pss, tree(self._process.pid))) / 1e9
             self.peak, self._stage = max(self.peak, now), max(self._stage, now)
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
-def _tree(pid: int) -> Iterator[int]:
+def tree(pid: int) -> Iterator[int]:
     yield pid
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
             for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split():
-                yield from _tree(int(child))
+                yield from tree(int(child))
     except OSError:
         return  # it has ended
 
 
-def _pss(pid: int) -> int:
+def pss(pid: int) -> int:
     """Bytes; 0 for a process that has ended."""
     try:
         found = re.search(r"^Pss: +(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""`bert4rec plan …`: print the sharding plan of a run on any cluster, computed on this machine."""
+"""`bert4rec plan …`: print the sharding plan of a run on any cluster, or what a preparation takes."""
 
 import argparse
 import math
@@ -7,11 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bert4rec.checkpoint.run_settings import only_dataset, with_dataset
+from bert4rec.commands import plan_preparation
 from bert4rec.config.kinds import KINDS, needs_negatives
 from bert4rec.config.load import NO_FILE, USUAL_FILE, load_config, parse_command_line, settings_file, take_positional
 from bert4rec.config.tables import PRIOR_UP_TO, Config
 from bert4rec.runtime.console import hide_warnings
-from bert4rec.runtime.errors import DataError, SettingsError, UserError
+from bert4rec.runtime.errors import DataError, SettingsError, UserError, format_bytes
 from bert4rec.runtime.files import GB
 from bert4rec.runtime.startup import importing
 
@@ -31,12 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for the cluster and the catalogue; any setting is an option, too."""
     parser.usage = (
         "%(prog)s [DATASET] [--world-size=N] [--device=cpu|cuda] [--items=N] [--users=N] [--features=N,N,…]\n"
-        "       [--table.key=value …]"
+        "       [--table.key=value …]\n"
+        "       %(prog)s --rows=N --users=N --items=N [--workers=N] [--id-bytes=N] [--preprocessing.key=value …]"
     )
     parser.description = (
         "Prints the bytes on each process and the time of a step for the tables, by the formulas that plan a run "
         "and by TorchRec's planner and estimator. Nothing is allocated, no GPU is needed. Exit status 1: it does not "
-        "fit."
+        "fit. With --rows: the tasks, files, bytes, memory and time of a preparation of that size."
     )
     parser.epilog = (
         "--table.key=value: any setting, as `bert4rec train` takes it: --mode=ddp, --model.embed_dim=128, …; "
@@ -60,11 +62,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_number("--memory-gb", float, f"GB (10^9 bytes) of memory of a GPU (default: {DEFAULT_GPU_GB:g})")
     host_memory = "GB of memory of a host (default: on cpu what this host has available, on cuda no limit)"
     add_number("--host-memory-gb", float, host_memory)
+    add_number("--rows", int, "rows of a log: plans its preparation, with --users and --items")
+    add_number("--workers", int, "workers of the preparation (default: preprocessing.workers)")
+    add_number("--id-bytes", int, "bytes of an id of the log that is text (default: ids are whole numbers)")
     add("--config", metavar="FILE", help=f"settings file (default: {USUAL_FILE}, if it exists)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the plan; return the exit status: 0 it fits, 1 it does not. Raises `UserError`."""
+    if arguments.rows is not None:
+        return plan_preparation.run(arguments)
+    plan_preparation.refuse_without_rows(arguments)
     _check_cluster(arguments)
     arguments.dataset, options = take_positional(arguments.settings)
     overrides = parse_command_line([*options, f"--parallelism.device={arguments.device}"])[1]
@@ -165,8 +173,12 @@ def _check_cluster(arguments: argparse.Namespace) -> None:
 
 def _positive(option: str, kind: type[int] | type[float], text: str) -> float:
     try:
-        value = kind(text)
-    except ValueError:
+        value = float(text)
+        if kind is int and value.is_integer():  # 1e9, but the digits of 2_147_483_647_000_000_001 are not rounded
+            value = int(value) if "e" in text.lower() else int(text)
+        elif kind is int:
+            value = 0
+    except (ValueError, OverflowError):
         value = 0
     if not 0 < value < math.inf:
         what = "whole number" if kind is int else "number of GB"
@@ -232,7 +244,7 @@ def _times(plan: "Plan", uneven: float) -> Iterator[str]:
         yield "embedding time: no estimate for ddp; every step all-reduces the gradients of the tables"
         return
     from bert4rec.sharding.footprint import message_bytes
-    from bert4rec.sharding.plan import size, topology
+    from bert4rec.sharding.plan import topology
 
     rank, time = max(plan.times.items(), key=lambda item: sum(item[1]))
     time = type(time)(*(part * uneven for part in time))
@@ -242,14 +254,14 @@ def _times(plan: "Plan", uneven: float) -> Iterator[str]:
         f"backward {time.backward_compute:.3g} and {time.backward_communication:.3g}"
     )
     if n_bytes := message_bytes(plan.job):
-        what = f"{size(n_bytes)} of vectors to a process ({plan.job.messages})"
+        what = f"{format_bytes(n_bytes)} of vectors to a process ({plan.job.messages})"
         yield f"  messages: {what}, as many bytes of gradients back"
     where = topology(plan.job)
     speeds = {"GPU memory": where.hbm_mem_bw, "host memory": where.ddr_mem_bw, "GPU to host": where.hbm_to_ddr_mem_bw,
               "within a host": where.intra_host_bw, "between hosts": where.inter_host_bw}  # fmt: skip
     yield "  assumed, in GB/s: " + ", ".join(f"{name} {speed * 1000 / GB:.0f}" for name, speed in speeds.items())
     for name, (n_bytes, milliseconds) in plan.messages().items():
-        yield f"  {name}: {size(n_bytes)} a step to each process, {milliseconds:.3g} ms, not part of this time"
+        yield f"  {name}: {format_bytes(n_bytes)} a step to each process, {milliseconds:.3g} ms, not part of this time"
     if plan.job.updates["item"] == "dense_shards" and plan.job.scores_whole_catalogue:
         yield "  each process scores and updates its own rows: no messages, not part of this time"
     elif plan.job.scores_whole_catalogue and plan.sharding_types["item"] == "row_wise":

@@ -199,6 +199,8 @@ def prepare(config: Config) -> Path:
             stages = Stages(work, executor, progress)
             metadata, files = _make_dataset(config, opened, local, new, known, stages, progress)
         size = _finish(new, metadata, files, progress)
+        if slowest := stages.slowest():
+            progress.log(slowest)
     logger.info(f"\n{describe(metadata)}\n")
     for finding in findings(metadata):
         logger.info(str(finding))

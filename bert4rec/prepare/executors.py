@@ -44,7 +44,7 @@ class WorkerDiedError(RunInterruptedError):
 @contextmanager
 def open_executor(
     engine: Literal["local", "ray"], n_workers: int | Literal["auto"], *, memory: int
-) -> Iterator[Executor]:
+) -> Iterator["TaskExecutor"]:
     """Yield what runs tasks; if the block ends with an error, all workers end at once.
 
     A single local worker is this process, which runs a task in `submit`. "auto": a worker for each core of this machine
@@ -86,28 +86,36 @@ def _outcome(task: Task, arguments: Sequence[Any]) -> tuple[bool, Any]:
         return False, RuntimeError(traceback.format_exc())  # exceptions of some libraries cannot be pickled
 
 
-def _try_again(attempt: Callable[[int], Any]) -> Any:
-    """Return the result of `attempt(0)`; after an `OSError` or a dead worker that of `attempt(1)`, and so on."""
-    for number in range(MORE_TRIES):
-        with suppress(OSError, WorkerDiedError):
-            return attempt(number)
-    return attempt(MORE_TRIES)
+class TaskExecutor(Executor):
+    """Run tasks, and repeat those that failed for a reason outside of them: `n_repeats` in all."""
+
+    n_repeats = 0
+    _counting = threading.Lock()
+
+    def _try_again(self, attempt: Callable[[int], Any]) -> Any:
+        """Return the result of `attempt(0)`; after an `OSError` or a dead worker that of `attempt(1)`, and so on."""
+        for number in range(MORE_TRIES):
+            with suppress(OSError, WorkerDiedError):
+                return attempt(number)
+            with self._counting:
+                self.n_repeats += 1
+        return attempt(MORE_TRIES)
 
 
-class ThisProcess(Executor):
+class ThisProcess(TaskExecutor):
     """Run a task at once, in this process with all its threads."""
 
     def submit(self, task: Task, /, *arguments: Any, **_: Any) -> Future[Any]:
         """Return a future with the outcome of `task`."""
         future = Future[Any]()
         try:
-            future.set_result(_try_again(lambda _: task(*arguments)))
+            future.set_result(self._try_again(lambda _: task(*arguments)))
         except Exception as error:
             future.set_exception(error)
         return future
 
 
-class _Workers(ThreadPoolExecutor):
+class _Workers(TaskExecutor, ThreadPoolExecutor):
     """A thread for each task that runs in another process: it waits for the task, and tries again."""
 
     def __init__(self, n_workers: int) -> None:
@@ -115,7 +123,7 @@ class _Workers(ThreadPoolExecutor):
         self._n_workers, self._is_ended, self._lock = n_workers, False, threading.Lock()
 
     def submit(self, task: Task, /, *arguments: Any, **_: Any) -> Future[Any]:
-        return super().submit(_try_again, partial(self._attempt, task, arguments))
+        return super().submit(self._try_again, partial(self._attempt, task, arguments))
 
     def _attempt(self, task: Task, arguments: Sequence[Any], number: int) -> Any:
         """Return the result of the task. Raises what it raises, or `WorkerDiedError`."""

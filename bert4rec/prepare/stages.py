@@ -8,20 +8,24 @@ one ended.
 
 import json
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, as_completed
+from concurrent.futures import Future, as_completed
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from bert4rec.prepare.executors import ThisProcess
+from bert4rec.prepare.executors import TaskExecutor, ThisProcess
 from bert4rec.runtime.arrays import Array
+from bert4rec.runtime.errors import pluralize
 from bert4rec.sources.progress import Progress
 
 RESULT = "result.json"
+MOST_STAGES = 3  # that `slowest` names
 Task: TypeAlias = Callable[..., dict[str, Any]]
 
 
@@ -48,6 +52,24 @@ def run_task(task: Task, folder: Path, arguments: Sequence[Any]) -> dict[str, An
     return result
 
 
+@dataclass(frozen=True)
+class Timed:
+    """A task that also returns how many seconds it took: they are in none of its files, which stay the same bytes."""
+
+    task: Task
+
+    def __call__(self, folder: Path, arguments: Sequence[Any]) -> tuple[float, dict[str, Any]]:
+        """Return the seconds of `run_task`, and what it returns."""
+        began = time.monotonic()
+        result = run_task(self.task, folder, arguments)
+        return time.monotonic() - began, result
+
+    @property
+    def __name__(self) -> str:
+        """Return the name of the task, for messages."""
+        return self.task.__name__
+
+
 def saved(path: Path, values: Array) -> Path:
     """Write an array that tasks map, and return its path."""
     with path.open("wb") as file:
@@ -58,8 +80,9 @@ def saved(path: Path, values: Array) -> Path:
 class Stages:
     """Run tasks by an `executor`, with their files under the folder `work`."""
 
-    def __init__(self, work: Path, executor: Executor, progress: Progress) -> None:
+    def __init__(self, work: Path, executor: TaskExecutor, progress: Progress) -> None:
         self.work, self._executor, self._progress = work, executor, progress
+        self.seconds = dict[str, list[float]]()  # of each task, by stage
 
     def folder(self, stage: str, number: int) -> Path:
         """Return the folder of a task of a `stage`."""
@@ -74,29 +97,47 @@ class Stages:
         `sizes` are the units of work of each; without a `title` nothing is shown. A result has its number of `rows`.
         The tasks run in this process if they are to run `here`.
         """
-        futures: dict[Future[dict[str, Any]], int] = {}
-        results: list[dict[str, Any]] = [{}] * len(arguments)
-        total, done = sum(sizes), 0
+        futures: dict[Future[tuple[float, dict[str, Any]]], int] = {}
+        results: list[dict[str, Any] | None] = [None] * len(arguments)
+        seconds = self.seconds[stage] = [0.0] * len(arguments)
+        total, done, n_done = sum(sizes), 0, 0
         executor = ThisProcess() if here else self._executor
         with self._progress.stage(title, total) if title else nullcontext() as bar:
 
-            def finish(future: Future[dict[str, Any]]) -> None:
-                nonlocal done
+            def finish(future: Future[tuple[float, dict[str, Any]]]) -> None:
+                nonlocal done, n_done
                 number = futures[future]
-                results[number] = future.result()
+                seconds[number], result = future.result()
+                results[number] = result
+                n_done += 1
                 if bar:
                     done += sizes[number]
-                    bar.advance(results[number]["rows"], done)
+                    bar.advance(result["rows"], done, tasks=(n_done, len(arguments)))
 
             for number, values in enumerate(arguments):
-                future = executor.submit(run_task, task, self.folder(stage, number), values)
+                future = executor.submit(Timed(task), self.folder(stage, number), values)
                 futures[future] = number
                 if future.done():  # this process runs it
                     finish(future)
             for future in as_completed([*futures]):
-                if not results[futures[future]]:
+                if results[futures[future]] is None:
                     finish(future)
-        return [Done(self.folder(stage, number), result) for number, result in enumerate(results)]
+        return [Done(self.folder(stage, number), result) for number, result in enumerate(results) if result is not None]
+
+    def slowest(self) -> str:
+        """Return a line with the slowest task of each of the slowest stages, and how often tasks were repeated.
+
+        "" if this process alone has run them, each once.
+        """
+        n_repeats, lines = self._executor.n_repeats, list[str]()
+        if not isinstance(self._executor, ThisProcess):
+            most = {stage: max(seconds) for stage, seconds in self.seconds.items() if seconds}
+            for stage in sorted(most, key=lambda stage: -most[stage])[:MOST_STAGES]:
+                seconds = self.seconds[stage]
+                number, median = seconds.index(most[stage]), sorted(seconds)[len(seconds) // 2]
+                lines.append(f"{stage} {number} {most[stage]:.1f} s (median of {len(seconds):,}: {median:.1f} s)")
+        slowest = [f"slowest tasks: {', '.join(lines)}"] if lines else []
+        return "; ".join(slowest + ([f"{pluralize(n_repeats, 'repeat')} of failed tasks"] if n_repeats else []))
 
     def remove(self, stage: str, *patterns: str) -> None:
         """Delete the files of a stage with names that fit one of `patterns`; its tasks stay done."""

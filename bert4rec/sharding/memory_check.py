@@ -11,10 +11,10 @@ import numpy as np
 from bert4rec.config.kinds import has_kernel, has_optimizer, needs_negatives, supports_column_sharding
 from bert4rec.config.resolve import FEW_STEPS, MOST_SHARING
 from bert4rec.runtime.arrays import Integers
-from bert4rec.runtime.errors import SettingsError, pluralize
+from bert4rec.runtime.errors import SettingsError, format_bytes, pluralize
 from bert4rec.runtime.memory import Memory
 from bert4rec.sharding.footprint import Job
-from bert4rec.sharding.plan import Plan, fitting_plan, size
+from bert4rec.sharding.plan import Plan, fitting_plan
 
 OPTIONS = (  # those that a change of a field of the same name needs
     "--mode", "--training.loss", "--parallelism.sharding_type", "--parallelism.compute_kernel",
@@ -42,8 +42,8 @@ def refuse_unless_it_fits(plan: Plan, *, min_len: int = 2) -> None:
         if available is not None and sum(parts.values()) > available:
             largest = max(parts, key=parts.__getitem__)
             lacking.append(
-                f"{size(sum(parts.values()))} of {name} per process ({size(parts[largest])} of it {largest}), "
-                f"{size(available)} available"
+                f"{format_bytes(sum(parts.values()))} of {name} per process ({format_bytes(parts[largest])} of it {largest}), "
+                f"{format_bytes(available)} available"
             )
     fitting = list(itertools.islice(fitting_changes(plan.job, plan.memory, min_len=min_len), MOST_ADVICE))
     advice = f"it fits with {'; or '.join(fitting)}" if fitting else "no change of a single setting makes it fit"
@@ -97,7 +97,7 @@ def fitting_changes(job: Job, memory: Memory, *, min_len: int = 2) -> Iterator[s
     for alternatives in _changes(job, spare, min_len):
         for typed, changed in alternatives:
             if typed and (plan := fitting_plan(changed, spare)):
-                needs = " and ".join(f"{size(sum(parts.values()))} of {name}" for name, _, parts, _ in plan.largest())
+                needs = " and ".join(f"{format_bytes(sum(parts.values()))} of {name}" for name, _, parts, _ in plan.largest())
                 yield f"{typed} ({needs})"
                 break
 

@@ -19,7 +19,7 @@ from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.types import CacheParams, CommOp, ShardingPlan
 
 from bert4rec.config.kinds import SHARDING_TYPES, needs_negatives, supports_column_sharding
-from bert4rec.runtime.errors import SettingsError, pluralize
+from bert4rec.runtime.errors import SettingsError, format_bytes, pluralize
 from bert4rec.runtime.memory import Memory
 from bert4rec.sharding.footprint import (
     CACHE_LOAD_FACTOR,
@@ -176,13 +176,13 @@ def summary(plan: Plan) -> str:
     lines = [f"plan: {job.mode} on {job.world_size} x {job.device_type}, {job.local_world_size} a host{groups}"]
     for table in job.tables:
         shards = [part for part in plan.shards if part.table == table]
-        weights = _range([(part.weight_bytes, size(part.weight_bytes)) for part in shards])
-        state = _range([(part.weight_bytes, size(part.state_bytes)) for part in shards])
+        weights = _range([(part.weight_bytes, format_bytes(part.weight_bytes)) for part in shards])
+        state = _range([(part.weight_bytes, format_bytes(part.state_bytes)) for part in shards])
         lines.append(f"  {table}: {_table(plan, table)}; each {weights} of weights, {state} of optimizer state")
     for name, rank, parts, available in plan.largest():
-        limit = "" if available is None else f" of {size(available)}"
-        listed = ", ".join(f"{part} {size(taken)}" for part, taken in parts.items() if taken)
-        lines.append(f"  {name}: {size(sum(parts.values()))}{limit} at most (process {rank}): {listed}")
+        limit = "" if available is None else f" of {format_bytes(available)}"
+        listed = ", ".join(f"{part} {format_bytes(taken)}" for part, taken in parts.items() if taken)
+        lines.append(f"  {name}: {format_bytes(sum(parts.values()))}{limit} at most (process {rank}): {listed}")
     return "\n".join(lines)
 
 
@@ -204,15 +204,6 @@ def to_text(plan: Plan) -> str:
             + (f" and {sum(on_device.values())} of GPU memory" if on_device else "")
         )
     return "\n".join(lines) + "\n"
-
-
-def size(n_bytes: float) -> str:
-    """Return bytes for people: "1.23 GB", in powers of a thousand."""
-    for unit in ("bytes", "kB", "MB"):
-        if n_bytes < 999.5:
-            return f"{n_bytes:.3g} {unit}"
-        n_bytes /= 1000
-    return f"{n_bytes:.3g} GB" if n_bytes < 999.5 else f"{n_bytes / 1000:,.4g} TB"
 
 
 def _plan(job: Job, memory: Memory, limits: Memory) -> Plan:

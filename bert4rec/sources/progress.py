@@ -30,14 +30,19 @@ class Stage(ProgressBar):
         super().__init__(total, form=f"{name:8} {BAR if total else NO_BAR}")
         self._name, self._is_measured, self.n_rows = name, total > 0, 0
 
-    def advance(self, n_rows: int, done: int | None = None) -> None:
-        """Show that `done` units (default: all rows so far) are done, with `n_rows` more rows than at the last call."""
+    def advance(self, n_rows: int, done: int | None = None, *, tasks: tuple[int, int] = (1, 1)) -> None:
+        """Show that `done` units (default: all rows so far) are done, with `n_rows` more rows than at the last call.
+
+        `tasks`: how many are done, and how many there are.
+        """
         self.n_rows += n_rows
         done = self.n_rows if done is None else done
         if self.is_due():
             left = f"  {format_duration(self.seconds_left(done))} left" if self._is_measured else ""
             share = f" {100 * done // self._total:3} %" if self._is_measured else ""
-            figures = f"{self.n_rows:,} rows  {self.rate()}{left}"
+            n_done, n_tasks = tasks
+            of_tasks = f"{n_done:,} of {n_tasks:,} tasks  " if n_tasks > 1 else ""
+            figures = f"{of_tasks}{self.n_rows:,} rows  {self.rate()}{left}"
             self.show(done, figures, line=f"  {self._name}{share}  {figures}")
 
     def rate(self) -> str:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,7 +17,8 @@ import pytest
 
 import preprocessing
 from bert4rec.prepare import engine
-from bert4rec.prepare.stages import RESULT, run_task
+from bert4rec.prepare.executors import TaskExecutor
+from bert4rec.prepare.stages import RESULT, Timed, run_task
 from tests.folders import contents
 from tests.preparation import small_parts, small_tasks
 
@@ -86,23 +87,23 @@ def prepared(place: Path, name: str, *options: str) -> dict[str, Any]:
     return contents(folder)
 
 
-class Twice(Executor):
+class Twice(TaskExecutor):
     """Each task runs twice, and the second time it writes the same bytes."""
 
     n_tasks = 0
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
-        assert function is run_task
-        task, folder, values = arguments
+        assert isinstance(function, Timed)
+        folder, values = arguments
         again = folder.with_name(f"again-{folder.name}")
-        results = [run_task(task, one, values) for one in (folder, again)]
+        results = [run_task(function.task, one, values) for one in (folder, again)]
         assert results[0] == results[1]
         files = [{path.relative_to(one): path.read_bytes() for path in one.rglob("*") if path.is_file()}
                  for one in (folder, again)]  # fmt: skip
         assert files[0] == files[1]
         Twice.n_tasks += 1
         future = Future[Any]()
-        future.set_result(results[0])
+        future.set_result((0.0, results[0]))
         return future
 
 
@@ -115,10 +116,10 @@ def test_each_task_writes_the_same_bytes_again_and_small_tasks_make_the_same_dat
 
 
 class _Open:
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: TaskExecutor) -> None:
         self._executor = executor
 
-    def __enter__(self) -> Executor:
+    def __enter__(self) -> TaskExecutor:
         return self._executor
 
     def __exit__(self, *_: object) -> None:

@@ -1,0 +1,188 @@
+"""Reckon what a preparation of some size takes: tasks, files, bytes, memory and seconds, before there is an input.
+
+The input is Parquet whose rows have a user, an item and a time. All users are equally frequent, and so are all items:
+with a few popular ones, as in a real log, runs have fewer different items, and the preparation takes less. The numbers
+in formulas are fitted to preparations by `python -m benchmarks.prepare_accuracy`, which compares them again.
+"""
+
+from collections.abc import Sequence
+from math import ceil, expm1
+from typing import NamedTuple
+
+from bert4rec.dataset.format import MIN_EVALUATED, ROWS_PER_FILE, ROWS_PER_PART, USERS_PER_PART
+from bert4rec.dataset.histories import STRIDE
+from bert4rec.prepare.negatives import SAMPLED_BLOCK_USERS
+from bert4rec.prepare.runs import ENTRY_GROUP, ITEMS_PER_RANGE, ROWS_PER_RANGE, ROWS_PER_RUN, SAMPLES_PER_RUN
+from bert4rec.prepare.survey import MOST_ITEMS
+from bert4rec.prepare.writer import ROWS_PER_BATCH
+from bert4rec.sources.tables import ROWS_PER_PIECE
+
+VALUES_OF_ROW = 10.0  # bytes of the number of an item and of a time, packed by lz4
+FILE, BATCH, FOOTER = 700, 280, 24  # bytes of an Arrow file, of a record batch beside its values, and of it at the end
+OPEN, SCAN, CUT = 2.4e-4, 1e-3, 1e-4  # seconds to read a record batch or a row group, and to write a record batch
+TEXT = 41e-9  # seconds for each byte of text in a row that is read, shuffled or put in order
+PROGRAM = 130e6  # bytes of a process without data
+
+
+class Stage(NamedTuple):
+    """The tasks and files of a stage, the bytes that it reads and writes, and its seconds on one core."""
+
+    name: str
+    tasks: int
+    files: int
+    read: float
+    written: float
+    seconds: float
+
+
+class Memory(NamedTuple):
+    """Peak bytes of a task, of the program that starts the tasks, and of a process that trains, for its histories.
+
+    `evaluated`: more bytes of a process that evaluates.
+    """
+
+    task: float
+    program: float
+    training: float
+    evaluated: float
+
+
+class Log(NamedTuple):
+    """The numbers of `rows`, and of the users and items that they have. `text`: bytes of an id, 0 = whole numbers.
+
+    `n_tested` users get two times `n_negatives` items.
+    """
+
+    rows: int
+    users: int
+    items: int
+    text: int = 0
+    n_tested: int = 0
+    n_negatives: int = 100
+
+    def ids(self, n_different: float, n_rows: float) -> float:
+        """Return the bytes of a column of ids in order."""
+        return n_different * self.text + 4 * n_rows if self.text else 4 * n_different
+
+    def different(self, n_present: int, n_rows: float) -> float:
+        """Return how many different ids some of the rows have, of those that are present."""
+        population = self.rows / _mean(self.rows / n_present)
+        return -population * expm1(-n_rows / population)
+
+
+def _mean(rows_each: float) -> float:
+    """Return the mean rows of ids, also of those without any, if those with rows have `rows_each` (Poisson)."""
+    mean = rows_each
+    for _ in range(50):
+        mean = max(-rows_each * expm1(-mean), 1e-3)
+    return mean
+
+
+def testable(rows: int, users: int) -> int:
+    """Return how many `users` have enough rows to be tested by leave-one-out, if each of the `rows` is of a random one.
+
+    >>> testable(10_000, 1000), testable(2000, 1000)
+    (997, 292)
+    """
+    mean = min(_mean(rows / users), 100.0)
+    term = total = mean
+    for n in range(2, MIN_EVALUATED):
+        term *= mean / n
+        total += term
+    return round(users * (1 - total / expm1(mean)))
+
+
+def stages_of(log: Log, *, has_limits: bool = False, n_candidates: int = 0) -> list[Stage]:
+    """Return the stages; with limits for items also one round of them, and the pass that draws from `n_candidates`."""
+    rows, users, items, text = log[:4]
+    n_reads, n_ranges = ceil(rows / ROWS_PER_PIECE), ceil(rows / ROWS_PER_RANGE)
+    n_runs = max(n_reads, ceil(rows / ROWS_PER_RUN))
+    in_run = log.different(items, rows / n_runs)
+    entries, in_ranges = n_runs * in_run, n_ranges * log.different(items, rows / n_ranges)
+    n_codes, entry = ceil(entries / ITEMS_PER_RANGE), 4 + text if text else 7
+    source = rows * (5 + (1 if text else 6)) + n_runs * 0.6 * text * (in_run + log.different(users, rows / n_runs))
+    runs = rows * (VALUES_OF_ROW + (11 + text if text else 4.5))
+    known = n_runs * SAMPLES_PER_RUN * 3 * (text + 4 if text else 8)
+    looked_up = n_codes * n_runs * (min(in_run, in_run / n_codes + ENTRY_GROUP) if n_codes > 1 else in_run)
+    ids_by_run = log.ids(n_runs * log.different(users, rows / n_runs), rows)
+    shuffled = rows * VALUES_OF_ROW + ids_by_run + n_runs * n_ranges * (BATCH + FOOTER)
+    part = rows * VALUES_OF_ROW + (ids_by_run if text else 4 * users)
+    counts, half_months = 5 * in_ranges, -24 * items * expm1(-rows / n_ranges / 24 / items)
+    seen = 20 * in_ranges + (5 * n_ranges * half_months if items <= MOST_ITEMS else 0) + 5 * users + 15 * log.n_tested
+    n_parts, _ = parts_of(rows, users)
+    read_codes = 8 * entries + n_runs * n_codes * (BATCH + n_runs * FOOTER)
+    histories = rows * 12 + users * 24 + log.n_tested * (12 + 8 * log.n_negatives)
+    blocks = ceil(log.n_tested / SAMPLED_BLOCK_USERS)
+    limits = [Stage("limits, a round", n_ranges, 3, part, part + counts, rows * 2e-7)] if has_limits else []
+    candidates = Stage("tested", n_ranges, 2, part, 6 * n_candidates, rows * 2e-7 + users * 4e-7)
+    found = [
+        Stage("read", n_reads, 1 + 3 * n_runs // n_reads, source, runs + entries * entry + known,
+              rows * (2.7e-7 + TEXT * text) + entries * 3.4e-7),
+        Stage("items", n_codes, 3, looked_up * entry, 8 * entries + n_runs * n_codes * BATCH
+              + items * (text + 8 if text else 4.2), looked_up * (5.5e-7 + 2.7e-8 * text) + n_runs * n_codes * SCAN),
+        Stage("shuffle", n_runs, 2, runs + read_codes, shuffled,
+              rows * (1.9e-7 + TEXT * text) + n_runs * (n_codes * OPEN + n_ranges * CUT)),
+        Stage("order", n_ranges, 3, shuffled + n_ranges * n_runs * n_ranges * FOOTER, part + counts,
+              rows * (1.4e-7 + TEXT * text) + in_ranges * 7.3e-7 + users * 5.6e-7 + n_runs * n_ranges * OPEN),
+        *limits,
+        Stage("users", n_ranges, 2, log.ids(users, rows), users * 6 + log.ids(users, users), users * 4e-7),
+        *([candidates] if n_candidates else []),
+        Stage("split", n_ranges, 6, part, seen, rows * 1e-7 + in_ranges * 1.3e-6 + users * 2e-6),
+        Stage("write", n_parts, 3, part, histories,
+              rows * 1e-7 + log.n_tested * log.n_negatives * 3.2e-7 + blocks * items * 2.7e-8),
+    ]  # fmt: skip
+    return [stage._replace(files=stage.files * stage.tasks, written=stage.written + stage.files * stage.tasks * FILE)
+            for stage in found]  # fmt: skip
+
+
+def parts_of(rows: int, users: int) -> tuple[int, int]:
+    """Return the number of parts of the dataset, as `part_starts` cuts them, and of their record batches."""
+    size = USERS_PER_PART
+    while size > 1 and rows * min(size, users) > ROWS_PER_PART * users:
+        size //= 2
+    return ceil(users / size), ceil(users / size) * ceil(min(size, users) / ROWS_PER_BATCH)
+
+
+def seconds_of(stage: Stage, n_workers: int) -> float:
+    """Return the seconds of a stage whose tasks all take as long."""
+    return ceil(stage.tasks / n_workers) * stage.seconds / stage.tasks
+
+
+def seconds_of_program(log: Log) -> float:
+    """Return the seconds of the program between the stages: it adds what each task has found by user and by item."""
+    n_ranges = ceil(log.rows / ROWS_PER_RANGE)
+    mean = log.rows / log.items
+    seen = n_ranges * (log.items * (1 + expm1(-mean) / mean) + log.different(log.items, log.rows / n_ranges))
+    return 2 + 1.1e-6 * log.users + 1.2e-6 * log.items + 4.5e-7 * seen
+
+
+def memory_of(log: Log) -> Memory:
+    """Return the memory, as arrays by user and by item make it.
+
+    Each thread that draws negatives sums the weights of all items.
+    """
+    _, n_batches = parts_of(log.rows, log.users)
+    n_runs = ceil(log.rows / ROWS_PER_RUN)
+    samples = n_runs * SAMPLES_PER_RUN * 3 * (57 + log.text if log.text else 40)
+    return Memory(
+        task=PROGRAM + ROWS_PER_RANGE * (150 + 2.8 * log.text) + 29 * log.items,
+        program=PROGRAM + samples + 50 * log.users + (165 + 4 * log.text) * log.items,
+        training=7400 * n_batches + 8 * log.users / STRIDE,
+        evaluated=2000 * n_batches + 21 * log.users + 24 * log.n_tested,
+    )
+
+
+def dataset_of(log: Log, stages: Sequence[Stage]) -> tuple[float, float, int]:
+    """Return the bytes and the number of files of the dataset; the bytes of histories and negatives among them."""
+    mapped = stages[-1].written
+    tables = log.users * (4 + log.text / 2 + 0.3) + log.items * (9 + log.text / 2)
+    n_files = 7 + 2 * stages[-1].tasks + ceil(log.users / ROWS_PER_FILE) + ceil(log.items / ROWS_PER_FILE)
+    return mapped + tables, mapped, n_files
+
+
+def work_bytes(stages: Sequence[Stage]) -> float:
+    """Return the most bytes in the folder of the tasks' files: those that later stages do not need are deleted."""
+    written = {stage.name: stage.written for stage in stages}
+    rows = [written[name] for name in ("read", "shuffle", "order")]
+    late = written.get("limits, a round", 0.0), sum(written[name] for name in ("users", "split", "write"))
+    return written["items"] + max(rows[0] + rows[1], rows[1] + rows[2], rows[2] + max(late))
