@@ -98,6 +98,7 @@ class ThisProcess(Executor):
     """Runs a task at once, in this process with all its threads."""
 
     def submit(self, task: Task, /, *arguments: Any, **_: Any) -> Future[Any]:
+        """Return the future of a task, which has run."""
         future = Future[Any]()
         try:
             future.set_result(_try_again(lambda _: task(*arguments)))

@@ -9,9 +9,9 @@ one ended.
 import json
 import shutil
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, as_completed
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -48,10 +48,21 @@ def run_task(task: Task, folder: Path, arguments: Sequence[Any]) -> dict[str, An
     return result
 
 
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Yield where to write a file for tasks, which then gets the name `path`.
+
+    A killed driver's tasks, which a cluster ends a moment later, may still read an older one: it must not change.
+    """
+    unfinished = path.with_name(f"unfinished-{path.name}")
+    yield unfinished
+    unfinished.replace(path)
+
+
 def saved(path: Path, values: Array) -> Path:
     """Write an array that tasks map, and return its path."""
-    with path.open("wb") as file:
-        np.save(file, values)
+    with whole_file(path) as unfinished:
+        np.save(unfinished, values)
     return path
 
 
