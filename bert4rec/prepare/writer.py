@@ -145,7 +145,7 @@ def work_folder(folder: Path, about: Mapping[str, Any], progress: Progress) -> I
     with lock:
         is_kept = False
         try:
-            for unfinished in work.glob("*-??????.*"):
+            for unfinished in work.glob(f"*-{'[0-9]' * 6}.*"):
                 withdraw_directory(unfinished)
             if n_done := sum(1 for _ in work.glob(f"*/{RESULT}")):
                 progress.log(f"{pluralize(n_done, 'task')} done by an earlier run, which was stopped")

@@ -52,7 +52,8 @@ def withdraw_directory(folder: Path) -> None:
     withdrawn = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}")
     with suppress(OSError):
         folder.rename(withdrawn)
-    shutil.rmtree(withdrawn, ignore_errors=True)
+    for _ in range(3):  # a system call that found the folder before adds its file a moment later
+        shutil.rmtree(withdrawn, ignore_errors=True)
 
 
 def exchange(one: Path, other: Path) -> bool:
