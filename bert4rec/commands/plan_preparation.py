@@ -20,7 +20,9 @@ def refuse_without_rows(arguments: argparse.Namespace) -> None:
     """Raise `SettingsError` for an argument of a preparation if no `--rows` are given."""
     for name in ("workers", "id_bytes"):
         if getattr(arguments, name) is not None:
-            raise SettingsError(f"{_option(name)}: is of the plan of a preparation; add --rows=N, --users=N and --items=N")
+            raise SettingsError(
+                f"{_option(name)}: is of the plan of a preparation; add --rows=N, --users=N and --items=N"
+            )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -192,8 +192,9 @@ def prepare(config: Config) -> Path:
     ):
         settings = config.preprocessing
         opened = _open(local.data, settings, known, progress)
+        about = _about_work(config, opened.source, local.data.items_path, known)
         with (
-            work_folder(config.data.folder, _about_work(config, opened.source, known), progress) as work,
+            work_folder(config.data.folder, about, progress) as work,
             open_executor(settings.engine, settings.workers, memory=TASK_BYTES) as executor,
         ):
             stages = Stages(work, executor, progress)
@@ -306,10 +307,12 @@ def _make_dataset(
     return metadata, files
 
 
-def _about_work(config: Config, source: Interactions | GeneratedSource, known: ExistingIds | None) -> dict[str, Any]:
+def _about_work(
+    config: Config, source: Interactions | GeneratedSource, items_path: str, known: ExistingIds | None
+) -> dict[str, Any]:
     """Return all that the files of tasks depend on: the input, the settings, and the version of this program."""
     files = source.files if isinstance(source, Interactions) else ()
-    stats = [(path, path.stat()) for path in files]
+    stats = [(path, path.stat()) for path in (*files, Path(items_path)) if path.is_file()]
     return {
         "files": [(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in stats],
         "data": config.data.model_dump(mode="json"),

@@ -28,7 +28,7 @@ from bert4rec.prepare.runs import (
     read_pieces,
     shuffle,
 )
-from bert4rec.prepare.stages import Done, Stages
+from bert4rec.prepare.stages import Done, Stages, saved, whole_file
 from bert4rec.prepare.ties import shuffled, with_numbers
 from bert4rec.runtime.arrays import Bools, Int64s
 from bert4rec.runtime.errors import DataError
@@ -309,7 +309,8 @@ def number_all_items(
     others = [stages.work / f"also-{number}.parquet" for number in range(len(also))]
     for path, items in zip(others, also, strict=True):
         frame = pl.DataFrame({"number": pl.int_range(len(items), dtype=pl.Int32, eager=True), "item": items})
-        frame.write_parquet(path)
+        with whole_file(path) as unfinished:
+            frame.write_parquet(unfinished)
     dtype = pl.String() if pl.String in (raw.item_type, *(items.dtype for items in also)) else pl.Int64()
     samples = [(about["items"]["sample"], about["items"]["n"]) for *_, about in raw.runs]
     bounds = bounds_of(samples, dtype, ITEMS_PER_RANGE)
@@ -371,8 +372,7 @@ def order_rows(
     _refuse_missing_times(settings, schema)
     prints = None
     if settings.ties == "shuffle":
-        prints = stages.work / "prints.npy"
-        np.save(prints, pl.concat(catalogue.ranges("print"))["print"].to_numpy())
+        prints = saved(stages.work / "prints.npy", pl.concat(catalogue.ranges("print"))["print"].to_numpy())
     arguments, sizes, groups = [], [], []
     codes = [
         (path.with_name("codes.arrow"), first) for path, first in zip(catalogue.files, catalogue.firsts, strict=False)
@@ -384,7 +384,8 @@ def order_rows(
         samples = [(about[group]["sample"], about[group]["n"]) for *_, about in runs]
         firsts = bounds_of(samples, raw.schema[group]["user"], ROWS_PER_RANGE)
         bounds = stages.work / f"bounds-{group}.arrow"
-        pl.DataFrame({"user": pl.Series(firsts, dtype=raw.schema[group]["user"])}).write_ipc(bounds)
+        with whole_file(bounds) as unfinished:
+            pl.DataFrame({"user": pl.Series(firsts, dtype=raw.schema[group]["user"])}).write_ipc(unfinished)
         shuffled = stages.run(
             f"shuffle-{group}", shuffle,
             [(folder / f"{group}-{part:03d}.arrow", number, codes, raw.schema[group], bounds, raw.kinds[number])
@@ -469,8 +470,7 @@ def limit_rows(ordered: OrderedRows, settings: Preprocessing, stages: Stages) ->
     is_rare = least > 1
     while is_rare:
         n_rounds += 1
-        frequent = stages.work / f"frequent-{n_rounds:03d}.npy"
-        np.save(frequent, ordered.counts >= least)
+        frequent = saved(stages.work / f"frequent-{n_rounds:03d}.npy", ordered.counts >= least)
         arguments = [(part.path, frequent, settings) for part in ordered.parts]
         sizes, groups = [part.n_rows for part in ordered.parts], [part.is_known for part in ordered.parts]
         stage, title = f"limits-{n_rounds:03d}", f"limits, round {n_rounds}"

@@ -10,9 +10,9 @@ import json
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, as_completed
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -70,10 +70,21 @@ class Timed:
         return self.task.__name__
 
 
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Yield where to write a file for tasks, which then gets the name `path`.
+
+    A killed driver's tasks, which a cluster ends a moment later, may still read an older one: it must not change.
+    """
+    unfinished = path.with_name(f"unfinished-{path.name}")
+    yield unfinished
+    unfinished.replace(path)
+
+
 def saved(path: Path, values: Array) -> Path:
     """Write an array that tasks map, and return its path."""
-    with path.open("wb") as file:
-        np.save(file, values)
+    with whole_file(path) as unfinished:
+        np.save(unfinished, values)
     return path
 
 

@@ -14,16 +14,17 @@ import os
 import shlex
 import shutil
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
+from typing import IO, Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 import datasets
 import numpy as np
@@ -75,7 +76,15 @@ from bert4rec.prepare.stages import RESULT, Stages
 from bert4rec.prepare.ties import draw_targets, has_ties, is_tied, tie_key
 from bert4rec.runtime.arrays import Bools, Int64s, Integers
 from bert4rec.runtime.errors import DataError, pluralize
-from bert4rec.runtime.files import link_or_copy, put_back, replace_directory, sample_sha256, sha256, try_lock
+from bert4rec.runtime.files import (
+    link_or_copy,
+    put_back,
+    replace_directory,
+    sample_sha256,
+    sha256,
+    try_lock,
+    withdraw_directory,
+)
 from bert4rec.sources.progress import Progress
 
 ROWS_PER_BATCH = 1 << 14  # more batches would cost memory and time in every process that opens the split
@@ -129,27 +138,42 @@ def work_folder(folder: Path, about: Mapping[str, Any], progress: Progress) -> I
     """
     began, place = time.monotonic(), folder.resolve()
     key = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:16]
-    work = place.with_name(f".{place.name}.work-{key}")
+    work = usual = place.with_name(f".{place.name}.work-{key}")
     for other in place.parent.glob(f".{glob.escape(place.name)}.work-*"):
-        if other != work and not _in_use(other):
-            shutil.rmtree(other, ignore_errors=True)
-    if _in_use(work):
-        work = work.with_name(f"{work.name}-{os.getpid()}")
-    work.mkdir(parents=True, exist_ok=True)
-    try:
-        with (work / DATASET_LOCK).open("w") as lock:
-            try_lock(lock)
+        if other != usual and (lock := _locked(other)):
+            with lock:
+                withdraw_directory(other)
+    while not (lock := _locked(work)):  # another process makes the same dataset
+        work = usual.with_name(f"{usual.name}-{uuid.uuid4().hex}")
+    with lock:
+        is_kept = False
+        try:
+            for unfinished in work.glob(f"*-{'[0-9]' * 6}.*"):
+                withdraw_directory(unfinished)
             if n_done := sum(1 for _ in work.glob(f"*/{RESULT}")):
                 progress.log(f"{pluralize(n_done, 'task')} done by an earlier run, which was stopped")
             yield work
-    except BaseException as error:
-        is_kept = not isinstance(error, DataError | OSError) and time.monotonic() - began > KEPT_AFTER
-        if is_kept:
-            logger.info("the same command goes on with what is done")
-        else:
-            shutil.rmtree(work, ignore_errors=True)
-        raise
-    shutil.rmtree(work, ignore_errors=True)
+        except BaseException as error:
+            is_kept = not isinstance(error, DataError | OSError) and time.monotonic() - began > KEPT_AFTER
+            raise
+        finally:
+            if is_kept:
+                logger.info("the same command goes on with what is done")
+            else:
+                withdraw_directory(work)
+
+
+def _locked(work: Path) -> IO[str] | None:
+    """Return the open lock of the folder `work`, which is made if it is missing; None if another process has it."""
+    path = work / DATASET_LOCK
+    with suppress(FileNotFoundError):  # another process has removed the folder just now
+        work.mkdir(parents=True, exist_ok=True)
+        lock = path.open("w")
+        with suppress(FileNotFoundError):
+            if try_lock(lock) and os.path.samestat(os.fstat(lock.fileno()), path.stat()):
+                return lock
+        lock.close()
+    return None
 
 
 def clear_target(folder: Path) -> None:

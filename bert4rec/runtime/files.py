@@ -6,7 +6,9 @@ import hashlib
 import json
 import os
 import shutil
+import uuid
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, TypeAlias
 
@@ -40,6 +42,18 @@ def replace_directory(new: Path, folder: Path, *, replaced: Path) -> None:
     sync(folder.parent)
     for older in (new, replaced):
         shutil.rmtree(older, ignore_errors=True)
+
+
+def withdraw_directory(folder: Path) -> None:
+    """Remove a folder that other processes may still write to: from its first step on they no longer find it.
+
+    So none of its files is missing while it has its name, and none is added while they are removed.
+    """
+    withdrawn = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}")
+    with suppress(OSError):
+        folder.rename(withdrawn)
+    for _ in range(3):  # a system call that found the folder before adds its file a moment later
+        shutil.rmtree(withdrawn, ignore_errors=True)
 
 
 def exchange(one: Path, other: Path) -> bool:

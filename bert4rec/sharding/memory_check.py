@@ -97,7 +97,9 @@ def fitting_changes(job: Job, memory: Memory, *, min_len: int = 2) -> Iterator[s
     for alternatives in _changes(job, spare, min_len):
         for typed, changed in alternatives:
             if typed and (plan := fitting_plan(changed, spare)):
-                needs = " and ".join(f"{format_bytes(sum(parts.values()))} of {name}" for name, _, parts, _ in plan.largest())
+                needs = " and ".join(
+                    f"{format_bytes(sum(parts.values()))} of {name}" for name, _, parts, _ in plan.largest()
+                )
                 yield f"{typed} ({needs})"
                 break
 

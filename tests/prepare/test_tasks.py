@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bert4rec.prepare.executors import ThisProcess
 from bert4rec.prepare.runs import bounds_of, merged, number_items, read_batch, shuffle, together, write_run
-from bert4rec.prepare.stages import Stages, run_task
+from bert4rec.prepare.stages import Stages, run_task, saved
 from bert4rec.sources.progress import Progress
 
 RUNS = st.lists(st.lists(st.tuples(st.integers(-3, 20), st.integers(0, 9)), min_size=1, max_size=30), max_size=6)
@@ -86,3 +86,10 @@ def test_a_task_is_done_once_and_leaves_all_of_its_files_or_none(tmp_path: Path)
     stages.remove("c", "*.txt")
     assert [result["double"] for _, result in stages.run("c", write_number, [(8,), (9,)])] == [2, 4]
     assert not [*tmp_path.glob("c-*/number.txt")]
+
+
+def test_a_task_that_has_begun_keeps_its_input_when_a_new_driver_writes_it_again(tmp_path: Path) -> None:
+    mapped = np.load(saved(tmp_path / "ids.npy", np.arange(10**5)), mmap_mode="r")
+    assert np.load(saved(tmp_path / "ids.npy", np.zeros(9))).tolist() == [0] * 9
+    assert np.array_equal(mapped, np.arange(10**5))
+    assert [path.name for path in tmp_path.iterdir()] == ["ids.npy"]

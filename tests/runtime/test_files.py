@@ -2,13 +2,16 @@
 
 import hashlib
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bert4rec.runtime import files
-from bert4rec.runtime.files import N_SAMPLES, SAMPLE_BYTES, sample_sha256, sha256
+from bert4rec.runtime.files import N_SAMPLES, SAMPLE_BYTES, sample_sha256, sha256, withdraw_directory
 
 WHOLE = N_SAMPLES * SAMPLE_BYTES
 
@@ -55,3 +58,29 @@ def test_a_damaged_file_is_named(sound: Path, tmp_path: Path, number: int, damag
         assert files.problem_of(folder, looks_at=lambda one: one == number) != ""
         assert files.problem_of(folder, looks_at=lambda one: one != number) == ""
     assert files.problem_of(sound) == ""
+
+
+WRITES_ON = """
+import sys
+from pathlib import Path
+while True:
+    try:
+        for number in range(1000):
+            (Path(sys.argv[1]) / str(number)).mkdir(exist_ok=True)
+            (Path(sys.argv[1]) / str(number) / "file").touch()
+    except FileNotFoundError:
+        pass
+"""
+
+
+def test_a_folder_that_another_process_still_writes_to_is_gone_at_once(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", WRITES_ON, str(tmp_path / "work")]) as writer:
+        try:
+            for _ in range(10):
+                (tmp_path / "work").mkdir()
+                while len([*(tmp_path / "work").iterdir()]) < 50:
+                    time.sleep(0.001)
+                withdraw_directory(tmp_path / "work")
+                assert not [*tmp_path.iterdir()]
+        finally:
+            writer.kill()
