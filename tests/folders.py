@@ -17,7 +17,7 @@ from bert4rec.dataset.format import HISTORIES, history_columns
 from bert4rec.dataset.histories import Histories
 from bert4rec.dataset.reader import KEYS
 from bert4rec.dataset.segments import Segments
-from bert4rec.prepare.writer import write_ids
+from bert4rec.prepare.id_files import write_ids
 from bert4rec.runtime.files import sample_sha256, sha256
 
 FIRST_ITEMS = "items/part-0000000000.parquet"

@@ -14,7 +14,7 @@ import pytest
 
 import preprocessing
 from bert4rec.dataset.format import part_starts
-from bert4rec.prepare import rows, runs, writer
+from bert4rec.prepare import catalogue, rows, runs, writer
 from bert4rec.sources import interactions, tables, text_blocks
 from tests.folders import id_table
 from tests.sources.storage import Storage, serving
@@ -41,7 +41,7 @@ def small_tasks(n_rows: int = 7, *, block_bytes: int = 5000) -> Iterator[None]:
         patch.object(text_blocks, "TEXT_PIECE", 4 * block_bytes),
         patch.object(interactions, "BLOCK_BYTES", block_bytes),
         patch.object(tables, "ROWS_PER_PIECE", 1000), patch.object(runs, "ROWS_PER_RUN", n_rows),
-        patch.object(rows, "ROWS_PER_RANGE", n_rows), patch.object(rows, "ITEMS_PER_RANGE", n_rows // 2),
+        patch.object(rows, "ROWS_PER_RANGE", n_rows), patch.object(catalogue, "ITEMS_PER_RANGE", n_rows // 2),
     ):  # fmt: skip
         yield
 

@@ -12,7 +12,6 @@ from bert4rec.runtime.startup import usable_cores
 if TYPE_CHECKING:
     from bert4rec.prepare.reckon import Log, Stage
 
-MOST_IDS = 2**31 - 1  # users or items
 OF_TRAINING = ("features", "local_world_size", "memory_gb", "host_memory_gb")  # arguments of a plan of a training
 
 
@@ -52,7 +51,7 @@ def _settings(arguments: argparse.Namespace) -> tuple[Preprocessing, list[str]]:
     others += [typed for name, typed in overrides.typed.items() if not name.startswith("preprocessing.")]
     if dataset or others:
         raise SettingsError(
-            f"{[dataset, *others][not dataset]}: is of the plan of a training, and --rows of that of a preparation; "
+            f"{dataset or others[0]}: the plan of a training has it, and --rows is for the plan of a preparation; "
             "remove one of them"
         )
     file = settings_file(arguments.config)
@@ -61,6 +60,8 @@ def _settings(arguments: argparse.Namespace) -> tuple[Preprocessing, list[str]]:
 
 def _refuse_sizes(arguments: argparse.Namespace) -> None:
     """Raise `SettingsError` if users or items are missing, or are more than rows or than there are ids."""
+    from bert4rec.dataset.format import MOST_IDS
+
     for name in ("users", "items"):
         n = getattr(arguments, name)
         if n is None:
@@ -104,4 +105,4 @@ def _lines(log: "Log", stages: "Sequence[Stage]", n_workers: int) -> Iterator[st
         f"training: {format_bytes(memory.training)} in each process to find histories, "
         f"{format_bytes(memory.evaluated)} more to evaluate; {format_bytes(mapped)} of files mapped once for a host"
     )
-    yield "  assumed: Parquet; no item is more popular; a worker has one core, as fast as in docs/prepare-on-a-cluster.md"
+    yield "  assumed: Parquet, equally frequent users and items, one core for each worker (AMD EPYC)"

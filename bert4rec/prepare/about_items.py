@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from bert4rec.config.tables import Data
-from bert4rec.prepare.rows import Catalogue
+from bert4rec.prepare.catalogue import Catalogue
 from bert4rec.prepare.survey import survey_columns
 from bert4rec.runtime.errors import DataError
 from bert4rec.sources.attributes import (

@@ -45,34 +45,9 @@ from bert4rec.prepare.about_items import (
     read_about_items,
     read_items_of_file,
 )
+from bert4rec.prepare.catalogue import Catalogue, compare_with_known, number_all_items
 from bert4rec.prepare.executors import open_executor
-from bert4rec.prepare.histories import (
-    HistoryStats,
-    NumberedHistories,
-    choose_split,
-    history_stats,
-    item_rows,
-    read_known_split,
-)
-from bert4rec.prepare.inherit import reading_of
-from bert4rec.prepare.negatives import held_out_metadata, left_out_warning
-from bert4rec.prepare.ordering import ExistingIds, item_ids, read_ids, read_known
-from bert4rec.prepare.rows import (
-    FILTERS,
-    Catalogue,
-    OrderedRows,
-    RawRows,
-    compare_with_known,
-    limit_rows,
-    number_all_items,
-    order_rows,
-    read_rows,
-)
-from bert4rec.prepare.stages import Stages, saved
-from bert4rec.prepare.survey import survey_ids
-from bert4rec.prepare.ties import has_ties
-from bert4rec.prepare.writer import (
-    Split,
+from bert4rec.prepare.folder import (
     clear_target,
     created_from,
     free_folder,
@@ -80,12 +55,20 @@ from bert4rec.prepare.writer import (
     refuse_another_input,
     refuse_to_replace,
     work_folder,
-    write_histories,
-    write_items,
     write_metadata,
-    write_table,
-    write_users,
 )
+from bert4rec.prepare.histories import HistoryStats, NumberedHistories, history_stats
+from bert4rec.prepare.id_files import item_rows, write_items, write_table, write_users
+from bert4rec.prepare.inherit import reading_of
+from bert4rec.prepare.negatives import held_out_metadata, left_out_warning
+from bert4rec.prepare.ordering import ExistingIds, item_ids, read_ids, read_known
+from bert4rec.prepare.raw_rows import RawRows, read_rows
+from bert4rec.prepare.rows import FILTERS, OrderedRows, limit_rows, order_rows
+from bert4rec.prepare.split import choose_split, read_known_split
+from bert4rec.prepare.stages import Stages, saved
+from bert4rec.prepare.survey import survey_ids
+from bert4rec.prepare.ties import has_ties
+from bert4rec.prepare.writer import Split, write_histories
 from bert4rec.runtime.arrays import Bools, Int32s
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import sha256

@@ -22,8 +22,9 @@ from bert4rec.dataset.format import (
 from bert4rec.dataset.id_tables import UNKNOWN
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.dataset.segments import Segments
+from bert4rec.prepare.folder import new_dataset, write_metadata
+from bert4rec.prepare.id_files import by_segment, write_ids
 from bert4rec.prepare.ordering import id_types
-from bert4rec.prepare.writer import by_segment, new_dataset, write_ids, write_metadata
 from bert4rec.runtime.errors import DataError, pluralize
 from bert4rec.runtime.files import link_or_copy
 from bert4rec.sources.item_features import append_features, read_fitted, read_item_file

@@ -6,7 +6,7 @@ in formulas are fitted to preparations by `python -m benchmarks.prepare_accuracy
 """
 
 from collections.abc import Sequence
-from math import ceil, expm1
+from math import ceil, expm1, factorial
 from typing import NamedTuple
 
 from bert4rec.dataset.format import MIN_EVALUATED, ROWS_PER_FILE, ROWS_PER_PART, USERS_PER_PART
@@ -17,11 +17,12 @@ from bert4rec.prepare.survey import MOST_ITEMS
 from bert4rec.prepare.writer import ROWS_PER_BATCH
 from bert4rec.sources.tables import ROWS_PER_PIECE
 
-VALUES_OF_ROW = 10.0  # bytes of the number of an item and of a time, packed by lz4
-FILE, BATCH, FOOTER = 700, 280, 24  # bytes of an Arrow file, of a record batch beside its values, and of it at the end
-OPEN, SCAN, CUT = 2.4e-4, 1e-3, 1e-4  # seconds to read a record batch or a row group, and to write a record batch
-TEXT = 41e-9  # seconds for each byte of text in a row that is read, shuffled or put in order
-PROGRAM = 130e6  # bytes of a process without data
+ROW_BYTES = 10  # of the number of an item and of a time, packed by lz4
+FILE_OVERHEAD = 700  # bytes of an Arrow file beside its record batches
+BATCH_OVERHEAD, FOOTER_BYTES = 280, 24  # of a record batch beside its values, and of its place at the end of the file
+OPEN_SECONDS, SCAN_SECONDS, CUT_SECONDS = 2.4e-4, 1e-3, 1e-4  # read a record batch or a row group, write a batch
+TEXT_SECONDS = 41e-9  # of each byte of text in a row that is read, shuffled or put in order
+PROCESS_BYTES = 130e6  # without data
 
 
 class Stage(NamedTuple):
@@ -36,10 +37,7 @@ class Stage(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Peak bytes of a task, of the program that starts the tasks, and of a process that trains, for its histories.
-
-    `evaluated`: more bytes of a process that evaluates.
-    """
+    """Peak bytes of a task, of the program that starts the tasks, to find histories in training, more to evaluate."""
 
     task: float
     program: float
@@ -82,14 +80,11 @@ def testable(rows: int, users: int) -> int:
     """Return how many `users` have enough rows to be tested by leave-one-out, if each of the `rows` is of a random one.
 
     >>> testable(10_000, 1000), testable(2000, 1000)
-    (997, 292)
+    (997, 270)
     """
     mean = min(_mean(rows / users), 100.0)
-    term = total = mean
-    for n in range(2, MIN_EVALUATED):
-        term *= mean / n
-        total += term
-    return round(users * (1 - total / expm1(mean)))
+    too_few = sum(mean**n / factorial(n) for n in range(1, MIN_EVALUATED)) / expm1(mean)
+    return round(users * (1 - too_few))
 
 
 def stages_of(log: Log, *, has_limits: bool = False, n_candidates: int = 0) -> list[Stage]:
@@ -97,42 +92,45 @@ def stages_of(log: Log, *, has_limits: bool = False, n_candidates: int = 0) -> l
     rows, users, items, text = log[:4]
     n_reads, n_ranges = ceil(rows / ROWS_PER_PIECE), ceil(rows / ROWS_PER_RANGE)
     n_runs = max(n_reads, ceil(rows / ROWS_PER_RUN))
-    in_run = log.different(items, rows / n_runs)
-    entries, in_ranges = n_runs * in_run, n_ranges * log.different(items, rows / n_ranges)
-    n_codes, entry = ceil(entries / ITEMS_PER_RANGE), 4 + text if text else 7
-    source = rows * (5 + (1 if text else 6)) + n_runs * 0.6 * text * (in_run + log.different(users, rows / n_runs))
-    runs = rows * (VALUES_OF_ROW + (11 + text if text else 4.5))
-    known = n_runs * SAMPLES_PER_RUN * 3 * (text + 4 if text else 8)
-    looked_up = n_codes * n_runs * (min(in_run, in_run / n_codes + ENTRY_GROUP) if n_codes > 1 else in_run)
-    ids_by_run = log.ids(n_runs * log.different(users, rows / n_runs), rows)
-    shuffled = rows * VALUES_OF_ROW + ids_by_run + n_runs * n_ranges * (BATCH + FOOTER)
-    part = rows * VALUES_OF_ROW + (ids_by_run if text else 4 * users)
-    counts, half_months = 5 * in_ranges, -24 * items * expm1(-rows / n_ranges / 24 / items)
-    seen = 20 * in_ranges + (5 * n_ranges * half_months if items <= MOST_ITEMS else 0) + 5 * users + 15 * log.n_tested
-    n_parts, _ = parts_of(rows, users)
-    read_codes = 8 * entries + n_runs * n_codes * (BATCH + n_runs * FOOTER)
-    histories = rows * 12 + users * 24 + log.n_tested * (12 + 8 * log.n_negatives)
+    run_items, run_users = (log.different(n, rows / n_runs) for n in (items, users))
+    entries, range_items = n_runs * run_items, n_ranges * log.different(items, rows / n_ranges)
+    n_codes, n_parts = ceil(entries / ITEMS_PER_RANGE), parts_of(rows, users)[0]
+    texts, cuts = rows * text * TEXT_SECONDS, n_runs * n_ranges
+
+    source = rows * (6 if text else 11) + n_runs * (run_items + run_users) * text * 0.6
+    runs = rows * (ROW_BYTES + (11 + text if text else 4.5))
+    entry_bytes, samples = 4 + text if text else 7, n_runs * SAMPLES_PER_RUN * 3 * (text + 4 if text else 8)
+    looked_up = n_codes * n_runs * (min(run_items, run_items / n_codes + ENTRY_GROUP) if n_codes > 1 else run_items)
+    codes = 8 * entries + n_codes * n_runs * BATCH_OVERHEAD
+    ids_of_runs = log.ids(n_runs * run_users, rows)
+    shuffled = rows * ROW_BYTES + ids_of_runs + cuts * (BATCH_OVERHEAD + FOOTER_BYTES)
+    ordered = rows * ROW_BYTES + (ids_of_runs if text else 4 * users)  # text stays in the order of the runs
+    by_month = -24 * items * expm1(-rows / n_ranges / items / 24) * n_ranges if items <= MOST_ITEMS else 0
+    survey = 20 * range_items + 5 * by_month + 5 * users + 15 * log.n_tested
+    dataset = 12 * rows + 24 * users + log.n_tested * (12 + 8 * log.n_negatives)
     blocks = ceil(log.n_tested / SAMPLED_BLOCK_USERS)
-    limits = [Stage("limits, a round", n_ranges, 3, part, part + counts, rows * 2e-7)] if has_limits else []
-    candidates = Stage("tested", n_ranges, 2, part, 6 * n_candidates, rows * 2e-7 + users * 4e-7)
+
+    one_round = Stage("limits, a round", n_ranges, 3, ordered, ordered + 5 * range_items, rows * 2e-7)
+    candidates = Stage("tested", n_ranges, 2, ordered, 6 * n_candidates, rows * 2e-7 + users * 4e-7)
     found = [
-        Stage("read", n_reads, 1 + 3 * n_runs // n_reads, source, runs + entries * entry + known,
-              rows * (2.7e-7 + TEXT * text) + entries * 3.4e-7),
-        Stage("items", n_codes, 3, looked_up * entry, 8 * entries + n_runs * n_codes * BATCH
-              + items * (text + 8 if text else 4.2), looked_up * (5.5e-7 + 2.7e-8 * text) + n_runs * n_codes * SCAN),
-        Stage("shuffle", n_runs, 2, runs + read_codes, shuffled,
-              rows * (1.9e-7 + TEXT * text) + n_runs * (n_codes * OPEN + n_ranges * CUT)),
-        Stage("order", n_ranges, 3, shuffled + n_ranges * n_runs * n_ranges * FOOTER, part + counts,
-              rows * (1.4e-7 + TEXT * text) + in_ranges * 7.3e-7 + users * 5.6e-7 + n_runs * n_ranges * OPEN),
-        *limits,
-        Stage("users", n_ranges, 2, log.ids(users, rows), users * 6 + log.ids(users, users), users * 4e-7),
+        Stage("read", n_reads, 1 + 3 * n_runs // n_reads, source, runs + entries * entry_bytes + samples,
+              rows * 2.7e-7 + texts + entries * 3.4e-7),
+        Stage("items", n_codes, 3, looked_up * entry_bytes, codes + items * (text + 8 if text else 4.2),
+              looked_up * (5.5e-7 + text * 2.7e-8) + n_codes * n_runs * SCAN_SECONDS),
+        Stage("shuffle", n_runs, 2, runs + codes + n_codes * n_runs**2 * FOOTER_BYTES, shuffled,
+              rows * 1.9e-7 + texts + n_codes * n_runs * OPEN_SECONDS + cuts * CUT_SECONDS),
+        Stage("order", n_ranges, 3, shuffled + n_ranges * cuts * FOOTER_BYTES, ordered + 5 * range_items,
+              rows * 1.4e-7 + texts + range_items * 7.3e-7 + users * 5.6e-7 + cuts * OPEN_SECONDS),
+        *([one_round] if has_limits else []),
+        Stage("users", n_ranges, 2, log.ids(users, rows), 6 * users + log.ids(users, users), users * 4e-7),
         *([candidates] if n_candidates else []),
-        Stage("split", n_ranges, 6, part, seen, rows * 1e-7 + in_ranges * 1.3e-6 + users * 2e-6),
-        Stage("write", n_parts, 3, part, histories,
+        Stage("split", n_ranges, 6, ordered, survey, rows * 1e-7 + range_items * 1.3e-6 + users * 2e-6),
+        Stage("write", n_parts, 3, ordered, dataset,
               rows * 1e-7 + log.n_tested * log.n_negatives * 3.2e-7 + blocks * items * 2.7e-8),
     ]  # fmt: skip
-    return [stage._replace(files=stage.files * stage.tasks, written=stage.written + stage.files * stage.tasks * FILE)
-            for stage in found]  # fmt: skip
+    n_files = [stage.files * stage.tasks for stage in found]
+    return [stage._replace(files=n, written=stage.written + n * FILE_OVERHEAD)
+            for stage, n in zip(found, n_files, strict=True)]  # fmt: skip
 
 
 def parts_of(rows: int, users: int) -> tuple[int, int]:
@@ -150,25 +148,26 @@ def seconds_of(stage: Stage, n_workers: int) -> float:
 
 def seconds_of_program(log: Log) -> float:
     """Return the seconds of the program between the stages: it adds what each task has found by user and by item."""
-    n_ranges = ceil(log.rows / ROWS_PER_RANGE)
-    mean = log.rows / log.items
+    n_ranges, mean = ceil(log.rows / ROWS_PER_RANGE), log.rows / log.items
     seen = n_ranges * (log.items * (1 + expm1(-mean) / mean) + log.different(log.items, log.rows / n_ranges))
     return 2 + 1.1e-6 * log.users + 1.2e-6 * log.items + 4.5e-7 * seen
 
 
 def memory_of(log: Log) -> Memory:
-    """Return the memory, as arrays by user and by item make it.
+    """Return the memory: arrays by user and by item, a file of users or items that is written, and the rows of a task.
 
-    Each thread that draws negatives sums the weights of all items.
+    The thread of a task that draws negatives sums the weights of all items.
     """
-    _, n_batches = parts_of(log.rows, log.users)
-    n_runs = ceil(log.rows / ROWS_PER_RUN)
-    samples = n_runs * SAMPLES_PER_RUN * 3 * (57 + log.text if log.text else 40)
+    rows, users, items, text = log[:4]
+    _, n_batches = parts_of(rows, users)
+    samples = ceil(rows / ROWS_PER_RUN) * SAMPLES_PER_RUN * 3 * (57 + text if text else 40)
+    file = min(max(users, items), ROWS_PER_FILE) * (325 + 4 * text)
+    by_item = 113 + (40 + 2 * text if text else 0)
     return Memory(
-        task=PROGRAM + ROWS_PER_RANGE * (150 + 2.8 * log.text) + 29 * log.items,
-        program=PROGRAM + samples + 50 * log.users + (165 + 4 * log.text) * log.items,
-        training=7400 * n_batches + 8 * log.users / STRIDE,
-        evaluated=2000 * n_batches + 21 * log.users + 24 * log.n_tested,
+        task=PROCESS_BYTES + min(rows, ROWS_PER_RANGE) * (150 + 2.8 * text) + 29 * items,
+        program=PROCESS_BYTES + samples + file + 40 * users + by_item * items,
+        training=7400 * n_batches + 8 * users / STRIDE,
+        evaluated=2000 * n_batches + 21 * users + 24 * log.n_tested,
     )
 
 

@@ -42,8 +42,8 @@ def refuse_unless_it_fits(plan: Plan, *, min_len: int = 2) -> None:
         if available is not None and sum(parts.values()) > available:
             largest = max(parts, key=parts.__getitem__)
             lacking.append(
-                f"{format_bytes(sum(parts.values()))} of {name} per process ({format_bytes(parts[largest])} of it {largest}), "
-                f"{format_bytes(available)} available"
+                f"{format_bytes(sum(parts.values()))} of {name} per process "
+                f"({format_bytes(parts[largest])} of it {largest}), {format_bytes(available)} available"
             )
     fitting = list(itertools.islice(fitting_changes(plan.job, plan.memory, min_len=min_len), MOST_ADVICE))
     advice = f"it fits with {'; or '.join(fitting)}" if fitting else "no change of a single setting makes it fit"

@@ -41,8 +41,8 @@ class Stage(ProgressBar):
             left = f"  {format_duration(self.seconds_left(done))} left" if self._is_measured else ""
             share = f" {100 * done // self._total:3} %" if self._is_measured else ""
             n_done, n_tasks = tasks
-            of_tasks = f"{n_done:,} of {n_tasks:,} tasks  " if n_tasks > 1 else ""
-            figures = f"{of_tasks}{self.n_rows:,} rows  {self.rate()}{left}"
+            count = f"{n_done:,} of {n_tasks:,} tasks  " if n_tasks > 1 else ""
+            figures = f"{count}{self.n_rows:,} rows  {self.rate()}{left}"
             self.show(done, figures, line=f"  {self._name}{share}  {figures}")
 
     def rate(self) -> str:

@@ -132,3 +132,40 @@ def test_a_dataset_is_named_first_and_one_process_on_the_cpu_is_the_default(
     assert "item: 900 x 68 " in capsys.readouterr().out
     assert plan() == 2
     assert "type: bert4rec plan data/large" in capsys.readouterr().err
+
+
+def test_a_preparation_of_a_billion_users_is_planned_without_an_input(capsys: Capture) -> None:
+    def planned(*arguments: str) -> dict[str, tuple[str, ...]]:
+        assert plan("--rows=10e9", "--users=1_000_000_000", "--items=1e9", *arguments) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return {name: figures for name, *figures in (re.split(" {2,}", line.strip()) for line in lines) if figures}
+
+    found = planned("--workers=1000")
+    assert [*found] == [
+        "stage", "read", "items", "shuffle", "order", "users", "split", "write", "the program", "all",
+    ]  # fmt: skip
+    assert found["order"][0] == "4,769"
+    more = planned("--preprocessing.workers=100000", "--preprocessing.min_item_interactions=5")
+    assert more.keys() - found.keys() == {"limits, a round"}
+    assert more["write"][:-1] == found["write"][:-1]
+    assert (len(more["write"][-1]), len(found["write"][-1])) == (5, 7)  # minutes, not hours
+    few = planned("--workers=1000", "--preprocessing.test_users=1000")
+    assert few.keys() - found.keys() == {"tested"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--rows=1000", "--users=10"], ["--rows=1000", "--items=10"], ["--workers=4", "--items=10"],
+        ["--id-bytes=36", "--items=10"], ["--rows=10", "--users=100", "--items=10"],
+        ["--rows=9e9", "--users=3e9", "--items=10"], ["--rows=1.5", "--users=1", "--items=1"],
+        ["--rows=1e999", "--users=1", "--items=1"],
+        *[["--rows=1000", "--users=10", "--items=10", other]
+          for other in ("data/log", "--mode=ddp", "--world-size=2", "--device=cuda", "--memory-gb=40")],
+    ],
+)  # fmt: skip
+def test_what_does_not_belong_to_the_plan_of_a_preparation_is_one_line(arguments: list[str], capsys: Capture) -> None:
+    assert plan(*arguments) == 2
+    shown = capsys.readouterr()
+    assert (shown.out, len(shown.err.splitlines())) == ("", 1)
+    assert any(argument.partition("=")[0] in shown.err for argument in arguments)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from bert4rec.dataset.format import ITEMS, USERS
 from bert4rec.dataset.id_tables import UNKNOWN, IdTable
 from bert4rec.dataset.segments import Segments
-from bert4rec.prepare import writer
+from bert4rec.prepare import id_files
 from tests.checks import one_line
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.integers(-20, 20)
@@ -29,7 +29,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=3) | st.integ
 @contextmanager
 def small_files() -> Iterator[None]:
     """Files of at most 5 rows, in row groups of at most 2, so that there are several."""
-    with patch.object(writer, "ROWS_PER_FILE", 5), patch.object(writer, "ROWS_PER_GROUP", 2):
+    with patch.object(id_files, "ROWS_PER_FILE", 5), patch.object(id_files, "ROWS_PER_GROUP", 2):
         yield
 
 
@@ -45,7 +45,7 @@ def written(folder: Path, name: str, segments: list[list[Any]], seed: int = 7) -
         frames.append([pl.DataFrame(columns).with_columns(title=pl.col("original").cast(pl.String))])
         first += len(ids)
     with small_files():
-        writer.write_ids(folder / name, frames)
+        id_files.write_ids(folder / name, frames)
     files = {path.relative_to(folder).as_posix(): {} for path in (folder / name).iterdir()}
     return IdTable(folder, {"fingerprint": "", "files": files, "segments": {name: listed}}, name)
 

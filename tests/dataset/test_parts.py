@@ -18,6 +18,7 @@ from bert4rec.dataset.format import part_starts
 from bert4rec.dataset.histories import TrainingWindows
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.prepare import writer
+from bert4rec.prepare.folder import new_dataset
 from bert4rec.runtime.errors import DataError
 from tests.checks import one_line
 
@@ -132,14 +133,14 @@ def test_rows_of_two_datasets_are_never_mixed(folders: list[Path], tmp_path: Pat
 
 
 def replace(folder: Path, by: Path) -> None:
-    with writer.new_dataset(folder) as new:
+    with new_dataset(folder) as new:
         shutil.copytree(by, new, dirs_exist_ok=True)
 
 
 SWITCHING = """
 import shutil, sys
 from pathlib import Path
-from bert4rec.prepare.writer import new_dataset
+from bert4rec.prepare.folder import new_dataset
 
 folder, *versions = map(Path, sys.argv[1:])
 for number in range(12):

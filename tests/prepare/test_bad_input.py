@@ -15,9 +15,9 @@ import pytest
 
 import preprocessing
 from bert4rec.config.tables import Preprocessing
-from bert4rec.prepare import engine, rows
+from bert4rec.prepare import engine, raw_rows
 from bert4rec.prepare.executors import ThisProcess
-from bert4rec.prepare.rows import read_rows
+from bert4rec.prepare.raw_rows import read_rows
 from bert4rec.prepare.stages import Stages
 from bert4rec.sources.progress import BadRows, Progress
 from tests.checks import Capture, Patch, one_line
@@ -255,6 +255,9 @@ def test_the_share_of_bad_rows_is_that_of_all_rows(
 ) -> None:
     settings: Any = Preprocessing(max_bad_rows=share), None
     source: Any = Source(*parts)
-    with patch.object(rows, "FEW_BAD_ROWS", few), one_line("t.csv, line 7: ", refused) if refused else nullcontext():
+    with (
+        patch.object(raw_rows, "FEW_BAD_ROWS", few),
+        one_line("t.csv, line 7: ", refused) if refused else nullcontext(),
+    ):
         raw = read_rows(source, *settings, Stages(tmp_path, ThisProcess(), Progress()))
         assert len(raw) == sum(n_good for _, n_good, _ in parts)

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from datetime import UTC, datetime
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from bert4rec.dataset.findings import findings
 from bert4rec.prepare.survey import LogSurvey
 from bert4rec.sources.times import DAY
+from tests.preparation import metadata_of, prepared, small_tasks
 
 N_ITEMS = 6
 Rows = list[tuple[int, int]]
@@ -124,3 +126,13 @@ def test_each_is_told_with_its_option(changes: dict[str, Any], name: str, option
 
 def test_generated_data_have_nothing_to_tell() -> None:
     assert findings({"rows": 100, "items": 20}) == []
+
+
+def test_a_user_with_a_tenth_of_all_rows_is_named_whose_range_is_larger_than_others(tmp_path: Path) -> None:
+    users = ["robot"] * 400 + [f"u{n % 600}" for n in range(1800)]
+    items = [f"i{(n * 7) % 90}" for n in range(len(users))]
+    table = pl.DataFrame({"user": users, "item": items, "time": [1_700_000_000 + n for n in range(len(users))]})
+    with small_tasks(100):
+        metadata = metadata_of(prepared(tmp_path, table=table))
+    assert metadata["log"]["largest_user"] == {"user": "robot", "rows": 400, "others_at_most": 3}
+    assert any("robot" in str(finding) for finding in findings(metadata))

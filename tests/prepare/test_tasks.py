@@ -1,6 +1,10 @@
 """Tasks: what they write, however the rows are cut; once, twice, and on several processes."""
 
+import json
+import re
 import tempfile
+import time
+from concurrent.futures import Future
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert4rec.prepare.executors import ThisProcess
+from bert4rec.prepare.executors import TaskExecutor, ThisProcess, WorkerDiedError
 from bert4rec.prepare.runs import bounds_of, merged, number_items, read_batch, shuffle, together, write_run
-from bert4rec.prepare.stages import Stages, run_task, saved
+from bert4rec.prepare.stages import RESULT, Stages, run_task, saved
 from bert4rec.sources.progress import Progress
 
 RUNS = st.lists(st.lists(st.tuples(st.integers(-3, 20), st.integers(0, 9)), min_size=1, max_size=30), max_size=6)
@@ -93,3 +97,39 @@ def test_a_task_that_has_begun_keeps_its_input_when_a_new_driver_writes_it_again
     assert np.load(saved(tmp_path / "ids.npy", np.zeros(9))).tolist() == [0] * 9
     assert np.array_equal(mapped, np.arange(10**5))
     assert [path.name for path in tmp_path.iterdir()] == ["ids.npy"]
+
+
+class Flaky(TaskExecutor):
+    """An executor, not of this process, whose first attempt at each task with an odd number is lost."""
+
+    def submit(self, task: Any, /, *arguments: Any, **_: Any) -> Future[Any]:
+        future = Future[Any]()
+        future.set_result(self._try_again(lambda attempt: self._run(attempt, task, arguments)))
+        return future
+
+    def _run(self, attempt: int, task: Any, arguments: Any) -> Any:
+        if not attempt and arguments[1][0] % 2:
+            raise WorkerDiedError("lost")
+        return task(*arguments)
+
+
+def test_the_slowest_task_of_each_stage_and_repeats_are_told_of_workers_alone(tmp_path: Path) -> None:
+    def line(executor: TaskExecutor, place: Path) -> str:
+        place.mkdir()
+        stages = Stages(place, executor, Progress())
+        stages.run("fast", write_number, [(0,), (2,)])
+        stages.run("slow", wait_a_while, [(0,), (300,), (0,)])
+        results = [json.loads(path.read_text()) for path in sorted(place.glob(f"*/{RESULT}"))]
+        assert results == [{"double": 0}, {"double": 4}, {}, {}, {}]  # the same bytes, whatever time it took
+        return stages.slowest()
+
+    assert line(ThisProcess(), tmp_path / "one") == ""
+    assert re.match(r"slowest tasks: slow 1 0\.[3-9] s .*, fast [01] 0\.\d s .*", line(Flaky(), tmp_path / "several"))
+    flaky = Flaky()
+    Stages(tmp_path, flaky, Progress()).run("odd", write_number, [(1,), (2,), (3,)])
+    assert flaky.n_repeats == 2
+
+
+def wait_a_while(folder: Path, milliseconds: int) -> dict[str, Any]:
+    time.sleep(milliseconds / 1000)
+    return {}

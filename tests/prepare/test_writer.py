@@ -15,7 +15,9 @@ import pytest
 import preprocessing
 from bert4rec.dataset.format import negative_columns
 from bert4rec.prepare import engine, writer
-from bert4rec.prepare.writer import PartWriter, created_from, in_order, new_dataset, write_metadata, write_state
+from bert4rec.prepare import folder as dataset_folder
+from bert4rec.prepare.folder import created_from, new_dataset, write_metadata
+from bert4rec.prepare.writer import PartWriter, in_order, write_state
 from bert4rec.runtime import files
 from tests.checks import Capture, Patch, one_line
 from tests.folders import contents
@@ -210,14 +212,14 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from bert4rec.dataset.format import negative_columns
-from bert4rec.prepare import writer
+from bert4rec.prepare import folder as dataset_folder, writer
 from bert4rec.runtime import files
 
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 def at_the_end():
-    writer.write_metadata = die
+    dataset_folder.write_metadata = die
 
 def between_the_renames():  # the older dataset is away, the new one not yet in place
     rename, files.exchange = Path.rename, lambda *_: False
@@ -230,10 +232,10 @@ def after_the_exchange():  # the older dataset has the name of the temporary fol
 for folder, patch in zip(sys.argv[1:], (at_the_end, between_the_renames, after_the_exchange), strict=True):
     if not os.fork():
         patch()
-        with writer.new_dataset(Path(folder)) as new:
+        with dataset_folder.new_dataset(Path(folder)) as new:
             files = [writer.PartWriter(new / "negatives", 0, negative_columns()).close()]
             writer.write_state(new / "negatives", negative_columns(), files)
-            writer.write_metadata(new, {})
+            dataset_folder.write_metadata(new, {})
     assert os.wait()[1] == signal.SIGKILL
 """
 
@@ -245,10 +247,10 @@ def test_a_killed_run_leaves_no_half_dataset_and_the_next_one_cleans_up(tmp_path
     write(tmp_path / "new")
     before = contents(folders[0])
     subprocess.run([sys.executable, "-c", KILLED, *map(str, folders)], cwd=ROOT, check=True)
-    (folders[2] / writer.DATASET_LOCK).touch()  # as after a kill when all renames were done
+    (folders[2] / dataset_folder.DATASET_LOCK).touch()  # as after a kill when all renames were done
     for folder, expected in zip(folders, (before, before, contents(tmp_path / "new")), strict=True):
         assert len(names(folder.parent)) == 2
-        writer.clear_target(folder)
+        dataset_folder.clear_target(folder)
         assert names(folder.parent) == ["d"]
         assert contents(folder) == expected
 
@@ -264,13 +266,13 @@ def test_another_preparation_that_starts_while_one_replaces_takes_nothing_away(
         monkeypatch.setattr(files, "exchange", lambda *_: False)
     folder, started = tmp_path / "d", list[str]()
     write(folder, frame(3))
-    rename, rmtree = Path.rename, writer.shutil.rmtree
+    rename, rmtree = Path.rename, dataset_folder.shutil.rmtree
 
     def start_another(name: str) -> None:
         if not started and at in name:
             started.append(name)
             (tmp_path / ".d.new-dead").mkdir()
-            writer.clear_target(folder)
+            dataset_folder.clear_target(folder)
 
     def renaming(path: Path, to: Path) -> Path:
         start_another(str(to) if path == folder else path.name)
@@ -281,7 +283,7 @@ def test_another_preparation_that_starts_while_one_replaces_takes_nothing_away(
         rmtree(path, *arguments, **options)
 
     monkeypatch.setattr(Path, "rename", renaming)
-    monkeypatch.setattr(writer.shutil, "rmtree", removing)
+    monkeypatch.setattr(dataset_folder.shutil, "rmtree", removing)
     write(folder, frame(5))
     monkeypatch.undo()
     assert started

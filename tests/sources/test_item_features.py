@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import preprocessing
 from bert4rec.dataset.check import check_dataset
 from bert4rec.dataset.reader import Dataset, open_dataset
+from bert4rec.prepare.folder import write_metadata
 from bert4rec.prepare.new_items import add_items
-from bert4rec.prepare.writer import write_metadata
 from bert4rec.runtime.errors import DataError
 from bert4rec.sources.item_features import read_item_file, write_features
 from tests.fixture_types import Capture

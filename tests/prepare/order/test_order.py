@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.config.tables import Preprocessing
-from bert4rec.prepare.histories import instant_of_share
 from bert4rec.prepare.rows import apply, filters_by_row
+from bert4rec.prepare.split import instant_of_share
 from bert4rec.runtime.arrays import Int64s
 
 

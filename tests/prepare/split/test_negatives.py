@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.prepare import negatives
-from bert4rec.prepare.histories import HistoryStats, Targets, leave_last_out
+from bert4rec.prepare.histories import HistoryStats
 from bert4rec.prepare.negatives import SeenItems, draw_negatives, held_out_metadata, left_out_warning
+from bert4rec.prepare.split import Targets, leave_last_out
 from bert4rec.prepare.survey import LogSurvey
 from bert4rec.prepare.writer import SplitBlock, split_block
 from tests.checks import Capture, Patch

@@ -1,0 +1,253 @@
+"""Make a dataset folder whole or not at all: what it replaces, what killed runs leave, and its metadata."""
+
+import glob
+import hashlib
+import itertools
+import json
+import logging
+import os
+import shlex
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+import polars as pl
+import pyarrow as pa
+
+from bert4rec.config.addresses import is_url, without_secrets
+from bert4rec.dataset.format import (
+    DATASET_FORMAT,
+    METADATA,
+    fingerprint_of,
+)
+from bert4rec.dataset.runs import named
+from bert4rec.prepare.stages import RESULT
+from bert4rec.runtime.errors import DataError, pluralize
+from bert4rec.runtime.files import (
+    put_back,
+    replace_directory,
+    sample_sha256,
+    sha256,
+    try_lock,
+    withdraw_directory,
+)
+from bert4rec.sources.progress import Progress
+
+logger = logging.getLogger(__name__)
+DATASET_LOCK = ".lock"
+
+
+KEPT_AFTER = 60  # seconds; what takes less is not kept if it is stopped
+
+
+@contextmanager
+def new_dataset(folder: Path, *, target: Callable[[Path], Path] | None = None) -> Iterator[Path]:
+    """Yield a temporary folder that replaces `folder` if the block succeeds, and is removed if it fails.
+
+    A dataset at `folder` is replaced, in one step where the system can (`replace_directory`), unless `target`, called
+    with the finished temporary folder, returns another place for it; a dataset at that place is left as it is. Raises
+    `DataError` if `folder` holds anything else, or if writing fails.
+    """
+    clear_target(folder)
+    place = folder.resolve()  # a symbolic link is kept, and its target replaced
+    new, old = (place.with_name(f"{prefix}{os.getpid()}") for prefix in _prefixes(place))
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        new.mkdir()
+        with (new / DATASET_LOCK).open("w") as lock:
+            try_lock(lock)  # `_clean` leaves a locked folder alone, and the dataset that it replaces
+            yield new
+            final = folder if target is None else target(new)
+            final = place if final == folder else final
+            if final == place or not final.exists():
+                replace_directory(new, final, replaced=old)
+                (final / DATASET_LOCK).unlink(missing_ok=True)
+    except BrokenPipeError:  # comes from the standard output, not from the disk
+        raise
+    except (OSError, pa.ArrowException, pl.exceptions.ComputeError) as error:
+        raise DataError(f"{folder}: cannot write the dataset: {getattr(error, 'strerror', None) or error}") from None
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+        _clean(place)
+
+
+@contextmanager
+def work_folder(folder: Path, about: Mapping[str, Any], progress: Progress) -> Iterator[Path]:
+    """Yield a folder beside `folder` for the files of tasks, and remove it at the end.
+
+    It stays if the process is killed, or stopped after `KEPT_AFTER` seconds: a later one with the same input and
+    settings, `about`, goes on with the tasks that are done. Those of others are removed.
+    """
+    began, place = time.monotonic(), folder.resolve()
+    key = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    work = usual = place.with_name(f".{place.name}.work-{key}")
+    for other in place.parent.glob(f".{glob.escape(place.name)}.work-*"):
+        if other != usual and (lock := _locked(other)):
+            with lock:
+                withdraw_directory(other)
+    while not (lock := _locked(work)):  # another process makes the same dataset
+        work = usual.with_name(f"{usual.name}-{uuid.uuid4().hex}")
+    with lock:
+        is_kept = False
+        try:
+            for unfinished in work.glob(f"*-{'[0-9]' * 6}.*"):
+                withdraw_directory(unfinished)
+            if n_done := sum(1 for _ in work.glob(f"*/{RESULT}")):
+                progress.log(f"{pluralize(n_done, 'task')} done by an earlier run, which was stopped")
+            yield work
+        except BaseException as error:
+            is_kept = not isinstance(error, DataError | OSError) and time.monotonic() - began > KEPT_AFTER
+            raise
+        finally:
+            if is_kept:
+                logger.info("the same command goes on with what is done")
+            else:
+                withdraw_directory(work)
+
+
+def _locked(work: Path) -> IO[str] | None:
+    """Return the open lock of the folder `work`, which is made if it is missing; None if another process has it."""
+    path = work / DATASET_LOCK
+    with suppress(FileNotFoundError):  # another process has removed the folder just now
+        work.mkdir(parents=True, exist_ok=True)
+        lock = path.open("w")
+        with suppress(FileNotFoundError):
+            if try_lock(lock) and os.path.samestat(os.fstat(lock.fileno()), path.stat()):
+                return lock
+        lock.close()
+    return None
+
+
+def clear_target(folder: Path) -> None:
+    """Remove what killed runs left next to `folder`; raise `DataError` if `folder` is anything but a dataset."""
+    try:
+        _clean(folder.resolve())
+        if folder.is_file():
+            raise DataError(f"{folder}: is a file; choose another data.dataset_dir")
+        if folder.is_dir() and any(folder.iterdir()) and not (folder / METADATA).is_file():
+            raise DataError(f"{folder}: is not empty and not a dataset folder; choose another data.dataset_dir")
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be used as data.dataset_dir: {error.strerror}") from None
+
+
+def created_from(source: str, path: str, rows: Mapping[str, str]) -> dict[str, str]:
+    """Return the entry of `metadata.json` that identifies the input, without revealing its path on this machine.
+
+    `rows`: the table or query that names them, in a database.
+    """
+    if not path:
+        return {"source": source}
+    place, name = os.path.realpath(path), os.path.basename(os.path.abspath(path))
+    if is_url(path):
+        place, name = path, without_secrets(path)
+    named = {key: text for key, text in rows.items() if text}
+    digest = hashlib.sha256("\n".join([place, *named.values()]).encode()).hexdigest()
+    return {"source": source, "name": name, "path_sha256": digest[:16], **named}
+
+
+def refuse_another_input(folder: Path, origin: Mapping[str, str], *, is_own_data: bool) -> None:
+    """Raise `DataError` if the dataset at `folder` was made from another input than `origin` (see `created_from`).
+
+    With `is_own_data`, the source is a file format and the path identifies the input; else the source identifies it.
+    """
+    path = folder / METADATA
+    if not path.is_file():
+        return
+    try:
+        metadata = json.loads(path.read_text(encoding="utf-8"))
+        before = metadata["created_from"]
+        is_same_path = not is_own_data or before.get("path_sha256") == origin.get("path_sha256")
+        if before["source"] == origin["source"] and is_same_path:
+            return
+        name = _input_name(before)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        name = "an input that it does not name"
+    new = f"a {origin['name']} that lies elsewhere" if name == _input_name(origin) else _input_name(origin)
+    raise DataError(f"{folder}: holds a dataset made from {name}, this one is from {new}; {_how_to_keep(folder)}")
+
+
+def free_folder(folder: Path, fingerprint: str = "") -> Path:
+    """Return the first of `folder`-2, -3, … that is free, or holds the dataset with this `fingerprint`."""
+    place = folder.resolve() if folder.is_symlink() else folder
+    others = (place.with_name(f"{place.name}-{number}") for number in itertools.count(2))
+    return next(
+        other for other in others if not other.exists() or (fingerprint and fingerprint_of(other) == fingerprint)
+    )
+
+
+def refuse_to_replace(folder: Path, runs: list[Path]) -> NoReturn:
+    """Raise `DataError`: the dataset at `folder`, on which `runs` were trained, would be replaced by another one."""
+    raise DataError(f"{folder}: {named(runs)} trained on this dataset, and the new one differs; {_how_to_keep(folder)}")
+
+
+def _how_to_keep(folder: Path) -> str:
+    """Return the advice for a dataset that would be replaced: another folder, or the option that replaces it."""
+    option = shlex.quote(f"--data.dataset_dir={free_folder(folder)}")
+    return f'to keep both add {option}, to replace it --replace (in Python {{"data.replace": True}})'
+
+
+def _input_name(origin: Mapping[str, str]) -> str:
+    rows = origin.get("table") or origin.get("query") or origin["source"]
+    return f"{origin['name']} ({rows})" if "name" in origin else origin["source"]
+
+
+def checksums(path: Path) -> dict[str, Any]:
+    """Return the entry of a file in `metadata.json`."""
+    return {"bytes": path.stat().st_size, "sha256": sha256(path), "sample_sha256": sample_sha256(path)}
+
+
+def write_metadata(folder: Path, metadata: Mapping[str, Any], *, known: Mapping[str, Any] | None = None) -> int:
+    """Write `metadata.json` with the checksums of every other file; return the size of the folder in bytes.
+
+    `known` are checksums of files that need not be read again.
+    """
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != DATASET_LOCK)
+    sizes = {path: path.stat().st_size for path in paths}
+    files = {
+        name: (known or {}).get(name) or checksums(path)
+        for name, path in ((path.relative_to(folder).as_posix(), path) for path in paths)
+    }
+    content = {
+        "format_version": DATASET_FORMAT,
+        "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        **metadata,
+        "files": files,
+        "fingerprint": hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest(),
+    }
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    (folder / METADATA).write_text(text, encoding="utf-8")
+    return sum(sizes.values()) + len(text.encode())
+
+
+def _prefixes(folder: Path) -> tuple[str, str]:
+    """Return the name prefixes of a folder that is being written, and of one that is being replaced."""
+    return f".{folder.name}.new-", f".{folder.name}.old-"
+
+
+def _clean(folder: Path) -> None:
+    """Remove what killed runs left next to `folder`, and put back a dataset that was being replaced."""
+    siblings = sorted(folder.parent.iterdir()) if folder.parent.is_dir() else []
+    new_prefix, old_prefix = _prefixes(folder)
+    new, old = ([path for path in siblings if path.name.startswith(prefix)] for prefix in (new_prefix, old_prefix))
+    for path in old:
+        if not _in_use(path.with_name(new_prefix + path.name.removeprefix(old_prefix))):
+            put_back(path, folder)
+    for path in new:
+        if not _in_use(path):
+            shutil.rmtree(path, ignore_errors=True)
+    if not _in_use(folder):
+        (folder / DATASET_LOCK).unlink(missing_ok=True)
+
+
+def _in_use(new: Path) -> bool:
+    """Return whether a living process writes or renames the folder `new`."""
+    try:
+        with (new / DATASET_LOCK).open("r+") as lock:
+            return not try_lock(lock)
+    except OSError:
+        return False
