@@ -34,7 +34,7 @@ COMMANDS = FIRST_HOUR | {
     "extend": "a new run for a dataset with new items, which keeps what a run has learnt",
     "describe": "what a dataset holds, and what stands out in its log",
     "check": "verify every file, count and split of a dataset",
-    "plan": "memory and embedding time of a training on any cluster, and whether it fits",
+    "plan": "what a training needs on any cluster, and whether it fits; with --rows, what a preparation needs",
     "doctor": "whether this machine can train: packages, devices, network, memory, plan",
 }
 OTHER_NAMES = {"prepare": "preprocess preprocessing", "train": "fit", "recommend": "predict"}  # in other programs

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     rows, users, items, text = arguments.rows, arguments.users, arguments.items, arguments.id_bytes or 0
     n_testable = 0 if settings.split == "none" else testable(rows, users)
-    is_sampled = settings.test_users != "all"
+    is_sampled = settings.test_users != "all" and settings.split != "none"
     n_tested = n_testable if settings.test_users == "all" else min(n_testable, settings.test_users)
     log = Log(rows, users, items, text, n_tested, settings.n_eval_negatives)
     n_workers = usable_cores() if settings.workers == "auto" else settings.workers
@@ -99,10 +99,10 @@ def _lines(log: "Log", stages: "Sequence[Stage]", n_workers: int) -> Iterator[st
     memory = memory_of(log)
     size, mapped, n_dataset = dataset_of(log, stages)
     yield f"memory: {format_bytes(memory.task)} of a task, {format_bytes(memory.program)} of the program, at most"
-    work = f"at most {format_bytes(work_bytes(stages))} of files of tasks beside it, part of them its own"
+    work = f"at most {format_bytes(work_bytes(stages))} of files of tasks, with its histories"
     yield f"disk: {format_bytes(size)} of the dataset in {n_dataset:,} files; {work}"
     yield (
         f"training: {format_bytes(memory.training)} in each process to find histories, "
         f"{format_bytes(memory.evaluated)} more to evaluate; {format_bytes(mapped)} of files mapped once for a host"
     )
-    yield "  assumed: Parquet, equally frequent users and items, one core for each worker (AMD EPYC)"
+    yield "  assumed: Parquet, equally frequent users and items, one core (AMD EPYC) for each worker, fast disks"

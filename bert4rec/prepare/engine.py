@@ -26,7 +26,6 @@ from bert4rec.dataset.format import (
     ORACLE,
     PREVIOUS,
     READING,
-    TRAIN_COUNTS,
     USERS,
     dataset_card,
     describe,
@@ -270,7 +269,8 @@ def _make_dataset(
         originals = pl.DataFrame(pl.from_arrow(items.in_order(["original"])))["original"]
         features = {"item_features": write_features(new, table, originals, survey.train_counts)}
     split = Split(
-        item_ids, new / TRAIN_COUNTS, saved(work / "validated.npy", survey.validated),
+        item_ids, saved(work / "cumulated.npy", survey.train_counts.cumsum()),
+        saved(work / "validated.npy", survey.validated),
         None if survey.tested is None else work / "tested.npy", rule, hidden, settings.n_eval_negatives, settings.seed,
         targets if settings.split == "leave_last_basket" else None,
     )  # fmt: skip

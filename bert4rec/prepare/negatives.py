@@ -17,10 +17,11 @@ HeldOutCounts: TypeAlias = Counter[tuple[str, Any]]
 
 
 class SeenItems(NamedTuple):
-    """The items that each of `n_users` users has seen, as sorted keys: row · n_items + item."""
+    """The items, of `n_items`, that each of `n_users` users has seen, as sorted keys: row · n_items + item."""
 
     keys: Int64s
     n_users: int
+    n_items: int
 
     @classmethod
     def of(cls, histories: pl.DataFrame, n_items: int) -> Self:
@@ -28,41 +29,46 @@ class SeenItems(NamedTuple):
         items = histories["items"]
         rows = np.repeat(np.arange(len(items)), items.list.len().to_numpy())
         keys = rows * n_items + items.explode(empty_as_null=False).to_numpy()
-        return cls(np.sort(keys), len(items))
+        return cls(np.sort(keys), len(items), n_items)
 
 
-def draw_negatives(seen: SeenItems, weights: Integers, *, n: int, seed: list[int], rounds: int = MAX_ROUNDS) -> Int32s:
-    """Return `n` distinct unseen items for each user, (users, n), drawn in proportion to `weights` [items].
+def draw_negatives(
+    seen: SeenItems, cumulated: Integers | None, *, n: int, seed: list[int], rounds: int = MAX_ROUNDS
+) -> Int32s:
+    """Return `n` distinct unseen items for each user, (users, n), drawn in proportion to the weights of the items.
 
-    `seed` is for one block of users. Each user must have at least `n` unseen items. An item of weight
-    0 is drawn only if no other item is left.
+    `cumulated` [items] are the sums of the weights up to each item; None = equal weights. `seed` is for one block of
+    users. Each user must have at least `n` unseen items. An item of weight 0 is drawn only if no other item is left.
 
     >>> seen = SeenItems.of(pl.DataFrame({"items": [[0, 1]]}), n_items=4)
-    >>> draw_negatives(seen, np.array([9, 9, 5, 0]), n=2, seed=[1]).tolist()
+    >>> draw_negatives(seen, np.cumsum([9, 9, 5, 0]), n=2, seed=[1]).tolist()
     [[2, 3]]
     """
     # Draws with replacement, less those that are seen or already drawn, are distributed as draws without replacement.
-    rng, n_items, cumulated = np.random.default_rng(seed), len(weights), np.cumsum(weights)
+    rng, n_items = np.random.default_rng(seed), seen.n_items
+    total = n_items if cumulated is None else int(cumulated[-1])
     drawn, filled = np.empty((seen.n_users, n), np.int32), np.zeros(seen.n_users, np.int64)
     before = np.empty(0, np.int64)  # sorted keys of drawn items
-    for _ in range(rounds if cumulated[-1] else 0):
+    for _ in range(rounds if total else 0):
         open_rows = np.flatnonzero(filled < n)
         if not len(open_rows):
             return drawn
         size = (len(open_rows), n - int(filled.min()))
-        items = _reached(cumulated, rng.integers(0, cumulated[-1], size).ravel()).reshape(size)
+        items = rng.integers(0, total, size)
+        if cumulated is not None:
+            items = _reached(cumulated, items.ravel()).reshape(size)
         new = _first_of_each(open_rows[:, None] * n_items + items, seen.keys, before)
         _append(drawn, filled, new, n_items)
         new.sort()
         before = np.insert(before, np.searchsorted(before, new), new)
-    _draw_rest(rng, drawn, filled, np.sort(np.concatenate([seen.keys, before])), weights)
+    if (filled < n).any():
+        weights = np.ones(n_items, np.int64) if cumulated is None else np.diff(cumulated, prepend=0)
+        _draw_rest(rng, drawn, filled, np.sort(np.concatenate([seen.keys, before])), weights)
     return drawn
 
 
 def _reached(cumulated: Integers, heights: Int64s) -> Int64s:
     """Return the first index at which `cumulated` is above each of `heights`."""
-    if cumulated[-1] == len(cumulated) and cumulated[0] == 1 and (np.diff(cumulated) == 1).all():
-        return heights  # all weights are 1
     in_order, order = _in_order(heights)  # with many items, several times as fast as a search out of order
     places = np.empty_like(heights)
     places[order] = np.searchsorted(cumulated, in_order, side="right")

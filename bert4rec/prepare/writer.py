@@ -37,7 +37,6 @@ from bert4rec.dataset.format import (
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.prepare.folder import checksums
 from bert4rec.prepare.histories import (
-    HistoryStats,
     NumberedHistories,
     NumberedPart,
 )
@@ -119,9 +118,9 @@ def _batch(frame: pl.DataFrame, schema: pa.Schema) -> pa.RecordBatch:
 
 
 class SplitUsers(NamedTuple):
-    """The training positions of each item and the held-out users, of which `split_block` reads some."""
+    """The sums of the training positions up to each item, and the held-out users: `split_block` reads some of them."""
 
-    train_counts: Integers
+    cumulated: Integers
     validated: Bools
     tested: Bools | None
 
@@ -135,7 +134,7 @@ class Split:
     """
 
     item_ids: Path
-    train_counts: Path
+    cumulated: Path
     validated: Path
     tested: Path | None
     rule: SplitRule
@@ -147,7 +146,7 @@ class Split:
     @property
     def users(self) -> SplitUsers:
         """Return the arrays, mapped."""
-        names = self.train_counts, self.validated, self.tested
+        names = self.cumulated, self.validated, self.tested
         return SplitUsers(*(None if path is None else np.load(path, mmap_mode="r") for path in names))  # type: ignore
 
 
@@ -160,7 +159,7 @@ class SplitBlock(NamedTuple):
 
 
 def split_block(
-    numbered: tuple[int, pl.DataFrame], rule: SplitRule, survey: HistoryStats | SplitUsers, *, n_negatives: int,
+    numbered: tuple[int, pl.DataFrame], rule: SplitRule, users: SplitUsers, *, n_negatives: int,
     seed: int, draw: Draw | None = None, is_inside: pl.Expr | None = None,
 ) -> SplitBlock:  # fmt: skip
     """Return a block of histories, given with its number, split by `rule`, and the negatives of users with a target.
@@ -170,24 +169,21 @@ def split_block(
     finds by its basket, at its place. Only users who are inside are returned and counted.
     """
     block, histories = numbered
-    popularity = survey.train_counts
-    validated = pl.Series("validated", survey.validated[histories["user"].to_numpy()])
-    split = with_offsets(mark(histories.with_columns(validated), rule, survey.tested))
+    n_items = len(users.cumulated)
+    validated = pl.Series("validated", users.validated[histories["user"].to_numpy()])
+    split = with_offsets(mark(histories.with_columns(validated), rule, users.tested))
     if draw:
         for name in EVALUATED:
             split = draw(split, name)
     if (key := tie_key(split.columns)) is not None:
         split = split.with_columns(is_tied(key, pl.col(TEST)).fill_null(value=False).cast(pl.Int8).alias(TEST_TIED))
     evaluated = split.filter(pl.max_horizontal(EVALUATED) >= 0)
-    unseen = len(popularity) - evaluated["items"].list.n_unique().to_numpy().astype(np.int64)  # items of each user
+    unseen = n_items - evaluated["items"].list.n_unique().to_numpy().astype(np.int64)  # items of each user
     whole = evaluated.filter(pl.Series(unseen >= n_negatives))
-    seen = SeenItems.of(whole, len(popularity))
+    seen = SeenItems.of(whole, n_items)
     drawn = [
-        pl.Series(name, draw_negatives(seen, weights, n=n_negatives, seed=[seed, number, block])).arr.to_list()
-        for name, weights, number in (
-            ("popular_negatives", popularity, 3),
-            ("uniform_negatives", np.ones_like(popularity), 4),
-        )
+        pl.Series(name, draw_negatives(seen, cumulated, n=n_negatives, seed=[seed, number, block])).arr.to_list()
+        for name, cumulated, number in (("popular_negatives", users.cumulated, 3), ("uniform_negatives", None, 4))
     ]
     rows = evaluated.select("user").join(whole.select("user", *drawn), on="user", how="left", maintain_order="left")
     rows = rows.with_columns(pl.col(NEGATIVES).fill_null([]))
@@ -210,7 +206,7 @@ def write_part(
     held_out, n_rows, is_inside = HeldOutCounts(), 0, pl.col("user").is_between(users[0], users[1] - 1)
     draw = None if split.draws is None else partial(draw_targets, seed=split.seed, kinds=[*split.draws])
     cut = partial(
-        split_block, rule=split.rule, survey=split.users, n_negatives=split.n_negatives, seed=split.seed, draw=draw,
+        split_block, rule=split.rule, users=split.users, n_negatives=split.n_negatives, seed=split.seed, draw=draw,
         is_inside=is_inside,
     )  # fmt: skip
     numbered = enumerate(_blocks(parts, blocks, split), blocks[0])

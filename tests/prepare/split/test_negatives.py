@@ -11,11 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.prepare import negatives
-from bert4rec.prepare.histories import HistoryStats
 from bert4rec.prepare.negatives import SeenItems, draw_negatives, held_out_metadata, left_out_warning
 from bert4rec.prepare.split import Targets, leave_last_out
-from bert4rec.prepare.survey import LogSurvey
-from bert4rec.prepare.writer import SplitBlock, split_block
+from bert4rec.prepare.writer import SplitBlock, SplitUsers, split_block
 from tests.checks import Capture, Patch
 from tests.conftest import prepare_log
 from tests.preparation import metadata_of
@@ -30,20 +28,20 @@ def seen(items: list[list[int]], n_items: int = N_ITEMS) -> SeenItems:
 def test_the_dense_draw_alone_gives_unseen_and_distinct_items_by_weight(monkeypatch: Patch) -> None:
     monkeypatch.setattr(negatives, "DENSE_CELLS", 2 * N_ITEMS)  # two users at once
     items = [[0, 1], [2], [3, 3, 4], [11], [0, 11]]
-    drawn = draw_negatives(seen(items), np.arange(N_ITEMS), n=10, seed=[1, 0], rounds=0).tolist()
+    drawn = draw_negatives(seen(items), np.arange(N_ITEMS).cumsum(), n=10, seed=[1, 0], rounds=0).tolist()
     assert [len({*row} & {*range(N_ITEMS)} - {*mine}) for row, mine in zip(drawn, items, strict=True)] == [10] * 5
     assert drawn[2][-1] == 0  # item 0 has no training positions: it comes last, or not at all
     assert 0 not in drawn[1]
 
 
 def test_rejection_and_dense_draw_have_the_same_distribution() -> None:
-    counts = np.array([0, 40, 30, 20, 10])
+    cumulated = np.cumsum([0, 40, 30, 20, 10])
     many = [[1]] * 20_000
     for rounds in (negatives.MAX_ROUNDS, 0):
-        drawn = draw_negatives(seen(many, 5), counts, n=2, seed=[1, 0], rounds=rounds)
+        drawn = draw_negatives(seen(many, 5), cumulated, n=2, seed=[1, 0], rounds=rounds)
         first = np.bincount(drawn[:, 0], minlength=5) / len(many)
         np.testing.assert_allclose(first, [0, 0, 30 / 60, 20 / 60, 10 / 60], atol=0.015)
-        last = draw_negatives(seen([[1]] * 50, 5), counts, n=4, seed=[1, 0], rounds=rounds)[:, 3]
+        last = draw_negatives(seen([[1]] * 50, 5), cumulated, n=4, seed=[1, 0], rounds=rounds)[:, 3]
         assert {*last.tolist()} == {0}  # without training positions: only when no other item is left
         second = np.bincount(drawn[drawn[:, 0] == 2, 1], minlength=5) / (drawn[:, 0] == 2).sum()
         np.testing.assert_allclose(second, [0, 0, 0, 20 / 30, 10 / 30], atol=0.02)
@@ -51,13 +49,13 @@ def test_rejection_and_dense_draw_have_the_same_distribution() -> None:
 
 def test_blocks_and_seeds_are_drawn_apart() -> None:
     items = [[user % N_ITEMS, 1] for user in range(4)]
-    draws = [draw_negatives(seen(items), np.ones(N_ITEMS, int), n=5, seed=[s, b]) for s in (1, 2) for b in (0, 1, 0)]
+    draws = [draw_negatives(seen(items), None, n=5, seed=[s, b]) for s in (1, 2) for b in (0, 1, 0)]
     assert [(draws[0] == draw).all() for draw in draws[1:4]] == [False, True, False]
 
 
 def test_nobody_may_be_there_and_nothing_may_be_trained() -> None:
-    for counts in (np.zeros(N_ITEMS, np.int64), np.ones(N_ITEMS, np.int64)):
-        assert draw_negatives(seen([]), counts, n=99, seed=[1, 0]).shape == (0, 99)
+    for cumulated in (np.zeros(N_ITEMS, np.int64), None):
+        assert draw_negatives(seen([]), cumulated, n=99, seed=[1, 0]).shape == (0, 99)
 
 
 N_NINE = 9
@@ -65,12 +63,11 @@ NINE_HISTORIES = st.lists(st.lists(st.integers(0, N_NINE - 1), min_size=1, max_s
 
 
 def block_of(histories: list[list[int]], n: int, validated: list[bool]) -> SplitBlock:
-    users = pl.Series("user", range(len(histories)), dtype=pl.Int32)
-    frame = pl.DataFrame([users, pl.Series("items", histories, dtype=pl.List(pl.Int32))])
+    numbers = pl.Series("user", range(len(histories)), dtype=pl.Int32)
+    frame = pl.DataFrame([numbers, pl.Series("items", histories, dtype=pl.List(pl.Int32))])
     chosen = np.array([flag and len(items) >= 3 for flag, items in zip(validated, histories, strict=True)])
-    log = LogSurvey(0, has_times=False)
-    survey = HistoryStats(np.zeros(0, np.int64), np.arange(N_NINE), chosen, None, log)
-    return split_block((0, frame), leave_last_out(Targets()), survey, n_negatives=n, seed=1)
+    users = SplitUsers(np.arange(N_NINE).cumsum(), chosen, None)
+    return split_block((0, frame), leave_last_out(Targets()), users, n_negatives=n, seed=1)
 
 
 @settings(max_examples=40, deadline=None)
