@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,9 @@ def end_raylet(cluster: Any, _: "subprocess.Popen[bytes]") -> bool:
     (node,) = cluster.worker_nodes
     os.kill(raylet_of(node), signal.SIGKILL)
     cluster.remove_node(node, allow_graceful=False)
-    cluster.add_node(**NODE)
+    while not cluster.worker_nodes:
+        with suppress(Exception):  # Ray ends a node that needs more than 15 seconds to start, on a busy machine
+            cluster.add_node(**NODE)
     return True
 
 
@@ -162,7 +165,7 @@ def on_cluster(kill: Callable[[Any, "subprocess.Popen[bytes]"], bool], cluster: 
     return lambda process: kill(cluster, process)
 
 
-@pytest.mark.parametrize("n_kills", [9, long(50)])
+@pytest.mark.parametrize("n_kills", [6, long(50)])
 def test_after_kills_of_workers_nodes_and_drivers_finished_tasks_are_not_done_again(
     tmp_path: Path, inputs: dict[str, list[str]], expected: Callable[[str], dict[str, Any]], cluster: Any, n_kills: int
 ) -> None:
