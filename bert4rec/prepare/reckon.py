@@ -148,24 +148,24 @@ def seconds_of(stage: Stage, n_workers: int) -> float:
 
 def seconds_of_program(log: Log) -> float:
     """Return the seconds of the program between the stages: it adds what each task has found by user and by item."""
-    n_ranges, mean = ceil(log.rows / ROWS_PER_RANGE), log.rows / log.items
-    seen = n_ranges * (log.items * (1 + expm1(-mean) / mean) + log.different(log.items, log.rows / n_ranges))
-    return 2 + 1.1e-6 * log.users + 1.2e-6 * log.items + 4.5e-7 * seen
+    n_ranges = ceil(log.rows / ROWS_PER_RANGE)
+    range_items = n_ranges * log.different(log.items, log.rows / n_ranges)
+    return 2 + 1.1e-6 * log.users + 5e-7 * log.items + 3e-7 * range_items
 
 
 def memory_of(log: Log) -> Memory:
-    """Return the memory: arrays by user and by item, a file of users or items that is written, and the rows of a task.
+    """Return the memory: the rows of a task, and of the program arrays by user and by item.
 
-    The thread of a task that draws negatives sums the weights of all items.
+    A task that draws negatives sums the weights of all items. The program writes files of users and items, and permutes
+    the numbers of items.
     """
     rows, users, items, text = log[:4]
     _, n_batches = parts_of(rows, users)
     samples = ceil(rows / ROWS_PER_RUN) * SAMPLES_PER_RUN * 3 * (57 + text if text else 40)
-    file = min(max(users, items), ROWS_PER_FILE) * (325 + 4 * text)
-    by_item = 113 + (40 + 2 * text if text else 0)
+    id_file = min(max(users, items), ROWS_PER_FILE) * (325 + 4 * text)
     return Memory(
         task=PROCESS_BYTES + min(rows, ROWS_PER_RANGE) * (150 + 2.8 * text) + 29 * items,
-        program=PROCESS_BYTES + samples + file + 40 * users + by_item * items,
+        program=PROCESS_BYTES + samples + max(id_file, 56 * items) + 25 * items + 40 * users,
         training=7400 * n_batches + 8 * users / STRIDE,
         evaluated=2000 * n_batches + 21 * users + 24 * log.n_tested,
     )
