@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from bert4rec.dataset.format import MIN_EVALUATED, ROWS_PER_FILE, ROWS_PER_PART, USERS_PER_PART
 from bert4rec.dataset.histories import STRIDE
-from bert4rec.prepare.negatives import SAMPLED_BLOCK_USERS
 from bert4rec.prepare.runs import ENTRY_GROUP, ITEMS_PER_RANGE, ROWS_PER_RANGE, ROWS_PER_RUN, SAMPLES_PER_RUN
 from bert4rec.prepare.survey import MOST_ITEMS
 from bert4rec.prepare.writer import ROWS_PER_BATCH
@@ -108,7 +107,6 @@ def stages_of(log: Log, *, has_limits: bool = False, n_candidates: int = 0) -> l
     by_month = -24 * items * expm1(-rows / n_ranges / items / 24) * n_ranges if items <= MOST_ITEMS else 0
     survey = 20 * range_items + 5 * by_month + 5 * users + 15 * log.n_tested
     dataset = 12 * rows + 24 * users + log.n_tested * (12 + 8 * log.n_negatives)
-    blocks = ceil(log.n_tested / SAMPLED_BLOCK_USERS)
 
     one_round = Stage("limits, a round", n_ranges, 3, ordered, ordered + 5 * range_items, rows * 2e-7)
     candidates = Stage("tested", n_ranges, 2, ordered, 6 * n_candidates, rows * 2e-7 + users * 4e-7)
@@ -122,11 +120,11 @@ def stages_of(log: Log, *, has_limits: bool = False, n_candidates: int = 0) -> l
         Stage("order", n_ranges, 3, shuffled + n_ranges * cuts * FOOTER_BYTES, ordered + 5 * range_items,
               rows * 1.4e-7 + texts + range_items * 7.3e-7 + users * 5.6e-7 + cuts * OPEN_SECONDS),
         *([one_round] if has_limits else []),
-        Stage("users", n_ranges, 2, log.ids(users, rows), 6 * users + log.ids(users, users), users * 4e-7),
+        Stage("users", n_ranges, 2, log.ids(users, rows), 6 * users + log.ids(users, users),
+              users * (4e-7 + text * 2e-8)),
         *([candidates] if n_candidates else []),
         Stage("split", n_ranges, 6, ordered, survey, rows * 1e-7 + range_items * 1.3e-6 + users * 2e-6),
-        Stage("write", n_parts, 3, ordered, dataset,
-              rows * 1e-7 + log.n_tested * log.n_negatives * 3.2e-7 + blocks * items * 2.7e-8),
+        Stage("write", n_parts, 3, ordered, dataset, rows * 1e-7 + log.n_tested * log.n_negatives * 3.2e-7),
     ]  # fmt: skip
     n_files = [stage.files * stage.tasks for stage in found]
     return [stage._replace(files=n, written=stage.written + n * FILE_OVERHEAD)
@@ -154,17 +152,20 @@ def seconds_of_program(log: Log) -> float:
 
 
 def memory_of(log: Log) -> Memory:
-    """Return the memory: the rows of a task, and of the program arrays by user and by item.
+    """Return the memory: the rows of a task or the items of a range, and of the program arrays by user and by item.
 
-    A task that draws negatives sums the weights of all items. The program writes files of users and items, and permutes
-    the numbers of items.
+    A task maps two arrays of all items, which the tasks of a host share. The program writes files of users and items,
+    and permutes the numbers of items.
     """
     rows, users, items, text = log[:4]
     _, n_batches = parts_of(rows, users)
-    samples = ceil(rows / ROWS_PER_RUN) * SAMPLES_PER_RUN * 3 * (57 + text if text else 40)
-    id_file = min(max(users, items), ROWS_PER_FILE) * (325 + 4 * text)
+    n_runs = ceil(rows / ROWS_PER_RUN)
+    samples = n_runs * SAMPLES_PER_RUN * 3 * (57 + text if text else 40)
+    entries = min(n_runs * log.different(items, rows / n_runs), ITEMS_PER_RANGE)
+    id_file = min(max(users, items), ROWS_PER_FILE) * (250 + text)
+    of_rows = min(rows, ROWS_PER_RANGE) * (150 + 2.8 * text) + 12 * items
     return Memory(
-        task=PROCESS_BYTES + min(rows, ROWS_PER_RANGE) * (150 + 2.8 * text) + 29 * items,
+        task=PROCESS_BYTES + max(of_rows, entries * (95 + 8.5 * text)),
         program=PROCESS_BYTES + samples + max(id_file, 56 * items) + 25 * items + 40 * users,
         training=7400 * n_batches + 8 * users / STRIDE,
         evaluated=2000 * n_batches + 21 * users + 24 * log.n_tested,
