@@ -163,9 +163,9 @@ def memory_of(log: Log) -> Memory:
     samples = n_runs * SAMPLES_PER_RUN * 3 * (57 + text if text else 40)
     entries = min(n_runs * log.different(items, rows / n_runs), ITEMS_PER_RANGE)
     id_file = min(max(users, items), ROWS_PER_FILE) * (250 + text)
-    of_rows = min(rows, ROWS_PER_RANGE) * (150 + 2.8 * text) + 12 * items
+    row_bytes = min(rows, ROWS_PER_RANGE) * (150 + 2.8 * text) + 12 * items
     return Memory(
-        task=PROCESS_BYTES + max(of_rows, entries * (95 + 8.5 * text)),
+        task=PROCESS_BYTES + max(row_bytes, entries * (95 + 8.5 * text)),
         program=PROCESS_BYTES + samples + max(id_file, 56 * items) + 25 * items + 40 * users,
         training=7400 * n_batches + 8 * users / STRIDE,
         evaluated=2000 * n_batches + 21 * users + 24 * log.n_tested,
