@@ -1,6 +1,7 @@
 """Preprocessing of a file of Goodreads' shape: seconds, rows a second and peak memory of every stage.
 
-    python -m benchmarks.preprocessing [--rows=2000000,20000000,228648342] [--limits=20-200,5-] [--folder=DIR] [--write]
+    python -m benchmarks.preprocessing [--rows=2000000,20000000,228648342] [--limits=20-200,5-] [--workers=1,2,ray:2]
+                                       [--folder=DIR] [--write]
 
 The file is made up: 261 rows a user in the mean, heavy-tailed (log-normal), as grouped by user, newest first, as the
 real one; items by Zipf's law, as many for each row as in Goodreads (2.4 million in the full file). It is written once a
@@ -35,7 +36,7 @@ ROWS, ITEMS = 228_648_342, 2_360_650  # of Goodreads
 ROWS_PER_USER, SPREAD = 261, 1.35  # mean, and sigma of the logarithm: a fifth of the rows is of users of 20 to 200
 USERS_AT_ONCE = 1 << 14
 HEADER = "user_id,book_id,is_read,rating,is_reviewed\n"
-STAGES = ("read", "order", "split", "write", "checksums")
+STAGES = ("read", "shuffle", "order", "split", "write", "checksums")
 STAGE_LINE = re.compile(r"\[ *[\d.]+ s\] (\w+) +[\d,]+ rows +([\d.]+) s")  # of prepare/progress.py
 SECONDS_BETWEEN_LOOKS = 0.1
 
@@ -60,9 +61,10 @@ def main() -> None:
             path = Path(folder) / "goodreads_interactions.csv"
             write_goodreads(path, n_rows)
             for limits in options.limits:
-                figures = measure(path, Path(folder) / "dataset", *limits)
-                lines.append(_line(n_rows, limits, figures))
-                print(lines[-1], flush=True)
+                for workers in options.workers:
+                    figures = measure(path, Path(folder) / "dataset", *limits, workers)
+                    lines.append(_line(n_rows, limits, workers, figures))
+                    print(lines[-1], flush=True)
     text = "\n".join([*_heading(), *lines])
     print(f"\n{text}")
     if options.write:
@@ -73,6 +75,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=_counts, default=[2_000_000, 20_000_000, ROWS], help="sizes of the file")
     parser.add_argument("--limits", type=_limits, default=[(20, 200), (5, 0)], help="interactions of a user, from-to")
+    parser.add_argument("--workers", type=lambda text: text.split(","), default=["1", "2"], help="also on Ray: ray:2")
     parser.add_argument("--folder", help="where the files go for the time being; needs 12 GB for the full size")
     parser.add_argument("--write", action="store_true", help="put the table into docs/results.md")
     return parser.parse_args()
@@ -107,12 +110,14 @@ def write_goodreads(path: Path, n_rows: int, *, seed: int = 1) -> None:
             frame.write_csv(file, include_header=False)
 
 
-def measure(path: Path, dataset: Path, least: int, most: int) -> Figures:
+def measure(path: Path, dataset: Path, least: int, most: int, workers: str = "1") -> Figures:
     """The figures of one preparation of the file at `path`, for users of `least` to `most` interactions (0: any)."""
+    engine, _, n_workers = workers.rpartition(":")
     command = [
         sys.executable, "preprocessing.py", "--config=/dev/null", "--data.source=goodreads", f"--data.path={path}",
         f"--data.dataset_dir={dataset}",
         f"--preprocessing.min_user_interactions={least}", f"--preprocessing.max_user_interactions={most}",
+        f"--preprocessing.engine={engine or 'local'}", f"--preprocessing.workers={n_workers}",
     ]  # fmt: skip
     started = time.monotonic()
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -171,6 +176,7 @@ def _heading() -> list[str]:
         "rows",
         "users kept of",
         "rows kept",
+        "workers",
         *[f"{stage}: s, GB" for stage in STAGES[:-1]],
         "total s",
         "rows/s",
@@ -179,11 +185,12 @@ def _heading() -> list[str]:
     return [f"| {' | '.join(columns)} |", f"|{'|'.join(['---:'] * len(columns))}|"]
 
 
-def _line(n_rows: int, limits: tuple[int, int], figures: Figures) -> str:
+def _line(n_rows: int, limits: tuple[int, int], workers: str, figures: Figures) -> str:
     least, most = limits
     stages = [figures.stages[name] for name in STAGES[:-1]]
     cells = [
         f"{n_rows:,}", f"{least} to {most}" if most else f"{least} and more", figures.kept,
+        workers,
         *[f"{seconds:.1f}, {gb:.2f}" for seconds, gb in stages],
         f"{figures.total:.0f}", f"{n_rows / figures.total:,.0f}", f"{figures.peak:.2f}",
     ]  # fmt: skip

@@ -230,7 +230,7 @@ def _make_dataset(
     """
     data, settings, work = local.data, config.preprocessing, stages.work
     source, kinds, others, fitted = opened
-    extends = Path(data.extends) if data.extends else None
+    extends = (Path(data.extends).resolve(), known.fingerprints[0]) if known else None
     raw = read_rows(source, settings, known, stages, extends)
     _look_at_rows(raw, source.bad, local, progress)
     file = read_items_of_file(data, source, raw.item_type, fitted, others)

@@ -74,6 +74,13 @@ def serve(handle: int, driver: int) -> None:
             pipe.send(_outcome(*pipe.recv()))
 
 
+def _outcome_in(folder: str, task: Task, arguments: Sequence[Any]) -> tuple[bool, Any]:
+    """Return the outcome of a task with relative paths from `folder`."""
+    with suppress(OSError):  # absolute paths do not need it
+        os.chdir(folder)
+    return _outcome(task, arguments)
+
+
 def _outcome(task: Task, arguments: Sequence[Any]) -> tuple[bool, Any]:
     """Return True and what the task returns; or False and what it raises, with the place unless a user can solve it."""
     try:
@@ -230,7 +237,7 @@ class _RayWorkers(_Workers):
         self._memory, self._running = memory, set[Any]()
         self._remote = self._ray.remote(
             num_cpus=1, max_retries=0, scheduling_strategy="SPREAD", runtime_env={"env_vars": {POLARS_THREADS: "1"}}
-        )(_outcome)
+        )(_outcome_in)
         place = f"{pluralize(n_cpus, 'CPU')} on {pluralize(len(nodes), 'node')}"
         logger.info(f"tasks run on Ray, {self._n_workers} at a time: {place}")
 
@@ -239,7 +246,7 @@ class _RayWorkers(_Workers):
         # Twice as much each time, so that fewer tasks run beside it. What no node has would be waited for, for ever.
         memory = min(self._memory << number, self._most_memory)
         with self._starting():
-            running = self._remote.options(memory=memory).remote(task, arguments)
+            running = self._remote.options(memory=memory).remote(os.getcwd(), task, arguments)
             self._running.add(running)
         try:
             return self._ray.get(running)

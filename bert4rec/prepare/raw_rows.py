@@ -14,6 +14,7 @@ from bert4rec.prepare.runs import (
     GROUPS,
     KNOWN_USERS,
     NEW_USERS,
+    Extended,
     Schema,
     merged,
     read_pieces,
@@ -59,7 +60,7 @@ class RawRows:
 
 def read_rows(
     source: Interactions | GeneratedSource, settings: Preprocessing, known: ExistingIds | None, stages: Stages,
-    extends: Path | None = None,
+    extends: Extended | None = None,
 ) -> RawRows:  # fmt: skip
     """Return all usable rows of `source`; `known`: ids of the dataset to extend at `extends`.
 

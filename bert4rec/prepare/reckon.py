@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from bert4rec.dataset.format import MIN_EVALUATED, ROWS_PER_FILE, ROWS_PER_PART, USERS_PER_PART
 from bert4rec.dataset.histories import STRIDE
-from bert4rec.prepare.negatives import SAMPLED_BLOCK_USERS
 from bert4rec.prepare.runs import ENTRY_GROUP, ITEMS_PER_RANGE, ROWS_PER_RANGE, ROWS_PER_RUN, SAMPLES_PER_RUN
 from bert4rec.prepare.survey import MOST_ITEMS
 from bert4rec.prepare.writer import ROWS_PER_BATCH
@@ -108,7 +107,6 @@ def stages_of(log: Log, *, has_limits: bool = False, n_candidates: int = 0) -> l
     by_month = -24 * items * expm1(-rows / n_ranges / items / 24) * n_ranges if items <= MOST_ITEMS else 0
     survey = 20 * range_items + 5 * by_month + 5 * users + 15 * log.n_tested
     dataset = 12 * rows + 24 * users + log.n_tested * (12 + 8 * log.n_negatives)
-    blocks = ceil(log.n_tested / SAMPLED_BLOCK_USERS)
 
     one_round = Stage("limits, a round", n_ranges, 3, ordered, ordered + 5 * range_items, rows * 2e-7)
     candidates = Stage("tested", n_ranges, 2, ordered, 6 * n_candidates, rows * 2e-7 + users * 4e-7)
@@ -122,11 +120,11 @@ def stages_of(log: Log, *, has_limits: bool = False, n_candidates: int = 0) -> l
         Stage("order", n_ranges, 3, shuffled + n_ranges * cuts * FOOTER_BYTES, ordered + 5 * range_items,
               rows * 1.4e-7 + texts + range_items * 7.3e-7 + users * 5.6e-7 + cuts * OPEN_SECONDS),
         *([one_round] if has_limits else []),
-        Stage("users", n_ranges, 2, log.ids(users, rows), 6 * users + log.ids(users, users), users * 4e-7),
+        Stage("users", n_ranges, 2, log.ids(users, rows), 6 * users + log.ids(users, users),
+              users * (4e-7 + text * 2e-8)),
         *([candidates] if n_candidates else []),
         Stage("split", n_ranges, 6, ordered, survey, rows * 1e-7 + range_items * 1.3e-6 + users * 2e-6),
-        Stage("write", n_parts, 3, ordered, dataset,
-              rows * 1e-7 + log.n_tested * log.n_negatives * 3.2e-7 + blocks * items * 2.7e-8),
+        Stage("write", n_parts, 3, ordered, dataset, rows * 1e-7 + log.n_tested * log.n_negatives * 3.2e-7),
     ]  # fmt: skip
     n_files = [stage.files * stage.tasks for stage in found]
     return [stage._replace(files=n, written=stage.written + n * FILE_OVERHEAD)
@@ -148,24 +146,27 @@ def seconds_of(stage: Stage, n_workers: int) -> float:
 
 def seconds_of_program(log: Log) -> float:
     """Return the seconds of the program between the stages: it adds what each task has found by user and by item."""
-    n_ranges, mean = ceil(log.rows / ROWS_PER_RANGE), log.rows / log.items
-    seen = n_ranges * (log.items * (1 + expm1(-mean) / mean) + log.different(log.items, log.rows / n_ranges))
-    return 2 + 1.1e-6 * log.users + 1.2e-6 * log.items + 4.5e-7 * seen
+    n_ranges = ceil(log.rows / ROWS_PER_RANGE)
+    range_items = n_ranges * log.different(log.items, log.rows / n_ranges)
+    return 2 + 1.1e-6 * log.users + 5e-7 * log.items + 3e-7 * range_items
 
 
 def memory_of(log: Log) -> Memory:
-    """Return the memory: arrays by user and by item, a file of users or items that is written, and the rows of a task.
+    """Return the memory: the rows of a task or the items of a range, and of the program arrays by user and by item.
 
-    The thread of a task that draws negatives sums the weights of all items.
+    A task maps two arrays of all items, which the tasks of a host share. The program writes files of users and items,
+    and permutes the numbers of items.
     """
     rows, users, items, text = log[:4]
     _, n_batches = parts_of(rows, users)
-    samples = ceil(rows / ROWS_PER_RUN) * SAMPLES_PER_RUN * 3 * (57 + text if text else 40)
-    file = min(max(users, items), ROWS_PER_FILE) * (325 + 4 * text)
-    by_item = 113 + (40 + 2 * text if text else 0)
+    n_runs = ceil(rows / ROWS_PER_RUN)
+    samples = n_runs * SAMPLES_PER_RUN * 3 * (57 + text if text else 40)
+    entries = min(n_runs * log.different(items, rows / n_runs), ITEMS_PER_RANGE)
+    id_file = min(max(users, items), ROWS_PER_FILE) * (250 + text)
+    row_bytes = min(rows, ROWS_PER_RANGE) * (150 + 2.8 * text) + 12 * items
     return Memory(
-        task=PROCESS_BYTES + min(rows, ROWS_PER_RANGE) * (150 + 2.8 * text) + 29 * items,
-        program=PROCESS_BYTES + samples + file + 40 * users + by_item * items,
+        task=PROCESS_BYTES + max(row_bytes, entries * (95 + 8.5 * text)),
+        program=PROCESS_BYTES + samples + max(id_file, 56 * items) + 25 * items + 40 * users,
         training=7400 * n_batches + 8 * users / STRIDE,
         evaluated=2000 * n_batches + 21 * users + 24 * log.n_tested,
     )

@@ -17,6 +17,7 @@ from bert4rec.prepare.runs import (
     KNOWN_USERS,
     NEW_USERS,
     ROWS_PER_RANGE,
+    Extended,
     bounds_of,
     read_batch,
     read_known_once,
@@ -150,7 +151,7 @@ class OrderedRows:
 
 def order_rows(
     raw: RawRows, catalogue: Catalogue, settings: Preprocessing, order: Mapping[str, Any], stages: Stages, *,
-    extends: Path | None = None,
+    extends: Extended | None = None,
 ) -> OrderedRows:  # fmt: skip
     """Return the rows that pass the filters, by user and time, or without times in the `order` of the source.
 
@@ -213,7 +214,7 @@ def _refuse_missing_times(settings: Preprocessing, columns: Collection[str]) -> 
 
 def order_range(
     folder: Path, files: Sequence[Path], part: int, settings: Preprocessing, order: Mapping[str, Any],
-    prints: Path | None, extends: Path | None, has_fractions: bool,
+    prints: Path | None, extends: Extended | None, has_fractions: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """Write the rows of a range of users, the batch with the number `part` of each of `files`, filtered and in order.
 
@@ -225,7 +226,7 @@ def order_range(
     rows = apply(filters_by_row(settings, rows.columns), rows, dropped).drop("is_read", strict=False)
     if prints is not None:
         users = rows["user"]
-        ids = read_known_once(extends).users["original"].gather(users).alias("user") if extends else users
+        ids = read_known_once(*extends).users["original"].gather(users).alias("user") if extends else users
         rows = shuffled(rows, ids, pl.Series(np.load(prints)), seed=settings.seed)
     rows = in_time_order(rows, newest_first=order["newest_first"] and prints is None)
     kept = apply(filters_in_order(settings), rows, dropped)

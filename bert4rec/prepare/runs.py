@@ -8,7 +8,7 @@ a range are one record batch of each run.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ SAMPLES_PER_RUN = 1 << 8  # ids that tell where even ranges begin
 ENTRY_GROUP = 1 << 14  # items of a row group: the least that a range reads from each run
 NEW_USERS, KNOWN_USERS = GROUPS = ("new", "known")  # rows of new users, and of those that the dataset to extend has
 Schema = dict[str, pl.DataType]
-read_known_once = cache(read_known)
+Extended = tuple[Path, str]  # the folder and the fingerprint of the dataset to extend
 
 
 @dataclass
@@ -48,8 +48,21 @@ class Pending:
             self.n_rows += len(frame)
 
 
+@lru_cache(1)
+def read_known_once(folder: Path, fingerprint: str) -> ExistingIds:
+    """Return the ids of the dataset at `folder`, which a process reads once. Raises `DataError` for another one."""
+    known = read_known(folder)
+    if known.fingerprints[0] != fingerprint:
+        raise DataError(f"{folder}: no longer holds the dataset that was opened; start again")
+    return known
+
+
 def read_pieces(
-    folder: Path, source: Interactions | GeneratedSource, pieces: Sequence[Piece], extends: Path | None, is_first: bool
+    folder: Path,
+    source: Interactions | GeneratedSource,
+    pieces: Sequence[Piece],
+    extends: Extended | None,
+    is_first: bool,
 ) -> dict[str, Any]:
     """Write the usable rows of `pieces` of the `source` to runs, and return what is known of them.
 
@@ -57,7 +70,7 @@ def read_pieces(
     """
     if isinstance(source, Interactions):
         source = source.again(pieces=tuple(pieces), others=ItemValues(source.others.columns))
-    known = read_known_once(extends) if extends else None
+    known = read_known_once(*extends) if extends else None
     pending, runs = Pending(), list[dict[str, Any]]()
     n_rows, before, covered = 0, 0, Counter[int]()
     for frame, done in source:

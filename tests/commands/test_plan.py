@@ -145,10 +145,10 @@ def test_a_preparation_of_a_billion_users_is_planned_without_an_input(capsys: Ca
         "stage", "read", "items", "shuffle", "order", "users", "split", "write", "the program", "all",
     ]  # fmt: skip
     assert found["order"][0] == "4,769"
-    more = planned("--preprocessing.workers=100000", "--preprocessing.min_item_interactions=5")
+    more = planned("--preprocessing.workers=1", "--preprocessing.min_item_interactions=5")
     assert more.keys() - found.keys() == {"limits, a round"}
     assert more["write"][:-1] == found["write"][:-1]
-    assert (len(more["write"][-1]), len(found["write"][-1])) == (5, 7)  # minutes, not hours
+    assert len(more["write"][-1]) > len(found["write"][-1])  # hours, not seconds
     few = planned("--workers=1000", "--preprocessing.test_users=1000")
     assert few.keys() - found.keys() == {"tested"}
 

@@ -158,9 +158,9 @@ def test_a_training_that_starts_during_the_preparation_counts(
     said(["log.csv", *COLUMNS], capsys)
     write = engine.write_metadata
 
-    def train_and_write(*arguments: Any) -> int:
+    def train_and_write(*arguments: Any, **known: Any) -> int:
         trained("data/log", "runs/log")
-        return write(*arguments)
+        return write(*arguments, **known)
 
     monkeypatch.setattr(engine, "write_metadata", train_and_write)
     assert said(["log.csv", *OTHER], capsys)[-1] == "next: bert4rec train data/log-2"

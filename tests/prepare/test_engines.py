@@ -10,6 +10,7 @@ from unittest.mock import patch
 import polars as pl
 import pytest
 
+from bert4rec.dataset.reader import open_dataset
 from bert4rec.prepare import engine
 from bert4rec.prepare.executors import TaskExecutor
 from bert4rec.prepare.stages import Timed, run_task
@@ -172,3 +173,15 @@ def test_two_at_once_make_the_same_dataset(tmp_path: Path) -> None:
     assert [process.wait(60) for process in both] == [0, 0]
     assert contents(folder) == expected
     assert [path.name for path in tmp_path.glob(".shared*")] == []
+
+
+def test_a_process_that_extends_another_dataset_of_the_same_name_reads_its_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = write_inputs(tmp_path)["text"]
+    for place, changed in (("a", "1"), ("b", "2")):
+        (tmp_path / place).mkdir()
+        monkeypatch.chdir(tmp_path / place)
+        prepared(Path(), "old", *options, f"--preprocessing.seed={changed}")
+        prepared(Path(), "new", *options[:2], f"--preprocessing.seed={changed}", "--data.extends=old")
+        assert open_dataset(Path("new")).originals(9) == open_dataset(Path("old")).originals(9)
