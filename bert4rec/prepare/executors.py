@@ -293,10 +293,12 @@ def _connect(n_workers: int | Literal["auto"]) -> tuple[Any, Callable[[], None]]
         if port.isdecimal():  # Ray itself would try for ten minutes
             socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_CONNECT).close()
         ray.init(address or "local", logging_level=logging.ERROR, log_to_driver=False, **({} if address else size))
-    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+    except Exception as error:  # no narrower one: a Ray that takes too long to start raises this class
         disconnect()
+        place = f"RAY_ADDRESS={address}" if address else "it does not start on this machine"
         advice = "start this version of Ray there, set RAY_AUTH_MODE=token if it has a token, or remove the variable"
-        raise SettingsError(f"{ON_RAY}: RAY_ADDRESS={address}: {in_one_line(error)}; {advice}") from None
+        advice = advice if address else "try again when the machine is less busy, or type --preprocessing.engine=local"
+        raise SettingsError(f"{ON_RAY}: {place}: {in_one_line(error)}; {advice}") from None
     # Killed by SIGTERM, this process would leave processes of Ray behind, for seconds.
     on_sigterm((lambda number, _: sys.exit(128 + number)) if before == signal.SIG_DFL else before)
     return ray, disconnect

@@ -273,6 +273,17 @@ def test_an_address_without_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.ray
+def test_a_ray_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", "/dev/null")
+    with pytest.raises(
+        SettingsError, match=r"does not start on this machine: .*; .* --preprocessing.engine=local$"
+    ) as error:
+        open_executor("ray", 1, memory=MEMORY).__enter__()
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.ray
 def test_a_node_that_is_killed_is_done_without(tmp_path: Path) -> None:
     with on_ray(2, nodes=2) as (executor, cluster):
         futures = [executor.submit(write_if_tried_before, tmp_path, number) for number in range(2)]
