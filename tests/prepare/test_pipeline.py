@@ -198,7 +198,7 @@ ALONE = """
 import sys
 import preprocessing
 from tests.preparation import small_parts
-small_parts().start()
+small_parts(700).start()
 for line in sys.stdin:
     assert preprocessing.main(["--config=/dev/null", *line.split()]) == 0
 """
@@ -220,9 +220,9 @@ def test_one_and_several_threads_write_the_same_bytes_also_where_the_file_is_lar
     for kind, arguments in kinds.items():
         expected = contents(tmp_path / f"alone-{kind}")
         assert sum(name.startswith("histories/part-") for name in expected) > 2
-        with small_parts():
+        with small_parts(700):
             assert contents(prepared(tmp_path, *arguments, name=f"whole-{kind}")) == expected
-            with small_tasks():
+            with small_tasks(700):
                 assert contents(prepared(tmp_path, *arguments, name=f"parts-{kind}")) == expected
 
 
