@@ -1,4 +1,4 @@
-"""What a preparation takes, as `bert4rec plan --rows` reckons it and as measured: tasks, files, bytes, memory, seconds.
+"""Compare what `bert4rec plan --rows` reckons with real preparations: tasks, files, bytes, memory, seconds.
 
     python -m benchmarks.prepare_accuracy [--sizes=ROWSxUSERSxITEMS,…] [--workers=2] [--texts] [--folder=DIR]
 

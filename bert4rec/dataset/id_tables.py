@@ -1,4 +1,4 @@
-"""Look up users or items by number or by id in sorted Parquet files, of which only what is asked for is read."""
+"""Look up users or items by number or by id in sorted Parquet files, and read only the rows that are asked for."""
 
 import re
 from bisect import bisect_left, bisect_right

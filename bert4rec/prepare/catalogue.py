@@ -48,7 +48,7 @@ class Catalogue:
             yield pl.read_ipc(path, columns=[*columns])
 
     def codes(self, ids: pl.Series) -> Int64s:
-        """Return the codes of items with the original `ids`, all of which the catalogue has."""
+        """Return the codes of the items with these original `ids`. The catalogue must have them all."""
         wanted, codes = pl.DataFrame({"item": ids}).with_row_index("place"), np.zeros(len(ids), np.int64)
         for first, frame in zip(self.firsts, self.ranges("item"), strict=False):
             found = frame.with_row_index("code").join(wanted.cast({"item": frame.schema["item"]}), on="item")
@@ -67,19 +67,19 @@ class Catalogue:
         return pl.read_ipc(self.files[number], columns=["item"])["item"][code - self.firsts[number]]
 
 
-def compare_with_known(raw: RawRows, catalogue: Catalogue, known: ExistingIds, data: Data, progress: Progress) -> None:
-    """Warn if most items of the dataset to extend have no row.
+def compare_with_known(
+    raw: RawRows, catalogue: Catalogue, known: ExistingIds, codes: Int64s, data: Data, progress: Progress
+) -> None:
+    """Warn if most items of the dataset to extend have no row; `codes` are those of its items.
 
     Raises `DataError` if most of its users have fewer than half of their rows in the time that it covers.
     """
-    items = known.items.filter(pl.col("count") > 0)["original"]
+    had_rows = (known.items["count"] > 0).to_numpy()
     is_read = pl.concat(catalogue.ranges("is_read"))["is_read"].to_numpy()
-    n_found = int(is_read[catalogue.codes(items)].sum())
-    if n_found < MOST_LOST * len(items):
+    n_items, n_found = int(had_rows.sum()), int(is_read[codes[had_rows]].sum())
+    if n_found < MOST_LOST * n_items:
         n = f"only {n_found:,}" if n_found else "none"
-        progress.warn(
-            f"data.extends: {n} of its {len(items):,} items have rows here; are the ids written in another way?"
-        )
+        progress.warn(f"data.extends: {n} of its {n_items:,} items have rows here; are the ids written in another way?")
     counts = known.users["count"].to_numpy()
     n_users = int((counts > 0).sum())
     n_lost = int((raw.known_counts < MOST_LOST * counts).sum())

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import datasets
+import numpy as np
 import polars as pl
 
 from bert4rec.config.addresses import is_url
@@ -60,15 +61,16 @@ from bert4rec.prepare.histories import HistoryStats, NumberedHistories, history_
 from bert4rec.prepare.id_files import item_rows, write_items, write_table, write_users
 from bert4rec.prepare.inherit import reading_of
 from bert4rec.prepare.negatives import held_out_metadata, left_out_warning
-from bert4rec.prepare.ordering import ExistingIds, item_ids, read_ids, read_known
+from bert4rec.prepare.ordering import ExistingIds, item_ids, read_ids
 from bert4rec.prepare.raw_rows import RawRows, read_rows
 from bert4rec.prepare.rows import FILTERS, OrderedRows, limit_rows, order_rows
+from bert4rec.prepare.runs import read_known_once
 from bert4rec.prepare.split import choose_split, read_known_split
 from bert4rec.prepare.stages import Stages, saved
 from bert4rec.prepare.survey import survey_ids
 from bert4rec.prepare.ties import has_ties
-from bert4rec.prepare.writer import Split, write_histories
-from bert4rec.runtime.arrays import Bools, Int32s
+from bert4rec.prepare.writer import Split, Written, write_histories
+from bert4rec.runtime.arrays import Bools, Int32s, Int64s
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import sha256
 from bert4rec.sources.attributes import ItemValues
@@ -165,7 +167,8 @@ def prepare(config: Config) -> Path:
         folder = _target(config, new)
         return folder
 
-    known = read_known(Path(config.data.extends)) if config.data.extends else None
+    extends = (older := Path(config.data.extends), fingerprint_of(older)) if config.data.extends else None
+    known = read_known_once(*extends) if extends else None
     progress = Progress()
     with (
         new_dataset(folder, target=target) as new,
@@ -180,10 +183,11 @@ def prepare(config: Config) -> Path:
             open_executor(settings.engine, settings.workers, memory=TASK_BYTES) as executor,
         ):
             stages = Stages(work, executor, progress)
-            metadata, files = _make_dataset(config, opened, local, new, known, stages, progress)
-        size = _finish(new, metadata, files, progress)
+            metadata, written = _make_dataset(config, opened, local, new, known, stages, progress)
+        size = _finish(new, metadata, written, progress)
         if slowest := stages.slowest():
             progress.log(slowest)
+    read_known_once.cache_clear()  # a program that goes on does not need these ids
     logger.info(f"\n{describe(metadata)}\n")
     for finding in findings(metadata):
         logger.info(str(finding))
@@ -223,14 +227,14 @@ def _open(data: Data, settings: Preprocessing, known: ExistingIds | None, progre
 def _make_dataset(
     config: Config, opened: Opened, local: LocalFiles, new: Path, known: ExistingIds | None, stages: Stages,
     progress: Progress,
-) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
-    """Run all stages; return the metadata without the checksums, and those of files in the folder `new`.
+) -> tuple[dict[str, Any], Written]:  # fmt: skip
+    """Run all stages; return the metadata without the checksums, and what was written to the folder `new`.
 
     `local` has the files that `config` names, `known` the ids of the dataset to extend.
     """
     data, settings, work = local.data, config.preprocessing, stages.work
     source, kinds, others, fitted = opened
-    extends = (Path(data.extends).resolve(), known.fingerprints[0]) if known else None
+    extends = (Path(data.extends), known.fingerprints[0]) if known else None
     raw = read_rows(source, settings, known, stages, extends)
     _look_at_rows(raw, source.bad, local, progress)
     file = read_items_of_file(data, source, raw.item_type, fitted, others)
@@ -239,8 +243,9 @@ def _make_dataset(
     also += [pl.Series(range(1, data.n_items + 1))] if has_whole_catalogue else []
     file_ids = file.rows["original"] if file else None
     catalogue = number_all_items(raw, also, file_ids, stages, with_prints=settings.ties == "shuffle")
+    known_codes = catalogue.codes(known.items["original"]) if known else np.zeros(0, np.int64)
     if known:
-        compare_with_known(raw, catalogue, known, config.data, progress)
+        compare_with_known(raw, catalogue, known, known_codes, config.data, progress)
     about_items = read_about_items(data, source, raw.item_type, catalogue, file, others, fitted, progress)
 
     ordered = order_rows(raw, catalogue, settings, source.order, stages, extends=extends)
@@ -248,20 +253,18 @@ def _make_dataset(
     limit_rows(ordered, settings, stages)
 
     kept = (ordered.counts > 0) | has_whole_catalogue | catalogue.are_cold  # random data keep all data.n_items items
-    ids = _item_numbers(data, settings, catalogue, kept, known)
-    item_ids = saved(work / "item_ids.npy", ids)
+    by_code = (known_codes, known.items["item"].to_numpy()) if known else None
+    ids = _item_numbers(data, settings, catalogue, kept, by_code)
     targets = numbers_of_kinds("preprocessing.target_events", settings.target_events, kinds)
-    hidden = HiddenEvents.of(settings.recipe, kinds)
-    histories = NumberedHistories(ordered, known=known.users["original"] if known else None)
+    hidden, known_users = HiddenEvents.of(settings.recipe, kinds), known.users["original"] if known else None
+    histories = NumberedHistories(ordered, saved(work / "item_ids.npy", ids), known=known_users, hidden=hidden)
     segments: dict[str, Any] = {USERS: write_users(new, histories.users(stages), known)}
     rule, instant = choose_split(settings, ordered, stages, targets)
     n_items = int(ids.max()) + 1
     before = read_known_split(Path(data.extends), n_users=len(known.users), n_items=n_items) if known else None
-    survey = history_stats(
-        histories, item_ids, rule, settings, stages, n_items=n_items, known=before, targets=targets, hidden=hidden
-    )
+    survey = history_stats(histories, rule, settings, stages, n_items=n_items, known=before, targets=targets)
     progress.warn(*survey.warnings(is_table=data.source == "table", now=time.time()))
-    rows = _with_columns(item_rows(ordered, ids, survey.train_counts, known), about_items)
+    rows = _with_columns(item_rows(ordered, ids, survey.train_counts, known, known_codes), about_items)
     segments[ITEMS] = write_items(new, rows, survey.train_counts, known, seed=settings.seed)
     users, items = _written(new, USERS, segments), _written(new, ITEMS, segments)
     features = {}
@@ -269,13 +272,12 @@ def _make_dataset(
         originals = pl.DataFrame(pl.from_arrow(items.in_order(["original"])))["original"]
         features = {"item_features": write_features(new, table, originals, survey.train_counts)}
     split = Split(
-        item_ids, saved(work / "cumulated.npy", survey.train_counts.cumsum()),
-        saved(work / "validated.npy", survey.validated),
-        None if survey.tested is None else work / "tested.npy", rule, hidden, settings.n_eval_negatives, settings.seed,
+        saved(work / "cumulated.npy", survey.train_counts.cumsum()), saved(work / "validated.npy", survey.validated),
+        survey.tested, rule, settings.n_eval_negatives, settings.seed,
         targets if settings.split == "leave_last_basket" else None,
     )  # fmt: skip
-    files, held_out = write_histories(new, histories, split, survey.lengths, stages)
-    progress.warn(left_out_warning(held_out, settings.n_eval_negatives))
+    written = write_histories(new, histories, split, survey.lengths, stages)
+    progress.warn(left_out_warning(written.held_out, settings.n_eval_negatives))
     _write_oracle(source, new, users, items, settings.split, progress)
 
     metadata = describe_rows(config, source, ordered, survey, about_items.survey, local.version)
@@ -286,8 +288,8 @@ def _make_dataset(
     if "log" in metadata:
         metadata["log"] |= survey.log.shift(survey.known_span(time.time()), items)
         metadata["log"] |= survey_ids(users, items, survey.lengths)
-    metadata |= held_out_metadata(held_out) | features
-    return metadata, files
+    metadata |= held_out_metadata(written.held_out) | features
+    return metadata, written
 
 
 def _about_work(
@@ -312,11 +314,10 @@ def _digest_of_code() -> str:
 
 
 def _item_numbers(
-    data: Data, settings: Preprocessing, catalogue: Catalogue, kept: Bools, known: ExistingIds | None
+    data: Data, settings: Preprocessing, catalogue: Catalogue, kept: Bools, known: tuple[Int64s, Int32s] | None
 ) -> Int32s:
-    """Return the dense id of each code, `NO_ITEM` for items that are not `kept`. Raises `DataError` for one item."""
-    by_code = (catalogue.codes(known.items["original"]), known.items["item"].to_numpy()) if known else None
-    ids = item_ids(kept, seed=settings.seed, known=by_code)
+    """Return the dense id of each code, as `item_ids` does. Raises `DataError` for one item."""
+    ids = item_ids(kept, seed=settings.seed, known=known)
     if ids.max() == 0:
         item = catalogue.original(int(kept.argmax()))
         advice = "name the column of the items: --item=…" if data.source == "table" else "bring other rows"
@@ -420,17 +421,12 @@ def _write_oracle(
     write_table(new / ORACLE, [ranks])
 
 
-def _finish(new: Path, metadata: dict[str, Any], files: Mapping[str, Any], progress: Progress) -> int:
-    """Remove the temporary files, write the card and the checksums, and return the size of the folder in bytes.
-
-    `files`: the checksums that are known.
-    """
+def _finish(new: Path, metadata: dict[str, Any], written: Written, progress: Progress) -> int:
+    """Remove the temporary files, write the card and the checksums, and return the size of the folder in bytes."""
     shutil.rmtree(new / WORK, ignore_errors=True)  # copies of a remote input
     tables = {path.stem for path in new.glob("*.parquet")}
-    rows = {name: datasets.load_from_disk(str(new / name)) for name in FOLDERS}
-    written = {name: (folder.num_rows, folder.column_names) for name, folder in rows.items()}
-    (new / DATASET_CARD).write_text(dataset_card(metadata, written, tables), encoding="utf-8")
-    size = write_metadata(new, metadata, known=files)
+    (new / DATASET_CARD).write_text(dataset_card(metadata, written.folders, tables), encoding="utf-8")
+    size = write_metadata(new, metadata, known=written.files)
     progress.log("checksums")
     return size
 

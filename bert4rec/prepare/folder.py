@@ -38,11 +38,9 @@ from bert4rec.runtime.files import (
 )
 from bert4rec.sources.progress import Progress
 
-logger = logging.getLogger(__name__)
 DATASET_LOCK = ".lock"
-
-
 KEPT_AFTER = 60  # seconds; what takes less is not kept if it is stopped
+logger = logging.getLogger(__name__)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Number and split the histories, compute their statistics, and make the table of items."""
+"""Number and split the histories, and compute their statistics."""
 
 import hashlib
 from collections import Counter
@@ -29,21 +29,20 @@ USERS_FILE = "users.arrow"  # of a part: its users and their numbers of rows
 class NumberedPart(NamedTuple):
     """A part of the rows, the dense id of its first user (None: users have dense ids), and the number of its users.
 
-    `before`: the number of histories of the parts before it.
+    `before`: the number of histories of the parts before it; `item_ids`: the file with the dense id of each code.
     """
 
     path: Path
     first: int | None
     n_users: int
     before: int
+    item_ids: Path
+    hidden: HiddenEvents | None
 
-    def histories(
-        self, item_ids: Path, hidden: HiddenEvents | None, numbers: tuple[int, int] | None = None
-    ) -> pl.DataFrame:
-        """Return the histories with dense ids; `item_ids`: the file with the dense id of each code.
+    def histories(self, numbers: tuple[int, int] | None = None) -> pl.DataFrame:
+        """Return the histories with dense ids; with `numbers`, only those from the first to before the last.
 
-        With `hidden` events, they have the lists `visible`, as `with_visible` adds them. With `numbers`, returns only
-        those from the first to before the last.
+        With `hidden` events, they have the lists `visible`, as `with_visible` adds them.
         """
         rows = pl.read_ipc(self.path)
         number = rows["user"].rle_id()
@@ -52,27 +51,29 @@ class NumberedPart(NamedTuple):
             bounds = (min(max(0, place), self.n_users) for place in numbers)
             start, stop = (int(number.search_sorted(place, side="left")) for place in bounds)
             rows, user = rows[start:stop], user[start:stop]
-        items = pl.Series("item", np.load(item_ids, mmap_mode="r")[rows["item"].to_numpy()])
+        items = pl.Series("item", np.load(self.item_ids, mmap_mode="r")[rows["item"].to_numpy()])
         histories = to_histories(rows.with_columns(user.cast(pl.Int32).alias("user"), items))
-        return histories if hidden is None else with_visible(histories, hidden)
+        return histories if self.hidden is None else with_visible(histories, self.hidden)
 
 
 class NumberedHistories:
-    """The histories of `ordered`, whose users have dense ids.
+    """The histories of `ordered`, whose users have dense ids; `item_ids`: the file with the dense id of each code.
 
     `known`: the original ids of the users of the dataset to extend, in the order of their dense ids; new users are
-    numbered after them, in the order of their original ids.
+    numbered after them, in the order of their original ids. `hidden`: the events before a target that are no input.
     """
 
-    def __init__(self, ordered: OrderedRows, *, known: pl.Series | None) -> None:
+    def __init__(
+        self, ordered: OrderedRows, item_ids: Path, *, known: pl.Series | None, hidden: HiddenEvents | None
+    ) -> None:
         self._known, self.n_known = known, 0 if known is None else len(known)
         self.n_rows, self.columns = int(ordered.counts.sum()), ordered.columns
         self.parts: list[NumberedPart] = []
-        first = self.n_known
-        before = 0
+        first, before = self.n_known, 0
         for part in ordered.parts:
             if part.n_rows:
-                self.parts.append(NumberedPart(part.path, None if part.is_known else first, part.n_users, before))
+                start = None if part.is_known else first
+                self.parts.append(NumberedPart(part.path, start, part.n_users, before, item_ids, hidden))
                 first, before = first + (0 if part.is_known else part.n_users), before + part.n_users
         self.n_users, self.sizes = first, [part.n_rows for part in ordered.parts if part.n_rows]
 
@@ -123,7 +124,7 @@ class HistoryStats:
 
     `lengths` of each user's history; `train_counts` of each item; `validated` users; `time_span`, the first and the
     last time, if known; whether the histories of all users `are_alike`; the number of interactions of each kind of
-    event, [] without kinds; `tested` users, None for all that have a test target.
+    event, [] without kinds; the file of the `tested` users, None for all that have a test target.
     """
 
     lengths: Int64s
@@ -133,7 +134,7 @@ class HistoryStats:
     log: LogSurvey
     are_alike: bool = False
     event_counts: Sequence[int] = ()
-    tested: Bools | None = None
+    tested: Path | None = None
 
     def known_span(self, now: float) -> tuple[int, int] | None:
         """Return the first and the last time; None without times, or if some are in the future and therefore wrong.
@@ -167,14 +168,13 @@ class HistoryStats:
 
 
 def split_part(
-    folder: Path, part: NumberedPart, item_ids: Path, rule: SplitRule, tested: Path | None, targets: Sequence[int],
-    hidden: HiddenEvents | None, n_items: int,
-) -> dict[str, Any]:  # fmt: skip
+    folder: Path, part: NumberedPart, rule: SplitRule, tested: Path | None, targets: Sequence[int], n_items: int
+) -> dict[str, Any]:
     """Return the statistics of the histories of a part, split by `rule`; write those of each user and item.
 
     `tested`: the file with the users that are in the test sample, None for all.
     """
-    marked = mark(part.histories(item_ids, hidden), rule, None if tested is None else np.load(tested, mmap_mode="r"))
+    marked = mark(part.histories(), rule, None if tested is None else np.load(tested, mmap_mode="r"))
     log = LogSurvey(n_items, has_times="times" in marked.columns, target_events=targets)
     log.add(marked)
     marked.select("user", n=pl.col("items").list.len()).write_ipc(folder / "lengths.arrow", compression="lz4")
@@ -198,8 +198,8 @@ def split_part(
 
 
 def history_stats(
-    histories: NumberedHistories, item_ids: Path, rule: SplitRule, settings: Preprocessing, stages: Stages, *,
-    n_items: int, known: KnownSplit | None = None, targets: Sequence[int] = (), hidden: HiddenEvents | None = None,
+    histories: NumberedHistories, rule: SplitRule, settings: Preprocessing, stages: Stages, *, n_items: int,
+    known: KnownSplit | None = None, targets: Sequence[int] = (),
 ) -> HistoryStats:  # fmt: skip
     """Return the statistics of all histories, split by `rule`, and draw the validated and the tested users.
 
@@ -208,9 +208,8 @@ def history_stats(
     there are none.
     """
     n_users = histories.n_users
-    tested = _sample_tested(histories, item_ids, rule, settings, known, stages, hidden)
-    path = None if tested is None else saved(stages.work / "tested.npy", tested)
-    arguments = [(part, item_ids, rule, path, targets, hidden, n_items) for part in histories.parts]
+    tested = _sample_tested(histories, rule, settings, known, stages)
+    arguments = [(part, rule, tested, targets, n_items) for part in histories.parts]
     done = stages.run("split", split_part, arguments, sizes=histories.sizes, title="split")
     if not any(result["n_tested"] for _, result in done) and settings.split != "none":
         raise _no_test_targets(settings, n_users)
@@ -261,21 +260,22 @@ def _no_test_targets(settings: Preprocessing, n_users: int) -> DataError:
 
 
 def _sample_tested(
-    histories: NumberedHistories, item_ids: Path, rule: SplitRule, settings: Preprocessing, known: KnownSplit | None,
-    stages: Stages, hidden: HiddenEvents | None,
-) -> Bools | None:  # fmt: skip
-    """Return which users are tested, None for all that have a test target; a sample takes a pass over all histories."""
+    histories: NumberedHistories, rule: SplitRule, settings: Preprocessing, known: KnownSplit | None, stages: Stages
+) -> Path | None:
+    """Return the file of a Boolean by user, who is tested; None for all that have a test target.
+
+    A sample takes a pass over all histories.
+    """
     if settings.test_users == "all" or settings.split == "none":
         return None
-    done = stages.run("tested", find_targets, [(part, item_ids, rule, hidden) for part in histories.parts])
+    done = stages.run("tested", find_targets, [(part, rule) for part in histories.parts])
     targets = pl.concat(_read_column(done, "targets", "user", "place"))
-    return sample_held_out(targets, known, "tested", settings, n_users=histories.n_users)
+    tested = sample_held_out(targets, known, "tested", settings, n_users=histories.n_users)
+    return saved(stages.work / "tested.npy", tested)
 
 
-def find_targets(
-    folder: Path, part: NumberedPart, item_ids: Path, rule: SplitRule, hidden: HiddenEvents | None
-) -> dict[str, Any]:
+def find_targets(folder: Path, part: NumberedPart, rule: SplitRule) -> dict[str, Any]:
     """Write the users of a part with a test target, and its place in the history."""
-    marked = part.histories(item_ids, hidden).with_columns(tested=True).with_columns(**rule)
+    marked = part.histories().with_columns(tested=True).with_columns(**rule)
     marked.select("user", place="at_test").drop_nulls().write_ipc(folder / "targets.arrow", compression="lz4")
     return {}

@@ -99,11 +99,12 @@ def write_items(
 
 
 def item_rows(
-    ordered: OrderedRows, ids: Int32s, train_counts: Int64s, known: ExistingIds | None
+    ordered: OrderedRows, ids: Int32s, train_counts: Int64s, known: ExistingIds | None, codes: Int64s
 ) -> Iterator[Iterator[pl.DataFrame]]:
     """Yield for each segment of the table of items its rows: `item`, `original`, `count`, `train_count`.
 
-    `ids`: the dense id of each code; `train_counts`: of each item; `known`: the dataset to extend.
+    `ids`: the dense id of each code; `train_counts`: of each item; `known`: the dataset to extend, and the `codes` of
+    its items.
     """
 
     def rows(originals: pl.Series, codes: Int64s) -> pl.DataFrame:
@@ -113,12 +114,11 @@ def item_rows(
     def new() -> Iterator[pl.DataFrame]:
         catalogue, n_known = ordered.catalogue, len(known.items) if known else 0
         for first, frame in zip(catalogue.firsts, catalogue.ranges("item"), strict=False):
-            codes = first + np.flatnonzero(ids[first : first + len(frame)] >= n_known)
-            yield rows(frame["item"].gather(codes - first), codes)
+            places = np.flatnonzero(ids[first : first + len(frame)] >= n_known)
+            yield rows(frame["item"].gather(places), first + places)
 
     if known:
-        originals, codes = known.items["original"], ordered.catalogue.codes(known.items["original"])
-        sizes = [n for n, _ in known.segments[ITEMS]]
+        originals, sizes = known.items["original"], [n for n, _ in known.segments[ITEMS]]
         for dtype, (first, stop) in zip(known.id_types[ITEMS], pairwise([0, *accumulate(sizes)]), strict=True):
             yield iter([rows(originals[first:stop].cast(dtype), codes[first:stop])])
     yield new()

@@ -5,7 +5,6 @@ original ids. Then each run gets the codes, is sorted by user and cut at the bou
 a range are one record batch of each run.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -58,12 +57,9 @@ def read_known_once(folder: Path, fingerprint: str) -> ExistingIds:
 
 
 def read_pieces(
-    folder: Path,
-    source: Interactions | GeneratedSource,
-    pieces: Sequence[Piece],
-    extends: Extended | None,
+    folder: Path, source: Interactions | GeneratedSource, pieces: Sequence[Piece], extends: Extended | None,
     is_first: bool,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Write the usable rows of `pieces` of the `source` to runs, and return what is known of them.
 
     `extends`: the dataset to extend. Raises `DataError` if no row of the first part of the `is_first` task is usable.
@@ -71,8 +67,8 @@ def read_pieces(
     if isinstance(source, Interactions):
         source = source.again(pieces=tuple(pieces), others=ItemValues(source.others.columns))
     known = read_known_once(*extends) if extends else None
-    pending, runs = Pending(), list[dict[str, Any]]()
-    n_rows, before, covered = 0, 0, Counter[int]()
+    pending, runs, covered = Pending(), list[dict[str, Any]](), list[pl.DataFrame]()
+    n_rows = before = 0
     for frame, done in source:
         if is_first and source.bad.total and 0 < before < done and not n_rows + len(frame):
             shown, n = source.bad.shown[0], source.bad.total
@@ -83,7 +79,7 @@ def read_pieces(
         if known and len(known_rows):  # count those in the time that the dataset to extend covers
             has_times = known.last_time is not None and "time" in known_rows.columns
             old = known_rows.filter(pl.col("time") <= known.last_time) if has_times else known_rows
-            covered.update(dict(old["user"].value_counts().iter_rows()))
+            covered.append(old["user"].value_counts(name="n"))
         pending.add(KNOWN_USERS, known_rows)
         pending.add(NEW_USERS, new_rows)
         if pending.n_rows >= ROWS_PER_RUN:
@@ -92,7 +88,8 @@ def read_pieces(
     if pending.n_rows:
         runs.append(write_run(folder, len(runs), pending.frames))
     if covered:
-        pl.DataFrame({"user": [*covered], "n": [*covered.values()]}).sort("user").write_ipc(folder / "covered.arrow")
+        counts = pl.concat(covered).group_by("user").agg(pl.col("n").sum())
+        counts.sort("user").write_ipc(folder / "covered.arrow")
     return {"rows": n_rows, "runs": runs, **_about_source(folder, source)}
 
 

@@ -1,4 +1,4 @@
-"""Run the stages of a preparation as tasks: functions from files to files, each of which is done once.
+"""Run the stages of a preparation as tasks: functions from files to files that are each done once.
 
 A task is a pure function `task(folder, *arguments)`: it writes files into the empty `folder`, the same bytes whenever
 and wherever it runs, and returns a small dict that JSON can hold. Its folder gets its name when it is complete. So what

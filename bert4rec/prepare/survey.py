@@ -47,53 +47,48 @@ class LogSurvey:
     def __init__(self, n_items: int, *, has_times: bool, target_events: Sequence[int] = ()) -> None:
         self._target_events, self._n_items, self._has_times = target_events, n_items, has_times
         self._counts, self._has_dates_only = Counter[str](), has_times
-        self._spans: list[pl.DataFrame] = []  # first and last time of items
-        self._halves = pl.DataFrame(schema=HALVES)  # rows of items by half of a month
+        self._spans, self._halves = list[pl.DataFrame](), list[pl.DataFrame]()  # of items, and not in `_by_item` yet
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Write what was counted for each item to `folder`, and return the other counts."""
-        spans = pl.concat([pl.DataFrame(schema=SPANS), *self._spans]).group_by("item")
-        spans.agg(pl.col("first").min(), pl.col("last").max()).sort("item").write_ipc(
-            folder / "spans.arrow", compression="lz4"
-        )
-        self._halves.sort("half").write_ipc(folder / "halves.arrow", compression="lz4")
+        spans = pl.concat([pl.DataFrame(schema=SPANS), *self._spans])
+        spans = spans.group_by("item").agg(pl.col("first").min(), pl.col("last").max()).sort("item")
+        spans.write_ipc(folder / "spans.arrow", compression="lz4")
+        halves = pl.concat([pl.DataFrame(schema=HALVES), *self._halves])
+        halves = halves.group_by("half").agg(pl.col("n").sum()).sort("half")
+        halves.write_ipc(folder / "halves.arrow", compression="lz4")
         return {"counts": dict(self._counts), "dates_only": self._has_dates_only}
 
     def load(self, folder: Path, counted: Mapping[str, Any]) -> None:
         """Add what another survey has saved."""
         self._counts.update(counted["counts"])
         self._has_dates_only = self._has_dates_only and counted["dates_only"]
-        self._add_by_item(*(pl.read_ipc(folder / f"{name}.arrow") for name in ("spans", "halves")))
-        self._span_of_items()  # now, since all parts together are several times as large
+        self._spans.append(pl.read_ipc(folder / "spans.arrow"))
+        self._halves.append(pl.read_ipc(folder / "halves.arrow"))
+        self._by_item()  # now, since all parts together are several times as large
 
-    def _add_by_item(self, spans: pl.DataFrame, halves: pl.DataFrame) -> None:
-        self._spans.append(spans)
-        self._halves = pl.concat([self._halves, halves]).group_by("half").agg(pl.col("n").sum())
+    def _by_item(self) -> tuple[Int64s, Int64s, Int32s | None]:
+        """Return the first and the last time of each item [V], and its rows by half of a month [V, SLOTS].
 
-    @cached_property
-    def _times(self) -> tuple[Int64s, Int64s]:
-        """Return the arrays for the first and the last time of each item [V], which `_span_of_items` fills."""
-        limits = np.iinfo(np.int64)
-        return np.full(self._n_items, limits.max), np.full(self._n_items, limits.min)
-
-    def _span_of_items(self) -> tuple[Int64s, Int64s]:
-        """Return the first and the last time of each item [V]; of one without rows, the first is after the last."""
-        first, last = self._times
+        Of an item without rows, the first time is after the last. The rows are None without times or with many items.
+        """
+        first, last, slots = self._arrays
         while self._spans:
             spans = self._spans.pop()
             items = spans["item"].to_numpy()
             first[items] = np.minimum(first[items], spans["first"].to_numpy())
             last[items] = np.maximum(last[items], spans["last"].to_numpy())
-        return first, last
+        while self._halves and slots is not None:
+            halves = self._halves.pop()
+            slots.ravel()[halves["half"].to_numpy()] += halves["n"].to_numpy().astype(np.int32)
+        return first, last, slots
 
     @cached_property
-    def _slots(self) -> Int32s | None:
-        """Return the rows of each item by half of a month [V, SLOTS]; None without times or with too many items."""
-        if not self._has_times or self._n_items > MOST_ITEMS:
-            return None
-        slots = np.zeros(self._n_items * SLOTS, np.int32)
-        slots[self._halves["half"].to_numpy()] = self._halves["n"].to_numpy()
-        return slots.reshape(-1, SLOTS)
+    def _arrays(self) -> tuple[Int64s, Int64s, Int32s | None]:
+        """Return the arrays that `_by_item` fills."""
+        limits, has_slots = np.iinfo(np.int64), self._has_times and self._n_items <= MOST_ITEMS
+        slots = np.zeros((self._n_items, SLOTS), np.int32) if has_slots else None
+        return np.full(self._n_items, limits.max), np.full(self._n_items, limits.min), slots
 
     def add(self, histories: pl.DataFrame) -> None:
         """Count the rows of some whole histories, with the place of each test target, `at_test`."""
@@ -112,12 +107,10 @@ class LogSurvey:
         self._counts["duplicates"] += int((again & _is_repeated(basket, lengths)).sum())
         self._has_dates_only = self._has_dates_only and not (times % DAY).any()
         rows = pl.DataFrame({"item": items, "time": times}, schema={"item": pl.Int64, "time": pl.Int64})
-        spans = rows.group_by("item").agg(first=pl.col("time").min(), last=pl.col("time").max())
-        halves = pl.DataFrame(schema=HALVES)
+        self._spans.append(rows.group_by("item").agg(first=pl.col("time").min(), last=pl.col("time").max()))
         if self._n_items <= MOST_ITEMS:
             slots = pl.Series("half", items.astype(np.int64) * SLOTS + slots_of(times) % SLOTS)
-            halves = slots.value_counts(name="n").cast(pl.Int64)
-        self._add_by_item(spans, halves)
+            self._halves.append(slots.value_counts(name="n").cast(pl.Int64))
 
     def _add_copies(self, histories: pl.DataFrame, times: Int64s) -> None:
         """Count the targets, and those whose item is in the input of their prediction."""
@@ -145,7 +138,7 @@ class LogSurvey:
 
         `lengths` of the histories, `counts` of the items' rows in any order, `span`: first and last time.
         """
-        counted, (firsts, lasts) = self._counts, self._span_of_items()
+        counted, (firsts, lasts, slots) = self._counts, self._by_item()
         has_rows = firsts <= lasts
         copied = {name.removeprefix(COPY_COUNT): n for name, n in counted.items() if name.startswith(COPY_COUNT)}
         first, last = span or (0, 0)
@@ -164,26 +157,26 @@ class LogSurvey:
             "items_with_rows": int((counts > 0).sum()),
             "gone_items": int((lasts[has_rows] < recent).sum()) if span else 0,
             "new_items": int((firsts[has_rows] >= recent).sum()) if span else 0,
-            "seasonal_items": self._seasonal_items() if is_long else 0,
+            "seasonal_items": _seasonal_items(slots) if is_long and slots is not None else 0,
             **columns,
         }
 
-    def _seasonal_items(self) -> int:
-        """Return the number of items with most rows in four months in a row."""
-        if self._slots is None:
-            return 0
-        months = self._slots.reshape(-1, 12, 2).sum(2)
-        rows = months.sum(1)
-        ring = np.concatenate([months, months[:, : MONTHS - 1]], axis=1)
-        season = sum(ring[:, first : first + 12] for first in range(MONTHS)).max(1)  # type: ignore[union-attr]
-        return int(((rows >= SEEN_OFTEN) & (season >= IN_SEASON * rows)).sum())
-
     def shift(self, span: tuple[int, int] | None, items: IdTable) -> dict[str, Any]:
         """Return the `shifts` of a log of less than a year; `items` has the columns of the items."""
-        if self._slots is None or span is None or span[1] - span[0] >= LONG:
+        *_, slots = self._by_item()
+        if slots is None or span is None or span[1] - span[0] >= LONG:
             return {}
-        found = shifts(self._slots, span, pl.DataFrame(pl.from_arrow(items.in_order(items.schema.names))))
+        found = shifts(slots, span, pl.DataFrame(pl.from_arrow(items.in_order(items.schema.names))))
         return {"shift": found} if found else {}
+
+
+def _seasonal_items(slots: Int32s) -> int:
+    """Return the number of items with most rows in four months in a row; `slots`: their rows [V, SLOTS]."""
+    months = slots.reshape(-1, 12, 2).sum(2)
+    rows = months.sum(1)
+    ring = np.concatenate([months, months[:, : MONTHS - 1]], axis=1)
+    season = sum(ring[:, first : first + 12] for first in range(MONTHS)).max(1)  # type: ignore[union-attr]
+    return int(((rows >= SEEN_OFTEN) & (season >= IN_SEASON * rows)).sum())
 
 
 def _is_repeated(values: Array, lengths: Int64s) -> Bools:

@@ -34,7 +34,6 @@ from bert4rec.dataset.format import (
     negative_columns,
     part_starts,
 )
-from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.prepare.folder import checksums
 from bert4rec.prepare.histories import (
     NumberedHistories,
@@ -127,18 +126,15 @@ class SplitUsers(NamedTuple):
 
 @dataclass(frozen=True)
 class Split:
-    """How histories are split and written: the files of arrays for tasks, and the settings.
+    """The rule by which histories are split, the settings, and files of the arrays that tasks need (`SplitUsers`).
 
-    `item_ids`: the dense id of each code. `draws`: the kinds of events that are drawn from the last basket, [] = all;
-    None if the rule finds the targets.
+    `draws`: the kinds of events that are drawn from the last basket, [] = all; None if the rule finds the targets.
     """
 
-    item_ids: Path
     cumulated: Path
     validated: Path
     tested: Path | None
     rule: SplitRule
-    hidden: HiddenEvents | None
     n_negatives: int
     seed: int
     draws: Sequence[int] | None
@@ -209,7 +205,7 @@ def write_part(
         split_block, rule=split.rule, users=split.users, n_negatives=split.n_negatives, seed=split.seed, draw=draw,
         is_inside=is_inside,
     )  # fmt: skip
-    numbered = enumerate(_blocks(parts, blocks, split), blocks[0])
+    numbered = enumerate(_blocks(parts, blocks), blocks[0])
     for block in in_order(cut, numbered, n_threads=min(N_THREADS, pl.thread_pool_size())):
         for writer, rows in zip(writers, (block.histories, block.negatives), strict=True):
             writer.add(rows)
@@ -219,20 +215,25 @@ def write_part(
     return {"rows": n_rows, "files": files, "held_out": [[*key, n] for key, n in held_out.items()]}
 
 
-def _blocks(parts: Sequence[NumberedPart], blocks: tuple[int, int], split: Split) -> Iterator[pl.DataFrame]:
+def _blocks(parts: Sequence[NumberedPart], blocks: tuple[int, int]) -> Iterator[pl.DataFrame]:
     """Yield the histories of the first to before the last of the `blocks`."""
     first, last = (block * SAMPLED_BLOCK_USERS for block in blocks)
-    frames = (part.histories(split.item_ids, split.hidden, (first - part.before, last - part.before)) for part in parts)
+    frames = (part.histories((first - part.before, last - part.before)) for part in parts)
     return chunked(frames, SAMPLED_BLOCK_USERS)
+
+
+class Written(NamedTuple):
+    """The checksums of the files that were written, rows and columns by folder, and the counts of held-out users."""
+
+    files: Mapping[str, Mapping[str, Any]]
+    folders: Mapping[str, tuple[int, Sequence[str]]]
+    held_out: HeldOutCounts
 
 
 def write_histories(
     folder: Path, histories: NumberedHistories, split: Split, lengths: Int64s, stages: Stages
-) -> tuple[dict[str, dict[str, Any]], HeldOutCounts]:
-    """Write the histories and the negatives; return the checksums of the files and the counts of held-out users.
-
-    `lengths`: the number of interactions of each user.
-    """
+) -> Written:
+    """Write the histories and the negatives; `lengths`: the number of interactions of each user."""
     names = histories.columns
     has = {f"has_{name}s": name in names for name in ("time", "rating", "event")}
     columns = {HISTORIES: history_columns(**has, has_ties=has_ties(names)), NEGATIVE_ITEMS: negative_columns()}
@@ -246,7 +247,7 @@ def write_histories(
         arguments.append(((first, last), blocks, parts, split, columns))
         sizes.append(int(lengths[first:last].sum()))
     done = stages.run("write", write_part, arguments, sizes=sizes, title="write")
-    held_out, found = HeldOutCounts(), {}
+    held_out, found, folders = HeldOutCounts(), {}, {}
     for name in FOLDERS:
         (folder / name).mkdir()
         files = [result["files"][name] for _, result in done]
@@ -254,9 +255,10 @@ def write_histories(
             link_or_copy(place / name / file["filename"], folder / name / file["filename"])
             found[f"{name}/{file['filename']}"] = file["checksums"]
         write_state(folder / name, columns[name], files)
+        folders[name] = sum(n for file in files for _, n in file["batches"]), [*columns[name]]
     for _, result in done:
         held_out.update({(kind, key): n for kind, key, n in result["held_out"]})
-    return found, held_out
+    return Written(found, folders, held_out)
 
 
 def in_order(function: Callable[[T], R], arguments: Iterable[T], *, n_threads: int) -> Iterator[R]:

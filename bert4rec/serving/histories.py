@@ -66,7 +66,7 @@ class ItemIds:
             raise DataError("this model does not know which items people take again; export it with --seen=by-item")
         return self._again()
 
-    @property
+    @cached_property
     def columns(self) -> "pa.Table":
         """Return all that is known of the items, in their order: `item` (its original id), `title`, and the others."""
         import pyarrow as pa

@@ -1,4 +1,4 @@
-"""The items of a dataset folder, of which only what is asked for is read."""
+"""Look up the items of a dataset folder, and read only what is asked for."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache

@@ -1,4 +1,4 @@
-"""Users and items are found by number and by id, in tables of several segments and files, of which little is read."""
+"""Find users and items by number and by id in several segments and files, and read little of them."""
 
 import shutil
 import tempfile
@@ -52,7 +52,7 @@ def written(folder: Path, name: str, segments: list[list[Any]], seed: int = 7) -
 
 @st.composite
 def several_segments(draw: st.DrawFn) -> list[list[Any]]:
-    """Ids of one to four segments, of which the first ones may be whole numbers where later ones are text."""
+    """Draw ids of one to four segments; the first ones may be whole numbers where later ones are text."""
     n_of_numbers, n_of_text = draw(st.integers(0, 3)), draw(st.integers(0, 2))
     kinds = [NUMBERS] * n_of_numbers + [TEXTS] * n_of_text or [NUMBERS]
     segments = [draw(st.lists(kind, min_size=1, max_size=25, unique_by=str)) for kind in kinds]

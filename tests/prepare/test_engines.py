@@ -1,4 +1,4 @@
-"""The same bytes from this process and from several, whoever is killed on the way; also on Ray in test_ray.py."""
+"""This process and several write the same bytes, also after kills; test_ray.py has the same on Ray."""
 
 import signal
 from collections.abc import Callable, Iterator

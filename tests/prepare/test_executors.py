@@ -263,22 +263,21 @@ def test_without_ray_one_line_says_what_to_type(tmp_path: Path) -> None:
 
 
 @pytest.mark.ray
-def test_an_address_without_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    with pytest.raises(
-        SettingsError, match=r"RAY_ADDRESS=127\.0\.0\.1:1: .*; start this version of Ray there, .* variable$"
-    ) as error:
-        open_executor("ray", 1, memory=MEMORY).__enter__()
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.ray
-def test_a_ray_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("variable", "value", "line"),
+    [
+        (
+            "RAY_ADDRESS",
+            "127.0.0.1:1",
+            r"RAY_ADDRESS=127\.0\.0\.1:1: .*; start this version of Ray there, .* variable$",
+        ),
+        ("RAY_TMPDIR", "/dev/null", r"does not start on this machine: .*; .* --preprocessing.engine=local$"),
+    ],
+)
+def test_a_ray_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, variable: str, value: str, line: str) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setenv("RAY_TMPDIR", "/dev/null")
-    with pytest.raises(
-        SettingsError, match=r"does not start on this machine: .*; .* --preprocessing.engine=local$"
-    ) as error:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SettingsError, match=line) as error:
         open_executor("ray", 1, memory=MEMORY).__enter__()
     assert "\n" not in str(error.value)
 

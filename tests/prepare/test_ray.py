@@ -1,4 +1,4 @@
-"""Whole preparations on Ray make the datasets of a local one: on 1 to 4 workers, on two nodes, and whoever is killed.
+"""Whole preparations on Ray make the datasets of a local one: on 1 to 4 workers, on two nodes, also after kills.
 
 `make test-ray` runs them. Constants of this process that make its tasks small are others in the workers.
 """
@@ -113,7 +113,7 @@ def test_any_number_of_workers_makes_the_same_datasets(
 
 
 def check_an_error_of_a_task(place: Path, capsys: Capture) -> None:
-    """What a task finds wrong with the input ends the preparation with the same line as without Ray."""
+    """An error of the input in a task ends the preparation with the same line as without Ray."""
     (place / "log.csv").write_text("user,item,time\n" + "u,i,yesterday\n" * 5000)
     command = [*arguments_of(place / "refused"), f"--data.path={place / 'log.csv'}", "--data.time_column=time"]
     lines = []

@@ -1,4 +1,4 @@
-"""What a preparation takes as reckoned, compared with preparations: tasks, files and bytes of each stage, and the disk.
+"""Compare the plan of a preparation with preparations: tasks, files and bytes of each stage, and the disk.
 
 Memory and seconds are compared by `python -m benchmarks.prepare_accuracy`.
 """
