@@ -53,12 +53,12 @@ def new_dataset(folder: Path, *, target: Callable[[Path], Path] | None = None) -
     """
     clear_target(folder)
     place = folder.resolve()  # a symbolic link is kept, and its target replaced
-    new, old = (place.with_name(f"{prefix}{os.getpid()}") for prefix in _prefixes(place))
+    attempt = uuid.uuid4().hex
+    new, old = (place.with_name(f"{prefix}{attempt}") for prefix in _prefixes(place))
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        new.mkdir()
-        with (new / DATASET_LOCK).open("w") as lock:
-            try_lock(lock)  # `_clean` leaves a locked folder alone, and the dataset that it replaces
+        while not (lock := _locked(new)):  # another process removes it, as what a killed one has left
+            pass
+        with lock:  # `_clean` leaves a locked folder alone, and the dataset that it replaces
             yield new
             final = folder if target is None else target(new)
             final = place if final == folder else final
@@ -111,8 +111,9 @@ def work_folder(folder: Path, about: Mapping[str, Any], progress: Progress) -> I
 def _locked(work: Path) -> IO[str] | None:
     """Return the open lock of the folder `work`, which is made if it is missing; None if another process has it."""
     path = work / DATASET_LOCK
-    with suppress(FileNotFoundError):  # another process has removed the folder just now
-        work.mkdir(parents=True, exist_ok=True)
+    work.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError, FileExistsError):  # another process has removed the folder just now
+        work.mkdir(exist_ok=True)
         lock = path.open("w")
         with suppress(FileNotFoundError):
             if try_lock(lock) and os.path.samestat(os.fstat(lock.fileno()), path.stat()):
@@ -236,8 +237,10 @@ def _clean(folder: Path) -> None:
         if not _in_use(path.with_name(new_prefix + path.name.removeprefix(old_prefix))):
             put_back(path, folder)
     for path in new:
-        if not _in_use(path):
-            shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):  # a folder of another user
+            if lock := _locked(path):
+                with lock:
+                    withdraw_directory(path)
     if not _in_use(folder):
         (folder / DATASET_LOCK).unlink(missing_ok=True)
 

@@ -35,10 +35,16 @@ def replace_directory(new: Path, folder: Path, *, replaced: Path) -> None:
     Linux exchanges the names in one step, so that there is a folder at any time. A file system that cannot, such as
     NFS, takes two: the older one is kept as `replaced` until the new one is there.
     """
-    if not folder.exists() or not exchange(new, folder):
+    while not exchange(new, folder):
         if folder.exists():
+            shutil.rmtree(replaced, ignore_errors=True)
             folder.rename(replaced)
-        new.rename(folder)
+        try:
+            new.rename(folder)
+            break
+        except OSError:
+            if not folder.exists():  # else another process has made one just now
+                raise
     sync(folder.parent)
     for older in (new, replaced):
         shutil.rmtree(older, ignore_errors=True)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -171,9 +172,7 @@ def test_a_dataset_that_another_input_has_made_meanwhile_is_not_replaced(
 
     def slowly(*arguments: Any, **known: Any) -> int:
         monkeypatch.undo()
-        with Patch.context() as another:  # process, which names its temporary folder by its number
-            another.setattr(os, "getpid", lambda: 1)
-            assert preprocessing.main([*shared, *table(tmp_path / "log2.csv", 6)]) == 0
+        assert preprocessing.main([*shared, *table(tmp_path / "log2.csv", 6)]) == 0
         return write_all(*arguments, **known)
 
     monkeypatch.setattr(engine, "write_metadata", slowly)
@@ -192,6 +191,18 @@ def test_an_empty_folder_is_used_and_any_other_left_alone(tmp_path: Path) -> Non
         with one_line(f"{tmp_path / name}: ", word):
             write(tmp_path / name, frame(3))
     assert names(tmp_path / "mine") == ["thesis.txt"]
+
+
+def test_many_at_once_leave_the_dataset_of_one(tmp_path: Path) -> None:
+    def write_often(number: int) -> None:
+        for _ in range(40):
+            with new_dataset(tmp_path / "d") as new:
+                write_metadata(new, {"number": number})
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write_often, range(4)))
+    assert metadata_of(tmp_path / "d")["number"] in range(4)
+    assert names(tmp_path) == ["d"]
 
 
 def test_a_failure_leaves_the_older_dataset(tmp_path: Path, monkeypatch: Patch) -> None:
