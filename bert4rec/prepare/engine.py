@@ -5,13 +5,11 @@ import logging
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import datasets
 import numpy as np
 import polars as pl
 
@@ -69,7 +67,7 @@ from bert4rec.prepare.split import choose_split, read_known_split
 from bert4rec.prepare.stages import Stages, saved
 from bert4rec.prepare.survey import survey_ids
 from bert4rec.prepare.ties import has_ties
-from bert4rec.prepare.writer import Split, Written, write_histories
+from bert4rec.prepare.writer import Split, Written, hugging_face, write_histories
 from bert4rec.runtime.arrays import Bools, Int32s, Int64s
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import sha256
@@ -172,7 +170,6 @@ def prepare(config: Config) -> Path:
     progress = Progress()
     with (
         new_dataset(folder, target=target) as new,
-        _without_other_bars(),
         local_files(config.data, new / WORK / "copies", progress) as local,
     ):
         settings = config.preprocessing
@@ -369,18 +366,6 @@ def _kinds_of_events(
     return source.kinds
 
 
-@contextmanager
-def _without_other_bars() -> Iterator[None]:
-    """Disable the progress bars of the `datasets` library."""
-    were_disabled = datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if not were_disabled:
-            datasets.enable_progress_bars()
-
-
 def _look(interactions: Interactions, progress: Progress) -> None:
     """Log the first rows, and the warnings about them, before all rows are read."""
     lines, warnings = first_look(interactions)
@@ -410,7 +395,8 @@ def _write_oracle(
     items = pl.DataFrame(pl.from_arrow(table.in_order(["item", "original", "count"])))
     if items["count"].sum() < source.n_bytes:
         return
-    histories, negatives = (datasets.load_from_disk(str(new / name)).to_polars() for name in FOLDERS)
+    with hugging_face() as datasets:
+        histories, negatives = (datasets.load_from_disk(str(new / name)).to_polars() for name in FOLDERS)
     target = pl.col("items").list.get(pl.col("test"))
     tested = histories.filter(pl.col("test") >= 0).select("user", pl.col("items").list.head("test"), target=target)
     test = tested.join(negatives, on="user", maintain_order="left")

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import datasets
 import numpy as np
 import polars as pl
 
@@ -25,6 +24,7 @@ from bert4rec.dataset.segments import Segments
 from bert4rec.prepare.folder import new_dataset, write_metadata
 from bert4rec.prepare.id_files import by_segment, write_ids
 from bert4rec.prepare.ordering import id_types
+from bert4rec.prepare.writer import hugging_face
 from bert4rec.runtime.errors import DataError, pluralize
 from bert4rec.runtime.files import link_or_copy
 from bert4rec.sources.item_features import append_features, read_fitted, read_item_file
@@ -118,7 +118,8 @@ def _finish(new: Path, previous: Path, metadata: dict[str, Any]) -> None:
     linked = {name: file for name, file in files.items() if not (new / name).exists() and name != DATASET_CARD}
     for name in linked:
         link_or_copy(previous / name, new / name)
-    written = {name: datasets.load_from_disk(str(previous / name)) for name in FOLDERS}
+    with hugging_face() as datasets:
+        written = {name: datasets.load_from_disk(str(previous / name)) for name in FOLDERS}
     folders = {name: (rows.num_rows, rows.column_names) for name, rows in written.items()}
     tables = {path.stem for path in new.glob("*.parquet")}
     (new / DATASET_CARD).write_text(dataset_card(metadata, folders, tables), encoding="utf-8")

@@ -10,13 +10,14 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-import datasets
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -95,14 +96,29 @@ class PartWriter:
             self._batches.append([frame["user"][0], len(frame)])
 
 
+@contextmanager
+def hugging_face() -> Iterator[ModuleType]:
+    """Yield the library `datasets`, without its progress bars. Its import takes a second: no worker needs it."""
+    import datasets
+
+    were_disabled = datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield datasets
+    finally:
+        if not were_disabled:
+            datasets.enable_progress_bars()
+
+
 def write_state(folder: Path, columns: Mapping[str, pa.DataType], files: Sequence[Mapping[str, Any]]) -> None:
     """Write what `datasets` needs to open the `folder` with the `files` of a `PartWriter` each."""
     digest = hashlib.sha256("".join(file["checksums"]["sha256"] for file in files).encode()).hexdigest()
-    empty = datasets.Dataset(
-        datasets.table.InMemoryTable(pa.schema(list(columns.items())).empty_table()),
-        fingerprint=digest[:16],  # of the content, instead of a random one
-    )
-    empty.save_to_disk(str(folder), num_shards=1)
+    with hugging_face() as datasets:
+        empty = datasets.Dataset(
+            datasets.table.InMemoryTable(pa.schema(list(columns.items())).empty_table()),
+            fingerprint=digest[:16],  # of the content, instead of a random one
+        )
+        empty.save_to_disk(str(folder), num_shards=1)
     path = folder / STATE
     state = json.loads(path.read_text(encoding="utf-8"))
     (folder / state["_data_files"][0]["filename"]).unlink()

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import datasets
 import polars as pl
 import pytest
 
@@ -57,7 +58,7 @@ def test_a_part_depends_on_the_rows_of_its_users_alone_and_not_on_the_frames_in_
     write(tmp_path / "a", rows[:10], rows[10:10], rows[10:30_000], rows[30_000:], starts=starts)
     write(tmp_path / "b", more, starts=starts)
     assert more.n_chunks() == 4
-    opened = writer.datasets.load_from_disk(str(tmp_path / "a" / "negatives"))
+    opened = datasets.load_from_disk(str(tmp_path / "a" / "negatives"))
     assert opened["user"][:] == [*range(50_000)]
     assert opened["uniform_negatives"][49_999] == rows["uniform_negatives"][49_999].to_list()
     files = [sorted((tmp_path / name / "negatives").glob("*.arrow")) for name in "ab"]
