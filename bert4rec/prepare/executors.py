@@ -293,6 +293,9 @@ def _connect(n_workers: int | Literal["auto"]) -> tuple[Any, Callable[[], None]]
         if port.isdecimal():  # Ray itself would try for ten minutes
             socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_CONNECT).close()
         ray.init(address or "local", logging_level=logging.ERROR, log_to_driver=False, **({} if address else size))
+    except SystemExit:  # SIGTERM while it starts: its handler ends the program with 15
+        disconnect()
+        sys.exit(128 + signal.SIGTERM)
     except Exception as error:  # no narrower one: a Ray that takes too long to start raises this class
         disconnect()
         place = f"RAY_ADDRESS={address}" if address else "it does not start on this machine"

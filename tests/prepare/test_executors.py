@@ -251,6 +251,17 @@ def test_workers_end_with_their_driver(engine: str, number: signal.Signals, tmp_
     assert "Traceback" not in driver.output
 
 
+@pytest.mark.ray
+def test_a_program_that_is_ended_while_ray_starts_leaves_nothing_of_it(tmp_path: Path) -> None:
+    (tmp_path / "driver.py").write_text(DRIVER)
+    driver = Launched([sys.executable, str(tmp_path / "driver.py"), "ray", str(tmp_path)], PYTHONPATH=str(ROOT))
+    while not (started := psutil.Process(driver.process.pid).children(recursive=True)):
+        time.sleep(0.01)
+    driver.process.send_signal(signal.SIGTERM)
+    assert driver.end(30) == 128 + signal.SIGTERM
+    wait_for_end([process.pid for process in started])
+
+
 # --- Ray --------------------------------------------------------------------------------------------------------------
 def test_without_ray_one_line_says_what_to_type(tmp_path: Path) -> None:
     (tmp_path / "ray.py").write_text("raise ModuleNotFoundError(name='ray')")

@@ -37,7 +37,7 @@ EVENTS = "encoder.events.weight"
 # Data → the settings of trainings of one global batch a step, `batch`, without dropout.
 USUAL: dict[str, dict[str, Any]] = {
     "small": {
-        "batch": 120, "training.n_epochs": 10, "training.eval_every_n_epochs": 1, "training.lr_schedule": "linear",
+        "batch": 120, "training.n_epochs": 5, "training.eval_every_n_epochs": 1, "training.lr_schedule": "linear",
         "training.warmup_steps": 3, "training.n_train_negatives": 20, "training.learning_rate": 0.003,
         "parallelism.sparse_learning_rate": 0.05,
     },
