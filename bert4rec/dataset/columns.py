@@ -54,6 +54,10 @@ class Columns(SmallPickle):
         """Yield the numbers of a plain column, by record batch."""
         return (self._numbers(name, chunk) for chunk in range(len(self._places)))
 
+    def part(self, name: str, number: int) -> tuple[int, Array]:
+        """Return the first row of a record batch, and the numbers of a plain column in it."""
+        return int(self._first_rows[number]), self._numbers(name, number)
+
     def numbers_at(self, name: str, rows: Int64s) -> Array:
         """Return the numbers [B] of a plain column at `rows` [B]."""
         return _gather(partial(self._numbers, name), *self._find(rows))
@@ -61,7 +65,7 @@ class Columns(SmallPickle):
     def user_rows(self, users: Int64s) -> tuple[Int64s, Bools]:
         """Return for each of `users` [B] the row, and whether there is one; else the row is another user's."""
         chunks, rows = np.maximum(np.searchsorted(self._first_users, users, side="right") - 1, 0), np.zeros_like(users)
-        for chunk, indices in _by_chunk(chunks):
+        for chunk, indices in by_number(chunks):
             rows[indices] = self._first_rows[chunk] + np.searchsorted(self._numbers("user", chunk), users[indices])
         rows = np.minimum(rows, len(self) - 1)
         return rows, self.numbers_at("user", rows) == users
@@ -204,16 +208,16 @@ def _map(path: Path) -> list[pa.RecordBatch]:
 def _gather(read: Callable[[int], Array], chunks: Int64s, places: Int64s) -> Array:
     """Return the values [B] at `places` [B] of the `chunks` [B]; `read` returns a chunk by its number."""
     values = np.empty(len(chunks), read(int(chunks[0]) if len(chunks) else 0).dtype)
-    for chunk, indices in _by_chunk(chunks):
+    for chunk, indices in by_number(chunks):
         values[indices] = read(chunk)[places[indices]]
     return values
 
 
-def _by_chunk(chunks: Int64s) -> Iterator[tuple[int, Int64s]]:
-    """Yield each number that is among `chunks` [B], with the indices where it is."""
-    order = np.argsort(chunks, kind="stable")
-    ascending = chunks[order]
+def by_number(numbers: Int64s) -> Iterator[tuple[int, Int64s]]:
+    """Yield each number that is among `numbers` [B], with the indices where it is."""
+    order = np.argsort(numbers, kind="stable")
+    ascending = numbers[order]
     firsts = np.flatnonzero(np.diff(ascending, prepend=-1))
     lasts = [*firsts[1:].tolist(), len(order)]
-    for chunk, first, last in zip(ascending[firsts].tolist(), firsts.tolist(), lasts, strict=False):
-        yield chunk, order[first:last]
+    for number, first, last in zip(ascending[firsts].tolist(), firsts.tolist(), lasts, strict=False):
+        yield number, order[first:last]

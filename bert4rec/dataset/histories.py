@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from bert4rec.dataset.columns import PREPARE_AGAIN, Columns, SmallPickle
+from bert4rec.dataset.columns import PREPARE_AGAIN, Columns, SmallPickle, by_number
 from bert4rec.dataset.format import (
     EVENTS,
     HISTORIES,
@@ -170,11 +170,21 @@ class Histories(SmallPickle):
         counts = self._columns.counts(EVENTS, self.target_kinds, self.n_train_parts())
         return np.packbits(np.concatenate([n_targets > 0 for n_targets in counts]), bitorder="little")
 
+    def target_parts(self, split: str) -> Iterator[Int32s]:
+        """Yield the positions of the targets of an evaluation split, or `NO_TARGET`, by part. Raises `DataError`."""
+        first = 0
+        for places, lengths in zip(self._columns.number_parts(split), self._columns.length_parts("items"), strict=True):
+            self._refuse(split, (places != NO_TARGET) & ((places < 1) | (places >= lengths)), first=first)
+            first += len(places)
+            yield places
+
+    def target_part(self, split: str, number: int) -> tuple[int, Int32s]:
+        """Return the first row of a part, and what `target_parts` yields of it, without a check."""
+        return self._columns.part(split, number)
+
     def targets(self, split: str) -> Int64s:
         """Return the position of each row's target [N] of an evaluation split, or `NO_TARGET`. Raises `DataError`."""
-        places = self._columns.numbers(split).astype(np.int64)
-        self._refuse(split, (places != NO_TARGET) & ((places < 1) | (places >= self.lengths)))
-        return places
+        return np.concatenate([*self.target_parts(split)]).astype(np.int64)
 
     def read(self, rows: Int64s, starts: Int64s, stops: Int64s) -> Rows:
         """Return the interactions `starts` to `stops` [B] of the histories at `rows` [B].
@@ -351,7 +361,10 @@ class TrainingPairs(_Entries):
 
 
 class EvaluationSplit:
-    """The users of the evaluation split `name`, ascending: histories before the target, targets and negatives."""
+    """The users of the evaluation split `name`, ascending: histories before the target, targets and negatives.
+
+    Memory holds one number for each record batch of the histories; the users of a batch are found there again.
+    """
 
     def __init__(self, name: str, histories: Histories, folder: Path) -> None:
         self.name, self._histories = name, histories
@@ -359,35 +372,42 @@ class EvaluationSplit:
         self._negatives = Columns(self._folder, histories.fingerprint)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return int(self._firsts[-1])
 
-    @cached_property
+    @property
     def users(self) -> Int32s:
         """Return the user of each row [N]."""
-        return self._histories.users[self._rows]
+        return self.users_at(np.arange(len(self)))
+
+    def users_at(self, indices: Int64s) -> Int32s:
+        """Return the users [B] of the rows at `indices` [B]."""
+        return self._histories.users_at(self._find(indices)[0])
 
     @property
     def last_times(self) -> Int64s | None:
         """Return the time of the last item of each input [N], in seconds; None if the dataset has no times."""
-        last = self.lengths(np.arange(len(self))) - 1
-        return self._histories.values_at(TIMES, self._rows, last) if self._histories.has_times else None
+        if not self._histories.has_times:
+            return None
+        rows, places = self._all
+        return self._histories.values_at(TIMES, rows, self._lengths(rows, places) - 1)
 
     @property
     def copies(self) -> Copies | None:
         """Return what the targets [N] repeat; None without times or kinds of events that are predicted."""
-        parts = [self._histories.copies(self._rows[at], self._places[at]) for at in self._parts(np.arange(len(self)))]
+        parts = [self._histories.copies(*some) for some in _parts(*self._all)]
         found = [part for part in parts if part is not None]
         return Copies(*map(np.concatenate, zip(*found, strict=True))) if found else None
 
     @property
     def n_rows(self) -> Int64s:
         """Return the number of all rows of each user [N], also from the target on."""
-        return self._histories.lengths_at(self._rows)
+        return self._histories.lengths_at(self._all[0])
 
     @property
     def last_items(self) -> Int32s:
         """Return the item before each target [N]."""
-        return self._histories.items_at(self._rows, self._places - 1)
+        rows, places = self._all
+        return self._histories.items_at(rows, places - 1)
 
     @property
     def are_tied(self) -> Bools | None:
@@ -398,45 +418,48 @@ class EvaluationSplit:
         """
         if self._histories.hidden is not None:
             return None
-        stored = self._histories.test_tied_at(self._rows)
+        rows, places = self._all
+        stored = self._histories.test_tied_at(rows)
         if stored is not None or not self._histories.has_times:
             return stored if self.name == TEST else None
-        times = (self._histories.values_at(TIMES, self._rows, self._places - before) for before in (0, 1))
+        times = (self._histories.values_at(TIMES, rows, places - before) for before in (0, 1))
         return np.equal(*times)
 
     def lengths(self, indices: Int64s) -> Int64s:
         """Return the number of items [B] of the input in the histories at `indices` [B]."""
-        parts = [self._n_visible(self._rows[at], self._places[at]) for at in self._parts(indices)]
-        return np.concatenate([np.empty(0, np.int64), *parts])
+        return self._lengths(*self._find(indices))
+
+    def _lengths(self, rows: Int64s, places: Int64s) -> Int64s:
+        """Return how many interactions [B] are input for the prediction of those at `places` [B], some at a time."""
+        return np.concatenate([np.empty(0, np.int64), *(self._n_visible(*some) for some in _parts(rows, places))])
 
     def _n_visible(self, rows: Int64s, places: Int64s) -> Int64s:
         """Return how many interactions [B] are input for the prediction of those at `places` [B]."""
         n_visible = self._histories.n_visible(rows, np.zeros_like(places), places + 1)
         return places if n_visible is None else n_visible[(places + 1).cumsum() - 1]
 
-    def _parts(self, indices: Int64s) -> Iterator[Int64s]:
-        """Yield the `indices`, some at a time: whole histories of all would not fit into memory."""
-        return (indices[first : first + MEASURED_AT_ONCE] for first in range(0, len(indices), MEASURED_AT_ONCE))
-
     def targets(self, indices: Int64s) -> Int32s:
         """Return the targets [B] of the rows at `indices` [B]. Raises `DataError` for an id that is no item."""
-        return self._histories.items_at(self._rows[indices], self._places[indices])
+        return self._histories.items_at(*self._find(indices))
 
     def before(self, indices: Int64s) -> Rows:
         """Return all items before the targets of the rows at `indices` [B], also those that are no input."""
-        places = self._places[indices]
-        return self._histories.read(self._rows[indices], np.zeros_like(places), places)
+        rows, places = self._find(indices)
+        return self._histories.read(rows, np.zeros_like(places), places)
 
     def read(self, indices: Int64s) -> Rows:
         """Return the rows at `indices` [B], in that order. Raises `DataError` for an id that is no item."""
-        histories, rows, places = self._histories, self._rows[indices], self._places[indices]
-        before = histories.read(rows, np.zeros_like(places), self._n_visible(rows, places))
-        at = np.searchsorted(self._users_with_negatives, self.users[indices])
+        histories, (rows, places) = self._histories, self._find(indices)
+        before, users = (
+            histories.read(rows, np.zeros_like(places), self._n_visible(rows, places)),
+            histories.users_at(rows),
+        )
+        at, _ = self._negatives.user_rows(users.astype(np.int64))
         return replace(
             before,
-            targets=self.targets(indices),
+            targets=histories.items_at(rows, places),
             negatives={name: self._equally_many(f"{name}_negatives", at) for name in PROTOCOLS},
-            users=self.users[indices],
+            users=users,
             target_times=histories.values_at(TIMES, rows, places) if histories.with_times else None,
         )
 
@@ -452,21 +475,27 @@ class EvaluationSplit:
         padded[has_some] = ids.reshape(has_some.sum(), n)
         return padded
 
-    @cached_property
-    def _targets(self) -> tuple[Int64s, Int64s]:
-        """Return the row of each held-out user [U] in the histories, and the position of the target there [U]."""
-        places = self._histories.targets(self.name)
-        rows = np.flatnonzero(places != NO_TARGET)
-        return rows, places[rows]
-
     @property
-    def _rows(self) -> Int64s:
-        return self._targets[0]
+    def _all(self) -> tuple[Int64s, Int64s]:
+        return self._find(np.arange(len(self)))
 
-    @property
-    def _places(self) -> Int64s:
-        return self._targets[1]
+    def _find(self, indices: Int64s) -> tuple[Int64s, Int64s]:
+        """Return the rows [B] of held-out users in the histories, and the positions [B] of their targets there."""
+        rows, places = np.empty(len(indices), np.int64), np.empty(len(indices), np.int64)
+        for part, at in by_number(np.searchsorted(self._firsts, indices, side="right") - 1):
+            first, targets = self._histories.target_part(self.name, part)
+            held_out = np.flatnonzero(targets != NO_TARGET)[indices[at] - self._firsts[part]]
+            rows[at], places[at] = first + held_out, targets[held_out]
+        return rows, places
 
     @cached_property
-    def _users_with_negatives(self) -> Int32s:
-        return self._negatives.numbers("user")
+    def _firsts(self) -> Int64s:
+        """Return the number of held-out users before each part of the histories, and of all."""
+        counts = (int((targets != NO_TARGET).sum()) for targets in self._histories.target_parts(self.name))
+        return np.cumsum([0, *counts])
+
+
+def _parts(rows: Int64s, places: Int64s) -> Iterator[tuple[Int64s, Int64s]]:
+    """Yield `rows` and `places`, some at a time: whole histories of all would not fit into memory."""
+    for first in range(0, len(rows), MEASURED_AT_ONCE):
+        yield rows[first : first + MEASURED_AT_ONCE], places[first : first + MEASURED_AT_ONCE]

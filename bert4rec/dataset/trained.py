@@ -27,7 +27,7 @@ def count_trained(
         for start in range(0, len(split), TARGETS_AT_ONCE):
             numbers = np.arange(start, min(start + TARGETS_AT_ONCE, len(split)))
             before, targets = split.before(numbers), split.targets(numbers)
-            originals = dataset.user_table.rows(split.users[numbers], ["original"])["original"]
+            originals = dataset.user_table.rows(split.users_at(numbers), ["original"])["original"]
             rows, is_there = histories.user_rows(there.user_table.find(originals))
             stops = np.where(is_there, histories.n_train_at(rows), 0)
             seen = histories.read(rows, np.zeros_like(stops), stops)

@@ -443,7 +443,7 @@ def examples(ranker: Ranker, split: EvaluationSplit, ranks: Integers, *, k: int 
     return [
         Example(user, history, target, rank, items[np.isfinite(item_scores)], item_scores[np.isfinite(item_scores)])
         for user, history, target, rank, items, item_scores in zip(
-            split.users[indices].tolist(), histories, rows.targets.tolist(), ranks[indices].tolist(), ids, scores,
+            split.users_at(indices).tolist(), histories, rows.targets.tolist(), ranks[indices].tolist(), ids, scores,
             strict=True,
         )
     ]  # fmt: skip

@@ -117,8 +117,9 @@ class EncodedScorer:
             results.append(F.pad(vectors, (0, 0, 0, batch_size - len(rows))))
         in_order = gathered(torch.stack(results), len(split), self.partition)
         self._vectors = in_order[torch.from_numpy(np.argsort(order)).to(in_order.device)]
-        self._by_user = np.argsort(split.users, kind="stable")
-        self._users = split.users[self._by_user]
+        users = split.users
+        self._by_user = np.argsort(users, kind="stable")
+        self._users = users[self._by_user]
 
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the vectors [B, width] of the users of `rows`, and the scores [B, n] of the items `ids` [B, n]."""

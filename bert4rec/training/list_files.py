@@ -53,11 +53,12 @@ def _parts(dataset: Dataset, ranking: Ranking) -> Iterator[pa.Table]:
     assert lists is not None, "the full catalogue was ranked"
     ranks = ranking.ranks["full"]
     for rows in chunks(len(split), LISTS_AT_ONCE):
-        targets = split.targets(np.arange(rows.start, rows.stop)).tolist()
+        numbers = np.arange(rows.start, rows.stop)
+        targets = split.targets(numbers).tolist()
         is_item = lists.kept_items[rows] != NO_ITEM
         items, scores = lists.kept_items[rows][is_item].tolist(), lists.kept_scores[rows][is_item]
         ends = pa.array([0, *is_item.sum(1).cumsum().tolist()], pa.int32())
-        users = dataset.user_table.rows(split.users[rows], ["original"])["original"]
+        users = dataset.user_table.rows(split.users_at(numbers), ["original"])["original"]
         columns: dict[str, Any] = {"user": one_array(users), "target": ids.of(targets)}
         if ids.have_titles:
             columns["target_title"] = ids.titles_of(targets)
