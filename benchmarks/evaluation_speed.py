@@ -25,7 +25,8 @@ from torch import Tensor
 from benchmarks.large_catalogue import ROOT
 from bert4rec.config.load import load_config
 from bert4rec.config.resolve import Facts, resolve_model
-from bert4rec.dataset.histories import EvaluationSplit, Rows
+from bert4rec.dataset.held_out import EvaluationSplit
+from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.evaluation.metrics import Lists
 from bert4rec.evaluation.ranker import Ranker

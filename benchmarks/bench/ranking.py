@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.bench.timing import OURS, Case, timed
 from benchmarks.evaluation_speed import CPU, batches, make_folder, open_folder, random_model
-from bert4rec.dataset.histories import EvaluationSplit
+from bert4rec.dataset.held_out import EvaluationSplit
 from bert4rec.evaluation.metrics import ranking_metrics
 from bert4rec.evaluation.ranker import Ranker
 from bert4rec.evaluation.scorers import ModelScorer

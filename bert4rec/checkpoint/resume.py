@@ -111,6 +111,19 @@ def check_settings(saved: Mapping[str, Any], settings: Settings, fingerprint: st
             )
 
 
+def check_parts(saved: Mapping[str, Any], parts: str) -> None:
+    """Raise `SettingsError` if the run was saved within an epoch, and the parts of the dataset are on other hosts now.
+
+    `parts` is the checksum of their placement, "" if each host has the whole dataset.
+    """
+    if saved["state"]["sequences"] and saved.get("parts", "") != parts:
+        raise SettingsError(
+            "data.parts_by_host: the order of this epoch depends on which host has which part of the dataset, and on "
+            "the processes of each; place them as before, or resume from a checkpoint at the end of an epoch: "
+            "--resume=CHECKPOINT"
+        )
+
+
 def changes(saved: Mapping[str, Any], settings: Settings) -> dict[str, list[Any]]:
     """Return the saved and the current value of each setting that differs, except for keys that were not saved."""
     pairs = {

@@ -162,6 +162,9 @@ class Data(Table):
     dataset_dir: UserPath = ""
     """dataset folder, "" = data/<name>; written by `prepare`, the default of `train`; <name> = name of data.path for
     table, sequences and baskets, else the source"""
+    parts_by_host: bool = False
+    """each host has only some of the Arrow files of `histories/` and `negatives/` of the dataset folder, and trains on
+    these; the hosts together have them all"""
     replace: bool = False
     """overwrite a dataset that runs were trained on, or of another input; any other one is always overwritten"""
     titles_path: DataPath = ""

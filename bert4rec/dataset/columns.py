@@ -1,7 +1,7 @@
 """Columns of numbers and of lists of numbers in memory-mapped Arrow files."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -32,14 +32,20 @@ class Columns(SmallPickle):
     same, but takes a second to import in every process.
 
     Raises `DataError` for files that are missing or damaged, and, unless `fingerprint` is "", if the dataset around the
-    folder has another one by now: rows of two datasets are never mixed.
+    folder has another one by now: rows of two datasets are never mixed. With `parts`, only the rows of the files with
+    these names exist.
     """
 
-    def __init__(self, folder: Path, fingerprint: str = "") -> None:
-        self._folder, self._fingerprint = folder, fingerprint
+    def __init__(self, folder: Path, fingerprint: str = "", parts: Collection[str] | None = None) -> None:
+        self._folder, self._fingerprint, self._parts = folder, fingerprint, parts
 
     def __len__(self) -> int:
         return int(self._first_rows[-1])
+
+    @property
+    def files(self) -> list[str]:
+        """Return the name of the file of each record batch."""
+        return [path.name for path, *_ in self._places]
 
     @property
     def names(self) -> list[str]:
@@ -182,7 +188,8 @@ class Columns(SmallPickle):
     @cached_property
     def _places(self) -> list[tuple[Path, int, int, int]]:
         """Return of each record batch: its file and number there, its first user and its number of rows."""
-        return read_version(self._folder.parent, self._fingerprint, partial(_list_batches, self._folder))
+        places = read_version(self._folder.parent, self._fingerprint, partial(_list_batches, self._folder))
+        return [place for place in places if self._parts is None or place[0].name in self._parts]
 
 
 def _list_batches(folder: Path) -> list[tuple[Path, int, int, int]]:

@@ -1,6 +1,6 @@
-"""The rows of a dataset: memory-mapped histories, their training windows and pairs, and the held-out users."""
+"""The rows of a dataset: memory-mapped histories, their training windows and pairs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -8,16 +8,13 @@ from typing import Self
 
 import numpy as np
 
-from bert4rec.dataset.columns import PREPARE_AGAIN, Columns, SmallPickle, by_number
+from bert4rec.dataset.columns import PREPARE_AGAIN, Columns, SmallPickle
 from bert4rec.dataset.format import (
     EVENTS,
     HISTORIES,
-    NEGATIVE_ITEMS,
     NO_ITEM,
     NO_TARGET,
-    PROTOCOLS,
     RATINGS,
-    TEST,
     TEST_TIED,
     TIMES,
 )
@@ -25,7 +22,6 @@ from bert4rec.dataset.hidden import Copies, HiddenEvents, copies
 from bert4rec.runtime.arrays import Array, Bools, Float32s, Int32s, Int64s
 from bert4rec.runtime.errors import DataError
 
-MEASURED_AT_ONCE = 8192  # histories that are in memory while their inputs are measured
 STRIDE = 16  # histories for each number that is kept in memory (half a byte a history); a look-up reads them all
 
 
@@ -83,20 +79,26 @@ class Histories(SmallPickle):
     Item ids are checked to be below `n_items` when they are read. `read` includes the times only `with_times`. `kinds`
     of events are by number, () if there are none; those with the numbers `target_kinds` are predicted, () = all.
     `hidden` are the events before a target that are no input for its prediction. `fingerprint`: that of the dataset, ""
-    if it is not compared.
+    if it is not compared. `parts`: the names of the files to read; None for all.
     """
 
     def __init__(
         self, folder: Path, n_items: int, *, with_times: bool = False, kinds: Sequence[str] = (),
         target_kinds: Sequence[int] = (), hidden: HiddenEvents | None = None, fingerprint: str = "",
+        parts: Collection[str] | None = None,
     ) -> None:  # fmt: skip
         self._folder, self._n_items, self.with_times = folder / HISTORIES, n_items, with_times
         self.kinds, self.target_kinds, self.hidden = kinds, target_kinds, hidden
-        self.fingerprint = fingerprint
-        self._columns = Columns(self._folder, fingerprint)
+        self.fingerprint, self.parts = fingerprint, parts
+        self._columns = Columns(self._folder, fingerprint, parts)
 
     def __len__(self) -> int:
         return len(self._columns)
+
+    @property
+    def files(self) -> list[str]:
+        """Return the name of the file of each part."""
+        return self._columns.files
 
     @property
     def has_times(self) -> bool:
@@ -301,6 +303,7 @@ class TrainingWindows(_Entries):
     """
 
     _with_target = True
+    first_number = 0  # of these windows among those of all hosts, if each has its own
 
     def __init__(self, histories: Histories, *, max_len: int, step: int) -> None:
         if not 1 <= step <= max_len:
@@ -309,13 +312,13 @@ class TrainingWindows(_Entries):
         self._max_len, self._step = max_len, step
 
     @cached_property
-    def mean_length(self) -> float:
-        """Return the mean number of items of a window; 0 without windows."""
+    def n_items(self) -> int:
+        """Return the number of items of all windows; one in two windows counts twice."""
         n_items = n_histories = 0
         for n_train in self.histories.n_train_parts(with_target=True):
             n_items, n_histories = n_items + int(n_train.sum()), n_histories + int((n_train > 0).sum())
         n_overlaps = len(self) - n_histories
-        return float(n_items + n_overlaps * (self._max_len - self._step)) / max(1, len(self))
+        return n_items + n_overlaps * (self._max_len - self._step)
 
     def lengths(self, indices: Int64s) -> Int64s:
         """Return the number of items [B] of the windows at `indices` [B]."""
@@ -358,144 +361,3 @@ class TrainingPairs(_Entries):
         """Return the row of each pair [B], and its place in the history."""
         rows, n_train, n_later = self._find(numbers)
         return rows, n_train - 1 - n_later
-
-
-class EvaluationSplit:
-    """The users of the evaluation split `name`, ascending: histories before the target, targets and negatives.
-
-    Memory holds one number for each record batch of the histories; the users of a batch are found there again.
-    """
-
-    def __init__(self, name: str, histories: Histories, folder: Path) -> None:
-        self.name, self._histories = name, histories
-        self._folder = folder / NEGATIVE_ITEMS
-        self._negatives = Columns(self._folder, histories.fingerprint)
-
-    def __len__(self) -> int:
-        return int(self._firsts[-1])
-
-    @property
-    def users(self) -> Int32s:
-        """Return the user of each row [N]."""
-        return self.users_at(np.arange(len(self)))
-
-    def users_at(self, indices: Int64s) -> Int32s:
-        """Return the users [B] of the rows at `indices` [B]."""
-        return self._histories.users_at(self._find(indices)[0])
-
-    @property
-    def last_times(self) -> Int64s | None:
-        """Return the time of the last item of each input [N], in seconds; None if the dataset has no times."""
-        if not self._histories.has_times:
-            return None
-        rows, places = self._all
-        return self._histories.values_at(TIMES, rows, self._lengths(rows, places) - 1)
-
-    @property
-    def copies(self) -> Copies | None:
-        """Return what the targets [N] repeat; None without times or kinds of events that are predicted."""
-        parts = [self._histories.copies(*some) for some in _parts(*self._all)]
-        found = [part for part in parts if part is not None]
-        return Copies(*map(np.concatenate, zip(*found, strict=True))) if found else None
-
-    @property
-    def n_rows(self) -> Int64s:
-        """Return the number of all rows of each user [N], also from the target on."""
-        return self._histories.lengths_at(self._all[0])
-
-    @property
-    def last_items(self) -> Int32s:
-        """Return the item before each target [N]."""
-        rows, places = self._all
-        return self._histories.items_at(rows, places - 1)
-
-    @property
-    def are_tied(self) -> Bools | None:
-        """Return whether each target [N] has the time of the item before it, so that the file alone orders them.
-
-        None if it is unknown: without times, and of the validation if its times, in whole seconds, do not tell; and if
-        events before targets are hidden, which those of the target's time are.
-        """
-        if self._histories.hidden is not None:
-            return None
-        rows, places = self._all
-        stored = self._histories.test_tied_at(rows)
-        if stored is not None or not self._histories.has_times:
-            return stored if self.name == TEST else None
-        times = (self._histories.values_at(TIMES, rows, places - before) for before in (0, 1))
-        return np.equal(*times)
-
-    def lengths(self, indices: Int64s) -> Int64s:
-        """Return the number of items [B] of the input in the histories at `indices` [B]."""
-        return self._lengths(*self._find(indices))
-
-    def _lengths(self, rows: Int64s, places: Int64s) -> Int64s:
-        """Return how many interactions [B] are input for the prediction of those at `places` [B], some at a time."""
-        return np.concatenate([np.empty(0, np.int64), *(self._n_visible(*some) for some in _parts(rows, places))])
-
-    def _n_visible(self, rows: Int64s, places: Int64s) -> Int64s:
-        """Return how many interactions [B] are input for the prediction of those at `places` [B]."""
-        n_visible = self._histories.n_visible(rows, np.zeros_like(places), places + 1)
-        return places if n_visible is None else n_visible[(places + 1).cumsum() - 1]
-
-    def targets(self, indices: Int64s) -> Int32s:
-        """Return the targets [B] of the rows at `indices` [B]. Raises `DataError` for an id that is no item."""
-        return self._histories.items_at(*self._find(indices))
-
-    def before(self, indices: Int64s) -> Rows:
-        """Return all items before the targets of the rows at `indices` [B], also those that are no input."""
-        rows, places = self._find(indices)
-        return self._histories.read(rows, np.zeros_like(places), places)
-
-    def read(self, indices: Int64s) -> Rows:
-        """Return the rows at `indices` [B], in that order. Raises `DataError` for an id that is no item."""
-        histories, (rows, places) = self._histories, self._find(indices)
-        before, users = (
-            histories.read(rows, np.zeros_like(places), self._n_visible(rows, places)),
-            histories.users_at(rows),
-        )
-        at, _ = self._negatives.user_rows(users.astype(np.int64))
-        return replace(
-            before,
-            targets=histories.items_at(rows, places),
-            negatives={name: self._equally_many(f"{name}_negatives", at) for name in PROTOCOLS},
-            users=users,
-            target_times=histories.values_at(TIMES, rows, places) if histories.with_times else None,
-        )
-
-    def _equally_many(self, name: str, rows: Int64s) -> Int32s:
-        """Return a column of lists as [B, n], an empty list as n NO_ITEM. Raises `DataError` for unequal lengths."""
-        lengths = self._negatives.lengths_at(name, rows)
-        n, has_some = int(lengths.max(initial=0)), lengths > 0
-        values = self._negatives.slices(name, rows, np.zeros_like(lengths), lengths)
-        if (lengths[has_some] != n).any():
-            raise DataError(f"{self._folder}: column {name} has lists of different lengths; {PREPARE_AGAIN}")
-        padded = np.full((len(rows), n), NO_ITEM, np.int32)
-        ids = self._histories.items(values, place=f"{self._folder}: column {name}")
-        padded[has_some] = ids.reshape(has_some.sum(), n)
-        return padded
-
-    @property
-    def _all(self) -> tuple[Int64s, Int64s]:
-        return self._find(np.arange(len(self)))
-
-    def _find(self, indices: Int64s) -> tuple[Int64s, Int64s]:
-        """Return the rows [B] of held-out users in the histories, and the positions [B] of their targets there."""
-        rows, places = np.empty(len(indices), np.int64), np.empty(len(indices), np.int64)
-        for part, at in by_number(np.searchsorted(self._firsts, indices, side="right") - 1):
-            first, targets = self._histories.target_part(self.name, part)
-            held_out = np.flatnonzero(targets != NO_TARGET)[indices[at] - self._firsts[part]]
-            rows[at], places[at] = first + held_out, targets[held_out]
-        return rows, places
-
-    @cached_property
-    def _firsts(self) -> Int64s:
-        """Return the number of held-out users before each part of the histories, and of all."""
-        counts = (int((targets != NO_TARGET).sum()) for targets in self._histories.target_parts(self.name))
-        return np.cumsum([0, *counts])
-
-
-def _parts(rows: Int64s, places: Int64s) -> Iterator[tuple[Int64s, Int64s]]:
-    """Yield `rows` and `places`, some at a time: whole histories of all would not fit into memory."""
-    for first in range(0, len(rows), MEASURED_AT_ONCE):
-        yield rows[first : first + MEASURED_AT_ONCE], places[first : first + MEASURED_AT_ONCE]

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,11 +15,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bert4rec.config.recognition import what_is
-from bert4rec.dataset.columns import PREPARE_AGAIN
+from bert4rec.dataset.columns import PREPARE_AGAIN, Columns
 from bert4rec.dataset.format import (
     DATASET_FORMAT,
     EVALUATED,
     FIRST_PART,
+    HISTORIES,
     ITEMS,
     LEFT_OUT,
     METADATA,
@@ -36,10 +37,12 @@ from bert4rec.dataset.format import (
     read_version,
     target_kinds,
 )
+from bert4rec.dataset.held_out import EvaluationSplit
 from bert4rec.dataset.hidden import HiddenEvents
-from bert4rec.dataset.histories import EvaluationSplit, Histories, TrainingWindows
+from bert4rec.dataset.histories import Histories, TrainingWindows
 from bert4rec.dataset.id_tables import IdTable, to_numpy
 from bert4rec.dataset.item_features import FEATURES_FOLDER, FeatureSizes, ItemFeatures
+from bert4rec.dataset.placement import Placement, files_by_host, parts_here
 from bert4rec.runtime.arrays import Int32s, Int64s
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import sample_sha256
@@ -102,10 +105,11 @@ class Catalogue:
 
 @dataclass(frozen=True, repr=False)
 class Dataset(Catalogue):
-    """An open dataset folder."""
+    """An open dataset folder; with a `placement`, `histories` are those of this host's own parts."""
 
     histories: Histories
     splits: Mapping[str, EvaluationSplit]
+    placement: Placement | None = None
 
     def __repr__(self) -> str:
         return f"Dataset('{self.folder}': {self.n_users:,} users, {self.n_items:,} items, {self.n_rows:,} interactions)"
@@ -185,36 +189,56 @@ def checksum(first_items: Sequence[tuple[int, Any]]) -> str:
 
 
 def open_dataset(
-    folder: Path, *, preprocessing: Mapping[str, Any] | None = None, verify: bool = True, with_times: bool = False
-) -> Dataset:
+    folder: Path, *, preprocessing: Mapping[str, Any] | None = None, verify: bool = True, with_times: bool = False,
+    parts_by_host: bool = False,
+) -> Dataset:  # fmt: skip
     """Return the dataset at `folder`; raise `DataError` if it was made with other settings than `preprocessing`.
 
     `with_times`: rows include the times of items and targets, which the dataset must have. With `verify`, a sample of
     each file, at most 4 MiB, is compared with its checksum; one process per host needs this. Ids are checked when they
-    are read. `bert4rec check FOLDER` checks every byte.
+    are read. `bert4rec check FOLDER` checks every byte. With `parts_by_host`, only the parts that are here are read.
 
     Also raises `DataError` for a folder that is missing, incomplete, changed since it was written, or of another
     format. The source of the data is not compared: the folder may be a copy from another machine.
     """
-    metadata = _read_checked(folder, verify=verify)
+    metadata = _read_checked(folder, verify=verify, parts_by_host=parts_by_host)
     _check_settings(folder, metadata, preprocessing or {})
     if with_times:
         require_times(folder, metadata)
+    parts = parts_here(folder, parts_of(folder, metadata)) if parts_by_host else None
+    return _opened(folder, metadata, parts, with_times=with_times)
+
+
+def parts_of(folder: Path, metadata: Mapping[str, Any]) -> list[str]:
+    """Return the parts of a dataset, in the order of the users, wherever they are."""
+    return [*dict.fromkeys(Columns(folder / HISTORIES, metadata["fingerprint"]).files)]
+
+
+def of_parts(dataset: Dataset, placement: Placement) -> Dataset:
+    """Return the dataset with the parts alone that belong to this host."""
+    with_times = dataset.histories.with_times
+    opened = _opened(dataset.folder, dataset.metadata, placement.parts, with_times=with_times)
+    return replace(opened, placement=placement)
+
+
+def _opened(folder: Path, metadata: Mapping[str, Any], parts: list[str] | None, *, with_times: bool) -> Dataset:
     kinds = kinds_of(metadata)
     targets = target_kinds(folder, metadata)
     hidden = HiddenEvents.of(metadata["preprocessing"], kinds)
     histories = Histories(
         folder, metadata["items"], with_times=with_times, kinds=kinds, target_kinds=targets, hidden=hidden,
-        fingerprint=metadata["fingerprint"],
+        fingerprint=metadata["fingerprint"], parts=parts,
     )  # fmt: skip
     return Dataset(folder, metadata, histories, {name: EvaluationSplit(name, histories, folder) for name in EVALUATED})
 
 
-def _read_checked(folder: Path, *, verify: bool) -> dict[str, Any]:
+def _read_checked(folder: Path, *, verify: bool, parts_by_host: bool) -> dict[str, Any]:
     """Return `metadata.json` after looking at the files: again, if the dataset is replaced by another one meanwhile."""
     while True:
         metadata = read_metadata(folder)
-        check = partial(_check_files, folder, metadata["files"], NEEDED, verify=verify)
+        elsewhere = {name for name in files_by_host(metadata) if parts_by_host and not (folder / name).is_file()}
+        files = {name: file for name, file in metadata["files"].items() if name not in elsewhere}
+        check = partial(_check_files, folder, files, NEEDED, verify=verify)
         with suppress(ReplacedError):
             read_version(folder, str(metadata["fingerprint"]), check)
             return metadata

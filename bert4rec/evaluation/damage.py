@@ -38,7 +38,7 @@ def without_damage(
 
 def _concerned(dataset: Dataset) -> dict[str, Bools]:
     """Return for each finding that is damage whether it concerns each test user [U]: their rows, or their target."""
-    log, split = dataset.metadata.get("log", {}), dataset.splits[TEST]
+    log, split = dataset.metadata.get("log", {}), dataset.splits[TEST].everything
     names = [finding.name for finding in findings(dataset.metadata) if finding.is_damage]
     masks = {}
     for name in names:

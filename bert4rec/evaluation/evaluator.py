@@ -11,7 +11,8 @@ from torch import nn
 
 from bert4rec.config.kinds import POPULARITY, RECENT_POPULARITY
 from bert4rec.dataset.format import EVALUATED, LEFT_OUT, RATINGS, TEST, VALIDATION
-from bert4rec.dataset.histories import EvaluationSplit, TrainingPairs
+from bert4rec.dataset.held_out import EvaluationSplit, HeldOut
+from bert4rec.dataset.histories import TrainingPairs
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation import BEST_POSSIBLE
 from bert4rec.evaluation.damage import without_damage
@@ -138,6 +139,8 @@ class Evaluator:
     def held_out(self) -> dict[str, Bools]:
         """Return for each split that is not empty whether its users [N] have seen their target before."""
         splits = [self.dataset.splits[name] for name in EVALUATED if len(self.dataset.splits[name])]
+        for split in splits:
+            split.load()
         parts = gather_or_raise(lambda: {split.name: repeated_targets(split, self._partition) for split in splits})
         return {split.name: np.concatenate([part[split.name] for part in parts]) for split in splits}
 
@@ -286,7 +289,7 @@ class Evaluator:
                 results["strongest_baseline"] = comparison
                 is_compared = np.ones(len(self.dataset.splits[TEST]), bool)
                 if untied := self._untied(ranks[TEST], baselines):
-                    results["untied"], is_compared = untied, ~np.asarray(self.dataset.splits[TEST].are_tied)
+                    results["untied"], is_compared = untied, ~np.asarray(self._test.are_tied)
                 if without := without_damage(self.dataset, ranks[TEST], baselines, is_compared):
                     results["without"] = without
             results["intervals"] = {"confidence": CONFIDENCE, "resamples": RESAMPLES, **intervals}
@@ -294,7 +297,7 @@ class Evaluator:
             results["order"] = order
         if TEST in ranks and "full" in ranks[TEST].ranks:
             facts = TargetFacts.of(self.dataset, TEST, held_out[TEST])
-            if (copies := self.dataset.splits[TEST].copies) is not None:
+            if (copies := self._test.copies) is not None:
                 facts, results["answers_in_input"] = facts._replace(copies=copies), copies.counts
             ranks_by_kind = {kind: ranks[name].ranks["full"] for kind, name in self._names.items() if name in ranks}
             results["slices"] = {TEST: slices(facts, ranks[TEST].ranks["full"], self.dataset.popularity, ranks_by_kind)}
@@ -320,7 +323,7 @@ class Evaluator:
 
     def _untied(self, model: Ranking, baselines: Mapping[str, Ranking]) -> dict[str, Any]:
         """Return the comparison without users whose test target only the file orders; {} if they are few or none."""
-        is_tied = self.dataset.splits[TEST].are_tied
+        is_tied = self._test.are_tied
         if is_tied is None or self.dataset.metadata["preprocessing"].get("ties", "file") != "file":
             return {}
         return untied_comparison(model, baselines, is_tied)
@@ -329,6 +332,11 @@ class Evaluator:
     def again(self) -> Bools | None:
         """Return which items [n_items] stay in lists although they are seen; None if all or none do."""
         return None if isinstance(self.leaves_out_seen, bool) else ~self.leaves_out_seen
+
+    @property
+    def _test(self) -> EvaluationSplit | HeldOut:
+        """Return the test split, on rank zero."""
+        return self.dataset.splits[TEST].everything
 
     @property
     def _main_protocol(self) -> str:

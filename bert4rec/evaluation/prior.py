@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.dataset.histories import EvaluationSplit, Rows
+from bert4rec.dataset.held_out import EvaluationSplit
+from bert4rec.dataset.histories import Rows
 from bert4rec.evaluation.batches import assigned, chunks, gathered
 from bert4rec.evaluation.intervals import COMPARED_AT
 from bert4rec.evaluation.ranker import Ranker

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.format import LEFT_OUT, outranks
-from bert4rec.dataset.histories import EvaluationSplit, Rows
+from bert4rec.dataset.held_out import EvaluationSplit
+from bert4rec.dataset.histories import Rows
 from bert4rec.evaluation.batches import assigned, chunks, gathered
 from bert4rec.evaluation.metrics import MISSED, Lists, count_outranking, is_finite, ranking_metrics
 from bert4rec.evaluation.scorers import Scorer
@@ -330,8 +331,8 @@ def repeated_targets(split: EvaluationSplit, partition: Partition) -> Bools:
     """Return for each user [N] of this process's part of `split` whether its target is in its history."""
     part = partition.of(len(split))
     repeated = np.zeros(len(part), bool)
-    for where in chunks(len(part), USERS_PER_PASS):
-        repeated[where] = split.read(np.array(part[where])).are_repeated()
+    for where in chunks(partition.largest(len(split)), USERS_PER_PASS):  # as many calls on each process
+        repeated[where] = split.read(np.array(part[where], np.int64)).are_repeated()
     return repeated
 
 

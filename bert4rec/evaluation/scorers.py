@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bert4rec.dataset.format import NO_ITEM
+from bert4rec.dataset.held_out import EvaluationSplit
 from bert4rec.dataset.hidden import firsts
-from bert4rec.dataset.histories import EvaluationSplit, Rows
+from bert4rec.dataset.histories import Rows
 from bert4rec.evaluation.batches import assigned, chunks, gathered
 from bert4rec.feed.batch import Lookup, unique_with_inverse
 from bert4rec.models.ranking_model import RankingModel
@@ -117,7 +118,7 @@ class EncodedScorer:
             results.append(F.pad(vectors, (0, 0, 0, batch_size - len(rows))))
         in_order = gathered(torch.stack(results), len(split), self.partition)
         self._vectors = in_order[torch.from_numpy(np.argsort(order)).to(in_order.device)]
-        users = split.users
+        users = split.users_at(np.arange(len(split)))
         self._by_user = np.argsort(users, kind="stable")
         self._users = users[self._by_user]
 

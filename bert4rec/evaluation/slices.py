@@ -60,7 +60,7 @@ class TargetFacts(NamedTuple):
     @classmethod
     def of(cls, dataset: Dataset, split: str, is_repeated: Bools) -> "TargetFacts":
         """Return the facts about all users of a split."""
-        rows = dataset.splits[split]
+        rows = dataset.splits[split].everything
         indices = np.arange(len(rows))
         targets = rows.targets(indices)
         categories = {} if dataset.features is None else dataset.features.categories_of(targets.astype(np.int64))
@@ -249,12 +249,13 @@ def write_ranks(folder: Path, dataset: Dataset, ranks: Mapping[str, Ranks], fact
 
 def _rows(dataset: Dataset, split: str, ranks: Ranks, facts: TargetFacts) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a split, some at a time."""
-    users = dataset.splits[split].users
-    distinct = np.unique(dataset.splits[split].targets(np.arange(len(users)))).astype(np.int64)
+    held_out = dataset.splits[split].everything
+    users = held_out.users
+    distinct = np.unique(held_out.targets(np.arange(len(users)))).astype(np.int64)
     original_items = one_array(dataset.item_rows(distinct, ["original"])["original"])
     for some in chunks(len(users), RANKS_AT_ONCE):
         rows = np.arange(some.start, some.stop)
-        targets = dataset.splits[split].targets(rows)
+        targets = held_out.targets(rows)
         yield pa.RecordBatch.from_pydict(
             {
                 "user": users[rows],

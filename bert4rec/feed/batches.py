@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -33,13 +33,15 @@ class EpochOrder:
     (`seed`, `epoch`) determine a permutation of `n_sequences`, without its first `n_seen`. It is cut into global
     batches of `per_device` sequences per process. The ranks of `partition` get even, contiguous shares of each global
     batch. The last global batch may be smaller; if it has fewer sequences than ranks, some ranks get an empty share.
+    With `n_places`, the epoch has so many sequences: after the last one, the permutation begins again.
     """
 
     def __init__(
-        self, n_sequences: int, partition: Partition, *, per_device: int, seed: int, epoch: int, n_seen: int = 0
-    ) -> None:
-        self._permutation = Permutation(n_sequences, (seed, epoch))
-        self._places, self._partition = range(n_seen, n_sequences), partition
+        self, n_sequences: int, partition: Partition, *, per_device: int, seed: int, epoch: int, n_seen: int = 0,
+        n_places: int = 0,
+    ) -> None:  # fmt: skip
+        self._permutation, self._n_sequences = Permutation(n_sequences, (seed, epoch)), n_sequences
+        self._places, self._partition = range(n_seen, n_places or n_sequences), partition
         self._global_batch = per_device * partition.n_processes
 
     def __len__(self) -> int:
@@ -60,7 +62,7 @@ class EpochOrder:
         return self._sequences(places[share.start : share.stop])
 
     def _sequences(self, places: range) -> Int64s:
-        return self._permutation.at(np.arange(places.start, places.stop))
+        return self._permutation.at(np.arange(places.start, places.stop) % self._n_sequences)
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,13 @@ class Position:
 
 
 AT_START = Position()
+
+
+class ByHost(NamedTuple):
+    """An epoch whose examples are on several hosts: the number that each of `n_processes` takes, `per_process`."""
+
+    per_process: int
+    n_processes: int
 
 
 class Examples(Protocol):
@@ -99,7 +108,7 @@ class Windows:
     def batch(self, indices: Int64s, epoch: int) -> Batch:
         """Return the windows at `indices` [B], sorted by length to keep the padding of attention small."""
         indices = indices[np.argsort(self._windows.lengths(indices), kind="stable")]
-        return self._make(self._windows.read(indices), indices, epoch)
+        return self._make(self._windows.read(indices), self._windows.first_number + indices, epoch)
 
 
 class TrainingBatches:
@@ -108,18 +117,27 @@ class TrainingBatches:
     `sampler` draws the negatives of a sampled loss, `features` reads those of the items. A batch depends only on the
     arguments and the step: loader processes can compute it, and a run can resume at any position, also with another
     global batch size. Memory does not grow with the data.
+
+    With `by_host`, each host has `examples` of its own, shared by its processes, those of the `partition`. The order is
+    one for each host. So that all processes make as many steps, each takes the same number of examples in an epoch.
     """
 
     def __init__(
         self, examples: Examples, partition: Partition, *, n_epochs: int, per_device: int, seed: int,
         sampler: NegativeSampler | None = None, features: FeatureReader | None = None, start: Position = AT_START,
+        by_host: ByHost | None = None,
     ) -> None:  # fmt: skip
         self._examples, self._sampler, self._features, self._n_epochs = examples, sampler, features, n_epochs
-        self.start, self.n_sequences = start, len(examples)
-        self._make_order = partial(EpochOrder, self.n_sequences, partition, per_device=per_device, seed=seed)
+        self.start, self._n_local = start, partition.n_processes
+        self._n_processes = by_host.n_processes if by_host else self._n_local
+        n_places = by_host.per_process * self._n_local if by_host else len(examples)
+        self.n_sequences = self._on_all_hosts(n_places)
+        self._make_order = partial(
+            EpochOrder, len(examples), partition, per_device=per_device, seed=seed, n_places=n_places
+        )
         self._epoch, self._order = start.epochs, self._order_of(start.epochs)
         self._steps_of_first = len(self._order)
-        self.steps_per_epoch = -(-self.n_sequences // (per_device * partition.n_processes))
+        self.steps_per_epoch = -(-n_places // (per_device * partition.n_processes))
 
     def steps_of(self, epoch: int) -> int:
         """Return the number of steps that remain in `epoch` at `start`, the same on every rank."""
@@ -141,7 +159,8 @@ class TrainingBatches:
         indices = share if len(share) else self._order.first(step_in_epoch)
         examples = self._examples.batch(indices, epoch)
         targets = examples.targets if len(share) else torch.full_like(examples.targets, NO_ITEM)
-        n_sequences, candidates = len(self._order.places(step_in_epoch)), examples.candidates
+        n_sequences = self._on_all_hosts(len(self._order.places(step_in_epoch)))
+        candidates = examples.candidates
         if self._sampler:
             candidates = Candidates.of(targets, self._sampler.draw(self.start.steps + step))
         step += self.start.steps
@@ -181,7 +200,12 @@ class TrainingBatches:
         return self.start.epochs + 1 + epochs, step_in_epoch
 
     def _order_of(self, epoch: int) -> EpochOrder:
-        return self._make_order(epoch=epoch, n_seen=self.start.sequences if epoch == self.start.epochs else 0)
+        n_seen = self.start.sequences * self._n_local // self._n_processes
+        return self._make_order(epoch=epoch, n_seen=n_seen if epoch == self.start.epochs else 0)
+
+    def _on_all_hosts(self, n_sequences: int) -> int:
+        """Return the number of sequences of all hosts at a place where this one has `n_sequences`."""
+        return n_sequences * self._n_processes // self._n_local
 
 
 def _end_with(pid: int, _worker: int) -> None:

@@ -25,6 +25,7 @@ def comes_again(histories: TrainingHistories) -> Bools:
         items = distinct % histories.n_items
         np.add.at(users, items, 1)
         np.add.at(returning, items[counts > 1], 1)
+    users, returning = histories.sum(users), histories.sum(returning)
     mean = returning.sum() / max(1, users.sum())
     return (returning + MEAN_USERS * mean) / (users + MEAN_USERS) >= MANY_REPEATS
 

@@ -76,7 +76,9 @@ def recent_counts(histories: TrainingHistories, share: float) -> Int64s:
     def times() -> Iterator[Int64s]:
         return (part.times for part in histories.parts() if part.times is not None)
 
-    instant = newest_from(times, int(np.ceil(share * histories.n_positions))) if histories.has_times else 0
+    instant = 0
+    if histories.has_times:
+        instant = newest_from(times, int(np.ceil(share * histories.n_positions)), total=histories.sum)
     return target_counts(
         histories,
         lambda part: part.left < np.ceil(share * part.lengths) if part.times is None else part.times >= instant,
@@ -88,11 +90,15 @@ def target_counts(histories: TrainingHistories, counts: Callable[[Part], Bools |
     found = np.zeros(histories.n_items, np.int64)
     for part in histories.parts():
         found += np.bincount(part.items[part.is_target & counts(part)], minlength=histories.n_items)
-    return found
+    return histories.sum(found)
 
 
-def newest_from(times: Callable[[], Iterable[Int64s]], n_newest: int) -> int:
+def newest_from(
+    times: Callable[[], Iterable[Int64s]], n_newest: int, total: Callable[[Int64s], Int64s] = lambda counts: counts
+) -> int:
     """Return the latest second such that at least `n_newest` times are not before it; `times` yields all, in parts.
+
+    `total` adds up the counts of processes that have some of the times each.
 
     >>> newest_from(lambda: [np.array([10, 20]), np.array([30, 20])], 2)
     20
@@ -103,6 +109,7 @@ def newest_from(times: Callable[[], Iterable[Int64s]], n_newest: int) -> int:
         for part in times():
             digits = (part - EARLIEST) >> shift
             counts += np.bincount(digits[digits // DIGIT == prefix] % DIGIT, minlength=DIGIT)
+        counts = total(counts)
         from_digit = later + counts[::-1].cumsum()[::-1]
         digit = int(np.flatnonzero(from_digit >= n_newest).max())
         prefix, later = prefix * DIGIT + digit, int(from_digit[digit] - counts[digit])

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.dataset.histories import EvaluationSplit, Rows
+from bert4rec.dataset.held_out import EvaluationSplit
+from bert4rec.dataset.histories import Rows
 from bert4rec.models.prior import last_items
 from bert4rec.models.transitions import TrainingHistories
 from bert4rec.runtime.arrays import Float32s, Float64s, Int64s
@@ -63,8 +64,9 @@ def shared_ease_weights(histories: TrainingHistories, validation: EvaluationSpli
 
     Takes n_items² × 4 bytes, and three times that on the first process.
     """
-    if partition.rank == 0:
-        weights = ease_weights(histories, validation)
+    is_first = partition.rank == 0
+    if is_first or histories.is_shared:
+        weights = ease_weights(histories, validation, solves=is_first)
     else:
         for _ in histories.parts():  # every process makes the same calls between parts
             pass
@@ -74,17 +76,33 @@ def shared_ease_weights(histories: TrainingHistories, validation: EvaluationSpli
     return weights
 
 
-def ease_weights(histories: TrainingHistories, validation: EvaluationSplit) -> Tensor:
-    """Return the weights [V, V] of EASE for the `histories`, with the λ that is best for the `validation` users."""
-    pairs = _count(histories, np.arange(histories.n_items))
+def ease_weights(histories: TrainingHistories, validation: EvaluationSplit, *, solves: bool = True) -> Tensor:
+    """Return the weights [V, V] of EASE for the `histories`, with the λ that is best for the `validation` users.
+
+    Without `solves`, all are 0: the process only counts its share for the one that solves.
+    """
+    pairs, searched = _count(histories, np.arange(histories.n_items)), _searched(validation)
+    if not solves:
+        return torch.zeros(histories.n_items, histories.n_items)
     popular = _most_popular(pairs.all.diagonal().numpy())
-    return _solve(pairs, _regularization(pairs.of(torch.from_numpy(popular)), popular, histories.n_items, validation))
+    return _solve(pairs, _regularization(pairs.of(torch.from_numpy(popular)), popular, histories.n_items, searched))
 
 
-def best_regularization(histories: TrainingHistories, popularity: Float64s, validation: EvaluationSplit) -> float:
-    """Return the λ of `ease_weights`; `popularity` [V] is the number of histories with each item."""
+def best_regularization(
+    histories: TrainingHistories, popularity: Float64s, validation: EvaluationSplit, *, solves: bool = True
+) -> float:
+    """Return the λ of `ease_weights`; `popularity` [V] is the number of histories with each item.
+
+    Without `solves`, it is 0, as there.
+    """
     popular = _most_popular(popularity)
-    return _regularization(_count(histories, popular), popular, histories.n_items, validation)
+    pairs, searched = _count(histories, popular), _searched(validation)
+    return _regularization(pairs, popular, histories.n_items, searched) if solves else 0.0
+
+
+def _searched(validation: EvaluationSplit) -> Rows:
+    """Return the `validation` users by whom the regularization is chosen."""
+    return validation.read(np.arange(min(len(validation), SEARCHED_USERS)))
 
 
 class _Pairs(NamedTuple):
@@ -117,7 +135,8 @@ def _count(histories: TrainingHistories, counted: Int64s) -> _Pairs:
             pairs[np.ix_(distinct, distinct)] += 1
             if histories.target_kinds:
                 to_targets[np.ix_(distinct, np.unique(items[is_counted & is_target]))] += 1
-    return _Pairs(torch.from_numpy(pairs), torch.from_numpy(to_targets) if histories.target_kinds else None)
+    all_pairs = torch.from_numpy(histories.sum(pairs))
+    return _Pairs(all_pairs, torch.from_numpy(histories.sum(to_targets)) if histories.target_kinds else None)
 
 
 def _solve(pairs: _Pairs, regularization: float) -> Tensor:
@@ -134,16 +153,15 @@ def _solve(pairs: _Pairs, regularization: float) -> Tensor:
     return weights.contiguous()  # LAPACK has columns first; processes add up memory as it is
 
 
-def _regularization(pairs: _Pairs, popular: Int64s, n_items: int, split: EvaluationSplit) -> float:
-    """Return the best of `REGULARIZATIONS` for the users of a `split`, searched up and down from the usual one.
+def _regularization(pairs: _Pairs, popular: Int64s, n_items: int, rows: Rows) -> float:
+    """Return the best of `REGULARIZATIONS` for the users of `rows`, searched up and down from the usual one.
 
     `pairs` are those of the `popular` items [n], in this order.
     """
-    if not len(split):
+    if not len(rows.lengths):
         return REGULARIZATIONS[USUAL]
     known = torch.full((n_items + 1,), NO_ITEM)  # the last one: for missing items
     known[torch.from_numpy(popular)] = torch.arange(len(popular))
-    rows = split.read(np.arange(min(len(split), SEARCHED_USERS)))
     assert rows.targets is not None, "an evaluation split has targets"
     last = known[torch.from_numpy(last_items(rows.items, rows.lengths, LAST_ITEMS))]
     targets = known[torch.from_numpy(rows.targets).long()]

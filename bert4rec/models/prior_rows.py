@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.dataset.histories import EvaluationSplit
+from bert4rec.dataset.held_out import EvaluationSplit
 from bert4rec.models.baselines import DECAY, SMOOTHING
 from bert4rec.models.ease import ease_weights
 from bert4rec.models.prior import NEIGHBOURS, PRIOR_SOURCES
@@ -42,9 +42,10 @@ def counted_rows(
     is_symmetric, reach = name == NEIGHBOURS, PRIOR_SOURCES[name].n_last
     n_pairs = reach * (1 + is_symmetric) * (targets + 1)
     decay = 1.0 if is_symmetric else DECAY
-    for part in parts_of(sources, n_pairs, COUNTED_AT_ONCE):
+    for part in histories.rounds(parts_of(sources, n_pairs, COUNTED_AT_ONCE)):
         pairs = count_pairs(histories, reach=reach, decay=decay, sources=part, is_symmetric=is_symmetric)
-        yield part.start, (_neighbours if is_symmetric else _transitions)(pairs, targets, part, top)
+        if len(part):
+            yield part.start, (_neighbours if is_symmetric else _transitions)(pairs, targets, part, top)
 
 
 def parts_of(items: range, n_pairs: Integers | Float64s, at_once: int) -> Iterator[range]:
@@ -60,10 +61,15 @@ def parts_of(items: range, n_pairs: Integers | Float64s, at_once: int) -> Iterat
         yield range(first, stop)
 
 
-def ease_rows(histories: TrainingHistories, validation: EvaluationSplit, top: int) -> Iterator[tuple[int, Rows]]:
-    """Yield the first item and the `top` weights of EASE an item, in parts of the whole catalogue."""
-    weights = ease_weights(histories, validation)
-    for first in range(0, len(weights), DENSE_ROWS):
+def ease_rows(
+    histories: TrainingHistories, validation: EvaluationSplit, top: int, *, solves: bool = True
+) -> Iterator[tuple[int, Rows]]:
+    """Yield the first item and the `top` weights of EASE an item, in parts of the whole catalogue.
+
+    Without `solves`, there are none: the process only counts its share for the one that has them.
+    """
+    weights = ease_weights(histories, validation, solves=solves)
+    for first in range(0, len(weights) if solves else 0, DENSE_ROWS):
         part = weights[first : first + DENSE_ROWS]
         ids = part.abs().topk(min(top, len(weights)), dim=1).indices.sort(1).values
         values, fill = part.gather(1, ids), (0, top - ids.shape[1])  # columns that a small catalogue does not have

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.dataset.histories import EvaluationSplit
+from bert4rec.dataset.held_out import EvaluationSplit
 from bert4rec.models.ease import WEIGHT_STEP, best_regularization
 from bert4rec.models.prior_rows import Rows, best, parts_of
-from bert4rec.models.transitions import Part, TrainingHistories, distinct_pairs, summed
+from bert4rec.models.transitions import Pairs, Part, TrainingHistories, distinct_pairs, summed
 from bert4rec.runtime.arrays import Float32s, Float64s, Int32s, Int64s
 from bert4rec.runtime.collectives import Partition
 
@@ -31,7 +31,9 @@ def sparse_ease_rows(histories: TrainingHistories, validation: EvaluationSplit, 
     """
     n_items, own = histories.n_items, partition.of(histories.n_items)
     popularity, n_pairs, n_histories = _sizes(histories)
-    one = 0.0 if partition.rank else best_regularization(histories, popularity, validation)
+    one, is_first = 0.0, partition.rank == 0
+    if is_first or histories.is_shared:
+        one = best_regularization(histories, popularity, validation, solves=is_first)
     regularization = float(partition.sum(torch.tensor(one)))
     near = _count(histories, n_pairs, own, KEPT, only_targets=False)
     ids, counts = (partition.concatenate(torch.from_numpy(part))[0].numpy() for part in near)
@@ -136,7 +138,8 @@ def _sizes(histories: TrainingHistories) -> tuple[Float64s, Float64s, int]:
         popularity += np.bincount(items, minlength=histories.n_items)
         n_pairs += np.bincount(items, lengths[users], minlength=histories.n_items)
         n_histories += len(lengths)
-    return popularity, n_pairs, n_histories
+    popularity, n_pairs, one = map(histories.sum, (popularity, n_pairs, np.array([n_histories])))
+    return popularity, n_pairs, int(one[0])
 
 
 def _count(
@@ -161,12 +164,14 @@ def _count(
             at = np.arange(repeats.sum()) + np.repeat(starts - (repeats.cumsum() - repeats), repeats)
             yield np.repeat(some % n_items * n_items, repeats) + others[at]
 
-    for part_of_items in parts_of(items, np.minimum(n_pairs, n_items), DISTINCT_AT_ONCE):
-        counted = summed(
-            distinct_pairs(keys, reach=1, decay=1.0)
-            for part in histories.parts()
-            for keys in pairs(part, part_of_items)
+    def counted_from(firsts: range | None) -> Pairs:
+        assert firsts is not None, "some of the items"
+        return summed(
+            distinct_pairs(keys, reach=1, decay=1.0) for part in histories.parts() for keys in pairs(part, firsts)
         )
+
+    for part_of_items in histories.rounds(parts_of(items, np.minimum(n_pairs, n_items), DISTINCT_AT_ONCE)):
+        counted = histories.collect(counted_from, part_of_items)
         places, others = np.divmod(counted.keys, n_items)
         is_other = places != others
         places, others, counts = (v[is_other] for v in (places - part_of_items.start, others, counted.weights))

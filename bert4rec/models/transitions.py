@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from bert4rec.dataset.format import NO_ITEM
@@ -15,8 +16,8 @@ from bert4rec.dataset.hidden import firsts
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Dataset
 from bert4rec.models.prior import last_items
-from bert4rec.runtime.arrays import Bools, Float32s, Float64s, Int64s, Integers
-from bert4rec.runtime.collectives import Partition
+from bert4rec.runtime.arrays import Array, Bools, Float32s, Float64s, Int64s, Integers
+from bert4rec.runtime.collectives import Partition, exchange_objects, gather_objects
 
 POSITIONS_AT_ONCE = 262_144  # approximate number of positions of a part
 # Share of all pairs from which a matrix is used: it takes a few times the memory, and much less time.
@@ -43,28 +44,71 @@ class Part:
 
 
 class TrainingHistories:
-    """The training positions of `dataset`, in parts of some histories each; `between` is called before each part."""
+    """The training positions of `dataset`, in parts of some histories each; `between` is called before each part.
+
+    If each host has its own parts of the dataset (`is_shared`), each process reads a share of those of its host, and
+    every process makes the same calls: `sum` and `collect` then add up what the processes have counted.
+    """
 
     def __init__(self, dataset: Dataset, between: Callable[[], None] = lambda: None) -> None:
-        self._histories, self._between = dataset.histories, between
+        self._histories, self._between, self._placement = dataset.histories, between, dataset.placement
+        self.is_shared = self._placement is not None
         self.n_items, self.has_times = dataset.n_items, self._histories.has_times
         self.target_kinds = self._histories.target_kinds
 
-    @property
+    @cached_property
     def n_parts(self) -> int:
-        """Return the number of parts of one pass."""
-        return len(self._bounds) - 1
+        """Return the number of parts of one pass, the largest of all processes."""
+        return self._largest(len(self._bounds) - 1)
 
     @property
     def n_positions(self) -> int:
         """Return the number of positions of all histories."""
-        return int(self._histories.n_train.sum())
+        return int(self.sum(self._histories.n_train[self._rows].sum(keepdims=True))[0])
 
     def parts(self) -> Iterator[Part]:
         """Yield the parts in order; every call is a pass over the files."""
-        for first, last in itertools.pairwise(self._bounds.tolist()):
+        bounds = self._bounds.tolist()
+        for first, last in itertools.pairwise(bounds):
             self._between()
             yield self._read(np.arange(first, last))
+        for _ in range(self.n_parts - (len(bounds) - 1)):
+            self._between()  # as often on each process
+
+    def sum(self, counts: Array) -> Array:
+        """Return the sum of the `counts` [...] of all processes, whole numbers, if they count shares."""
+        if self.is_shared:
+            dist.all_reduce(torch.from_numpy(counts))
+        return counts
+
+    def collect(self, count: Callable[[range | None], "Pairs"], sources: range | None) -> "Pairs":
+        """Return the pairs from the `sources`, None for all items, which `count` returns of the histories it reads.
+
+        Each process counts those of its share for each of them.
+        """
+        if not self.is_shared:
+            return count(sources)
+        wanted = gather_objects(sources)
+        counted = {some: count(some) for some in dict.fromkeys(wanted)}
+        return summed(exchange_objects([counted[some] for some in wanted]))
+
+    def rounds(self, parts: Iterable[range]) -> Iterator[range]:
+        """Yield the `parts` of this process's items and, where others have more, empty ones."""
+        if not self.is_shared:
+            yield from parts
+            return
+        own = [*parts]
+        yield from [*own, *[range(0)] * (self._largest(len(own)) - len(own))]
+
+    def _largest(self, n: int) -> int:
+        return max(gather_objects(n)) if self.is_shared else n
+
+    @property
+    def _rows(self) -> slice:
+        """Return the rows of the histories that this process reads."""
+        placement, n = self._placement, len(self._histories)
+        share = Partition(placement.place, placement.n_local).of(n) if placement else range(n)
+        return slice(share.start, share.stop)
 
     def _read(self, rows: Int64s) -> Part:
         n_train = self._histories.n_train_at(rows)
@@ -84,10 +128,10 @@ class TrainingHistories:
     @cached_property
     def _bounds(self) -> Int64s:
         """Return the first row of each part, and the number of rows."""
-        n_train = self._histories.n_train
+        rows, n_train = self._rows, self._histories.n_train[self._rows]
         n_before = n_train.cumsum() - n_train
         starts = np.flatnonzero(np.diff(n_before // POSITIONS_AT_ONCE, prepend=-1))
-        return np.append(starts, len(self._histories))
+        return rows.start + np.append(starts, len(n_train))
 
 
 class Pairs(NamedTuple):
@@ -160,7 +204,7 @@ def count_pairs(
     the earlier position has a target. Weights are multiples of `DECAY_STEP`, so that parts are added without rounding.
     """
 
-    def pairs_in(part: Part) -> Pairs:
+    def pairs_in(part: Part, sources: range | None) -> Pairs:
         keys = [
             _at_distance(part, distance, histories.n_items, sources, is_reverse=is_reverse) * reach + distance - 1
             for distance in range(1, reach + 1)
@@ -168,7 +212,7 @@ def count_pairs(
         ]
         return distinct_pairs(np.concatenate(keys), reach=reach, decay=decay)
 
-    return summed(map(pairs_in, histories.parts()))
+    return histories.collect(lambda some: summed(pairs_in(part, some) for part in histories.parts()), sources)
 
 
 def summed(parts: Iterable[Pairs]) -> Pairs:

@@ -1,12 +1,14 @@
 """Collectives between the processes of a run; all processes make the same calls, in the same order."""
 
 import itertools
+import pickle
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -58,6 +60,17 @@ def gather_objects(value: Any, group: Group = None) -> list[Any]:
     values: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(values, value, group=group)
     return values
+
+
+def exchange_objects(values: Sequence[T]) -> list[T]:
+    """Return what each process has sent to this one, by rank; it sends one of the `values` to each process."""
+    sent = [np.frombuffer(pickle.dumps(value, protocol=5), np.uint8) for value in values]
+    counts, received_counts = torch.tensor([*map(len, sent)]), torch.empty(len(sent), dtype=torch.int64)
+    dist.all_to_all_single(received_counts, counts)
+    received = torch.empty(int(received_counts.sum()), dtype=torch.uint8)
+    content = torch.from_numpy(np.concatenate(sent))
+    dist.all_to_all_single(received, content, received_counts.tolist(), counts.tolist())
+    return [pickle.loads(part.numpy().tobytes()) for part in received.split(received_counts.tolist())]
 
 
 def all_reduce_min(value: int) -> int:

@@ -70,7 +70,11 @@ def environment_facts(settings: Mapping[str, Mapping[str, Any]], fingerprint: st
         },
         "dataset": {"dataset (fingerprint)": fingerprint[:12]},
         "device": {"device": device_type},
-        "settings": {name: value for name, value in flat(settings).items() if not name.startswith(HOST_SETTINGS)},
+        "settings": {
+            name: value
+            for name, value in flat(settings).items()
+            if name == "data.parts_by_host" or not name.startswith(HOST_SETTINGS)
+        },
     }
 
 

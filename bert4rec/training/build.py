@@ -1,6 +1,7 @@
 """Build the parts of a training from resolved settings: job, plan, model, batches, sampler, checkpoints, trainer."""
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import timedelta
@@ -25,11 +26,12 @@ from bert4rec.config.tables import (
 )
 from bert4rec.dataset.format import TEST, VALIDATION, numbers_of_kinds
 from bert4rec.dataset.histories import Histories, TrainingPairs, TrainingWindows
+from bert4rec.dataset.placement import Placement
 from bert4rec.dataset.reader import Dataset, Sizes, moved_share, read_metadata
 from bert4rec.evaluation.evaluator import BatchCallback, Evaluator
 from bert4rec.evaluation.ranker import Metrics
 from bert4rec.evaluation.seen_items import BY_ITEM, LeavesOut
-from bert4rec.feed.batches import AT_START, Position, TrainingBatches
+from bert4rec.feed.batches import AT_START, ByHost, Position, TrainingBatches
 from bert4rec.feed.features import FeatureReader, feature_reader_of
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.pairs import parts_of_pairs
@@ -42,7 +44,7 @@ from bert4rec.models.ranking_model import model_class
 from bert4rec.models.transitions import TrainingHistories
 from bert4rec.report.log import MetricsLog, open_trackers
 from bert4rec.runtime.arrays import Bools
-from bert4rec.runtime.collectives import Partition, all_reduce_min, on_rank_zero
+from bert4rec.runtime.collectives import Partition, all_reduce_min, gather_objects, on_rank_zero
 from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.runtime.memory import Memory, available
 from bert4rec.runtime.processes import Processes
@@ -60,6 +62,8 @@ OF_EXAMPLES = (
     "random_token_share",
 )  # fmt: skip
 
+logger = logging.getLogger(__name__)
+
 
 def resolved(config: Config, world: Processes, dataset: Dataset) -> Config:
     """Return `config` with every "auto" resolved. Raises `SettingsError` for settings the device does not support."""
@@ -73,7 +77,7 @@ def resolved(config: Config, world: Processes, dataset: Dataset) -> Config:
 
 def facts_of_dataset(config: Config, dataset: Dataset) -> Facts:
     """Return the facts of the dataset that "auto" settings depend on."""
-    n_windows = len(training_windows(config, dataset))
+    n_windows = _on_all_hosts(dataset, len(training_windows(config, dataset)))
     known = dataset.n_items, dataset.n_rows, dataset.typical_length, n_windows, dataset.share_of_repeats
     is_asked = config.evaluation.seen_items == "auto" and dataset.share_of_repeats > MANY_REPEATS
     missed = missed_by_item(dataset) if is_asked else None
@@ -102,10 +106,17 @@ def training_windows(config: Config, dataset: Dataset) -> TrainingWindows:
     return dataset.windows(max_len=length, step=config.training.sliding_step or length)
 
 
+def _on_all_hosts(dataset: Dataset, n: int) -> int:
+    """Return the sum of `n` over the hosts if each has its own parts of the dataset, else `n`; all ranks call this."""
+    placement = dataset.placement
+    return n if placement is None else sum(gather_objects(n if placement.place == 0 else 0))
+
+
 def sizes_of(config: Config, dataset: Dataset) -> Sizes:
     """Return the sizes of the dataset, its windows, its features and its prior that a job depends on."""
     features = dataset.features if config.model.item_features else None
-    length, n_events = training_windows(config, dataset).mean_length, len(dataset.histories.kinds)
+    windows, n_events = training_windows(config, dataset), len(dataset.histories.kinds)
+    length = _on_all_hosts(dataset, windows.n_items) / max(1, _on_all_hosts(dataset, len(windows)))
     sizes = features.sizes._replace(tables_from=config.model.feature_tables_from) if features else None
     return Sizes(dataset.n_items, dataset.n_users, length, sizes, n_events, choose_prior(config, dataset))
 
@@ -226,6 +237,15 @@ def require_counted_kinds(config: Config, dataset: Dataset) -> None:
                 f"{dataset.folder}: has {dataset.n_items:,} items, but {key} names {too_many[0]}, which takes at "
                 f"most {most:,} items; remove it"
             )
+
+
+def refuse_parts_by_host(config: Config) -> None:
+    """Raise `SettingsError` for a training that needs the parts of all hosts at once."""
+    if config.data.parts_by_host and config.training.loss == "mse":
+        raise SettingsError(
+            'training.loss = "mse": holds out ratings of all users together, which data.parts_by_host = true does not '
+            "allow; choose another loss, or copy the whole dataset to each host"
+        )
 
 
 def make_evaluator(
@@ -379,16 +399,38 @@ def training_batches(
     """Return the training batches of this rank from `start`, with the item `features`."""
     training, windows = config.training, training_windows(config, dataset)
     settings = _example_settings(config) | {"event_weights": event_weights(config, dataset.histories)}
+    examples = model_class(config.model.kind).examples(windows, n_items=dataset.n_items, **settings)
+    partition, by_host = Partition(world.rank, world.world_size), None
+    if placement := dataset.placement:
+        by_host = _by_host(len(examples), placement)
+        partition = Partition(placement.place, placement.n_local)
+        windows.first_number = sum([*dict(gather_objects((placement.host, len(windows)))).values()][: placement.host])
     return TrainingBatches(
-        model_class(config.model.kind).examples(windows, n_items=dataset.n_items, **settings),
-        Partition(world.rank, world.world_size),
+        examples,
+        partition,
         n_epochs=training.n_epochs,
         per_device=training.per_device,
         seed=training.seed,
         sampler=sampler(config, dataset, world),
         features=features,
         start=start,
+        by_host=by_host,
     )
+
+
+def _by_host(n_examples: int, placement: Placement) -> ByHost:
+    """Return what each process takes in an epoch: as many examples as the host with the most has for each of its own.
+
+    So each example is in each epoch, and some of the hosts with fewer are twice.
+    """
+    n_by_host = dict(gather_objects((placement.host, n_examples)))
+    per_process = [-(-n // len(placement.hosts[host])) for host, n in n_by_host.items()]
+    parts = [sum(host == owner for owner in placement.owners.values()) for host in n_by_host]
+    logger.info(
+        f"parts by host: {', '.join(f'{n:,}' for n in parts)}, with {', '.join(f'{n:,}' for n in n_by_host.values())} "
+        f"examples; each process takes {max(per_process):,} in an epoch"
+    )
+    return ByHost(max(per_process), placement.n_processes)
 
 
 def sampler(config: Config, dataset: Dataset, world: Processes) -> NegativeSampler | None:

@@ -41,7 +41,15 @@ from bert4rec.serving.stored_items import StoredItemIds
 from bert4rec.sharding.parallelize import unwrap
 from bert4rec.sharding.plan import summary
 from bert4rec.training.agreement import CommonFacts, environment_facts, preflight
-from bert4rec.training.build import build_model, make_evaluator, plan_of_all, require_counted_kinds, resolved
+from bert4rec.training.build import (
+    build_model,
+    make_evaluator,
+    plan_of_all,
+    refuse_parts_by_host,
+    require_counted_kinds,
+    resolved,
+)
+from bert4rec.training.by_host import placed
 from bert4rec.training.list_files import LIST_LENGTH, write_lists
 from bert4rec.training.prior import own_prior
 from bert4rec.training.results import EvaluationResult, evaluate_model, make_report
@@ -69,6 +77,9 @@ def evaluate(config: Config, trained: Trained, output: Path, *, lists: str = "")
         )
     store, rank, world_size = rendezvous()
     world, dataset, known = preflight(store, rank, world_size, lambda: _prepare(config, trained, store))
+    if config.data.parts_by_host:
+        shared = dist.PrefixStore("parts", store)
+        dataset = preflight(shared, rank, world_size, lambda: (_checked(trained, placed(dataset, world, shared)), {}))
     training = config.training
     with process_group(world, store, deterministic=training.deterministic, precision=training.precision):
         # The model lives in this call only, so that its shards are gone when the process group ends.
@@ -90,6 +101,7 @@ def _prepare(
     """Return this rank, its dataset and the known items; and the facts that must be equal on all ranks."""
     world = this_process(config.parallelism.device, store, minutes=config.parallelism.timeout_minutes)
     dataset = _open_dataset(config, trained, verify=world.local_rank == 0)
+    refuse_parts_by_host(config)
     require_counted_kinds(config, dataset)
     facts = environment_facts(config.model_dump(mode="json"), dataset.metadata["fingerprint"], world.device.type)
     return (world, dataset, _known_items(dataset, trained)), facts | {
@@ -100,21 +112,29 @@ def _prepare(
 def _open_dataset(config: Config, trained: Trained, *, verify: bool) -> Dataset:
     """Return the dataset; any split and any items are allowed.
 
-    Raises `DataError` if it is missing, has no held-out users, or does not fit a matrix factorisation.
+    Raises `DataError` if it is missing, or does not fit a matrix factorisation; and, if the host has all of it, if it
+    has no held-out users.
     """
     folder = config.data.folder
     if not (folder / METADATA).is_file():
         advice = "if the dataset was moved, name its folder after the run"
         raise DataError(f"{folder}: no dataset folder (no {METADATA}); {advice}")
-    dataset = open_dataset(folder, verify=verify, with_times=config.model.knows_times)
+    dataset = open_dataset(
+        folder, verify=verify, with_times=config.model.knows_times, parts_by_host=config.data.parts_by_host
+    )
     require_kinds(folder, dataset.metadata, trained.kinds)
     if not trained.kind.is_transformer and dataset.metadata["fingerprint"] != trained.metadata["fingerprint"]:
         raise DataError(
             f"{folder}: is not the dataset that the model was trained on, and a matrix factorisation can only score "
             "the users that it was trained on; train another model on this dataset"
         )
+    return dataset if config.data.parts_by_host else _checked(trained, dataset)
+
+
+def _checked(trained: Trained, dataset: Dataset) -> Dataset:
+    """Return the dataset. Raises `DataError` if it has no held-out users."""
     if not any(len(dataset.splits[split]) for split in EVALUATED) and trained.settings["training.loss"] != "mse":
-        raise DataError(f"{folder}: holds nothing out for validation or test, so there is nothing to evaluate")
+        raise DataError(f"{dataset.folder}: holds nothing out for validation or test, so there is nothing to evaluate")
     return dataset
 
 
@@ -280,13 +300,14 @@ def _about(config: Config, trained: Trained, evaluator: Evaluator) -> dict[str, 
 def _trained_targets(dataset: Dataset, trained: Trained, known: KnownItems | None) -> dict[str, Any]:
     """Return how many targets of each split of another dataset the model has trained on; None if that is unknown.
 
-    It is unknown if the dataset that the model was trained on is missing, unless this one extends it.
+    It is unknown if the dataset that the model was trained on is missing, or if this one is on several hosts, unless
+    this one extends it.
     """
     own, *extended = fingerprints_of(dataset.metadata)
     fingerprint = trained.metadata["fingerprint"]
     if own == fingerprint:
         return {}
-    if trained.has_dataset:
+    if trained.has_dataset and dataset.placement is None:
         items = known.ids if known else np.arange(dataset.n_items, dtype=np.int32)
         return {TRAINED_TARGETS: on_rank_zero(lambda: count_trained(dataset, trained.dataset, items))}
     return {} if fingerprint in extended else {TRAINED_TARGETS: None}

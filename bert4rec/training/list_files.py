@@ -49,7 +49,7 @@ def write_lists(folder: Path, form: str, dataset: Dataset, ranking: Ranking) -> 
 
 
 def _parts(dataset: Dataset, ranking: Ranking) -> Iterator[pa.Table]:
-    lists, split, ids = ranking.lists, dataset.splits[TEST], StoredItemIds(dataset.folder)
+    lists, split, ids = ranking.lists, dataset.splits[TEST].everything, StoredItemIds(dataset.folder)
     assert lists is not None, "the full catalogue was ranked"
     ranks = ranking.ranks["full"]
     for rows in chunks(len(split), LISTS_AT_ONCE):

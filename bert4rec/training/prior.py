@@ -37,7 +37,8 @@ def count_prior(folder: Path, sources: Sequence[str], dataset: Dataset, partitio
             return counted_rows(name, histories, targets, own, TOP)
         if dataset.n_items > KINDS[EASE].most_items:
             return [(own.start, sparse_ease_rows(histories, validation, partition, TOP))]
-        return ease_rows(histories, validation, TOP) if partition.rank == 0 else ()  # one process has all weights
+        is_first = partition.rank == 0  # one process has all weights
+        return ease_rows(histories, validation, TOP, solves=is_first) if is_first or histories.is_shared else ()
 
     write_prior(folder / PRIOR, {name: rows(name) for name in sources}, log_shares(targets), TOP)
     logger.info(f"prior: counted {', '.join(sources)} in {format_duration(time.monotonic() - began)}")

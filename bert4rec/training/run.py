@@ -33,6 +33,7 @@ from bert4rec.runtime.signals import PATIENCE, Interruption
 from bert4rec.sharding.parallelize import held_bytes, unwrap
 from bert4rec.training import build, results
 from bert4rec.training.agreement import CommonFacts, environment_facts, preflight
+from bert4rec.training.by_host import placed
 from bert4rec.training.evaluate import RankingProgress
 from bert4rec.training.prior import count_prior, own_prior
 from bert4rec.training.start import Context, begin_folder, make_context, restore, write_run_header
@@ -50,6 +51,9 @@ def run(config: Config, *, may_exit: bool = True) -> Path:
     began = time.monotonic()
     store, rank, world_size = rendezvous()
     world, dataset = preflight(store, rank, world_size, lambda: _prepare(config, store))
+    if config.data.parts_by_host:
+        shared = dist.PrefixStore("parts", store)
+        dataset = preflight(shared, rank, world_size, lambda: (_checked(config, placed(dataset, world, shared)), {}))
     arithmetic = config.training
     group = process_group(world, store, deterministic=arithmetic.deterministic, precision=arithmetic.precision)
     with group, ExitStack() as resources:
@@ -69,8 +73,16 @@ def _prepare(config: Config, store: dist.Store) -> tuple[tuple[Processes, Datase
         raise DataError(f"{config.data.folder}: there is no such folder; if the dataset was moved, type: {command}")
     dataset = open_dataset(
         config.data.folder, preprocessing=config.preprocessing.recipe,
-        verify=world.local_rank == 0, with_times=build.knows_times(config),
+        verify=world.local_rank == 0, with_times=build.knows_times(config), parts_by_host=config.data.parts_by_host,
     )  # fmt: skip
+    if not config.data.parts_by_host:
+        _checked(config, dataset)
+    facts = environment_facts(config.model_dump(mode="json"), dataset.metadata["fingerprint"], world.device.type)
+    return (world, dataset), facts
+
+
+def _checked(config: Config, dataset: Dataset) -> Dataset:
+    """Return the dataset. Raises `DataError` if it does not fit the settings."""
     if not any(n_train.any() for n_train in dataset.histories.n_train_parts(with_target=True)):
         raise DataError(f"{dataset.folder}: has no training interactions; loosen the filters of [preprocessing]")
     build.event_weights(config, dataset.histories)  # fail before the start
@@ -81,8 +93,8 @@ def _prepare(config: Config, store: dist.Store) -> tuple[tuple[Processes, Datase
         )
     build.require_counted_kinds(config, dataset)
     build.choose_prior(config, dataset)
-    facts = environment_facts(config.model_dump(mode="json"), dataset.metadata["fingerprint"], world.device.type)
-    return (world, dataset), facts
+    build.refuse_parts_by_host(config)
+    return dataset
 
 
 def _train_and_report(

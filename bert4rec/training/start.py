@@ -87,6 +87,7 @@ class Context:
             "fingerprint": self.dataset.metadata["fingerprint"],
             "n_items": self.dataset.n_items,
             "items": self.dataset.first_ids,
+            **({"parts": self.dataset.placement.checksum} if self.dataset.placement else {}),
             "world_size": self.world.world_size,
             "global_batch": self.global_batch,
             "plan": to_text(self.plan),
@@ -115,6 +116,7 @@ def make_context(config: Config, world: Processes, dataset: Dataset, resources: 
     plan = build.plan_of_all(config, world, build.sizes_of(config, dataset))
     if resumption:
         resume.check_settings(resumption.metadata, config.model_dump(mode="json"), dataset.metadata["fingerprint"])
+        resume.check_parts(resumption.metadata, dataset.placement.checksum if dataset.placement else "")
     origin = _origin(config, dataset)
 
     def new() -> Path:

@@ -17,7 +17,7 @@ import preprocessing
 from bert4rec import load
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import LEFT_OUT
-from bert4rec.dataset.histories import EvaluationSplit
+from bert4rec.dataset.held_out import EvaluationSplit
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.evaluation import LIST_METRICS
 from bert4rec.evaluation import slices as slices_module

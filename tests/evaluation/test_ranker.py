@@ -16,7 +16,8 @@ from torch import Tensor
 import bert4rec
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import LEFT_OUT, NO_ITEM
-from bert4rec.dataset.histories import EvaluationSplit, Rows
+from bert4rec.dataset.held_out import EvaluationSplit
+from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation import top_k as module
 from bert4rec.evaluation.metrics import MISSED, Lists, ranking_metrics

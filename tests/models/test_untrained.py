@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.config.kinds import KINDS, UNTRAINED
-from bert4rec.dataset.histories import EvaluationSplit, Rows
+from bert4rec.dataset.held_out import EvaluationSplit
+from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Dataset
 from bert4rec.models import transitions
 from bert4rec.models.baselines import BaselineFactory, TrainingHistories, newest_from, recent_counts, target_counts
