@@ -132,7 +132,7 @@ def with_dataset(folder: str, overrides: Overrides) -> Overrides:
     if not (Path(folder) / METADATA).is_file():
         raise DataError(f"{folder}: expected a dataset; {what_is(Path(folder))}")
     for name in overrides:
-        if name.partition(".")[0] in ("data", "preprocessing"):
+        if name.partition(".")[0] in ("data", "preprocessing") and name != "data.parts_by_host":
             raise SettingsError(
                 f"{overrides.typed.get(name, name)}: cannot change for {folder}, which is already prepared; remove "
                 "it, or prepare another dataset with it"
@@ -143,7 +143,7 @@ def with_dataset(folder: str, overrides: Overrides) -> Overrides:
     time_format = metadata.get("time_format", "")
     data = Data(source=metadata["source"], dataset_dir=folder, time_format=time_format, **named)
     recipe = Preprocessing.from_saved(metadata["preprocessing"])
-    tables = {"data": data.model_dump(mode="json"), "preprocessing": recipe.model_dump(mode="json")}
+    tables = {"data": data.model_dump(mode="json", exclude={"parts_by_host"}), "preprocessing": recipe.model_dump(mode="json")}
     return Overrides(flat(tables) | overrides, overrides.typed)
 
 

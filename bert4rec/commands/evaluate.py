@@ -19,7 +19,7 @@ from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.runtime.startup import importing
 
 FREE = (
-    "evaluation.*", "parallelism.mode", "parallelism.device", "parallelism.sharding_type",
+    "evaluation.*", "data.parts_by_host", "parallelism.mode", "parallelism.device", "parallelism.sharding_type",
     "parallelism.compute_kernel", "training.precision", "training.compile",
 )  # fmt: skip
 WITHOUT_STATE = {"parallelism.sparse_optimizer": "sgd", "training.optimizer": "sgd"}  # nothing is updated

@@ -153,7 +153,7 @@ class PriorFit:
 
     @torch.no_grad()
     def _features(self, scorer: Scorer, ranker: Ranker) -> Features:
-        rows = self._split.read(self._indices)
+        rows = self._rows  # read by all processes, also by one that ranks no items
         assert rows.targets is not None, "an evaluation split has targets"
         targets = torch.from_numpy(rows.targets.astype(np.int64))[:, None]
         best = ranker.best(self._split, self._indices, min(CANDIDATES, scorer.n_items))
@@ -174,14 +174,19 @@ class PriorFit:
         return gathered(torch.stack(results), n, self._partition)
 
     @cached_property
+    def _rows(self) -> Rows:
+        """Return the users."""
+        return self._split.read(self._indices)
+
+    @cached_property
     def _last(self) -> Tensor:
         """Return the last items [N, n] of the users."""
-        return last_of(self._split.read(self._indices), self.prior.n_last, None, self.prior.device)
+        return last_of(self._rows, self.prior.n_last, None, self.prior.device)
 
     @cached_property
     def _lists(self) -> list[Tensor]:
         """Return the best candidates [N, CANDIDATES] of each column of the sources, without seen items by the rule."""
-        rows, first, lists = self._split.read(self._indices), self.prior.items.start, []
+        rows, first, lists = self._rows, self.prior.items.start, []
         excluded = rows.part(are_left_out(self._leaves_out_seen, rows.items))
         excluded = excluded.part((excluded.items >= first) & (excluded.items < self.prior.items.stop))
         users, items = torch.from_numpy(excluded.numbers), torch.from_numpy(excluded.items.astype(np.int64) - first)

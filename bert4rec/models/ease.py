@@ -100,9 +100,9 @@ def best_regularization(
     return _regularization(pairs, popular, histories.n_items, searched) if solves else 0.0
 
 
-def _searched(validation: EvaluationSplit) -> Rows:
-    """Return the `validation` users by whom the regularization is chosen."""
-    return validation.read(np.arange(min(len(validation), SEARCHED_USERS)))
+def _searched(validation: EvaluationSplit) -> Rows | None:
+    """Return the `validation` users by whom the regularization is chosen; None if there are none."""
+    return validation.read(np.arange(min(len(validation), SEARCHED_USERS))) if len(validation) else None
 
 
 class _Pairs(NamedTuple):
@@ -153,12 +153,12 @@ def _solve(pairs: _Pairs, regularization: float) -> Tensor:
     return weights.contiguous()  # LAPACK has columns first; processes add up memory as it is
 
 
-def _regularization(pairs: _Pairs, popular: Int64s, n_items: int, rows: Rows) -> float:
+def _regularization(pairs: _Pairs, popular: Int64s, n_items: int, rows: Rows | None) -> float:
     """Return the best of `REGULARIZATIONS` for the users of `rows`, searched up and down from the usual one.
 
     `pairs` are those of the `popular` items [n], in this order.
     """
-    if not len(rows.lengths):
+    if rows is None:
         return REGULARIZATIONS[USUAL]
     known = torch.full((n_items + 1,), NO_ITEM)  # the last one: for missing items
     known[torch.from_numpy(popular)] = torch.arange(len(popular))
