@@ -1,0 +1,173 @@
+"""Two hosts that have different parts of a dataset train, go on and are judged together: two nodes of this machine."""
+
+import json
+import shutil
+import socket
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import polars as pl
+import pytest
+from safetensors.numpy import load_file
+
+import preprocessing
+from bert4rec.dataset.format import FOLDERS, part_starts
+from bert4rec.dataset.reader import open_dataset
+from bert4rec.models.prior import PRIOR_SOURCES
+from bert4rec.prepare import writer
+from bert4rec.runtime.collectives import Partition
+from bert4rec.training.prior import count_prior
+from tests.launch import BIN, Launched, report_of, start
+
+pytestmark = pytest.mark.timeout(900)
+
+N_USERS, MOST_ROWS, EASE_STEP = 120, 250, 2.0**-20
+SETTINGS: dict[str, object] = {
+    "model.max_len": 12, "model.embed_dim": 16, "model.ffn_dim": 32, "training.n_epochs": 2,
+    "model.prior": json.dumps([*PRIOR_SOURCES]),
+    "training.per_device_train_batch_size": 8, "training.average_age": 0, "evaluation.per_device_eval_batch_size": 16,
+    "checkpoint.every_steps": 10, "checkpoint.keep": 99, "data.parts_by_host": "true",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset in several parts, with times, and views besides the purchases to predict."""
+    place, draw = tmp_path_factory.mktemp("whole"), np.random.default_rng(5)
+    rows = [
+        (user, int(draw.integers(40)), 1_600_000_000 + 60 * at, "view" if draw.random() < 0.5 else "purchase")
+        for user in range(N_USERS)
+        for at in range(draw.integers(3, 30))
+    ]
+    pl.DataFrame(rows, schema=["user", "item", "time", "event"], orient="row").write_csv(place / "log.csv")
+    settings = [
+        f"--data.dataset_dir={place / 'dataset'}", "--data.event_column=event",
+        '--preprocessing.target_events=["purchase"]', "--preprocessing.n_eval_negatives=5",
+        "--preprocessing.validation_users=50",
+    ]  # fmt: skip
+    with patch.object(writer, "part_starts", partial(part_starts, most_rows=MOST_ROWS)):
+        assert preprocessing.main(["--config=/dev/null", str(place / "log.csv"), *settings]) == 0
+    return place / "dataset"
+
+
+def parts_of(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "histories").glob("*.arrow"))
+
+
+def copies(whole: Path, place: Path, *parts: Sequence[str]) -> list[Path]:
+    """The folders in which hosts work, each with a copy of the dataset that has only these parts."""
+    hosts = []
+    for number, own in enumerate(parts):
+        hosts.append(place / f"host-{number}")
+        shutil.copytree(whole, hosts[-1] / "data")
+        for name in set(parts_of(whole)) - set(own):
+            for folder in FOLDERS:
+                (hosts[-1] / "data" / folder / name).unlink()
+    return hosts
+
+
+def shared(whole: Path, place: Path) -> list[Path]:
+    """Two hosts with every third part, and with all others and one of the first's."""
+    parts = parts_of(whole)
+    assert len(parts) > 4
+    return copies(whole, place, parts[::3], [part for part in parts if part not in parts[3::3]])
+
+
+def on_hosts(hosts: Sequence[Path], command: Sequence[str], *, n_processes: int = 1) -> list[Launched]:
+    """Run a command of `bert4rec` to its end on nodes with these working folders."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    launched = []
+    for number, folder in enumerate(hosts):
+        node = [f"--nnodes={len(hosts)}", f"--node-rank={number}", f"--nproc-per-node={n_processes}"]
+        place = ["--master-addr=127.0.0.1", f"--master-port={port}"]
+        in_folder = ["env", f"--chdir={folder}", "torchrun"]
+        launched.append(Launched([*in_folder, *node, *place, "-m", "bert4rec", *command]))
+    for each in launched:
+        each.end(400)
+    return launched
+
+
+def train(hosts: Sequence[Path], *options: str, n_processes: int = 1) -> list[Launched]:
+    settings = [f"--{name}={value}" for name, value in SETTINGS.items()]
+    return on_hosts(hosts, ["train", "data", *settings, *options], n_processes=n_processes)
+
+
+def ended(launched: Sequence[Launched]) -> list[int]:
+    return [each.process.returncode for each in launched]
+
+
+@pytest.fixture(scope="module")
+def trained(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], Path]:
+    """The hosts, and the folder of their run."""
+    place = tmp_path_factory.mktemp("trained")
+    hosts = shared(whole, place)
+    launched = train(hosts, f"--run.dir={place / 'runs'}", "--run.name=parts")
+    assert ended(launched) == [0, 0], launched[0].output + launched[1].output
+    return hosts, place / "runs" / "parts"
+
+
+def test_all_users_are_judged_as_on_the_whole_dataset(
+    whole: Path, trained: tuple[list[Path], Path], tmp_path: Path
+) -> None:
+    hosts, run = trained
+    command = [str(BIN / "bert4rec"), "evaluate", str(run), str(whole), "--data.parts_by_host=false"]
+    alone = start([*command, f"--output={tmp_path / 'alone'}"])
+    assert alone.returncode == 0, alone.stderr
+    evaluate = ["evaluate", str(run), "data", f"--output={tmp_path / 'by-host'}", "--lists=parquet"]
+    assert ended(on_hosts(hosts, evaluate, n_processes=2)) == [0, 0]
+    report, by_host, judged = (
+        json.loads((folder / "report.json").read_text()) for folder in (run, tmp_path / "by-host", tmp_path / "alone")
+    )
+    for name in judged.keys() - {"world_size", "evaluation"}:
+        assert report[name] == by_host[name] == judged[name]
+    for split in ("test", "validation"):
+        ranks = [pl.read_parquet(folder / f"ranks-{split}.parquet") for folder in (run, tmp_path / "alone")]
+        assert len(ranks[0]) == judged[split]["full"]["users"]
+        assert ranks[0].equals(ranks[1])
+    assert len(pl.read_parquet(tmp_path / "by-host" / "lists-test.parquet")) == judged["test"]["full"]["users"]
+
+
+def test_what_is_counted_is_that_of_the_whole_dataset(
+    whole: Path, trained: tuple[list[Path], Path], tmp_path: Path, group_of_one: None
+) -> None:
+    count_prior(tmp_path, [*PRIOR_SOURCES], open_dataset(whole), Partition())
+    alone, by_host = (load_file(folder / "prior.safetensors") for folder in (tmp_path, trained[1]))
+    assert alone.keys() == by_host.keys()
+    for name, values in alone.items():  # a matrix is inverted with other roundings on other numbers of threads
+        assert np.abs(values - by_host[name]).max() <= (2 * EASE_STEP if name == "ease.values" else 0)
+
+
+def test_a_resumed_training_ends_as_an_unbroken_one(trained: tuple[list[Path], Path], tmp_path: Path) -> None:
+    hosts, run = trained
+    state = json.loads((run / "checkpoints" / "step-000000010" / "facts.json").read_text())["state"]
+    assert state["sequences"]  # within an epoch
+    again = Path(shutil.copytree(run, tmp_path / "again", symlinks=True))
+    resume = f"--resume={again / 'checkpoints' / 'step-000000010'}"
+    refused = train(hosts[::-1], resume)
+    assert ended(refused) == [1, 1]
+    assert [len(each.errors) for each in refused] == [1, 1]
+    assert "data.parts_by_host" in refused[0].errors[0]
+    resumed = train(hosts, resume)
+    assert ended(resumed) == [0, 0], resumed[0].output
+    assert report_of(again) == report_of(run)
+    weights = [sorted((folder / "checkpoints" / "best").glob("*.safetensors")) for folder in (run, again)]
+    assert weights[0]
+    for one, other in zip(*weights, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_a_part_that_no_host_has_is_said_in_one_line(whole: Path, tmp_path: Path) -> None:
+    parts = parts_of(whole)
+    hosts = copies(whole, tmp_path, parts[1:3], parts[3:])
+    launched = train(hosts, f"--run.dir={tmp_path / 'runs'}")
+    assert ended(launched) == [1, 1]
+    for each in launched:
+        (error,) = each.errors
+        assert [name for name in FOLDERS if f"{name}/{parts[0]}" not in error] == []
+        assert parts[1] not in error
+    assert not (tmp_path / "runs").exists()
