@@ -1,9 +1,10 @@
 """Two hosts that have different parts of a dataset train, go on and are judged together: two nodes of this machine."""
 
 import json
+import os
 import shutil
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -11,16 +12,30 @@ from unittest.mock import patch
 import numpy as np
 import polars as pl
 import pytest
+import torch
+import torch.distributed as dist
 from safetensors.numpy import load_file
 
 import preprocessing
+from bert4rec.checkpoint.run_folder import found
+from bert4rec.config.load import load_config
 from bert4rec.dataset.format import FOLDERS, part_starts
-from bert4rec.dataset.reader import open_dataset
+from bert4rec.dataset.histories import Rows
+from bert4rec.dataset.placement import Placement
+from bert4rec.dataset.reader import Dataset, of_parts, open_dataset
+from bert4rec.feed.batch import Batch
+from bert4rec.feed.masking import Masking
 from bert4rec.models.prior import PRIOR_SOURCES
 from bert4rec.prepare import writer
+from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.collectives import Partition
+from bert4rec.runtime.processes import Processes
+from bert4rec.runtime.seeded import Permutation
+from bert4rec.training.build import resolved, training_batches
+from bert4rec.training.by_host import placed
 from bert4rec.training.prior import count_prior
 from tests.launch import BIN, Launched, report_of, start
+from tests.processes.pool import ProcessPool
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -155,10 +170,11 @@ def test_a_resumed_training_ends_as_an_unbroken_one(trained: tuple[list[Path], P
     resumed = train(hosts, resume)
     assert ended(resumed) == [0, 0], resumed[0].output
     assert report_of(again) == report_of(run)
-    weights = [sorted((folder / "checkpoints" / "best").glob("*.safetensors")) for folder in (run, again)]
-    assert weights[0]
-    for one, other in zip(*weights, strict=True):
-        assert one.read_bytes() == other.read_bytes()
+    last = found(run / "checkpoints")[-1]
+    shards = sorted(last.glob("*.distcp"))
+    assert len(shards) == 2
+    for shard in shards:
+        assert shard.read_bytes() == (again / "checkpoints" / last.name / shard.name).read_bytes()
 
 
 def test_a_part_that_no_host_has_is_said_in_one_line(whole: Path, tmp_path: Path) -> None:
@@ -171,3 +187,53 @@ def test_a_part_that_no_host_has_is_said_in_one_line(whole: Path, tmp_path: Path
         assert [name for name in FOLDERS if f"{name}/{parts[0]}" not in error] == []
         assert parts[1] not in error
     assert not (tmp_path / "runs").exists()
+
+
+DRAWN = {"model.max_len": 12, "training.n_epochs": 1, "training.per_device_train_batch_size": 8}
+
+
+def drawn(folders: Sequence[Path], store: Path) -> list[dict[int, list[int]]]:
+    """The windows by their numbers that a process, alone on its host, draws in each step of an epoch."""
+    rank, steps, make = dist.get_rank(), list[dict[int, list[int]]](), Masking.__call__
+    world = Processes(rank, 0, len(folders), 1, torch.device("cpu"))
+
+    def recorded(masking: Masking, rows: Rows, numbers: Int64s, epoch: int) -> Batch:
+        items = np.split(rows.items, rows.lengths.cumsum()[:-1])
+        steps.append(dict(zip(numbers.tolist(), (window.tolist() for window in items), strict=True)))
+        return make(masking, rows, numbers, epoch)
+
+    with patch.dict(os.environ, GROUP_RANK=str(rank)):
+        opened = open_dataset(folders[rank] / "data", parts_by_host=True)
+        dataset = placed(opened, world, dist.FileStore(str(store), len(folders)))
+    config = resolved(load_config(None, DRAWN), world, dataset)
+    with patch.object(Masking, "__call__", recorded):
+        for _ in training_batches(config, world, dataset).batches():
+            pass
+    return steps
+
+
+def test_each_process_draws_the_windows_of_its_host_in_the_documented_order(
+    whole: Path, pools: Callable[[int], ProcessPool], tmp_path: Path
+) -> None:
+    by_process = pools(2).run(drawn, shared(whole, tmp_path), tmp_path / "store")
+    parts, config = parts_of(whole), load_config(None, DRAWN)
+    own = [parts[::3], [part for part in parts if part not in parts[::3]]]
+    of_hosts = [_opened_parts(whole, names).windows(max_len=12, step=12) for names in own]
+    n_drawn, n_before = max(map(len, of_hosts)), 0
+    for steps, windows in zip(by_process, of_hosts, strict=True):
+        order = Permutation(len(windows), (config.training.seed, 0)).at(np.arange(n_drawn) % len(windows))
+        expected = []
+        for first in range(0, n_drawn, 8):
+            rows = windows.read(order[first : first + 8])
+            items = [window.tolist() for window in np.split(rows.items, rows.lengths.cumsum()[:-1])]
+            expected.append(dict(zip((n_before + order[first : first + 8]).tolist(), items, strict=True)))
+        assert steps == expected
+        assert {n for step in steps for n in step} == {*range(n_before, n_before + len(windows))}
+        n_before += len(windows)
+    assert n_before == len(open_dataset(whole).windows(max_len=12, step=12))
+
+
+def _opened_parts(whole: Path, parts: Sequence[str]) -> Dataset:
+    opened = open_dataset(whole)
+    owners = dict.fromkeys(parts, 0)
+    return of_parts(opened, Placement(0, ((0,),), owners, {}))
