@@ -19,7 +19,7 @@ MEASURED_AT_ONCE = 8192  # histories that are in memory while their inputs are m
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What a report tells of all users of a split, in memory; the properties and methods of `EvaluationSplit`."""
+    """The facts of all users of a split that a report needs, in memory, as `EvaluationSplit` has them."""
 
     users: Int32s
     all_targets: Int32s

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from bert4rec.dataset.format import EVALUATED, FOLDERS
 from bert4rec.runtime.errors import DataError
 
-MOST_NAMED = 4  # missing files that a message names
+MOST_MISSING = 4  # missing files that a message names
 
 
 class Held(NamedTuple):
-    """What a process reports: its `host`, and the parts there with the number of held-out users by split.
+    """The report of a process: its `host`, and the parts there with the number of held-out users by split.
 
     Only one process of a host reports parts.
     """
@@ -66,9 +66,20 @@ class Placement:
         return [part for part, host in self.owners.items() if host == self.host]
 
     @property
+    def in_order(self) -> list[int]:
+        """Return the numbers of the hosts in the order of their first parts, whatever their ranks."""
+        return [*dict.fromkeys(self.owners.values())]
+
+    @property
     def checksum(self) -> str:
-        """Return a checksum of the processes and parts of all hosts, on which the order of an epoch depends."""
-        content = [[*map(len, self.hosts)], [*self.owners.items()]]
+        """Return a checksum of the parts and the number of processes of each host: an epoch's order depends on both.
+
+        A restarted launcher may give the hosts other ranks, which changes nothing.
+        """
+        content = [
+            [len(self.hosts[host]), [part for part, owner in self.owners.items() if owner == host]]
+            for host in self.in_order
+        ]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
 
     def reader(self, host: int) -> int:
@@ -97,9 +108,9 @@ def place(folder: Path, parts: Sequence[str], reports: Sequence[Held], rank: int
     held = [{part: n for number in ranks for part, n in reports[number].parts.items()} for ranks in by_host.values()]
     owners = {part: next((host for host, there in enumerate(held) if part in there), -1) for part in parts}
     if missing := [f"{name}/{part}" for part, host in owners.items() if host < 0 for name in FOLDERS]:
-        more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
+        more = f" and {len(missing) - MOST_MISSING} more" if len(missing) > MOST_MISSING else ""
         raise DataError(
-            f"{folder}: no host has {', '.join(missing[:MOST_NAMED])}{more}; copy the files of the same name in "
+            f"{folder}: no host has {', '.join(missing[:MOST_MISSING])}{more}; copy the files of the same name in "
             f"{' and '.join(f'{name}/' for name in FOLDERS)} to one of the hosts"
         )
     if idle := [name for number, name in enumerate(by_host) if number not in owners.values()]:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import timedelta
@@ -404,7 +405,8 @@ def training_batches(
     if placement := dataset.placement:
         by_host = _by_host(len(examples), placement)
         partition = Partition(placement.place, placement.n_local)
-        windows.first_number = sum([*dict(gather_objects((placement.host, len(windows)))).values()][: placement.host])
+        n_by_host, in_order = dict(gather_objects((placement.host, len(windows)))), placement.in_order
+        windows.first_number = sum(n_by_host[host] for host in in_order[: in_order.index(placement.host)])
     return TrainingBatches(
         examples,
         partition,
@@ -425,9 +427,9 @@ def _by_host(n_examples: int, placement: Placement) -> ByHost:
     """
     n_by_host = dict(gather_objects((placement.host, n_examples)))
     per_process = [-(-n // len(placement.hosts[host])) for host, n in n_by_host.items()]
-    parts = [sum(host == owner for owner in placement.owners.values()) for host in n_by_host]
+    n_parts, sizes = Counter(placement.owners.values()), ", ".join(f"{n:,}" for n in n_by_host.values())
     logger.info(
-        f"parts by host: {', '.join(f'{n:,}' for n in parts)}, with {', '.join(f'{n:,}' for n in n_by_host.values())} "
+        f"parts of the dataset by host: {', '.join(f'{n_parts[host]:,}' for host in n_by_host)}, with {sizes} "
         f"examples; each process takes {max(per_process):,} in an epoch"
     )
     return ByHost(max(per_process), placement.n_processes)

@@ -17,7 +17,7 @@ from bert4rec.runtime.processes import Processes
 logger = logging.getLogger(__name__)
 
 
-def placed(dataset: Dataset, world: Processes, store: dist.Store) -> Dataset:
+def keep_own_parts(dataset: Dataset, world: Processes, store: dist.Store) -> Dataset:
     """Return the dataset with the parts that belong to this host, and the held-out users of all hosts.
 
     Every process calls this with a dataset that was opened `parts_by_host`, and says through the `store` which parts

@@ -49,7 +49,7 @@ from bert4rec.training.build import (
     require_counted_kinds,
     resolved,
 )
-from bert4rec.training.by_host import placed
+from bert4rec.training.by_host import keep_own_parts
 from bert4rec.training.list_files import LIST_LENGTH, write_lists
 from bert4rec.training.prior import own_prior
 from bert4rec.training.results import EvaluationResult, evaluate_model, make_report
@@ -79,7 +79,9 @@ def evaluate(config: Config, trained: Trained, output: Path, *, lists: str = "")
     world, dataset, known = preflight(store, rank, world_size, lambda: _prepare(config, trained, store))
     if config.data.parts_by_host:
         shared = dist.PrefixStore("parts", store)
-        dataset = preflight(shared, rank, world_size, lambda: (_checked(trained, placed(dataset, world, shared)), {}))
+        dataset = preflight(
+            shared, rank, world_size, lambda: (_checked(trained, keep_own_parts(dataset, world, shared)), {})
+        )
     training = config.training
     with process_group(world, store, deterministic=training.deterministic, precision=training.precision):
         # The model lives in this call only, so that its shards are gone when the process group ends.

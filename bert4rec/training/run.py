@@ -33,7 +33,7 @@ from bert4rec.runtime.signals import PATIENCE, Interruption
 from bert4rec.sharding.parallelize import held_bytes, unwrap
 from bert4rec.training import build, results
 from bert4rec.training.agreement import CommonFacts, environment_facts, preflight
-from bert4rec.training.by_host import placed
+from bert4rec.training.by_host import keep_own_parts
 from bert4rec.training.evaluate import RankingProgress
 from bert4rec.training.prior import count_prior, own_prior
 from bert4rec.training.start import Context, begin_folder, make_context, restore, write_run_header
@@ -53,7 +53,9 @@ def run(config: Config, *, may_exit: bool = True) -> Path:
     world, dataset = preflight(store, rank, world_size, lambda: _prepare(config, store))
     if config.data.parts_by_host:
         shared = dist.PrefixStore("parts", store)
-        dataset = preflight(shared, rank, world_size, lambda: (_checked(config, placed(dataset, world, shared)), {}))
+        dataset = preflight(
+            shared, rank, world_size, lambda: (_checked(config, keep_own_parts(dataset, world, shared)), {})
+        )
     arithmetic = config.training
     group = process_group(world, store, deterministic=arithmetic.deterministic, precision=arithmetic.precision)
     with group, ExitStack() as resources:

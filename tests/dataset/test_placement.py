@@ -25,6 +25,8 @@ def test_a_part_belongs_to_the_first_host_that_has_it() -> None:
     assert placements[3].hosts == ((0, 1), (2, 3))
     assert placements[0].held_out == {"validation": [0, 1, 2, 3], "test": [9] * 4}
     assert len({placement.checksum for placement in placements}) == 1
+    swapped = place(Path("log"), PARTS, [held("one", "ad"), held("two", "bc"), held("one", ""), held("two", "")], 0)
+    assert swapped.checksum == placements[0].checksum  # other ranks, the same parts
     others = [reports[2], reports[3], reports[0], reports[1]]
     assert place(Path("log"), PARTS, others, 0).checksum != placements[0].checksum
 

@@ -5,8 +5,10 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -18,6 +20,7 @@ from safetensors.numpy import load_file
 
 import preprocessing
 from bert4rec.checkpoint.run_folder import found
+from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import load_config
 from bert4rec.dataset.format import FOLDERS, part_starts
 from bert4rec.dataset.histories import Rows
@@ -25,14 +28,17 @@ from bert4rec.dataset.placement import Placement
 from bert4rec.dataset.reader import Dataset, of_parts, open_dataset
 from bert4rec.feed.batch import Batch
 from bert4rec.feed.masking import Masking
+from bert4rec.models.again import comes_again, missed_by_item
+from bert4rec.models.baselines import recent_counts
 from bert4rec.models.prior import PRIOR_SOURCES
+from bert4rec.models.transitions import TrainingHistories
 from bert4rec.prepare import writer
 from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.seeded import Permutation
-from bert4rec.training.build import resolved, training_batches
-from bert4rec.training.by_host import placed
+from bert4rec.training.build import facts_of_dataset, resolved, training_batches
+from bert4rec.training.by_host import keep_own_parts
 from bert4rec.training.prior import count_prior
 from tests.launch import BIN, Launched, report_of, start
 from tests.processes.pool import ProcessPool
@@ -59,13 +65,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     pl.DataFrame(rows, schema=["user", "item", "time", "event"], orient="row").write_csv(place / "log.csv")
     settings = [
-        f"--data.dataset_dir={place / 'dataset'}", "--data.event_column=event",
+        f"--data.dataset_dir={place / 'data'}", "--data.event_column=event",
         '--preprocessing.target_events=["purchase"]', "--preprocessing.n_eval_negatives=5",
         "--preprocessing.validation_users=50",
     ]  # fmt: skip
     with patch.object(writer, "part_starts", partial(part_starts, most_rows=MOST_ROWS)):
         assert preprocessing.main(["--config=/dev/null", str(place / "log.csv"), *settings]) == 0
-    return place / "dataset"
+    return place / "data"
 
 
 def parts_of(folder: Path) -> list[str]:
@@ -147,14 +153,46 @@ def test_all_users_are_judged_as_on_the_whole_dataset(
     assert len(pl.read_parquet(tmp_path / "by-host" / "lists-test.parquet")) == judged["test"]["full"]["users"]
 
 
+def counted(folders: Sequence[Path], store: Path, run: Path) -> dict[str, Any]:
+    """What is counted of a dataset, or of what each of two hosts has of it; the prior, with a sparse EASE, in `run`."""
+    dataset = open_dataset(folders[dist.get_rank()] / "data", parts_by_host=len(folders) > 1)
+    if len(folders) > 1:
+        dataset = in_place(dataset, store)
+    kinds = {"ease": replace(KINDS["ease"], most_items=10)}
+    with patch.dict(KINDS, kinds), patch("bert4rec.models.prior_rows.COUNTED_AT_ONCE", 4000):
+        count_prior(run, [*PRIOR_SOURCES], dataset, Partition(dist.get_rank(), len(folders)))
+    histories = TrainingHistories(dataset)
+    return {
+        "again": comes_again(histories).tolist(), "missed": missed_by_item(dataset),
+        "recent": recent_counts(histories, 0.1).tolist(), "positions": histories.n_positions,
+        "facts": facts_of_dataset(load_config(None, {}), dataset),
+    }  # fmt: skip
+
+
+def assert_same_prior(run: Path, other: Path) -> None:
+    one, two = (load_file(folder / "prior.safetensors") for folder in (run, other))
+    assert one.keys() == two.keys()
+    for name, values in one.items():  # a matrix is inverted with other roundings on other numbers of threads
+        assert np.abs(values - two[name]).max() <= (2 * EASE_STEP if name == "ease.values" else 0)
+
+
 def test_what_is_counted_is_that_of_the_whole_dataset(
+    whole: Path, pools: Callable[[int], ProcessPool], tmp_path: Path, group_of_one: None
+) -> None:
+    runs = [tmp_path / name for name in ("alone", "by-host")]
+    for run in runs:
+        run.mkdir()
+    alone = counted([whole.parent], tmp_path, runs[0])
+    by_process = pools(2).run(counted, shared(whole, tmp_path), tmp_path / "store", runs[1])
+    assert by_process == [alone, alone]
+    assert_same_prior(*runs)
+
+
+def test_a_run_has_the_prior_of_the_whole_dataset(
     whole: Path, trained: tuple[list[Path], Path], tmp_path: Path, group_of_one: None
 ) -> None:
     count_prior(tmp_path, [*PRIOR_SOURCES], open_dataset(whole), Partition())
-    alone, by_host = (load_file(folder / "prior.safetensors") for folder in (tmp_path, trained[1]))
-    assert alone.keys() == by_host.keys()
-    for name, values in alone.items():  # a matrix is inverted with other roundings on other numbers of threads
-        assert np.abs(values - by_host[name]).max() <= (2 * EASE_STEP if name == "ease.values" else 0)
+    assert_same_prior(tmp_path, trained[1])
 
 
 def test_a_resumed_training_ends_as_an_unbroken_one(trained: tuple[list[Path], Path], tmp_path: Path) -> None:
@@ -189,22 +227,31 @@ def test_a_part_that_no_host_has_is_said_in_one_line(whole: Path, tmp_path: Path
     assert not (tmp_path / "runs").exists()
 
 
+def here() -> Processes:
+    """This process of a pool, alone on its host."""
+    return Processes(dist.get_rank(), 0, dist.get_world_size(), 1, torch.device("cpu"))
+
+
+def in_place(dataset: Dataset, store: Path) -> Dataset:
+    """The dataset of a process of a pool whose hosts have different parts."""
+    with patch.dict(os.environ, GROUP_RANK=str(dist.get_rank())):
+        return keep_own_parts(dataset, here(), dist.FileStore(str(store), dist.get_world_size()))
+
+
 DRAWN = {"model.max_len": 12, "training.n_epochs": 1, "training.per_device_train_batch_size": 8}
 
 
 def drawn(folders: Sequence[Path], store: Path) -> list[dict[int, list[int]]]:
     """The windows by their numbers that a process, alone on its host, draws in each step of an epoch."""
     rank, steps, make = dist.get_rank(), list[dict[int, list[int]]](), Masking.__call__
-    world = Processes(rank, 0, len(folders), 1, torch.device("cpu"))
+    world = here()
 
     def recorded(masking: Masking, rows: Rows, numbers: Int64s, epoch: int) -> Batch:
         items = np.split(rows.items, rows.lengths.cumsum()[:-1])
         steps.append(dict(zip(numbers.tolist(), (window.tolist() for window in items), strict=True)))
         return make(masking, rows, numbers, epoch)
 
-    with patch.dict(os.environ, GROUP_RANK=str(rank)):
-        opened = open_dataset(folders[rank] / "data", parts_by_host=True)
-        dataset = placed(opened, world, dist.FileStore(str(store), len(folders)))
+    dataset = in_place(open_dataset(folders[rank] / "data", parts_by_host=True), store)
     config = resolved(load_config(None, DRAWN), world, dataset)
     with patch.object(Masking, "__call__", recorded):
         for _ in training_batches(config, world, dataset).batches():
