@@ -143,8 +143,8 @@ def with_dataset(folder: str, overrides: Overrides) -> Overrides:
     time_format = metadata.get("time_format", "")
     data = Data(source=metadata["source"], dataset_dir=folder, time_format=time_format, **named)
     recipe = Preprocessing.from_saved(metadata["preprocessing"])
-    of_data = data.model_dump(mode="json", exclude={"parts_by_host"})
-    tables = {"data": of_data, "preprocessing": recipe.model_dump(mode="json")}
+    values = data.model_dump(mode="json", exclude={"parts_by_host"})
+    tables = {"data": values, "preprocessing": recipe.model_dump(mode="json")}
     return Overrides(flat(tables) | overrides, overrides.typed)
 
 

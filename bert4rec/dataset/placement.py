@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from bert4rec.dataset.format import EVALUATED, FOLDERS
 from bert4rec.runtime.errors import DataError
 
-MOST_MISSING = 4  # missing files that a message names
+FILES_NAMED = 4  # missing files that a message names
 
 
 class Held(NamedTuple):
@@ -108,9 +108,9 @@ def place(folder: Path, parts: Sequence[str], reports: Sequence[Held], rank: int
     held = [{part: n for number in ranks for part, n in reports[number].parts.items()} for ranks in by_host.values()]
     owners = {part: next((host for host, there in enumerate(held) if part in there), -1) for part in parts}
     if missing := [f"{name}/{part}" for part, host in owners.items() if host < 0 for name in FOLDERS]:
-        more = f" and {len(missing) - MOST_MISSING} more" if len(missing) > MOST_MISSING else ""
+        more = f" and {len(missing) - FILES_NAMED} more" if len(missing) > FILES_NAMED else ""
         raise DataError(
-            f"{folder}: no host has {', '.join(missing[:MOST_MISSING])}{more}; copy the files of the same name in "
+            f"{folder}: no host has {', '.join(missing[:FILES_NAMED])}{more}; copy the files of the same name in "
             f"{' and '.join(f'{name}/' for name in FOLDERS)} to one of the hosts"
         )
     if idle := [name for number, name in enumerate(by_host) if number not in owners.values()]:

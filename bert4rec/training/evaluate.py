@@ -78,10 +78,7 @@ def evaluate(config: Config, trained: Trained, output: Path, *, lists: str = "")
     store, rank, world_size = rendezvous()
     world, dataset, known = preflight(store, rank, world_size, lambda: _prepare(config, trained, store))
     if config.data.parts_by_host:
-        shared = dist.PrefixStore("parts", store)
-        dataset = preflight(
-            shared, rank, world_size, lambda: (_checked(trained, keep_own_parts(dataset, world, shared)), {})
-        )
+        dataset = keep_own_parts(dataset, world, store, partial(_checked, trained))
     training = config.training
     with process_group(world, store, deterministic=training.deterministic, precision=training.precision):
         # The model lives in this call only, so that its shards are gone when the process group ends.

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch.distributed as dist
@@ -52,10 +53,7 @@ def run(config: Config, *, may_exit: bool = True) -> Path:
     store, rank, world_size = rendezvous()
     world, dataset = preflight(store, rank, world_size, lambda: _prepare(config, store))
     if config.data.parts_by_host:
-        shared = dist.PrefixStore("parts", store)
-        dataset = preflight(
-            shared, rank, world_size, lambda: (_checked(config, keep_own_parts(dataset, world, shared)), {})
-        )
+        dataset = keep_own_parts(dataset, world, store, partial(_checked, config))
     arithmetic = config.training
     group = process_group(world, store, deterministic=arithmetic.deterministic, precision=arithmetic.precision)
     with group, ExitStack() as resources:
