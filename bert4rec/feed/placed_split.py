@@ -1,5 +1,6 @@
 """The held-out users of a dataset of which each host holds some parts: their rows travel to the process that asks."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,14 +40,14 @@ class PlacedSplit(EvaluationSplit):
 
     def load(self) -> None:
         """Let rank zero know of all users what reports tell of them."""
-        values = (_about_all(self._own) if self._placement.place == 0 else None, self._own_rows())
-        received = exchange_objects([values, *[None] * (self._placement.n_processes - 1)])
+        is_first = self._placement.place == 0
+        sent = (self._own_rows(), _about_all(self._own)) if is_first else None
+        received = exchange_objects([sent, *[None] * (self._placement.n_processes - 1)])
         if self._placement.rank:
             return
-        first_of_hosts = [received[ranks[0]] for ranks in self._placement.hosts]
-        order = np.argsort(np.concatenate([value[1] for value in first_of_hosts if value]))
-        columns = [[*column] for column in zip(*(value[0] for value in first_of_hosts if value), strict=True)]
-        self._everything = HeldOut(*(_in_order(column, order) for column in columns))
+        rows, facts = zip(*(of_host for of_host in received if of_host is not None), strict=True)
+        order = np.argsort(np.concatenate(rows))
+        self._everything = HeldOut(*(_in_order(values, order) for values in zip(*facts, strict=True)))
 
     def users_at(self, indices: Int64s) -> Int32s:
         """Return the users [B] of the rows at `indices` [B]."""
@@ -93,7 +94,7 @@ def _about_all(split: EvaluationSplit) -> tuple[Any, ...]:
     return *known, split.last_times, split.are_tied, split.copies
 
 
-def _in_order(parts: list[Any], order: Int64s) -> Any:
+def _in_order(parts: Sequence[Any], order: Int64s) -> Any:
     """Return the values of all hosts at `order` [N]; None for what no user has."""
     known = [part for part in parts if part is not None]
     if not known:

@@ -238,6 +238,35 @@ def in_place(dataset: Dataset, store: Path) -> Dataset:
         return keep_own_parts(dataset, here(), dist.FileStore(str(store), dist.get_world_size()))
 
 
+def compare_with(whole: Path, folders: Sequence[Path], store: Path) -> None:
+    """What a process is told of held-out users is the same as from the whole dataset, whichever it asks for."""
+    opened = open_dataset(folders[dist.get_rank()] / "data", parts_by_host=True, with_times=True)
+    dataset, expected = in_place(opened, store), open_dataset(whole, with_times=True)
+    draw = np.random.default_rng(dist.get_rank())
+    for name, split in dataset.splits.items():
+        assert len(split) == len(expected.splits[name])
+        for n in (0, 1, 7, 40):
+            indices = draw.integers(0, len(split), n)
+            for method in ("users_at", "lengths", "targets", "read"):
+                told, right = (getattr(each, method)(indices) for each in (split, expected.splits[name]))
+                np.testing.assert_equal(
+                    vars(told) if method == "read" else told, vars(right) if method == "read" else right
+                )
+        split.load()
+        if dist.get_rank() == 0:
+            for fact in ("users", "n_rows", "last_items", "last_times", "are_tied", "copies"):
+                np.testing.assert_equal(getattr(split.everything, fact), getattr(expected.splits[name], fact))
+
+
+@pytest.mark.parametrize("n_of_first", [1, 4])
+def test_every_process_can_ask_for_any_held_out_user(
+    whole: Path, pools: Callable[[int], ProcessPool], tmp_path: Path, n_of_first: int
+) -> None:
+    parts = parts_of(whole)
+    hosts = copies(whole, tmp_path, parts[:n_of_first], parts[n_of_first:])
+    pools(2).run(compare_with, whole, hosts, tmp_path / "store")
+
+
 DRAWN = {"model.max_len": 12, "training.n_epochs": 1, "training.per_device_train_batch_size": 8}
 
 
