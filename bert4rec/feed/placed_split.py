@@ -45,7 +45,7 @@ class PlacedSplit(EvaluationSplit):
         received = exchange_objects([sent, *[None] * (self._placement.n_processes - 1)])
         if self._placement.rank:
             return
-        rows, facts = zip(*(of_host for of_host in received if of_host is not None), strict=True)
+        rows, facts = zip(*(report for report in received if report is not None), strict=True)
         order = np.argsort(np.concatenate(rows))
         self._everything = HeldOut(*(_in_order(values, order) for values in zip(*facts, strict=True)))
 
