@@ -35,6 +35,7 @@ from bert4rec.models.transitions import TrainingHistories
 from bert4rec.prepare import writer
 from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.collectives import Partition
+from bert4rec.runtime.errors import UserError
 from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.seeded import Permutation
 from bert4rec.training.build import facts_of_dataset, resolved, training_batches
@@ -195,6 +196,7 @@ def test_a_run_has_the_prior_of_the_whole_dataset(
     assert_same_prior(tmp_path, trained[1])
 
 
+@pytest.mark.long
 def test_a_resumed_training_ends_as_an_unbroken_one(trained: tuple[list[Path], Path], tmp_path: Path) -> None:
     hosts, run = trained
     state = json.loads((run / "checkpoints" / "step-000000010" / "facts.json").read_text())["state"]
@@ -215,16 +217,22 @@ def test_a_resumed_training_ends_as_an_unbroken_one(trained: tuple[list[Path], P
         assert shard.read_bytes() == (again / "checkpoints" / last.name / shard.name).read_bytes()
 
 
-def test_a_part_that_no_host_has_is_said_in_one_line(whole: Path, tmp_path: Path) -> None:
+def refused(folders: Sequence[Path], store: Path) -> str:
+    """The line of a process of a pool for which a part is missing."""
+    with pytest.raises(UserError) as error:
+        in_place(open_dataset(folders[dist.get_rank()] / "data", parts_by_host=True), store)
+    return str(error.value)
+
+
+def test_a_part_that_no_host_has_is_said_in_one_line(
+    whole: Path, pools: Callable[[int], ProcessPool], tmp_path: Path
+) -> None:
     parts = parts_of(whole)
-    hosts = copies(whole, tmp_path, parts[1:3], parts[3:])
-    launched = train(hosts, f"--run.dir={tmp_path / 'runs'}")
-    assert ended(launched) == [1, 1]
-    for each in launched:
-        (error,) = each.errors
-        assert [name for name in FOLDERS if f"{name}/{parts[0]}" not in error] == []
-        assert parts[1] not in error
-    assert not (tmp_path / "runs").exists()
+    first, second = pools(2).run(refused, copies(whole, tmp_path, parts[1:3], parts[3:]), tmp_path / "store")
+    assert first == second
+    assert [name for name in FOLDERS if f"{name}/{parts[0]}" not in first] == []
+    assert parts[1] not in first
+    assert "\n" not in first
 
 
 def here() -> Processes:
