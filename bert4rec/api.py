@@ -80,14 +80,17 @@ def _as_path(data: Any, overrides: Mapping[str, Any]) -> Iterator[dict[str, str]
             'data.dataset_dir: a frame has no name for its dataset folder; type prepare(frame, {"data.dataset_dir": '
             '"data/log"})'
         )
+    from bert4rec.config.stored import workshop
+    from bert4rec.runtime.storage import is_stored
     from bert4rec.sources.frames import frame_file
 
-    with frame_file(data, Path(overrides["data.dataset_dir"])) as path:
+    place = overrides["data.dataset_dir"]
+    with frame_file(data, workshop(place) if is_stored(place) else Path(place)) as path:
         yield {"data.source": "table", "data.path": str(path)}
 
 
 def make_dataset(file: str | None, overrides: "Overrides", *, download: bool) -> "Config":
-    """Make a dataset, and return its settings with the recognized source, and the folder if it is not the usual one."""
+    """Make a dataset, and return its settings with the recognized source, and the place if it is not the usual one."""
     from bert4rec.config.load import load_and_recognize, with_changes
     from bert4rec.config.sources import GENERATED
     from bert4rec.prepare.engine import prepare as run_pipeline
@@ -102,8 +105,8 @@ def make_dataset(file: str | None, overrides: "Overrides", *, download: bool) ->
         config = with_changes(config, "data", {"path": str(fetch_movielens(config.data.source, RAW))})
     elif recognized:
         logger.info(f"data.source = {recognized.source}: {recognized.reason}")
-    folder = run_pipeline(config)
-    return config if folder == config.data.folder else with_changes(config, "data", {"dataset_dir": str(folder)})
+    place = run_pipeline(config)
+    return config if place == config.data.place else with_changes(config, "data", {"dataset_dir": place})
 
 
 def train(
@@ -112,8 +115,8 @@ def train(
 ) -> "Run":  # fmt: skip
     """Train on a dataset folder, like `bert4rec train`, in this process or in those of a launcher; return the run.
 
-    `dataset` is a folder that `prepare` has made; "" means the folder of the settings. `settings` and `config` are as
-    for `prepare`; {"resume": …} resumes a run. Global states of Python, NumPy and torch, including random states, are
+    `dataset` is what `prepare` has made, its folder or address; "" means that of the settings. `settings` and `config`
+    are as for `prepare`; {"resume": …} resumes a run. Global states of Python, NumPy and torch, including random states, are
     restored afterwards. With `processes`, the training runs in that many new processes of this host, each with a GPU if
     there are any, and not in this process; a notebook shows the progress.
 
@@ -156,13 +159,15 @@ def train(
 def load(path: StrPath, *, dataset: StrPath | None = None) -> "Recommender":
     """Return the model of a run folder (its best weights), of one of its checkpoints, or of a model package.
 
-    `dataset` is the folder of the training data, if it was moved; it is needed for the histories of its users, and for
-    a model that only counts, which is counted again.
+    `dataset` is the folder or the address of the training data, if it was moved; it is needed for the histories of its
+    users, and for a model that only counts, which is counted again.
     Raises `UserError`, in one line, if something is missing or damaged, or if the dataset is another one.
     """
     if not isinstance(path, str | os.PathLike):
         raise SettingsError(f"load: expected the folder of a run or of a model package, not a {type(path).__name__}")
-    folder, data = Path(path), None if dataset is None else Path(dataset)
+    from bert4rec.config.stored import dataset_folder
+
+    folder, data = Path(path), None if dataset is None else dataset_folder(os.fspath(dataset))
     with quiet_libraries():
         if is_package(folder):
             from bert4rec.serving.package import load_package

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import logging
 import os
 import re
 import socket
@@ -18,12 +19,14 @@ from bert4rec.checkpoint.package import PRIOR, is_package, read_settings
 from bert4rec.config.kinds import KINDS, Kind
 from bert4rec.config.load import flat
 from bert4rec.config.recognition import what_is
+from bert4rec.config.stored import cached
 from bert4rec.config.tables import Data
 from bert4rec.dataset.format import fingerprint_of, kinds_of
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.runtime.files import sha256, shortened, try_lock
+from bert4rec.runtime.storage import is_stored
 
 RUN_LOCK = ".lock"
 CONFIG = "config.toml"  # the resolved settings
@@ -43,6 +46,8 @@ BEST_LINK = "best"  # link in `CHECKPOINTS` to the best checkpoint
 STEP_PREFIX = "step-"  # prefix of a checkpoint's name; the number of the step follows
 UNFINISHED = ".tmp"  # suffix of a checkpoint that is being written
 REPLACED = ".old"  # suffix of a checkpoint that a newer version replaces
+
+logger = logging.getLogger(__name__)
 
 
 def new_folder(parent: Path, name: str) -> Path:
@@ -233,18 +238,33 @@ class Trained:
             raise DataError(f"{folder or self.folder}: its scores need {PRIOR}, which is missing; {advice}")
         return folder / PRIOR
 
-    @property
+    @cached_property
     def dataset(self) -> Path:
-        """Return the dataset folder of the settings, relative to the current folder or to where the run was started."""
+        """Return the dataset folder of the settings, relative to the current folder or to where the run was started.
+
+        One in object storage that cannot be fetched is no error: its folder is missing.
+        """
         from bert4rec.dataset.format import METADATA as DATASET  # imports Arrow, which would slow down --help
 
         settings = self.metadata["config"]
-        folder, runs = Data.model_validate(settings["data"]).folder, Path(settings["run"]["dir"])
+        data, runs = Data.model_validate(settings["data"]), Path(settings["run"]["dir"])
+        if is_stored(data.place):
+            return self._stored_dataset(data)
+        folder = data.folder
         if self.run is None or runs.is_absolute() or ".." in runs.parts or (folder / DATASET).is_file():
             return folder
         parents = self.run.resolve().parents
         started = parents[len(runs.parts)] if len(runs.parts) < len(parents) else Path()
         return started / folder if (started / folder / DATASET).is_file() else folder
+
+    def _stored_dataset(self, data: Data) -> Path:
+        folder = cached(self.metadata["fingerprint"])
+        if not self.is_of(folder):
+            try:
+                return data.folder
+            except DataError as error:
+                logger.warning(str(error))
+        return folder
 
     @cached_property
     def catalogue(self) -> Path | None:

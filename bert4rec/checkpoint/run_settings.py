@@ -18,6 +18,7 @@ from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, REPORT, found, n
 from bert4rec.config.help import shown
 from bert4rec.config.load import NO_FILE, Overrides, flat, load_config, settings_file
 from bert4rec.config.recognition import datasets_in, what_is
+from bert4rec.config.stored import dataset_folder
 from bert4rec.config.tables import Config, Data, Preprocessing, expand_user
 from bert4rec.runtime.errors import DataError, SettingsError, pluralize
 
@@ -109,8 +110,9 @@ def only_dataset(file: str | None, overrides: Overrides, *, command: str = COMMA
     Returns "" and no note in any other case. Raises `DataError`, with the `command` for one of them, if there are
     several datasets to choose from.
     """
-    folder, usual = load_config(file, overrides).data.folder, Data().folder
-    is_named = folder != usual or any(name.startswith("data.") for name in overrides)
+    place = load_config(file, overrides).data.place
+    folder = Path(place)
+    is_named = place != Data().place or any(name.startswith("data.") for name in overrides)
     if is_named or folder.exists() or not (names := datasets_in(folder.parent)):
         return "", []
     paths = [str(folder.parent / name) for name in names]
@@ -119,29 +121,30 @@ def only_dataset(file: str | None, overrides: Overrides, *, command: str = COMMA
     return paths[0], [f"dataset: {paths[0]}, the only one in {folder.parent}"]
 
 
-def with_dataset(folder: str, overrides: Overrides) -> Overrides:
-    """Return `overrides` plus the settings of [data] and [preprocessing] that the dataset `folder` was made with.
+def with_dataset(place: str, overrides: Overrides) -> Overrides:
+    """Return `overrides` plus the settings of [data] and [preprocessing] that the dataset at `place` was made with.
 
-    Without a `folder`, returns `overrides`.
+    Without a `place`, returns `overrides`.
     """
-    if not folder:
+    if not place:
         return overrides
     from bert4rec.dataset.format import METADATA  # imports Arrow
     from bert4rec.dataset.reader import read_metadata
 
-    if not (Path(folder) / METADATA).is_file():
-        raise DataError(f"{folder}: expected a dataset; {what_is(Path(folder))}")
+    folder = dataset_folder(place)
+    if not (folder / METADATA).is_file():
+        raise DataError(f"{folder}: expected a dataset; {what_is(folder)}")
     for name in overrides:
         if name.partition(".")[0] in ("data", "preprocessing") and name != "data.parts_by_host":
             raise SettingsError(
-                f"{overrides.typed.get(name, name)}: cannot change for {folder}, which is already prepared; remove "
+                f"{overrides.typed.get(name, name)}: cannot change for {place}, which is already prepared; remove "
                 "it, or prepare another dataset with it"
             )
-    metadata = read_metadata(Path(folder))
+    metadata = read_metadata(folder)
     fields = ("user", "item", "time", "order", "rating", "event", "title") if "columns" in metadata else ()
     named = {f"{field}_column": metadata["columns"].get(field, "") for field in fields}
     time_format = metadata.get("time_format", "")
-    data = Data(source=metadata["source"], dataset_dir=folder, time_format=time_format, **named)
+    data = Data(source=metadata["source"], dataset_dir=place, time_format=time_format, **named)
     recipe = Preprocessing.from_saved(metadata["preprocessing"])
     values = data.model_dump(mode="json", exclude={"parts_by_host"})
     tables = {"data": values, "preprocessing": recipe.model_dump(mode="json")}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bert4rec.config.stored import dataset_folder
 from bert4rec.runtime.console import log_to_terminal, visible
 from bert4rec.runtime.errors import DataError
 
@@ -18,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Check that every byte is as it was written, every target is where the split puts it, training ends before "
         "the targets, and no negative was taken by its user. Exit status 2: the first thing that is wrong, in one line."
     )
-    parser.add_argument("folder", metavar="DATASET_DIR", type=Path, help="one dataset folder")
+    parser.add_argument("folder", metavar="DATASET_DIR", help="one dataset folder, or its address in object storage")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -29,11 +30,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     log_to_terminal(stream="stderr")
     started = time.monotonic()
+    folder = dataset_folder(arguments.folder)
     try:
-        metadata = check_dataset(arguments.folder)
+        metadata = check_dataset(folder)
     except OSError as error:
-        raise DataError(f"{error.filename or arguments.folder}: cannot be read: {error.strerror}") from None
-    print(visible(summary(arguments.folder, metadata)))
+        raise DataError(f"{error.filename or folder}: cannot be read: {error.strerror}") from None
+    print(visible(summary(folder, metadata)))
     for finding in findings(metadata):
         print(visible(f"  {finding}"))
     print(f"complete, and no target is in the training part: checked in {time.monotonic() - started:.1f} s")

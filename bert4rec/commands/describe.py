@@ -3,7 +3,8 @@
 import argparse
 from pathlib import Path
 
-from bert4rec.runtime.console import visible
+from bert4rec.config.stored import dataset_folder
+from bert4rec.runtime.console import log_to_terminal, visible
 
 DESCRIPTION_PAGE = "description.html"
 
@@ -13,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Prints the counts of a dataset, and what stands out in its log, with the option that deals with it."
     )
-    parser.add_argument("folder", metavar="DATASET", type=Path, help="dataset folder")
+    parser.add_argument("folder", metavar="DATASET", help="dataset folder, or its address in object storage")
     parser.add_argument(
         "--html", metavar="FILE", nargs="?", type=Path, const=Path(DESCRIPTION_PAGE),
         help=f"also write a page with charts (default FILE: {DESCRIPTION_PAGE} in the current folder)",
@@ -26,7 +27,8 @@ def run(arguments: argparse.Namespace) -> int:
     from bert4rec.dataset.format import describe
     from bert4rec.dataset.reader import open_dataset
 
-    dataset = open_dataset(arguments.folder, verify=False)
+    log_to_terminal(stream="stderr")
+    dataset = open_dataset(dataset_folder(arguments.folder), verify=False)
     print(visible("\n".join([describe(dataset.metadata), "", *map(str, findings(dataset.metadata))])))
     if arguments.html is not None:
         from bert4rec.report.dataset_page import write_dataset_page

@@ -6,6 +6,7 @@ from pathlib import Path
 from bert4rec.checkpoint.package import FORMATS
 from bert4rec.commands.recommend import SEEN, add_model_arguments, add_seen_argument
 from bert4rec.config.help import nearest_values
+from bert4rec.config.stored import dataset_folder
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import SettingsError, did_you_mean
 from bert4rec.runtime.startup import importing
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         from bert4rec.serving.load import find_source
 
     log_to_terminal(stream="stderr")
-    source = find_source(arguments.run_folder, arguments.dataset)
+    source = find_source(arguments.run_folder, arguments.dataset and dataset_folder(arguments.dataset))
     formats = formats or (USUAL_FORMATS if source.trained.kind.is_trained else COUNTED_FORMATS).split(",")
     folder = arguments.output or arguments.run_folder / "export"
     leaves_out_seen = source.leaves_out_seen if arguments.seen is None else SEEN[arguments.seen]

@@ -24,11 +24,14 @@ from bert4rec.checkpoint.run_folder import (
     step_folder,
 )
 from bert4rec.checkpoint.run_settings import on_processes, with_dataset
+from bert4rec.config.addresses import is_url
 from bert4rec.config.load import Overrides, load_config, parse_command_line, take_positional
 from bert4rec.config.resolve import Facts, resolve
+from bert4rec.config.stored import dataset_folder
 from bert4rec.config.tables import Config, expand_user
 from bert4rec.runtime.console import hide_warnings, log_to_terminal
 from bert4rec.runtime.errors import DataError, SettingsError, pluralize
+from bert4rec.runtime.files import cache_folder
 from bert4rec.runtime.startup import importing
 
 if TYPE_CHECKING:  # imports Arrow
@@ -149,7 +152,7 @@ def _with_items(
     from bert4rec.dataset.reader import read_metadata  # imports Arrow
     from bert4rec.prepare.new_items import add_items  # imports Polars
 
-    previous = Path(dataset) if dataset else trained.dataset
+    previous = dataset_folder(dataset) if dataset else trained.dataset
     metadata = read_metadata(previous)
     if not trained.model.get("item_features", True) or "item_features" not in metadata:
         raise DataError(
@@ -162,9 +165,13 @@ def _with_items(
             f"{previous}: is not the dataset that {run} was trained on; name that one: "
             "bert4rec extend RUN DATASET --items=FILE"
         )
+    if "data.dataset_dir" not in overrides and previous.is_relative_to(cache_folder()):
+        raise SettingsError("name the folder of the new dataset: --data.dataset_dir=FOLDER")
     free = next(f"{previous}{number}" for number in numbers() if not Path(f"{previous}{number}").exists())
-    folder = Path(expand_user(overrides.pop("data.dataset_dir", free)))
-    if folder.exists():
+    place = expand_user(overrides.pop("data.dataset_dir", free))
+    if is_url(place):
+        raise SettingsError(f"--data.dataset_dir={place}: must be a folder of this machine, with --items")
+    if (folder := Path(place)).exists():
         raise SettingsError(f"--data.dataset_dir={folder}: already exists; choose another folder")
     added = add_items(previous, path, folder)
     known = f"; {pluralize(added.known, 'known item')}, left as in the dataset" if added.known else ""

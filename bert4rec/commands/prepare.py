@@ -11,6 +11,7 @@ from bert4rec.checkpoint.run_folder import CHECKPOINTS, found
 from bert4rec.config.help import DATA_OPTIONS, PREPARE_OPTIONS, usual_help
 from bert4rec.config.load import NO_FILE, Overrides, load_config, parse_command_line, settings_file, take_positional
 from bert4rec.config.sources import MOVIELENS
+from bert4rec.config.stored import dataset_folder
 from bert4rec.config.tables import Config
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import ColumnUnknownError, DataError, SettingsError
@@ -60,19 +61,19 @@ def run(arguments: argparse.Namespace) -> int:
         return 130
     others = [typed for name, typed in overrides.typed.items() if name.partition(".")[0] not in OF_DATA]
     is_usual = len(others) == len(overrides) and not arguments.download
-    is_usual = is_usual and config.data.folder == load_config(file, overrides).data.folder
-    places = ["" if is_usual else str(config.data.folder), "" if named is None else f"--config={named}"]
+    is_usual = is_usual and config.data.place == load_config(file, overrides).data.place
+    places = ["" if is_usual else config.data.place, "" if named is None else f"--config={named}"]
     if run := _trained_on(config.data.extends):
-        print(f"to go on from {run}: {shlex.join(['bert4rec', 'extend', str(run), str(config.data.folder)])}")
+        print(f"to go on from {run}: {shlex.join(['bert4rec', 'extend', str(run), config.data.place])}")
     print(f"next: {_training(arguments.prog, [*filter(None, places), *others])}")
     return 0
 
 
 def _trained_on(dataset: str) -> Path | None:
-    """Return the run of the folder `dataset` with the newest checkpoint; None without."""
+    """Return the run on `dataset` with the newest checkpoint; None without."""
     from bert4rec.dataset.runs import runs_of  # imports Arrow
 
-    runs = runs_of(Path(dataset)) if dataset else []
+    runs = runs_of(dataset_folder(dataset)) if dataset else []
     saved = [(steps[-1].stat().st_mtime, run) for run in runs if (steps := found(run / CHECKPOINTS))]
     return max(saved)[1] if saved else None
 

@@ -81,7 +81,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, *, top: str = "items to
     what = "run folder (its best weights), one of its checkpoints, or a model package"
     parser.add_argument("run_folder", metavar="RUN", type=Path, help=what)
     parser.add_argument("--top", metavar="N", type=int, default=10, help=f"{top} (default: 10)")
-    parser.add_argument("--dataset", metavar="FOLDER", type=Path, help="the dataset folder, if it was moved")
+    parser.add_argument("--dataset", metavar="FOLDER", help="the folder or address of the dataset, if it was moved")
 
 
 def add_seen_argument(parser: argparse.ArgumentParser) -> None:

@@ -93,7 +93,7 @@ def _next_steps(folder: Path, report: Mapping[str, Any]) -> str:
         return recommend + WITH_REAL_DATA.format(
             settings=f"--config={ML_1M}" if ML_1M.exists() else "--data.source=ml-1m"
         )
-    dataset = load_config(folder / CONFIG).data.folder
+    dataset = load_config(folder / CONFIG).data.place
     from bert4rec.dataset.runs import CATALOGUE  # imports Arrow, which would slow down --help
 
     if (folder / CATALOGUE).exists() and not find_trained(folder).has_dataset:
@@ -102,7 +102,7 @@ def _next_steps(folder: Path, report: Mapping[str, Any]) -> str:
     longer = f"To train it longer:\n  {command}\n" if advice(report) == "longer" else ""
     again = shlex.join(["bert4rec", "prepare", f"--config={folder / CONFIG}", f"--data.extends={dataset}"])
     return f"""{recommend}{longer}To check its dataset:
-  {shlex.join(["bert4rec", "check", str(dataset)])}
+  {shlex.join(["bert4rec", "check", dataset])}
 With newer interactions, in a FILE that has the old ones too; ids stay, FOLDER is new:
   {again} \\
     --data.dataset_dir=FOLDER --data.path=FILE"""

@@ -15,6 +15,7 @@ SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 OTHERS = rf"(?:{'|'.join(SCHEMES)})://"
 OF_DATABASE = rf"(?<![\w+.-])(?!{OTHERS}){SCHEME.pattern}"
 HOST = r"(?:[\w.-]*|\[[\w:.]*\])(?::\d+)?"
+STORED = re.compile(r"(?:s3|gs)://[A-Za-z0-9][\w.-]*(?:/(?!\.\.?(?:/|$))[^/?#*\[\]\\\s]+)+/?")  # a folder of a bucket
 VARIABLE = re.compile(r"\$(\w+)")  # in an address: the value of an environment variable
 PASSWORD = re.compile(
     r"://[^:@/?#]*:(?!\d+(?:[/?#,]|$))(?!\$\w+@)[^@]*@|[?&][^=&]*(?:password|token|secret|key)[^=&]*=(?!\$\w+(?:&|$))",
@@ -58,6 +59,19 @@ def check_url(path: str) -> str:
     if scheme not in LISTED and "*" in rest:
         raise ValueError(f"{scheme}:// does not list its files, so patterns do not work; name one file")
     return path
+
+
+def check_dataset_address(path: str) -> str:
+    """Return `path`, or an address in object storage without a slash at its end; raise `ValueError` for any other URL.
+
+    >>> check_dataset_address("s3://bucket/shop/"), check_dataset_address("data/shop/")
+    ('s3://bucket/shop', 'data/shop/')
+    """
+    if not is_url(path):
+        return path
+    if not STORED.fullmatch(path):
+        raise ValueError("must be a folder, or an address without a login: s3://bucket/name or gs://bucket/name")
+    return path.rstrip("/")
 
 
 def _check_database(scheme: str, url: str) -> None:

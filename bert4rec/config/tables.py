@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 import tomli_w
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
-from bert4rec.config.addresses import ICEBERG, check_url, is_url, without_secrets
+from bert4rec.config.addresses import ICEBERG, check_dataset_address, check_url, is_url, without_secrets
 from bert4rec.config.kinds import KINDS, KindName, UntrainedName
 from bert4rec.config.recognition import FETCHED_ENDINGS, PACKED, SUFFIXES
 from bert4rec.config.sources import GENERATED, OWN_DATA, SOURCES
+from bert4rec.config.stored import dataset_folder
+from bert4rec.runtime.storage import is_stored
 
 # Pydantic reads the valid names from `SOURCES`; a type checker cannot.
 if TYPE_CHECKING:
@@ -98,7 +100,8 @@ def _plain_name(part: str) -> str:
 def _on_this_machine(path: str) -> str:
     if is_url(path):
         raise ValueError(
-            "must be a path of this machine; only data.path, data.titles_path and data.items_path may be addresses"
+            "must be a path of this machine; only data.path, data.titles_path, data.items_path, data.dataset_dir and "
+            "data.extends may be addresses"
         )
     return path
 
@@ -122,6 +125,7 @@ def _share_or_time(value: float | str) -> float | str:
 
 
 UserPath: TypeAlias = Annotated[str, AfterValidator(expand_user), AfterValidator(_on_this_machine)]
+DatasetPlace: TypeAlias = Annotated[str, AfterValidator(expand_user), AfterValidator(check_dataset_address)]
 DataPath: TypeAlias = Annotated[  # what is saved of a run is often shown to others
     str, AfterValidator(expand_user), AfterValidator(check_url), PlainSerializer(without_secrets, when_used="json")
 ]
@@ -159,9 +163,9 @@ class Data(Table):
     of the first"""
     query: str = ""
     """SELECT for the rows of the database in data.path, "" = data.table"""
-    dataset_dir: UserPath = ""
+    dataset_dir: DatasetPlace = ""
     """dataset folder, "" = data/<name>; written by `prepare`, the default of `train`; <name> = name of data.path for
-    table, sequences and baskets, else the source"""
+    table, sequences and baskets, else the source; or s3://bucket/name or gs://bucket/name: training hosts fetch it"""
     parts_by_host: bool = False
     """each host has only some of the Arrow files of `histories/` and `negatives/` of the dataset folder, and trains on
     these; the hosts together have them all"""
@@ -202,9 +206,9 @@ class Data(Table):
     time_format: str = ""
     """format of the timestamps, "" = recognized by the values; s, ms, us, ns = numbers in that unit, excel = days as
     spreadsheets count them; or a strptime format of text (table), UTC unless it has %z"""
-    extends: UserPath = ""
-    """older dataset folder that grows, "" = none; data.path then names the old and the new files; ids, table, columns,
-    time format, filters, split and validation users stay, unless they are set"""
+    extends: DatasetPlace = ""
+    """older dataset that grows, a folder or an address, "" = none; data.path then names the old and the new files; ids,
+    table, columns, time format, filters, split and validation users stay, unless they are set"""
     accept_lost_rows: bool = False
     """accept that most users of data.extends have lost most of their rows; their histories are then those in
     data.path"""
@@ -216,10 +220,16 @@ class Data(Table):
     """approximate number of interactions (synthetic, random); 5 to n_items / 2 per user"""
 
     @property
-    def folder(self) -> Path:
-        """Return the dataset folder: by the settings alone, since training may not have the file."""
+    def place(self) -> str:
+        """Return the dataset folder, or its address: by the settings alone, since training may not have the file."""
         name = (self.table.rpartition(".")[2] or name_of_path(self.path)) if self.source in OWN_DATA else ""
-        return Path(self.dataset_dir or f"data/{name or self.source}")
+        place = self.dataset_dir or f"data/{name or self.source}"
+        return place if is_stored(place) else str(Path(place))
+
+    @property
+    def folder(self) -> Path:
+        """Return the dataset folder on this host; one in object storage is fetched first. Raises `DataError`."""
+        return dataset_folder(self.place)
 
 
 class Preprocessing(Table):
@@ -549,7 +559,7 @@ class Config(Table):
     def run_name(self) -> str:
         """Return the run folder's name before a number: that of the dataset, then of the kind unless it is Bert4Rec."""
         kind = KINDS[self.model.kind]
-        return self.run.name or "-".join([self.data.folder.absolute().name, *[kind.name] * kind.is_in_run_names])
+        return self.run.name or "-".join([Path(self.data.place).absolute().name, *[kind.name] * kind.is_in_run_names])
 
     def to_toml(self) -> str:
         """Return the resolved settings as TOML; `load.load_config` reads them back to an equal `Config`."""

@@ -14,7 +14,6 @@ import numpy as np
 import polars as pl
 
 from bert4rec.config.addresses import is_url
-from bert4rec.config.sources import OWN_DATA
 from bert4rec.config.tables import Config, Data, Preprocessing
 from bert4rec.dataset.findings import findings
 from bert4rec.dataset.format import (
@@ -34,7 +33,6 @@ from bert4rec.dataset.format import (
 )
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.id_tables import IdTable
-from bert4rec.dataset.reader import read_metadata
 from bert4rec.dataset.runs import named, runs_of
 from bert4rec.prepare.about_items import (
     AboutItems,
@@ -44,17 +42,9 @@ from bert4rec.prepare.about_items import (
     read_items_of_file,
 )
 from bert4rec.prepare.catalogue import Catalogue, compare_with_known, number_all_items
+from bert4rec.prepare.destination import destination_of, origin_of
 from bert4rec.prepare.executors import open_executor
-from bert4rec.prepare.folder import (
-    clear_target,
-    created_from,
-    free_folder,
-    new_dataset,
-    refuse_another_input,
-    refuse_to_replace,
-    work_folder,
-    write_metadata,
-)
+from bert4rec.prepare.folder import new_dataset, work_folder, write_metadata
 from bert4rec.prepare.histories import HistoryStats, NumberedHistories, history_stats
 from bert4rec.prepare.id_files import item_rows, write_items, write_table, write_users
 from bert4rec.prepare.inherit import reading_of
@@ -97,7 +87,7 @@ def describe_rows(
     bad = source.bad
     kinds = source.kinds if isinstance(source, Interactions) and "event" in source.columns else []
     return {
-        "created_from": _origin(config.data) | _checksum(config.data.path) | dict(version),
+        "created_from": origin_of(config.data) | _checksum(config.data.path) | dict(version),
         "source": config.data.source,
         "preprocessing": config.preprocessing.recipe,
         "extends": bool(config.data.extends),
@@ -137,10 +127,6 @@ def _about_log(
     return named | {"log": log | {"order_options": order_options(source)} | unordered}
 
 
-def _origin(data: Data) -> dict[str, str]:
-    return created_from(data.source, data.path, {"table": data.table, "query": data.query})
-
-
 def _checksum(name: str) -> dict[str, str]:
     """Return the SHA-256 of one local file that is not too large; a report uses it to find published results."""
     path = Path(name)
@@ -149,34 +135,28 @@ def _checksum(name: str) -> dict[str, str]:
     return {"sha256": sha256(path)}
 
 
-def prepare(config: Config) -> Path:
-    """Make the dataset folder that `config` describes, log the progress, and return the folder.
+def prepare(config: Config) -> str:
+    """Make the dataset that `config` describes, log the progress, and return its folder or address.
 
     A dataset that a run was trained on is not replaced by another one, unless `data.replace` is set: the new one gets
     the folder -2, -3, …, if no setting names the folder. Raises `DataError` or `SettingsError`, with one line, if it
     cannot be prepared; then no files are left.
     """
-    folder = config.data.folder
-    clear_target(folder)
-    _refuse_early(config)
-
-    def target(new: Path) -> Path:
-        nonlocal folder
-        folder = _target(config, new)
-        return folder
-
+    destination = destination_of(config)
+    destination.clear()
+    destination.refuse_early()
     extends = (older := Path(config.data.extends), fingerprint_of(older)) if config.data.extends else None
     known = read_known_once(*extends) if extends else None
     progress = Progress()
     with (
-        new_dataset(folder, target=target) as new,
+        new_dataset(folder := destination.folder, target=destination.receive) as new,
         local_files(config.data, new / WORK / "copies", progress) as local,
     ):
         settings = config.preprocessing
         opened = _open(local.data, settings, known, progress)
         about = _about_work(config, opened.source, local.data.items_path, known)
         with (
-            work_folder(config.data.folder, about, progress) as work,
+            work_folder(folder, about, progress) as work,
             open_executor(settings.engine, settings.workers, memory=TASK_BYTES) as executor,
         ):
             stages = Stages(work, executor, progress)
@@ -189,11 +169,11 @@ def prepare(config: Config) -> Path:
     for finding in findings(metadata):
         logger.info(str(finding))
     progress.repeat_warnings()
-    if folder != config.data.folder:
-        runs = named(runs_of(config.data.folder))
-        logger.info(f"{config.data.folder} is kept, since {runs} trained on it; --replace replaces it")
-    logger.info(f"dataset folder: {folder} ({size / 1e6:,.1f} MB)")
-    return folder
+    if destination.place != config.data.place:
+        runs = named(runs_of(folder))
+        logger.info(f"{folder} is kept, since {runs} trained on it; --replace replaces it")
+    logger.info(f"dataset folder: {destination.place} ({size / 1e6:,.1f} MB)")
+    return destination.place
 
 
 class Opened(NamedTuple):
@@ -415,28 +395,3 @@ def _finish(new: Path, metadata: dict[str, Any], written: Written, progress: Pro
     size = write_metadata(new, metadata, known=written.files)
     progress.log("checksums")
     return size
-
-
-def _refuse_early(config: Config) -> None:
-    """Raise `DataError` if it is known before the work that the dataset in the folder may not be replaced."""
-    data = config.data
-    if data.replace:
-        return
-    if not (runs := runs_of(data.folder)):
-        refuse_another_input(data.folder, _origin(data), is_own_data=data.source in OWN_DATA)
-    elif data.dataset_dir and read_metadata(data.folder)["preprocessing"] != config.preprocessing.recipe:
-        refuse_to_replace(data.folder, runs)
-
-
-def _target(config: Config, new: Path) -> Path:
-    """Return the folder for the dataset that was made in the folder `new`. Raises `DataError` like `_refuse_early`.
-
-    Another preparation, or a training, may have begun and finished in the meantime.
-    """
-    data, fingerprint = config.data, fingerprint_of(new)
-    _refuse_early(config)
-    if data.replace or not (runs := runs_of(data.folder)) or fingerprint_of(data.folder) == fingerprint:
-        return data.folder
-    if data.dataset_dir:
-        refuse_to_replace(data.folder, runs)
-    return free_folder(data.folder, fingerprint)

@@ -6,7 +6,6 @@ import itertools
 import json
 import logging
 import os
-import shlex
 import shutil
 import time
 import uuid
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 import polars as pl
 import pyarrow as pa
@@ -25,7 +24,6 @@ from bert4rec.dataset.format import (
     METADATA,
     fingerprint_of,
 )
-from bert4rec.dataset.runs import named
 from bert4rec.prepare.stages import RESULT
 from bert4rec.runtime.errors import DataError, pluralize
 from bert4rec.runtime.files import (
@@ -44,12 +42,13 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def new_dataset(folder: Path, *, target: Callable[[Path], Path] | None = None) -> Iterator[Path]:
+def new_dataset(folder: Path, *, target: Callable[[Path], Path | None] | None = None) -> Iterator[Path]:
     """Yield a temporary folder that replaces `folder` if the block succeeds, and is removed if it fails.
 
     A dataset at `folder` is replaced, in one step where the system can (`replace_directory`), unless `target`, called
-    with the finished temporary folder, returns another place for it; a dataset at that place is left as it is. Raises
-    `DataError` if `folder` holds anything else, or if writing fails.
+    with the finished temporary folder, returns another place for it; a dataset at that place is left as it is. If it
+    returns None, it has stored the dataset elsewhere. Raises `DataError` if `folder` holds anything else, or if writing
+    fails.
     """
     clear_target(folder)
     place = folder.resolve()  # a symbolic link is kept, and its target replaced
@@ -62,10 +61,10 @@ def new_dataset(folder: Path, *, target: Callable[[Path], Path] | None = None) -
             yield new
             final = folder if target is None else target(new)
             final = place if final == folder else final
-            if final == place or not final.exists():
+            if final and (final == place or not final.exists()):
                 replace_directory(new, final, replaced=old)
                 (final / DATASET_LOCK).unlink(missing_ok=True)
-    except BrokenPipeError:  # comes from the standard output, not from the disk
+    except (BrokenPipeError, DataError):  # comes from the standard output, or has its line already
         raise
     except (OSError, pa.ArrowException, pl.exceptions.ComputeError) as error:
         raise DataError(f"{folder}: cannot write the dataset: {getattr(error, 'strerror', None) or error}") from None
@@ -149,27 +148,6 @@ def created_from(source: str, path: str, rows: Mapping[str, str]) -> dict[str, s
     return {"source": source, "name": name, "path_sha256": digest[:16], **named}
 
 
-def refuse_another_input(folder: Path, origin: Mapping[str, str], *, is_own_data: bool) -> None:
-    """Raise `DataError` if the dataset at `folder` was made from another input than `origin` (see `created_from`).
-
-    With `is_own_data`, the source is a file format and the path identifies the input; else the source identifies it.
-    """
-    path = folder / METADATA
-    if not path.is_file():
-        return
-    try:
-        metadata = json.loads(path.read_text(encoding="utf-8"))
-        before = metadata["created_from"]
-        is_same_path = not is_own_data or before.get("path_sha256") == origin.get("path_sha256")
-        if before["source"] == origin["source"] and is_same_path:
-            return
-        name = _input_name(before)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        name = "an input that it does not name"
-    new = f"a {origin['name']} that lies elsewhere" if name == _input_name(origin) else _input_name(origin)
-    raise DataError(f"{folder}: holds a dataset made from {name}, this one is from {new}; {_how_to_keep(folder)}")
-
-
 def free_folder(folder: Path, fingerprint: str = "") -> Path:
     """Return the first of `folder`-2, -3, … that is free, or holds the dataset with this `fingerprint`."""
     place = folder.resolve() if folder.is_symlink() else folder
@@ -177,22 +155,6 @@ def free_folder(folder: Path, fingerprint: str = "") -> Path:
     return next(
         other for other in others if not other.exists() or (fingerprint and fingerprint_of(other) == fingerprint)
     )
-
-
-def refuse_to_replace(folder: Path, runs: list[Path]) -> NoReturn:
-    """Raise `DataError`: the dataset at `folder`, on which `runs` were trained, would be replaced by another one."""
-    raise DataError(f"{folder}: {named(runs)} trained on this dataset, and the new one differs; {_how_to_keep(folder)}")
-
-
-def _how_to_keep(folder: Path) -> str:
-    """Return the advice for a dataset that would be replaced: another folder, or the option that replaces it."""
-    option = shlex.quote(f"--data.dataset_dir={free_folder(folder)}")
-    return f'to keep both add {option}, to replace it --replace (in Python {{"data.replace": True}})'
-
-
-def _input_name(origin: Mapping[str, str]) -> str:
-    rows = origin.get("table") or origin.get("query") or origin["source"]
-    return f"{origin['name']} ({rows})" if "name" in origin else origin["source"]
 
 
 def checksums(path: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 from bert4rec.config.load import Overrides, load_settings
 from bert4rec.config.recognition import NAMED_IN, fetched_kind
 from bert4rec.config.sources import GENERATED
+from bert4rec.config.stored import dataset_folder
 from bert4rec.config.tables import Config, Preprocessing
 from bert4rec.dataset.format import READING
 from bert4rec.dataset.reader import read_metadata
@@ -34,8 +35,8 @@ def with_inherited(file: str | None, overrides: Mapping[str, Any]) -> Mapping[st
     config = load_settings(file, overrides)
     if not config.data.extends:
         return overrides
-    folder = Path(config.data.extends)
     try:
+        folder = dataset_folder(config.data.extends)
         metadata = read_metadata(folder)
     except DataError as error:
         raise DataError(f"data.extends = {error}") from None
@@ -44,7 +45,8 @@ def with_inherited(file: str | None, overrides: Mapping[str, Any]) -> Mapping[st
     chosen = {*overrides, OF_ONE_LOG, *(name for name in inherited if _is_set(config, name))}
     _refuse_other_split(config, folder, metadata, chosen)
     typed = overrides.typed if isinstance(overrides, Overrides) else {}
-    return Overrides({name: inherited[name] for name in inherited if name not in chosen} | {**overrides}, typed)
+    values = {name: inherited[name] for name in inherited if name not in chosen} | {**overrides}
+    return Overrides(values | {"data.extends": str(folder)}, typed)
 
 
 def _inherited_data(config: Config, metadata: Mapping[str, Any], typed: Collection[str]) -> dict[str, Any]:

@@ -4,11 +4,12 @@ import ctypes
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TypeAlias
 
@@ -17,6 +18,7 @@ N_SAMPLES, SAMPLE_BYTES = 64, 65_536  # of the sample; smaller files are read co
 MANIFEST = "manifest.json"
 AT_CURRENT, EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of renameat2(2)
 Files: TypeAlias = dict[str, dict[str, int | str]]
+logger = logging.getLogger(__name__)
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
@@ -112,6 +114,24 @@ def try_lock(file: IO[str] | int, *, wait: bool = False) -> bool:
     except OSError:
         pass
     return True
+
+
+@contextmanager
+def only_process(folder: Path) -> Iterator[None]:
+    """Wait until no other process downloads into `folder`, and lock it."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        if not try_lock(handle):
+            logger.info(f"{folder}: waiting for another process that downloads into it")
+            try_lock(handle, wait=True)
+        yield
+    finally:
+        os.close(handle)
+
+
+def cache_folder() -> Path:
+    """Return the folder of this user for what can be made or downloaded again: that of XDG_CACHE_HOME, or ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bert4rec"
 
 
 def sha256(path: Path) -> str:

@@ -2,7 +2,6 @@
 
 import glob
 import logging
-import os
 import re
 import shutil
 import sys
@@ -32,8 +31,9 @@ from bert4rec.config.recognition import (
 )  # fmt: skip
 from bert4rec.config.sources import MOVIELENS, SOURCES
 from bert4rec.config.tables import Data, name_of_path
+from bert4rec.runtime import storage
 from bert4rec.runtime.errors import DataError
-from bert4rec.runtime.files import try_lock
+from bert4rec.runtime.files import only_process
 from bert4rec.sources.database import fetch_database
 from bert4rec.sources.interactions import choose_columns, named_columns
 from bert4rec.sources.lake import fetch_lake, fetch_workbook
@@ -42,8 +42,7 @@ from bert4rec.sources.tables import FIRST_ROWS
 
 EXTRA_OF = {"database": "sql", "lake": "lake", "workbook": "excel"}  # kind, as in `FETCHED` → extra with its packages
 LOGIN_ADVICE = {
-    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to keys that may read it; public: AWS_SKIP_SIGNATURE=true",
-    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the key file of an account; public: GOOGLE_SKIP_SIGNATURE=true",
+    **storage.LOGIN_ADVICE,
     "hf": "set HF_TOKEN to a token that may read it",
     **dict.fromkeys(("https", "http"), "it needs a login, or a signature in the address that is still valid"),
 }
@@ -294,7 +293,7 @@ def fetch_movielens(source: str, folder: Path) -> Path:
         raise DataError(f'"{source}" cannot be downloaded; choose one of {", ".join(MOVIELENS)}')
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _only_process(folder):
+        with only_process(folder):
             return _fetch(source, folder)
     except requests.RequestException as error:
         raise DataError(
@@ -303,19 +302,6 @@ def fetch_movielens(source: str, folder: Path) -> Path:
         ) from None
     except OSError as error:
         raise DataError(f"{error.filename or folder}: {error.strerror or error}; correct that, and repeat it") from None
-
-
-@contextmanager
-def _only_process(folder: Path) -> Iterator[None]:
-    """Wait until no other process downloads into `folder`, and lock it."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        if not try_lock(handle):
-            logger.info(f"{folder}: waiting for another process that downloads into it")
-            try_lock(handle, wait=True)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _fetch(source: str, folder: Path) -> Path:

@@ -164,7 +164,7 @@ WRONG = [
     "--data.source=qqq", "--model.embed_dim=30", "--training.per_device_train_batch_size=0",
     "--training.seed=4294967296", "--model.dropout=lots", "--training.compile=1", "--model.n_layers=2.5",
     "--training.learning_rate=nan", "--preprocessing.validation_users=0", "--parallelism.sparse_learning_rate=0",
-    "--training.rating_validation=0.9", "--run.dir=~no-such-user/runs", "--data.dataset_dir=s3://b/dataset",
+    "--training.rating_validation=0.9", "--run.dir=~no-such-user/runs", "--data.dataset_dir=ftp://b/dataset",
     "--data.titles_path=ftp://ann:pw@host/titles.csv", "--preprocessing.split_at=soon", "--preprocessing.split_at=",
     "--preprocessing.time_from=soon", "--preprocessing.split_at=1.5",
 ]  # fmt: skip

@@ -1,30 +1,39 @@
 """A server on this machine that speaks what S3, Google Cloud Storage and web servers have in common, for one folder.
 
-Its first folders are the buckets. Those called `closed`, `broken` and `whole` have ways of their own.
+Its first folders are the buckets. Those called `closed`, `broken`, `whole` and `locked` have ways of their own.
 """
 
 import json
 import re
+import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
+from uuid import uuid4
 from xml.sax.saxutils import escape
 
-CLOSED, BROKEN, WHOLE = "closed", "broken", "whole"  # nobody may; breaks off in the middle; knows no ranges
+# Nobody may; breaks off in the middle; knows no ranges; can only be read.
+CLOSED, BROKEN, WHOLE, LOCKED = "closed", "broken", "whole", "locked"
+UPLOADS = ".uploads"  # folder of the parts of uploads that are not complete
 ENTRY = (
     "<Contents><Key>{key}</Key><LastModified>2024-01-01T00:00:00.000Z</LastModified><ETag>x</ETag><Size>{size}</Size>"
     "</Contents>"
 )
+FOLDER = "<CommonPrefixes><Prefix>{prefix}</Prefix></CommonPrefixes>"
+DENIED = b"<Error><Code>AccessDenied</Code></Error>"
 
 
 @dataclass
 class Storage:
-    """The `folder` that is served at `port`, while `status` is 200; what was asked for, how many bytes were sent."""
+    """The `folder` that is served at `port`, while `status` is 200; what was asked for, how many bytes were sent.
+
+    `done`: each request but those that only read, as "PUT bucket/key".
+    """
 
     folder: Path
     port: int = 0
@@ -32,13 +41,14 @@ class Storage:
     sends_at_most: int = 10**9
     asked: list[str] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
 
     @property
     def http(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     def variables(self) -> dict[str, str]:
-        """With which Polars finds the buckets here."""
+        """With which Polars and Arrow find the buckets here."""
         account = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
         google = json.dumps({"gcs_base_url": self.http, "disable_oauth": True, **account})
         amazon = {"AWS_ENDPOINT_URL": self.http, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
@@ -52,6 +62,11 @@ class Storage:
         path.write_bytes(content)
         return path
 
+    def keys(self, bucket: str) -> list[str]:
+        """What a bucket has, without the markers of folders."""
+        folder = self.folder / bucket
+        return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -64,29 +79,158 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
-        address = urlsplit(self.path)
-        name, query = unquote(address.path).strip("/"), parse_qs(address.query)
-        path = self.storage.folder / name
+        name, query, path = self._address()
         self.storage.asked.append(name)
-        if self.storage.status != 200:
-            self._answer(self.storage.status, b"")
-        elif name.startswith(CLOSED):
-            self._answer(403, b"<Error><Code>AccessDenied</Code></Error>")
-        elif "list-type" in query:
-            self._list(path, query.get("prefix", [""])[0])
+        if self._is_refused(name):
+            return
+        if "list-type" in query:
+            self._list(path, query)
         elif path.is_file():
             self._file(path, cut=name.startswith(BROKEN), ranges=not name.startswith(WHOLE))
+        elif path.is_dir() and "/" not in name:
+            self._answer(200, b"")
         else:
             self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
 
-    def _list(self, bucket: Path, prefix: str) -> None:
+    def do_PUT(self) -> None:
+        name, query, path = self._address()
+        content = self._content()
+        if self._is_refused(name) or self._has_no_bucket(name):
+            return
+        if "uploadId" in query:
+            self._write(self.storage.folder / UPLOADS / query["uploadId"][0] / query["partNumber"][0], content)
+        elif source := self.headers.get("x-amz-copy-source"):
+            self._note(f"COPY {unquote(source).strip('/')} {name}")
+            self._write(path, (self.storage.folder / unquote(source).strip("/")).read_bytes())
+            self._answer(200, b'<CopyObjectResult><ETag>"x"</ETag></CopyObjectResult>')
+            return
+        elif self.path.endswith("/"):  # the marker of a folder
+            path.mkdir(parents=True, exist_ok=True)
+        else:
+            self._note(f"PUT {name}")
+            self._write(path, content)
+        self._answer(200, b"")
+
+    def do_POST(self) -> None:
+        name, query, path = self._address()
+        content = self._content()
+        if self._is_refused(name) or self._has_no_bucket(name):
+            return
+        if "delete" in query:
+            for key in re.findall(r"<Key>(.*?)</Key>", content.decode()):
+                self._remove(path / key)
+            self._answer(200, b"<DeleteResult></DeleteResult>")
+        elif "uploads" in query:
+            upload = uuid4().hex
+            (self.storage.folder / UPLOADS / upload).mkdir(parents=True)
+            result = f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId></InitiateMultipartUploadResult>"
+            self._answer(200, result.encode())
+        else:
+            parts = self.storage.folder / UPLOADS / query["uploadId"][0]
+            self._note(f"PUT {name}")
+            self._write(
+                path, b"".join(part.read_bytes() for part in sorted(parts.iterdir(), key=lambda p: int(p.name)))
+            )
+            shutil.rmtree(parts)
+            self._answer(200, b"<CompleteMultipartUploadResult><ETag>x</ETag></CompleteMultipartUploadResult>")
+
+    def do_DELETE(self) -> None:
+        name, query, path = self._address()
+        if self._is_refused(name):
+            return
+        if "uploadId" in query:
+            shutil.rmtree(self.storage.folder / UPLOADS / query["uploadId"][0], ignore_errors=True)
+        else:
+            self._note(f"DELETE {name}")
+            self._remove(path)
+        self.send_response(204)
+        self.end_headers()
+
+    def _address(self) -> tuple[str, dict[str, list[str]], Path]:
+        address = urlsplit(self.path)
+        name = unquote(address.path).strip("/")
+        return name, parse_qs(address.query, keep_blank_values=True), self.storage.folder / name
+
+    def _is_refused(self, name: str) -> bool:
+        """Answer a request that nobody may make, or while the server is out of order."""
+        is_locked = name.startswith(LOCKED) and self.command not in ("GET", "HEAD")
+        is_refused = self.storage.status != 200 or name.startswith(CLOSED) or is_locked
+        if is_refused:
+            is_denied = self.storage.status == 200
+            self._answer(403 if is_denied else self.storage.status, DENIED if is_denied else b"")
+        return is_refused
+
+    def _has_no_bucket(self, name: str) -> bool:
+        is_missing = not (self.storage.folder / name.partition("/")[0]).is_dir()
+        if is_missing:
+            self._answer(404, b"<Error><Code>NoSuchBucket</Code></Error>")
+        return is_missing
+
+    def _note(self, text: str) -> None:
+        self.storage.done.append(text)
+
+    def _write(self, path: Path, content: bytes) -> None:
+        """Write a file in one step: S3 shows a whole object or none."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = self.storage.folder / UPLOADS / uuid4().hex
+        unfinished.parent.mkdir(exist_ok=True)
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
+
+    def _remove(self, path: Path) -> None:
+        with suppress(OSError):
+            path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+
+    def _content(self) -> bytes:
+        """Return what the client sends: in chunks, and those of AWS inside, or as it is."""
+        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
+            return self._unpacked(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
+        parts = []
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        while self.rfile.readline().strip():  # trailers
+            pass
+        return self._unpacked(b"".join(parts))
+
+    def _unpacked(self, content: bytes) -> bytes:
+        if "aws-chunked" not in self.headers.get("Content-Encoding", ""):
+            return content
+        parts, place = [], 0
+        while True:
+            end = content.index(b"\r\n", place)
+            size = int(content[place:end].split(b";")[0], 16)
+            if not size:
+                return b"".join(parts)
+            parts.append(content[end + 2 : end + 2 + size])
+            place = end + 2 + size + 2
+
+    def _list(self, bucket: Path, query: dict[str, list[str]]) -> None:
         if not bucket.is_dir():
             self._answer(404, b"<Error><Code>NoSuchBucket</Code></Error>")
             return
-        sizes = {path.relative_to(bucket).as_posix(): path.stat().st_size for path in bucket.rglob("*.*")}
-        keys = [ENTRY.format(key=escape(key), size=sizes[key]) for key in sorted(sizes) if key.startswith(prefix)]
-        head = f"<IsTruncated>false</IsTruncated><KeyCount>{len(keys)}</KeyCount>"
-        self._answer(200, f"<ListBucketResult>{head}{''.join(keys)}</ListBucketResult>".encode())
+        prefix, delimiter, after = (query.get(name, [""])[0] for name in ("prefix", "delimiter", "continuation-token"))
+        most, sizes, folders = int(query.get("max-keys", ["1000"])[0]), dict[str, int](), set[str]()
+        for path in bucket.rglob("*"):
+            key = path.relative_to(bucket).as_posix()
+            inner = key.removeprefix(prefix)
+            if not path.is_file() or not key.startswith(prefix):
+                continue
+            if delimiter and delimiter in inner:
+                folders.add(prefix + inner.partition(delimiter)[0] + delimiter)
+            else:
+                with suppress(FileNotFoundError):  # removed just now
+                    sizes[key] = path.stat().st_size
+        names = [name for name in sorted({*sizes, *folders}) if name > after]
+        shown = names[:most]
+        entries = [
+            FOLDER.format(prefix=escape(name)) if name in folders else ENTRY.format(key=escape(name), size=sizes[name])
+            for name in shown
+        ]
+        is_cut = len(names) > most
+        head = f"<IsTruncated>{str(is_cut).lower()}</IsTruncated><KeyCount>{len(shown)}</KeyCount>"
+        head += f"<NextContinuationToken>{escape(shown[-1])}</NextContinuationToken>" if is_cut and shown else ""
+        self._answer(200, f"<ListBucketResult>{head}{''.join(entries)}</ListBucketResult>".encode())
 
     def _file(self, path: Path, *, cut: bool, ranges: bool) -> None:
         content, size = path.read_bytes(), path.stat().st_size
