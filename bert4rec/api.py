@@ -116,9 +116,9 @@ def train(
     """Train on a dataset folder, like `bert4rec train`, in this process or in those of a launcher; return the run.
 
     `dataset` is what `prepare` has made, its folder or address; "" means that of the settings. `settings` and `config`
-    are as for `prepare`; {"resume": …} resumes a run. Global states of Python, NumPy and torch, including random states, are
-    restored afterwards. With `processes`, the training runs in that many new processes of this host, each with a GPU if
-    there are any, and not in this process; a notebook shows the progress.
+    are as for `prepare`; {"resume": …} resumes a run. Global states of Python, NumPy and torch, including random
+    states, are restored afterwards. With `processes`, the training runs in that many new processes of this host, each
+    with a GPU if there are any, and not in this process; a notebook shows the progress.
 
     Raises `UserError`, in one line, for invalid settings or data, and for a training that diverges. After Ctrl-C, or
     the notebook's interrupt, it saves the training and raises `KeyboardInterrupt`.

@@ -80,7 +80,7 @@ def prepared(place: Path, name: str, *options: str) -> dict[str, Any]:
     return contents(folder)
 
 
-def arguments_of(folder: Path) -> list[str]:
+def arguments_of(folder: Path | str) -> list[str]:
     """The options of every preparation."""
     shared = ["--config=/dev/null", "--data.source=table", f"--data.dataset_dir={folder}"]
     return [*shared, "--preprocessing.n_eval_negatives=20"]
@@ -98,7 +98,7 @@ with small_tasks(1000), small_parts(1500):
 Kill: TypeAlias = Callable[["subprocess.Popen[bytes]"], bool]
 
 
-def start_driver(folder: Path, *options: str, code: str = DRIVER, **variables: str) -> "subprocess.Popen[bytes]":
+def start_driver(folder: Path | str, *options: str, code: str = DRIVER, **variables: str) -> "subprocess.Popen[bytes]":
     """Start a preparation in a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments_of(folder), *options], cwd=ROOT, stdout=subprocess.DEVNULL,

@@ -115,7 +115,7 @@ def in_parallel(work: Callable[[str], int], names: Iterable[str], n_bytes: int) 
     The first error ends it.
     """
     done, lock = 0, threading.Lock()
-    with ProgressBar(n_bytes) as bar, ThreadPoolExecutor(FILES_AT_ONCE, "storage") as pool:
+    with ProgressBar(n_bytes) as bar:
 
         def one(name: str) -> None:
             nonlocal done
@@ -125,8 +125,14 @@ def in_parallel(work: Callable[[str], int], names: Iterable[str], n_bytes: int) 
                 if bar.is_due():
                     bar.show(done, f"{format_bytes(done)} of {format_bytes(n_bytes)}")
 
+        for_each(one, names)
+
+
+def for_each(work: Callable[[str], object], names: Iterable[str]) -> None:
+    """Call `work` for each name, several at once; the first error ends it."""
+    with ThreadPoolExecutor(FILES_AT_ONCE, "storage") as pool:
         try:
-            for _ in pool.map(one, names):
+            for _ in pool.map(work, names):
                 pass
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)

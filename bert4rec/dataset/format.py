@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from bert4rec.config import stored
+from bert4rec.config.stored import METADATA as METADATA
 from bert4rec.dataset.findings import findings
 from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.errors import DataError
@@ -33,7 +33,6 @@ STATE = "state.json"  # in each folder: its files, and `batches`, first user and
 USERS, ITEMS = "users", "items"  # folders of Parquet files `part-<first row>.parquet`, see `dataset.id_tables`
 ORACLE = "oracle.parquet"
 TRAIN_COUNTS = "train_counts.npy"  # `train_count` of `items/` by number, to be memory-mapped
-METADATA = stored.METADATA
 DATASET_CARD = "README.md"
 FIRST_PART = "part-0000000000.parquet"
 NEEDED = {f"{USERS}/{FIRST_PART}", f"{ITEMS}/{FIRST_PART}", TRAIN_COUNTS, *(f"{name}/{STATE}" for name in FOLDERS)}

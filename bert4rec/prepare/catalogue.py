@@ -114,6 +114,8 @@ def number_all_items(
     file_path = None if file is None else others[-1]
     arguments = [([*read, *others], len(read), file_path, dtype, pair, with_prints) for pair in limits]
     sizes = [sum(n for _, n in samples) // len(limits)] * len(limits)
-    done = stages.run("items", number_items, arguments, sizes=sizes, title="items" if len(limits) > 1 else "")
+    done = stages.run(
+        "items", number_items, arguments, sizes=sizes, title="items" if len(limits) > 1 else "", reads=["items.arrow"]
+    )
     firsts, n_read, n_both = (np.cumsum([0, *(result[name] for _, result in done)]).tolist() for name in ITEM_COUNTS)
     return Catalogue([folder / "items.arrow" for folder, _ in done], firsts, n_read[-1], n_both[-1])

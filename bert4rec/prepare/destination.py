@@ -1,4 +1,4 @@
-"""Where a dataset goes: a folder, or an address in object storage; and what may be replaced there."""
+"""Put a dataset into a folder, or at an address in object storage, and refuse what may not be replaced there."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ from bert4rec.prepare.folder import clear_target, created_from, free_folder
 from bert4rec.runtime import storage
 from bert4rec.runtime.errors import DataError, format_bytes, pluralize
 
-UNFINISHED = ".unfinished"  # name of a file in storage while a dataset is written there
+SENDING = ".unfinished"  # name of a file in storage while a dataset is written there
 logger = logging.getLogger(__name__)
 
 
@@ -33,6 +33,7 @@ class Destination:
 
     def __init__(self, config: Config) -> None:
         self._config, self.place = config, config.data.place
+        self.delivered: Mapping[str, str] = {}  # names of files of the new dataset that are in the bucket → addresses
         self.folder, self._is_named = Path(self.place), bool(config.data.dataset_dir)
 
     def before(self) -> Mapping[str, Any] | None:
@@ -160,7 +161,7 @@ class StoredDestination(Destination):
         super().clear()
         if self.before() is None:
             there = storage.names(self.place)
-            if there and UNFINISHED not in there:
+            if there and SENDING not in there:
                 raise DataError(f"{self.place}: is not empty and not a dataset; choose another data.dataset_dir")
 
     def _take(self, new: Path, fingerprint: str, *, is_free: bool) -> None:
@@ -171,18 +172,23 @@ class StoredDestination(Destination):
         sizes = {path.relative_to(new).as_posix(): path.stat().st_size for path in new.rglob("*") if path.is_file()}
         names = {name: n_bytes for name, n_bytes in sizes.items() if not name.startswith(".") and name != METADATA}
 
+        names |= dict.fromkeys(self.delivered, 0)
+
         def upload(name: str) -> int:
-            storage.upload(new / name, f"{self.place}/{name}")
+            if name in self.delivered:
+                storage.copy(self.delivered[name], f"{self.place}/{name}")
+            else:
+                storage.upload(new / name, f"{self.place}/{name}")
             return names[name]
 
-        storage.write(f"{self.place}/{UNFINISHED}", b"")
+        storage.write(f"{self.place}/{SENDING}", b"")
         storage.remove(f"{self.place}/{METADATA}")
-        older = [name for name in storage.names(self.place) if name not in {*names, UNFINISHED}]
+        older = [name for name in storage.names(self.place) if name not in {*names, SENDING}]
         logger.info(f"{self.place}: sending {pluralize(len(names) + 1, 'file')}, {format_bytes(sum(sizes.values()))}")
         in_parallel(upload, names, sum(names.values()))
         storage.remove(*(f"{self.place}/{name}" for name in older))
         storage.upload(new / METADATA, f"{self.place}/{METADATA}")
-        storage.remove(f"{self.place}/{UNFINISHED}")
+        storage.remove(f"{self.place}/{SENDING}")
 
 
 def destination_of(config: Config) -> Destination:

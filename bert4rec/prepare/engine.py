@@ -5,6 +5,7 @@ import logging
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -21,6 +22,7 @@ from bert4rec.dataset.format import (
     EVENTS,
     FOLDERS,
     ITEMS,
+    METADATA,
     ORACLE,
     PREVIOUS,
     READING,
@@ -33,6 +35,7 @@ from bert4rec.dataset.format import (
 )
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.id_tables import IdTable
+from bert4rec.dataset.reader import read_metadata
 from bert4rec.dataset.runs import named, runs_of
 from bert4rec.prepare.about_items import (
     AboutItems,
@@ -44,7 +47,7 @@ from bert4rec.prepare.about_items import (
 from bert4rec.prepare.catalogue import Catalogue, compare_with_known, number_all_items
 from bert4rec.prepare.destination import destination_of, origin_of
 from bert4rec.prepare.executors import open_executor
-from bert4rec.prepare.folder import new_dataset, work_folder, write_metadata
+from bert4rec.prepare.folder import new_dataset, work_folder, work_in_storage, write_metadata
 from bert4rec.prepare.histories import HistoryStats, NumberedHistories, history_stats
 from bert4rec.prepare.id_files import item_rows, write_items, write_table, write_users
 from bert4rec.prepare.inherit import reading_of
@@ -53,6 +56,7 @@ from bert4rec.prepare.ordering import ExistingIds, item_ids, read_ids
 from bert4rec.prepare.raw_rows import RawRows, read_rows
 from bert4rec.prepare.rows import FILTERS, OrderedRows, limit_rows, order_rows
 from bert4rec.prepare.runs import read_known_once
+from bert4rec.prepare.shared_work import SharedWork
 from bert4rec.prepare.split import choose_split, read_known_split
 from bert4rec.prepare.stages import Stages, saved
 from bert4rec.prepare.survey import survey_ids
@@ -60,7 +64,8 @@ from bert4rec.prepare.ties import has_ties
 from bert4rec.prepare.writer import Split, Written, hugging_face, write_histories
 from bert4rec.runtime.arrays import Bools, Int32s, Int64s
 from bert4rec.runtime.errors import DataError
-from bert4rec.runtime.files import sha256
+from bert4rec.runtime.files import sample_sha256, sha256
+from bert4rec.runtime.storage import is_stored
 from bert4rec.sources.attributes import ItemValues
 from bert4rec.sources.first_look import first_look, order_options
 from bert4rec.sources.interactions import Interactions, open_source
@@ -149,18 +154,18 @@ def prepare(config: Config) -> str:
     known = read_known_once(*extends) if extends else None
     progress = Progress()
     with (
+        ExitStack() as after,  # the files of tasks are removed when the dataset is in its place
         new_dataset(folder := destination.folder, target=destination.receive) as new,
         local_files(config.data, new / WORK / "copies", progress) as local,
     ):
         settings = config.preprocessing
         opened = _open(local.data, settings, known, progress)
-        about = _about_work(config, opened.source, local.data.items_path, known)
-        with (
-            work_folder(folder, about, progress) as work,
-            open_executor(settings.engine, settings.workers, memory=TASK_BYTES) as executor,
-        ):
-            stages = Stages(work, executor, progress)
+        about = _about_work(config, opened.source, local, known)
+        work, shared = after.enter_context(_open_work(config, folder, opened.source, extends, about, progress))
+        with open_executor(settings.engine, settings.workers, memory=TASK_BYTES) as executor:
+            stages = Stages(work, executor, progress, shared)
             metadata, written = _make_dataset(config, opened, local, new, known, stages, progress)
+        destination.delivered = stages.delivered
         size = _finish(new, metadata, written, progress)
         if slowest := stages.slowest():
             progress.log(slowest)
@@ -269,14 +274,41 @@ def _make_dataset(
     return metadata, written
 
 
+@contextmanager
+def _open_work(
+    config: Config, folder: Path, source: Interactions | GeneratedSource, extends: tuple[Path, str] | None,
+    about: Mapping[str, Any], progress: Progress,
+) -> Iterator[tuple[Path, SharedWork | None]]:  # fmt: skip
+    """Yield the folder for the files of tasks, and the work in a bucket if they go there.
+
+    They do if the tasks run on Ray, whose machines may share no disk, and the dataset goes to a bucket. Then what the
+    first tasks read is sent, too: the files of the log, and the ids of the dataset to extend.
+    """
+    place = config.data.place
+    if not (is_stored(place) and config.preprocessing.engine == "ray" and isinstance(source, Interactions)):
+        with work_folder(folder, about, progress) as work:
+            yield work, None
+        return
+    with work_in_storage(place, about, progress) as shared:
+        for path in source.files:
+            shared.add_input(path)
+        if extends:
+            files = read_metadata(extends[0])["files"]
+            ids = [name for name in files if name.startswith((f"{USERS}/", f"{ITEMS}/"))]
+            shared.add_input(extends[0], [METADATA, *ids])
+        yield shared.root, shared
+
+
 def _about_work(
-    config: Config, source: Interactions | GeneratedSource, items_path: str, known: ExistingIds | None
+    config: Config, source: Interactions | GeneratedSource, local: LocalFiles, known: ExistingIds | None
 ) -> dict[str, Any]:
     """Return all that the files of tasks depend on: the input, the settings, and the version of this program."""
     files = source.files if isinstance(source, Interactions) else ()
-    stats = [(path, path.stat()) for path in (*files, Path(items_path)) if path.is_file()]
+    paths = [path for path in (*files, Path(local.data.items_path)) if path.is_file()]
+    copied = {path: local.names[str(path)] for path in paths if str(path) in local.names}  # anew in each run
+    version = {path: sample_sha256(path) if path in copied else path.stat().st_mtime_ns for path in paths}
     return {
-        "files": [(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in stats],
+        "files": [(copied.get(path, str(path)), path.stat().st_size, version[path]) for path in paths],
         "data": config.data.model_dump(mode="json"),
         "preprocessing": config.preprocessing.model_dump(mode="json", exclude={"engine", "workers"}),
         "extends": list(known.fingerprints) if known else [],

@@ -19,12 +19,13 @@ import polars as pl
 import pyarrow as pa
 
 from bert4rec.config.addresses import is_url, without_secrets
+from bert4rec.config.stored import workshop
 from bert4rec.dataset.format import (
     DATASET_FORMAT,
     METADATA,
     fingerprint_of,
 )
-from bert4rec.prepare.stages import RESULT
+from bert4rec.prepare.shared_work import RESULT, SharedWork
 from bert4rec.runtime.errors import DataError, pluralize
 from bert4rec.runtime.files import (
     put_back,
@@ -34,6 +35,7 @@ from bert4rec.runtime.files import (
     try_lock,
     withdraw_directory,
 )
+from bert4rec.runtime.storage import StorageError
 from bert4rec.sources.progress import Progress
 
 DATASET_LOCK = ".lock"
@@ -81,8 +83,7 @@ def work_folder(folder: Path, about: Mapping[str, Any], progress: Progress) -> I
     settings, `about`, goes on with the tasks that are done. Those of others are removed.
     """
     began, place = time.monotonic(), folder.resolve()
-    key = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:16]
-    work = usual = place.with_name(f".{place.name}.work-{key}")
+    work = usual = place.with_name(f".{place.name}.work-{_key(about)}")
     for other in place.parent.glob(f".{glob.escape(place.name)}.work-*"):
         if other != usual and (lock := _locked(other)):
             with lock:
@@ -94,17 +95,54 @@ def work_folder(folder: Path, about: Mapping[str, Any], progress: Progress) -> I
         try:
             for unfinished in work.glob(f"*-{'[0-9]' * 6}.*"):
                 withdraw_directory(unfinished)
-            if n_done := sum(1 for _ in work.glob(f"*/{RESULT}")):
-                progress.log(f"{pluralize(n_done, 'task')} done by an earlier run, which was stopped")
+            _log_done(sum(1 for _ in work.glob(f"*/{RESULT}")), progress)
             yield work
         except BaseException as error:
-            is_kept = not isinstance(error, DataError | OSError) and time.monotonic() - began > KEPT_AFTER
+            is_kept = _is_worth_keeping(error, began)
             raise
         finally:
-            if is_kept:
-                logger.info("the same command goes on with what is done")
-            else:
+            if not is_kept:
                 withdraw_directory(work)
+
+
+@contextmanager
+def work_in_storage(address: str, about: Mapping[str, Any], progress: Progress) -> Iterator[SharedWork]:
+    """Yield what keeps the files of tasks beside the dataset at `address`; at the end they are removed.
+
+    They stay in the cases of `work_folder`, and if the storage fails. Another machine that makes the same dataset at
+    the same time uses the same files.
+    """
+    began, url = time.monotonic(), f"{address}.work-{_key(about)}"
+    while not (lock := _locked(workshop(url))):  # another process of this machine makes the same dataset
+        url = f"{address}.work-{_key(about)}-{uuid.uuid4().hex}"
+    with lock:
+        is_kept, work = True, SharedWork(url)
+        try:
+            _log_done(len(work.done()), progress)
+            yield work
+            is_kept = False
+        except BaseException as error:
+            is_kept = isinstance(error, StorageError) or _is_worth_keeping(error, began)
+            raise
+        finally:
+            work.close(is_kept=is_kept)
+
+
+def _key(about: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _log_done(n_done: int, progress: Progress) -> None:
+    if n_done:
+        progress.log(f"{pluralize(n_done, 'task')} done by an earlier run, which was stopped")
+
+
+def _is_worth_keeping(error: BaseException, began: float) -> bool:
+    """Return whether the same command may go on after an `error` with what is done, and tell so."""
+    is_worth = not isinstance(error, DataError | OSError) and time.monotonic() - began > KEPT_AFTER
+    if is_worth:
+        logger.info("the same command goes on with what is done")
+    return is_worth
 
 
 def _locked(work: Path) -> IO[str] | None:
@@ -165,14 +203,11 @@ def checksums(path: Path) -> dict[str, Any]:
 def write_metadata(folder: Path, metadata: Mapping[str, Any], *, known: Mapping[str, Any] | None = None) -> int:
     """Write `metadata.json` with the checksums of every other file; return the size of the folder in bytes.
 
-    `known` are checksums of files that need not be read again.
+    `known` are checksums of files that need not be read again, and may be elsewhere.
     """
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != DATASET_LOCK)
-    sizes = {path: path.stat().st_size for path in paths}
-    files = {
-        name: (known or {}).get(name) or checksums(path)
-        for name, path in ((path.relative_to(folder).as_posix(), path) for path in paths)
-    }
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.name != DATASET_LOCK)
+    names = sorted({*(path.relative_to(folder) for path in paths), *map(Path, known or {})})
+    files = {name.as_posix(): (known or {}).get(name.as_posix()) or checksums(folder / name) for name in names}
     content = {
         "format_version": DATASET_FORMAT,
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -182,7 +217,7 @@ def write_metadata(folder: Path, metadata: Mapping[str, Any], *, known: Mapping[
     }
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     (folder / METADATA).write_text(text, encoding="utf-8")
-    return sum(sizes.values()) + len(text.encode())
+    return sum(file["bytes"] for file in files.values()) + len(text.encode())
 
 
 def _prefixes(folder: Path) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from bert4rec.dataset.format import MIN_EVALUATED
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.prepare.ordering import to_histories
 from bert4rec.prepare.rows import OrderedRows
+from bert4rec.prepare.shared_work import fetched
 from bert4rec.prepare.split import KnownSplit, SplitRule, mark, sample_held_out
 from bert4rec.prepare.stages import Done, Stages, saved
 from bert4rec.prepare.survey import LogSurvey
@@ -44,14 +45,14 @@ class NumberedPart(NamedTuple):
 
         With `hidden` events, they have the lists `visible`, as `with_visible` adds them.
         """
-        rows = pl.read_ipc(self.path)
+        rows = pl.read_ipc(fetched(self.path))
         number = rows["user"].rle_id()
         user = rows["user"] if self.first is None else self.first + number.cast(pl.Int64)
         if numbers is not None:
             bounds = (min(max(0, place), self.n_users) for place in numbers)
             start, stop = (int(number.search_sorted(place, side="left")) for place in bounds)
             rows, user = rows[start:stop], user[start:stop]
-        items = pl.Series("item", np.load(self.item_ids, mmap_mode="r")[rows["item"].to_numpy()])
+        items = pl.Series("item", np.load(fetched(self.item_ids), mmap_mode="r")[rows["item"].to_numpy()])
         histories = to_histories(rows.with_columns(user.cast(pl.Int32).alias("user"), items))
         return histories if self.hidden is None else with_visible(histories, self.hidden)
 
@@ -79,7 +80,7 @@ class NumberedHistories:
 
     def users(self, stages: Stages) -> Iterator[pl.DataFrame]:
         """Yield `user`, `original`, `count` of every user, by dense id; known users may have no interaction."""
-        done = stages.run("users", count_users, [(part.path, part.first) for part in self.parts])
+        done = stages.run("users", count_users, [(part.path, part.first) for part in self.parts], reads=["*"])
         counts, new = np.zeros(self.n_known, np.int64), []
         for part, (folder, _) in zip(self.parts, done, strict=True):
             if part.first is None:
@@ -99,7 +100,7 @@ class NumberedHistories:
 
 def count_users(folder: Path, part: Path, first: int | None) -> dict[str, Any]:
     """Write the number of rows of each user of a part, who has a dense id if `first` is None, else the next one."""
-    rows = pl.read_ipc(part, columns=["user"])
+    rows = pl.read_ipc(fetched(part), columns=["user"])
     if first is None:
         users = rows.group_by("user", maintain_order=True).len("count")
     else:
@@ -174,7 +175,7 @@ def split_part(
 
     `tested`: the file with the users that are in the test sample, None for all.
     """
-    marked = mark(part.histories(), rule, None if tested is None else np.load(tested, mmap_mode="r"))
+    marked = mark(part.histories(), rule, None if tested is None else np.load(fetched(tested), mmap_mode="r"))
     log = LogSurvey(n_items, has_times="times" in marked.columns, target_events=targets)
     log.add(marked)
     marked.select("user", n=pl.col("items").list.len()).write_ipc(folder / "lengths.arrow", compression="lz4")
@@ -210,7 +211,7 @@ def history_stats(
     n_users = histories.n_users
     tested = _sample_tested(histories, rule, settings, known, stages)
     arguments = [(part, rule, tested, targets, n_items) for part in histories.parts]
-    done = stages.run("split", split_part, arguments, sizes=histories.sizes, title="split")
+    done = stages.run("split", split_part, arguments, sizes=histories.sizes, title="split", reads=["*"])
     if not any(result["n_tested"] for _, result in done) and settings.split != "none":
         raise _no_test_targets(settings, n_users)
     lengths, counts, events = np.zeros(n_users, np.int64), np.zeros(n_items, np.int64), Counter[int]()
@@ -268,7 +269,7 @@ def _sample_tested(
     """
     if settings.test_users == "all" or settings.split == "none":
         return None
-    done = stages.run("tested", find_targets, [(part, rule) for part in histories.parts])
+    done = stages.run("tested", find_targets, [(part, rule) for part in histories.parts], reads=["*"])
     targets = pl.concat(_read_column(done, "targets", "user", "place"))
     tested = sample_held_out(targets, known, "tested", settings, n_users=histories.n_users)
     return saved(stages.work / "tested.npy", tested)

@@ -27,6 +27,7 @@ from bert4rec.sources.interactions import Interactions, Piece
 from bert4rec.sources.progress import BadRows
 from bert4rec.sources.synthetic import GeneratedSource
 
+READ = ("*.schema", "covered.arrow", "titles.arrow", "others.arrow")  # files of the tasks that this process reads
 FEW_BAD_ROWS = 10  # accepted even above the allowed share, which would be less than one row in a small file
 
 
@@ -73,7 +74,7 @@ def read_rows(
     pieces: Sequence[Sequence[Piece]] = source.cut() if isinstance(source, Interactions) else [()]
     sizes = [sum(piece.n_bytes for piece in some) if some else source.n_bytes for some in pieces]
     arguments = [(settled, some, extends, number == 0) for number, some in enumerate(pieces)]
-    done = stages.run("read", read_pieces, arguments, sizes=sizes, title="read", here=here)
+    done = stages.run("read", read_pieces, arguments, sizes=sizes, title="read", here=here, reads=READ)
     kinds = [_take_over(source, *task) for task in done]
     raw = RawRows([], [], {}, pl.Int64(), np.zeros(len(known.users) if known else 0, np.int64))
     for (folder, result), numbers in zip(done, kinds, strict=True):

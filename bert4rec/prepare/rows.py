@@ -23,6 +23,7 @@ from bert4rec.prepare.runs import (
     read_known_once,
     shuffle,
 )
+from bert4rec.prepare.shared_work import fetched
 from bert4rec.prepare.stages import Done, Stages, saved, whole_file
 from bert4rec.prepare.ties import shuffled, with_numbers
 from bert4rec.runtime.arrays import Int64s
@@ -188,7 +189,7 @@ def order_rows(
             sizes.append(raw.n_rows(group) // (len(firsts) + 1))
             groups.append(group == KNOWN_USERS)
     stages.remove("read", "new-*.arrow", "known-*.arrow", "items-*.parquet")
-    done = stages.run("order", order_range, arguments, sizes=sizes, title="order")
+    done = stages.run("order", order_range, arguments, sizes=sizes, title="order", reads=[ROWS_BY_ITEM])
     stages.remove("shuffle-*", "rows.arrow")
     n_users = sum(result["users_read"] for _, result in done)
     counts, columns = np.zeros(catalogue.firsts[-1], np.int64), done[0].result["columns"]
@@ -226,8 +227,12 @@ def order_range(
     rows = apply(filters_by_row(settings, rows.columns), rows, dropped).drop("is_read", strict=False)
     if prints is not None:
         users = rows["user"]
-        ids = read_known_once(*extends).users["original"].gather(users).alias("user") if extends else users
-        rows = shuffled(rows, ids, pl.Series(np.load(prints)), seed=settings.seed)
+        ids = (
+            read_known_once(fetched(extends[0]), extends[1]).users["original"].gather(users).alias("user")
+            if extends
+            else users
+        )
+        rows = shuffled(rows, ids, pl.Series(np.load(fetched(prints))), seed=settings.seed)
     rows = in_time_order(rows, newest_first=order["newest_first"] and prints is None)
     kept = apply(filters_in_order(settings), rows, dropped)
     kept = with_numbers(kept, has_fractions=has_fractions)
@@ -243,8 +248,8 @@ def _write_kept(folder: Path, kept: pl.DataFrame, dropped: Counter[str]) -> dict
 
 def limit_part(folder: Path, part: Path, frequent: Path, settings: Preprocessing) -> dict[str, Any]:
     """Write the rows of a part whose items are `frequent`, a file with a Boolean by code, and whose users stay."""
-    rows, dropped = pl.read_ipc(part), Counter[str]()
-    is_frequent = pl.Series(np.load(frequent, mmap_mode="r")[rows["item"].to_numpy()])
+    rows, dropped = pl.read_ipc(fetched(part)), Counter[str]()
+    is_frequent = pl.Series(np.load(fetched(frequent), mmap_mode="r")[rows["item"].to_numpy()])
     filters = {"min_item_interactions": pl.lit(is_frequent), **filters_of_users(settings)}
     kept = apply(filters, rows, dropped)
     return {"rows": len(rows), **_write_kept(folder, kept, dropped)}
@@ -263,7 +268,7 @@ def limit_rows(ordered: OrderedRows, settings: Preprocessing, stages: Stages) ->
         arguments = [(part.path, frequent, settings) for part in ordered.parts]
         sizes, groups = [part.n_rows for part in ordered.parts], [part.is_known for part in ordered.parts]
         stage, title = f"limits-{n_rounds:03d}", f"limits, round {n_rounds}"
-        done = stages.run(stage, limit_part, arguments, sizes=sizes, title=title)
+        done = stages.run(stage, limit_part, arguments, sizes=sizes, title=title, reads=[ROWS_BY_ITEM])
         stages.remove("order" if n_rounds == 1 else f"limits-{n_rounds - 1:03d}", PART)
         ordered.take(done, groups)
         is_rare = bool(((ordered.counts > 0) & (ordered.counts < least)).any())

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from bert4rec.prepare.ordering import ExistingIds, read_known, same_type
+from bert4rec.prepare.shared_work import fetched, is_shared, open_rows
 from bert4rec.prepare.ties import fingerprints
 from bert4rec.runtime.arrays import Array
 from bert4rec.runtime.errors import DataError
@@ -65,8 +67,10 @@ def read_pieces(
     `extends`: the dataset to extend. Raises `DataError` if no row of the first part of the `is_first` task is usable.
     """
     if isinstance(source, Interactions):
+        for path in {piece.path for piece in pieces} or source.files:
+            fetched(path)
         source = source.again(pieces=tuple(pieces), others=ItemValues(source.others.columns))
-    known = read_known_once(*extends) if extends else None
+    known = read_known_once(fetched(extends[0]), extends[1]) if extends else None
     pending, runs, covered = Pending(), list[dict[str, Any]](), list[pl.DataFrame]()
     n_rows = before = 0
     for frame, done in source:
@@ -192,7 +196,7 @@ def number_items(
     low, high = limits
     item = pl.col("item").cast(dtype)
     inside = ([item >= low] if low is not None else []) + ([item < high] if high is not None else [])
-    parts = [pl.scan_parquet(path, glob=False).with_columns(item).filter(*inside).collect() for path in entries]
+    parts = [_entries(path, dtype, limits).with_columns(item).filter(*inside).collect() for path in entries]
     ends, found = np.cumsum([0, *map(len, parts)]), pl.concat(parts)
     places = zip(entries, parts, strict=True)
     in_file = pl.concat(pl.repeat(path == file, len(part), dtype=pl.Boolean, eager=True) for path, part in places)
@@ -208,6 +212,22 @@ def number_items(
     return {"rows": len(found), "items": len(items), "read": int(items["is_read"].sum()), "both": n_both}
 
 
+def _entries(path: Path, dtype: pl.DataType, limits: tuple[Any, Any]) -> pl.LazyFrame:
+    """Return the items of a run, at least those within `limits`; of a file in a bucket only row groups with some."""
+    if not is_shared(path):
+        return pl.scan_parquet(path, glob=False)
+    low, high = limits
+    with open_rows(path) as file, pq.ParquetFile(file) as table:
+        column, groups = table.schema_arrow.names.index("item"), list[int]()
+        is_same = table.schema_arrow.field("item").type == pl.Series([], dtype=dtype).to_arrow().type
+        for number in range(table.num_row_groups):
+            known = table.metadata.row_group(number).column(column).statistics if is_same else None
+            is_before = known is not None and known.has_min_max and low is not None and known.max < low
+            is_after = known is not None and known.has_min_max and high is not None and known.min >= high
+            groups += [] if is_before or is_after else [number]
+        return pl.DataFrame(pl.from_arrow(table.read_row_groups(groups))).lazy()
+
+
 def shuffle(
     folder: Path, rows: Path, run: int, codes: Sequence[tuple[Path, int]], schema: Schema, bounds: Path,
     kinds: Sequence[int] | None,
@@ -218,7 +238,7 @@ def shuffle(
     all runs. `bounds`: the file with the first user of each range but the first. `kinds`: the number of each kind of
     event of this run.
     """
-    frame = with_columns(pl.read_ipc(rows), {**schema, "item": pl.Int32()})
+    frame = with_columns(pl.read_ipc(fetched(rows)), {**schema, "item": pl.Int32()})
     batches = [(read_batch(path, run), first) for path, first in codes]
     by_number = np.empty(sum(len(batch) for batch, _ in batches), np.int32)
     for batch, first in batches:
@@ -227,7 +247,7 @@ def shuffle(
     if kinds is not None:
         frame = frame.with_columns(pl.col("event").replace_strict(range(len(kinds)), kinds, return_dtype=pl.Int16))
     frame = frame.sort("user", maintain_order=True)
-    firsts = pl.read_ipc(bounds).to_series()
+    firsts = pl.read_ipc(fetched(bounds)).to_series()
     ends = frame["user"].search_sorted(firsts.cast(frame["user"].dtype), side="left").to_list() if len(firsts) else []
     write_batches(folder / "rows.arrow", frame, np.array([0, *ends, len(frame)]))
     return {"rows": len(frame)}
@@ -245,5 +265,5 @@ def write_batches(path: Path, frame: pl.DataFrame, ends: Array) -> None:
 
 def read_batch(path: Path, number: int) -> pl.DataFrame:
     """Return one record batch of a file of `write_batches`."""
-    with pa.OSFile(str(path), "rb") as file, pa.ipc.open_file(file) as reader:
+    with open_rows(path) as file, pa.ipc.open_file(file) as reader:
         return pl.DataFrame(pl.from_arrow(reader.get_batch(number)))

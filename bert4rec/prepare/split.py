@@ -11,6 +11,7 @@ from bert4rec.config.tables import Preprocessing, instant
 from bert4rec.dataset.format import EVALUATED, MIN_EVALUATED, NO_TARGET
 from bert4rec.dataset.histories import Histories
 from bert4rec.prepare.rows import OrderedRows
+from bert4rec.prepare.shared_work import fetched
 from bert4rec.prepare.stages import Stages
 from bert4rec.prepare.ties import MOMENT
 from bert4rec.runtime.arrays import Bools, Int64s
@@ -240,7 +241,7 @@ def _instant_of_share(ordered: OrderedRows, stages: Stages, share: float) -> int
     def count(low: int, high: int, width: int) -> Int64s:
         nonlocal n_passes
         n_passes += 1
-        done = stages.run(f"instant-{n_passes}", count_times, [(path, low, high, width) for path in paths])
+        done = stages.run(f"instant-{n_passes}", count_times, [(path, low, high, width) for path in paths], reads=["*"])
         return np.sum([np.load(folder / "counts.npy") for folder, _ in done], axis=0)
 
     low, high = min(span["first"] for span in spans), 1 + max(span["last"] for span in spans)
@@ -249,13 +250,13 @@ def _instant_of_share(ordered: OrderedRows, stages: Stages, share: float) -> int
 
 def time_span(folder: Path, part: Path) -> dict[str, Any]:
     """Return the first and the last time of a part."""
-    times = pl.read_ipc(part, columns=["time"]).to_series()
+    times = pl.read_ipc(fetched(part), columns=["time"]).to_series()
     return {"first": times.min(), "last": times.max()}
 
 
 def count_times(folder: Path, part: Path, low: int, high: int, width: int) -> dict[str, Any]:
     """Write how many times of a part are in each bin of `width` seconds from `low` to before `high`."""
-    times = pl.read_ipc(part, columns=["time"]).to_series()
+    times = pl.read_ipc(fetched(part), columns=["time"]).to_series()
     bins = (times.filter((times >= low) & (times < high)) - low) // width
     np.save(folder / "counts.npy", np.bincount(bins.to_numpy(), minlength=-(-(high - low) // width)))
     return {}

@@ -19,12 +19,15 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from bert4rec.prepare import shared_work
 from bert4rec.prepare.executors import TaskExecutor, ThisProcess
+from bert4rec.prepare.shared_work import RESULT as RESULT
+from bert4rec.prepare.shared_work import SharedWork
 from bert4rec.runtime.arrays import Array
 from bert4rec.runtime.errors import pluralize
+from bert4rec.runtime.files import link_or_copy
 from bert4rec.sources.progress import Progress
 
-RESULT = "result.json"
 MOST_STAGES = 3  # that `slowest` names
 Task: TypeAlias = Callable[..., dict[str, Any]]
 
@@ -54,14 +57,21 @@ def run_task(task: Task, folder: Path, arguments: Sequence[Any]) -> dict[str, An
 
 @dataclass(frozen=True)
 class Timed:
-    """A task that also returns how many seconds it took: they are in none of its files, which stay the same bytes."""
+    """A task that also returns how many seconds it took: they are in none of its files, which stay the same bytes.
+
+    `shared`: the work in a bucket, if its files are there; then its arguments are packed.
+    """
 
     task: Task
+    shared: SharedWork | None = None
 
-    def __call__(self, folder: Path, arguments: Sequence[Any]) -> tuple[float, dict[str, Any]]:
+    def __call__(self, folder: Path, arguments: Any) -> tuple[float, dict[str, Any]]:
         """Return the seconds of `run_task`, and what it returns."""
         began = time.monotonic()
-        result = run_task(self.task, folder, arguments)
+        if self.shared:
+            result = self.shared.run(self.task, folder.name, arguments)
+        else:
+            result = run_task(self.task, folder, arguments)
         return time.monotonic() - began, result
 
     @property
@@ -79,6 +89,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     unfinished = path.with_name(f"unfinished-{path.name}")
     yield unfinished
     unfinished.replace(path)
+    shared_work.send(path)
 
 
 def saved(path: Path, values: Array) -> Path:
@@ -89,10 +100,16 @@ def saved(path: Path, values: Array) -> Path:
 
 
 class Stages:
-    """Run tasks by an `executor`, with their files under the folder `work`."""
+    """Run tasks by an `executor`, with their files under the folder `work`, or in a bucket, the `shared` work.
 
-    def __init__(self, work: Path, executor: TaskExecutor, progress: Progress) -> None:
-        self.work, self._executor, self._progress = work, executor, progress
+    `delivered`: names of files of the dataset that are in the bucket already, with their addresses.
+    """
+
+    def __init__(
+        self, work: Path, executor: TaskExecutor, progress: Progress, shared: SharedWork | None = None
+    ) -> None:
+        self.work, self._executor, self._progress, self._shared = work, executor, progress, shared
+        self.delivered = dict[str, str]()
         self.seconds = dict[str, list[float]]()  # of each task, by stage
 
     def folder(self, stage: str, number: int) -> Path:
@@ -101,12 +118,13 @@ class Stages:
 
     def run(
         self, stage: str, task: Task, arguments: Sequence[tuple[Any, ...]], *, sizes: Sequence[int] = (),
-        title: str = "", here: bool = False,
+        title: str = "", here: bool = False, reads: Sequence[str] = (),
     ) -> list[Done]:  # fmt: skip
         """Return what `task` has done with each of `arguments`, in their order, and show the progress.
 
         `sizes` are the units of work of each; without a `title` nothing is shown. A result has its number of `rows`.
-        The tasks run in this process if they are to run `here`.
+        The tasks run in this process if they are to run `here`. Of their files, this process `reads` those with names
+        that fit one of these patterns.
         """
         futures: dict[Future[tuple[float, dict[str, Any]]], int] = {}
         results: list[dict[str, Any] | None] = [None] * len(arguments)
@@ -119,6 +137,8 @@ class Stages:
                 nonlocal done, n_done
                 number = futures[future]
                 seconds[number], result = future.result()
+                if self._shared:
+                    self._shared.fetch_files(self.folder(stage, number), reads)
                 results[number] = result
                 n_done += 1
                 if bar:
@@ -126,7 +146,8 @@ class Stages:
                     bar.advance(result["rows"], done, tasks=(n_done, len(arguments)))
 
             for number, values in enumerate(arguments):
-                future = executor.submit(Timed(task), self.folder(stage, number), values)
+                packed = self._shared.pack(values) if self._shared else values
+                future = executor.submit(Timed(task, self._shared), self.folder(stage, number), packed)
                 futures[future] = number
                 if future.done():  # this process runs it
                     finish(future)
@@ -152,6 +173,15 @@ class Stages:
 
     def remove(self, stage: str, *patterns: str) -> None:
         """Delete the files of a stage with names that fit one of `patterns`; its tasks stay done."""
+        if self._shared:
+            self._shared.remove(stage, patterns)
         for pattern in patterns:
             for path in self.work.glob(f"{stage}-??????/{pattern}"):
                 path.unlink()
+
+    def deliver(self, place: Path, name: str, folder: Path) -> None:
+        """Give the dataset that is made in `folder` the file `name` of the task's folder `place`."""
+        if self._shared:
+            self.delivered[name] = self._shared.address(place / name)
+        else:
+            link_or_copy(place / name, folder / name)

@@ -48,13 +48,11 @@ from bert4rec.prepare.negatives import (
     draw_negatives,
 )
 from bert4rec.prepare.ordering import Chunks, chunked
+from bert4rec.prepare.shared_work import fetched
 from bert4rec.prepare.split import SplitRule, mark, with_offsets
 from bert4rec.prepare.stages import Stages
 from bert4rec.prepare.ties import draw_targets, has_ties, is_tied, tie_key
 from bert4rec.runtime.arrays import Bools, Int64s, Integers
-from bert4rec.runtime.files import (
-    link_or_copy,
-)
 
 ROWS_PER_BATCH = 1 << 14  # more batches would cost memory and time in every process that opens the split
 T = TypeVar("T")
@@ -159,7 +157,7 @@ class Split:
     def users(self) -> SplitUsers:
         """Return the arrays, mapped."""
         names = self.cumulated, self.validated, self.tested
-        return SplitUsers(*(None if path is None else np.load(path, mmap_mode="r") for path in names))  # type: ignore
+        return SplitUsers(*(None if path is None else np.load(fetched(path), mmap_mode="r") for path in names))  # type: ignore
 
 
 class SplitBlock(NamedTuple):
@@ -268,7 +266,7 @@ def write_histories(
         (folder / name).mkdir()
         files = [result["files"][name] for _, result in done]
         for (place, _), file in zip(done, files, strict=True):
-            link_or_copy(place / name / file["filename"], folder / name / file["filename"])
+            stages.deliver(place, f"{name}/{file['filename']}", folder)
             found[f"{name}/{file['filename']}"] = file["checksums"]
         write_state(folder / name, columns[name], files)
         folders[name] = sum(n for file in files for _, n in file["batches"]), [*columns[name]]

@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 STORAGES = ("s3", "gs")
-LOGIN_ADVICE = {
+BUCKET_LOGINS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to keys that may read it; public: AWS_SKIP_SIGNATURE=true",
     "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the key file of an account; public: GOOGLE_SKIP_SIGNATURE=true",
 }
 USUAL_REGION = "us-east-1"  # that servers other than Amazon's expect, unless another one is set
 CHUNK = 8 << 20  # bytes that are read at once
-SECONDS_OF_TRIES = 60  # after which Google's client gives up
+SECONDS_OF_TRIES = 30  # after which Google's client gives up
 NO_BUCKET = ("NO_SUCH_BUCKET", "NoSuchBucket", "bucket does not exist", "Bucket does not exist")
 DENIED = (
     "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "INVALID_SIGNATURE", "EXPIRED_TOKEN",
     "INVALID_CLIENT_TOKEN_ID", "UNRECOGNIZED_CLIENT", "PERMISSION_DENIED", "UNAUTHENTICATED", "HTTP status 401",
     "HTTP status 403", "OAuth2", "credentials",
 )  # fmt: skip
-UNREACHED = ("NETWORK_CONNECTION", "Could not resolve", "UNAVAILABLE", "Couldn't connect")
+UNREACHABLE = ("NETWORK_CONNECTION", "Could not resolve", "UNAVAILABLE", "Couldn't connect")
 
 
 class StorageError(DataError, OSError):
@@ -59,7 +59,10 @@ def read(url: str) -> bytes | None:
         except FileNotFoundError:
             from pyarrow.fs import FileType
 
-            if files.get_file_info(path.partition("/")[0]).type == FileType.NotFound:
+            has_bucket = True
+            with suppress(OSError):  # a login for files alone may not ask
+                has_bucket = files.get_file_info(path.partition("/")[0]).type != FileType.NotFound
+            if not has_bucket:
                 raise OSError(NO_BUCKET[0]) from None
             return None
 
@@ -112,8 +115,9 @@ def remove(*urls: str) -> None:
 
 def remove_all(url: str) -> None:
     """Remove all files below an address. Raises `DataError`."""
-    with _errors(url) as (files, path):
-        files.delete_dir_contents(path, missing_dir_ok=True)
+    if names(url):
+        with _errors(url) as (files, path), suppress(FileNotFoundError):
+            files.delete_dir(path)
 
 
 @contextmanager
@@ -130,6 +134,8 @@ def _errors(url: str) -> Iterator[tuple["FileSystem", str]]:
     except FileNotFoundError as error:
         if error.filename is not None:
             raise
+        if any(words in str(error) for words in NO_BUCKET):
+            raise _problem(url, scheme, str(error)) from None
         raise DataError(f"{url}: no such file; correct the address") from None
     except (OSError, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.filename is not None:
@@ -141,9 +147,9 @@ def _problem(url: str, scheme: str, text: str) -> DataError:
     if any(words in text for words in NO_BUCKET):
         return DataError(f"{url}: no such bucket; correct the address")
     if any(words in text for words in DENIED):
-        return DataError(f"{url}: access denied; {LOGIN_ADVICE[scheme]}")
+        return DataError(f"{url}: access denied; {BUCKET_LOGINS[scheme]}")
     reason = text.rpartition("Details: ")[2].rpartition("AWS Error ")[2][:200]
-    if any(words in text for words in UNREACHED):
+    if any(words in text for words in UNREACHABLE):
         return StorageError(
             f"{url}: cannot be reached ({reason}); correct the address or AWS_ENDPOINT_URL, or repeat the command later"
         )

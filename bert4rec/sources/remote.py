@@ -42,7 +42,7 @@ from bert4rec.sources.tables import FIRST_ROWS
 
 EXTRA_OF = {"database": "sql", "lake": "lake", "workbook": "excel"}  # kind, as in `FETCHED` → extra with its packages
 LOGIN_ADVICE = {
-    **storage.LOGIN_ADVICE,
+    **storage.BUCKET_LOGINS,
     "hf": "set HF_TOKEN to a token that may read it",
     **dict.fromkeys(("https", "http"), "it needs a login, or a signature in the address that is still valid"),
 }

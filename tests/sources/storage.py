@@ -17,6 +17,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from uuid import uuid4
 from xml.sax.saxutils import escape
 
+from tests.sources.google import API, UPLOAD, Google
+
 # Nobody may; breaks off in the middle; knows no ranges; can only be read.
 CLOSED, BROKEN, WHOLE, LOCKED = "closed", "broken", "whole", "locked"
 UPLOADS = ".uploads"  # folder of the parts of uploads that are not complete
@@ -53,7 +55,7 @@ class Storage:
         google = json.dumps({"gcs_base_url": self.http, "disable_oauth": True, **account})
         amazon = {"AWS_ENDPOINT_URL": self.http, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
         login = {"AWS_ACCESS_KEY_ID": "somebody", "AWS_SECRET_ACCESS_KEY": "secret"}
-        return amazon | login | {"GOOGLE_SERVICE_ACCOUNT_KEY": google}
+        return amazon | login | {"GOOGLE_SERVICE_ACCOUNT_KEY": google, "STORAGE_EMULATOR_HOST": self.http}
 
     def write(self, name: str, content: bytes) -> Path:
         """A file, by bucket and key."""
@@ -71,6 +73,7 @@ class Storage:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     storage: ClassVar[Storage]
+    google: ClassVar[Google]
 
     def log_message(self, *_: object) -> None:
         pass
@@ -79,6 +82,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
+        if self._is_google():
+            return
         name, query, path = self._address()
         self.storage.asked.append(name)
         if self._is_refused(name):
@@ -93,6 +98,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
 
     def do_PUT(self) -> None:
+        if self._is_google():
+            return
         name, query, path = self._address()
         content = self._content()
         if self._is_refused(name) or self._has_no_bucket(name):
@@ -112,6 +119,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, b"")
 
     def do_POST(self) -> None:
+        if self._is_google():
+            return
         name, query, path = self._address()
         content = self._content()
         if self._is_refused(name) or self._has_no_bucket(name):
@@ -135,6 +144,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, b"<CompleteMultipartUploadResult><ETag>x</ETag></CompleteMultipartUploadResult>")
 
     def do_DELETE(self) -> None:
+        if self._is_google():
+            return
         name, query, path = self._address()
         if self._is_refused(name):
             return
@@ -145,6 +156,19 @@ class _Handler(BaseHTTPRequestHandler):
             self._remove(path)
         self.send_response(204)
         self.end_headers()
+
+    def _is_google(self) -> bool:
+        """Answer a request of Arrow's client for Google Cloud Storage."""
+        if not self.path.startswith((API, UPLOAD)):
+            return False
+        self.storage.asked.append(unquote(urlsplit(self.path).path.removeprefix(API).replace("/o/", "/", 1)))
+        status, content, headers = self.google.answer(self.command, self.path, self.headers, self._content())
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+        return True
 
     def _address(self) -> tuple[str, dict[str, list[str]], Path]:
         address = urlsplit(self.path)
@@ -267,6 +291,7 @@ def serving(folder: Path) -> Iterator[Storage]:
     handler = type("_HandlerOfOne", (_Handler,), {"storage": storage})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         storage.port = server.server_port
+        handler.google = Google(folder, storage.http, (CLOSED, LOCKED), storage.done.append)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
