@@ -79,8 +79,8 @@ def new_dataset(folder: Path, *, target: Callable[[Path], Path | None] | None = 
 def work_folder(folder: Path, about: Mapping[str, Any], progress: Progress) -> Iterator[Path]:
     """Yield a folder beside `folder` for the files of tasks, and remove it at the end.
 
-    It stays if the process is killed, or stopped after `KEPT_AFTER` seconds: a later one with the same input and
-    settings, `about`, goes on with the tasks that are done. Those of others are removed.
+    It stays if the process is killed, stopped after `KEPT_AFTER` seconds, or cannot store the dataset: a later one with
+    the same input and settings, `about`, goes on with the tasks that are done. Those of others are removed.
     """
     began, place = time.monotonic(), folder.resolve()
     work = usual = place.with_name(f".{place.name}.work-{_key(about)}")
@@ -109,8 +109,8 @@ def work_folder(folder: Path, about: Mapping[str, Any], progress: Progress) -> I
 def work_in_storage(address: str, about: Mapping[str, Any], progress: Progress) -> Iterator[SharedWork]:
     """Yield what keeps the files of tasks beside the dataset at `address`; at the end they are removed.
 
-    They stay in the cases of `work_folder`, and if the storage fails. Another machine that makes the same dataset at
-    the same time uses the same files.
+    They stay in the cases of `work_folder`. Another machine that makes the same dataset at the same time uses the same
+    files.
     """
     began, url = time.monotonic(), f"{address}.work-{_key(about)}"
     while not (lock := _locked(workshop(url))):  # another process of this machine makes the same dataset
@@ -122,7 +122,7 @@ def work_in_storage(address: str, about: Mapping[str, Any], progress: Progress) 
             yield work
             is_kept = False
         except BaseException as error:
-            is_kept = isinstance(error, StorageError) or _is_worth_keeping(error, began)
+            is_kept = _is_worth_keeping(error, began)
             raise
         finally:
             work.close(is_kept=is_kept)
@@ -138,8 +138,9 @@ def _log_done(n_done: int, progress: Progress) -> None:
 
 
 def _is_worth_keeping(error: BaseException, began: float) -> bool:
-    """Return whether the same command may go on after an `error` with what is done, and tell so."""
-    is_worth = not isinstance(error, DataError | OSError) and time.monotonic() - began > KEPT_AFTER
+    """Return whether the same command may go on after an `error` with what is done, and log that."""
+    is_late = not isinstance(error, DataError | OSError) and time.monotonic() - began > KEPT_AFTER
+    is_worth = is_late or isinstance(error, StorageError)
     if is_worth:
         logger.info("the same command goes on with what is done")
     return is_worth

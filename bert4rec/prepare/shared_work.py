@@ -7,6 +7,7 @@ the ranges that are read by `open_rows`.
 
 import io
 import json
+import logging
 import os
 import pickle
 import shutil
@@ -22,11 +23,12 @@ import pyarrow as pa
 
 from bert4rec.config.stored import for_each, in_parallel, workshop
 from bert4rec.runtime import storage
-from bert4rec.runtime.errors import UserError
+from bert4rec.runtime.errors import DataError, UserError
 
 RESULT = "result.json"
 TASK_INPUTS = "inputs"  # folder of what the tasks read and no task has written
 FORGOTTEN_AFTER = 86_400  # seconds without a new file, after which a host removes what is left of a preparation
+logger = logging.getLogger(__name__)
 _works: dict[Path, "SharedWork"] = {}  # of this process, by their folders
 
 
@@ -168,7 +170,10 @@ class SharedWork:
         _works.pop(self.root, None)
         shutil.rmtree(self.root, ignore_errors=True)
         if not is_kept:
-            storage.remove_all(self.url)
+            try:
+                storage.remove_all(self.url)
+            except DataError as error:  # the dataset is made, or another error says why it is not
+                logger.warning(f"{error}; then remove {self.url}")
 
 
 def fetched(path: Path) -> Path:
