@@ -13,7 +13,7 @@ import pickle
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
@@ -58,10 +58,8 @@ class SharedWork:
     def add_input(self, path: Path, names: Sequence[str] = (".",)) -> None:
         """Send a file, or the files `names` of a folder, which tasks read by this path."""
         place = f"{TASK_INPUTS}/{len(self.inputs)}-{path.name}"
-        there, sizes = (
-            storage.names(f"{self.url}/{TASK_INPUTS}"),
-            {name: (path / name).stat().st_size for name in names},
-        )
+        sizes = {name: (path / name).stat().st_size for name in names}
+        there = storage.names(f"{self.url}/{TASK_INPUTS}")
 
         def send(name: str) -> int:
             whole = os.path.normpath(f"{place}/{name}")
@@ -85,23 +83,27 @@ class SharedWork:
         is_lasting = self.scratch is None or "/" not in name or name.startswith(f"{TASK_INPUTS}/")
         target = path if is_lasting or self.scratch is None else self.scratch / name
         if not target.exists():
-            for inner in storage.names(self.address(path)) if name.startswith(f"{TASK_INPUTS}/") else []:
-                self._fetch_file(f"{name}/{inner}", target / inner)
-            if not target.exists():
-                self._fetch_file(name, target)
+            self._fetch(name, target, storage.names(self.address(path)) if name.startswith(f"{TASK_INPUTS}/") else ())
         return target
 
-    def _fetch_file(self, name: str, target: Path) -> None:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(f".{uuid.uuid4().hex}")  # several processes of a host may fetch it at the same time
-        storage.download(f"{self.url}/{name}", part)
-        part.replace(target)
+    def _fetch(self, name: str, target: Path, names: Collection[str] = ()) -> None:
+        """Fetch a file, or the files `names` of a folder: whole, since other processes of this host may wait for it."""
+        part = target.with_name(f".{uuid.uuid4().hex}")
+        for inner in names or ["."]:
+            (part / inner).parent.mkdir(parents=True, exist_ok=True)
+            storage.download(f"{self.url}/{os.path.normpath(f'{name}/{inner}')}", part / inner)
+        try:
+            part.rename(target)
+        except OSError:  # another process was as fast with a folder
+            if not target.exists():
+                raise
+            shutil.rmtree(part)
 
     def fetch_files(self, folder: Path, patterns: Sequence[str]) -> None:
         """Fetch the files of a task's folder that fit one of the `patterns`."""
         for name in storage.names(self.address(folder)) if patterns else ():
             if any(fnmatch(name, pattern) for pattern in patterns) and not (folder / name).exists():
-                self._fetch_file(f"{folder.name}/{name}", folder / name)
+                self._fetch(f"{folder.name}/{name}", folder / name)
 
     def remove(self, stage: str, patterns: Sequence[str]) -> None:
         """Remove the files of a stage's tasks that fit one of the `patterns`."""
@@ -117,7 +119,7 @@ class SharedWork:
             attempt, self.scratch = place / "written", place / "fetched"
             attempt.mkdir(parents=True)
             try:
-                text = self._named(json.dumps(task(attempt, *self.unpack(packed)))).encode()
+                text = self._named(json.dumps(task(attempt, *self.unpack(packed))), _in_json).encode()
                 sizes = {path.relative_to(attempt).as_posix(): path.stat().st_size for path in _files(attempt)}
 
                 def send(file: str) -> int:
@@ -135,10 +137,10 @@ class SharedWork:
         result: dict[str, Any] = json.loads(text)
         return result
 
-    def _named(self, text: str) -> str:
-        """Return `text` with the inputs called as on the program's host."""
+    def _named(self, text: str, written: Callable[[str], str] = str) -> str:
+        """Return `text` with the inputs called as on the program's host; `written`: how `text` has a path."""
         for path, name in self.inputs.items():
-            text = text.replace(str(self.root / name), path)
+            text = text.replace(written(str(self.root / name)), written(path))
         return text
 
     def pack(self, arguments: Sequence[Any]) -> bytes:
@@ -204,6 +206,10 @@ def send(path: Path) -> None:
 
 def _work_of(path: Path) -> SharedWork | None:
     return next((work for root, work in _works.items() if path.is_relative_to(root)), None)
+
+
+def _in_json(text: str) -> str:
+    return json.dumps(text)[1:-1]
 
 
 def _files(folder: Path) -> list[Path]:

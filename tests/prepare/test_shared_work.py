@@ -74,6 +74,25 @@ def test_a_task_finds_the_files_of_another_host(
     assert [*(tmp_path / "two").rglob("task-*")] == []
 
 
+def read_all(folder: Path, dataset: Path) -> dict[str, Any]:
+    """Return the content of each file of a folder."""
+    place = fetched(dataset)
+    return {path.relative_to(place).as_posix(): path.read_text() for path in place.rglob("*") if path.is_file()}
+
+
+def test_a_task_finds_the_named_files_of_a_folder(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("older/metadata.json", "older/users/part.parquet", "older/histories/part.arrow"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f'"{path}"')
+    work = SharedWork(url)
+    work.add_input(tmp_path / "older", ["metadata.json", "users/part.parquet"])
+    packed = work.pack((tmp_path / "older",))
+    other = another_host(work, tmp_path / "two", monkeypatch)
+    expected = {name: f'"{tmp_path / "older" / name}"' for name in ("metadata.json", "users/part.parquet")}
+    assert other.run(read_all, "read-000000", packed) == expected
+
+
 def test_a_work_that_was_interrupted_goes_on(url: str, tmp_path: Path, storage: Storage) -> None:
     def totals(numbers: Sequence[int]) -> list[dict[str, Any]]:
         with work_in_storage(url, {"about": 1}, Progress()) as work:
