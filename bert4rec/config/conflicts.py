@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from bert4rec.config.kinds import KINDS, can_be_dense, has_kernel, supports_column_sharding
 from bert4rec.config.tables import Config, instant
+from bert4rec.runtime.storage import is_stored
 
 
 def conflicts(config: Config) -> Iterator[tuple[str, str]]:
@@ -18,6 +19,8 @@ def _dataset_conflicts(config: Config) -> Iterator[tuple[str, str]]:
     if data.title_column not in ("", "auto") and data.titles_path:
         reason = f'titles come from data.titles_path = "{data.titles_path}" already; leave one of them empty'
         yield "data.title_column", reason
+    if data.parts_by_host and is_stored(data.place):
+        yield "data.parts_by_host", f"each host fetches the whole of {data.place}; set it to false"
     if 0 < settings.max_user_interactions < settings.min_user_interactions:
         reason = f"no user can pass with min_user_interactions = {settings.min_user_interactions}"
         yield "preprocessing.max_user_interactions", reason

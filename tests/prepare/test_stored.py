@@ -10,9 +10,10 @@ import pytest
 
 import preprocessing
 from bert4rec import prepare
+from bert4rec.config.load import load_config
 from bert4rec.config.stored import dataset_folder
 from bert4rec.config.tables import Config, Data
-from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.errors import DataError, SettingsError
 from tests.checks import Capture
 from tests.folders import contents
 from tests.launch import ROOT
@@ -212,3 +213,8 @@ def test_settings_keep_an_address() -> None:
     config = Config(data=Data(dataset_dir="s3://bucket/shops/one/"))
     assert (config.data.place, config.run_name) == ("s3://bucket/shops/one", "one")
     assert os.fspath(Data(dataset_dir="data/shop/").folder) == "data/shop"
+
+
+def test_hosts_that_fetch_a_whole_dataset_do_not_have_parts_of_it() -> None:
+    with pytest.raises(SettingsError, match=r"data\.parts_by_host"):
+        load_config(None, {"data.dataset_dir": "s3://bucket/shop", "data.parts_by_host": True})
