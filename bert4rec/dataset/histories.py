@@ -276,7 +276,7 @@ class _Entries(SmallPickle):
         parts, row, n = [], 0, 0
         for n_train in self.histories.n_train_parts(with_target=self._with_target):
             ends = n + np.cumsum(np.append(0, self._n_entries(n_train)))
-            parts.append(ends[:-1][-row % STRIDE :: STRIDE])
+            parts.append(ends[:-1][-row % STRIDE :: STRIDE].copy())  # a view would keep all of them
             row, n = row + len(n_train), int(ends[-1])
         return np.concatenate([*parts, [n]])
 

@@ -16,4 +16,4 @@ COLUMNS = ["customer", "sku", "at", "stars"]
 def made(folder: Path, **data: str | bool) -> dict[str, Any]:
     """What the dataset holds that is made from `data`."""
     settings = {f"data.{name}": value for name, value in data.items()}
-    return contents(prepare(load_config(None, SETTINGS | settings | {"data.dataset_dir": str(folder)})))
+    return contents(Path(prepare(load_config(None, SETTINGS | settings | {"data.dataset_dir": str(folder)}))))

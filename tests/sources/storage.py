@@ -1,15 +1,19 @@
 """A server on this machine that speaks what S3, Google Cloud Storage and web servers have in common, for one folder.
 
-Its first folders are the buckets. Those called `closed`, `broken`, `whole` and `locked` have ways of their own.
+It is a process of its own: Arrow may hold the lock of the Python that waits for an answer. Its first folders are the
+buckets. Those called `closed`, `broken`, `whole` and `locked` have ways of their own.
 """
 
 import json
 import re
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -21,6 +25,7 @@ from tests.sources.google import API, UPLOAD, Google
 
 # Nobody may; breaks off in the middle; knows no ranges; can only be read.
 CLOSED, BROKEN, WHOLE, LOCKED = "closed", "broken", "whole", "locked"
+ROOT = Path(__file__).parents[2]
 UPLOADS = ".uploads"  # folder of the parts of uploads that are not complete
 ENTRY = (
     "<Contents><Key>{key}</Key><LastModified>2024-01-01T00:00:00.000Z</LastModified><ETag>x</ETag><Size>{size}</Size>"
@@ -32,22 +37,58 @@ DENIED = b"<Error><Code>AccessDenied</Code></Error>"
 
 @dataclass
 class Storage:
-    """The `folder` that is served at `port`, while `status` is 200; what was asked for, how many bytes were sent.
-
-    `done`: each request but those that only read, as "PUT bucket/key".
-    """
+    """The `folder` that is served at `port`. What both processes know is in files beside the folder."""
 
     folder: Path
     port: int = 0
-    status: int = 200
-    sends_at_most: int = 10**9
-    asked: list[str] = field(default_factory=list)
-    sent: list[int] = field(default_factory=list)
-    done: list[str] = field(default_factory=list)
 
     @property
     def http(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def status(self) -> int:
+        """With which the server answers, if it is not 200."""
+        return int(self._lines("status")[-1])
+
+    @status.setter
+    def status(self, status: int) -> None:
+        self.note("status", status)
+
+    @property
+    def sends_at_most(self) -> int:
+        """After so many bytes of a file the server breaks off."""
+        return int(self._lines("most")[-1])
+
+    @sends_at_most.setter
+    def sends_at_most(self, n_bytes: int) -> None:
+        self.note("most", n_bytes)
+
+    @property
+    def asked(self) -> list[str]:
+        """What was asked for."""
+        return self._lines("asked")
+
+    @property
+    def sent(self) -> list[int]:
+        """How many bytes of ranges were sent."""
+        return [*map(int, self._lines("sent"))]
+
+    @property
+    def done(self) -> list[str]:
+        """Each request but those that only read, as "PUT bucket/key"."""
+        return self._lines("done")
+
+    def note(self, name: str, what: object) -> None:
+        """Add a line to what was `asked`, `sent` or `done`, or has changed."""
+        with self._note_of(name).open("a", encoding="utf-8") as file:
+            file.write(f"{what}\n")
+
+    def _lines(self, name: str) -> list[str]:
+        return self._note_of(name).read_text(encoding="utf-8").splitlines()
+
+    def _note_of(self, name: str) -> Path:
+        return self.folder.with_name(f"{self.folder.name}-{name}")
 
     def variables(self) -> dict[str, str]:
         """With which Polars and Arrow find the buckets here."""
@@ -85,7 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self._is_google():
             return
         name, query, path = self._address()
-        self.storage.asked.append(name)
+        self.storage.note("asked", name)
         if self._is_refused(name):
             return
         if "list-type" in query:
@@ -161,7 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer a request of Arrow's client for Google Cloud Storage."""
         if not self.path.startswith((API, UPLOAD)):
             return False
-        self.storage.asked.append(unquote(urlsplit(self.path).path.removeprefix(API).replace("/o/", "/", 1)))
+        self.storage.note("asked", unquote(urlsplit(self.path).path.removeprefix(API).replace("/o/", "/", 1)))
         status, content, headers = self.google.answer(self.command, self.path, self.headers, self._content())
         self.send_response(status)
         for name, value in {**headers, "Content-Length": str(len(content))}.items():
@@ -191,7 +232,7 @@ class _Handler(BaseHTTPRequestHandler):
         return is_missing
 
     def _note(self, text: str) -> None:
-        self.storage.done.append(text)
+        self.storage.note("done", text)
 
     def _write(self, path: Path, content: bytes) -> None:
         """Write a file in one step: S3 shows a whole object or none."""
@@ -268,7 +309,7 @@ class _Handler(BaseHTTPRequestHandler):
         first = int(asked[1]) if asked[1] else max(0, size - int(asked[2]))
         last = min(int(asked[2]), size - 1) if asked[1] and asked[2] else size - 1
         part = content[first : last + 1]
-        self.storage.sent.append(len(part))
+        self.storage.note("sent", len(part))
         self._answer(206, part, f"bytes {first}-{last}/{size}", cut=cut)
 
     def _answer(self, status: int, content: bytes, content_range: str = "", *, cut: bool = False) -> None:
@@ -279,23 +320,40 @@ class _Handler(BaseHTTPRequestHandler):
         if content_range:
             self.send_header("Content-Range", content_range)
         self.end_headers()
+        most = self.storage.sends_at_most
         if self.command != "HEAD":
-            self.wfile.write(content[: min(len(content) // 2 if cut else len(content), self.storage.sends_at_most)])
-        self.close_connection = cut or len(content) > self.storage.sends_at_most
+            self.wfile.write(content[: min(len(content) // 2 if cut else len(content), most)])
+        self.close_connection = cut or len(content) > most
 
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Storage]:
     """The files in `folder`, at a free port, while the block runs."""
     storage = Storage(folder)
+    storage.status, storage.sends_at_most = 200, 10**9
+    for name in ("asked", "sent", "done"):
+        storage._note_of(name).touch()
+    command = [sys.executable, "-m", "tests.sources.storage", str(folder)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdin
+        storage.port = int(process.stdout.readline())
+        yield storage
+        process.stdin.close()
+
+
+def main(folder: Path) -> None:
+    """Serve a folder until the standard input ends, as that of a test that was killed does."""
+    storage = Storage(folder)
     handler = type("_HandlerOfOne", (_Handler,), {"storage": storage})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         storage.port = server.server_port
-        handler.google = Google(folder, storage.http, (CLOSED, LOCKED), storage.done.append)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield storage
-        finally:
-            server.shutdown()
-            thread.join()
+        handler.google = Google(folder, storage.http, (CLOSED, LOCKED), partial(storage.note, "done"))
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        print(storage.port, flush=True)
+        sys.stdin.read()
+        server.shutdown()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

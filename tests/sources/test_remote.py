@@ -89,10 +89,10 @@ def test_only_the_needed_columns_of_a_table_travel(storage: Storage, tmp_path: P
     whole = storage.write("tables/wide.parquet", b"")
     frame = pl.DataFrame({"user": noise % 1000, "item": noise % 77, "a": noise, "b": noise.reverse(), "c": noise + 1})
     frame.write_parquet(whole, row_group_size=10_000)
-    storage.sent.clear()
+    n_before = len(storage.sent)
     ((_, n_rows),) = copied("s3://tables/wide.parquet", tmp_path, ["user", "item"]).values()
     assert n_rows == 300_000
-    assert sum(storage.sent) < 0.3 * whole.stat().st_size
+    assert sum(storage.sent[n_before:]) < 0.3 * whole.stat().st_size
     ((path, n_rows),) = copied("s3://tables/wide.parquet", tmp_path, ["user", "sku"]).values()  # which it lacks
     assert (n_rows, [*TableFile(path, "arrow stream").columns]) == (FIRST_ROWS, frame.columns)
 
