@@ -168,7 +168,7 @@ def memory_of(log: Log) -> Memory:
         task=PROCESS_BYTES + max(row_bytes, entries * (95 + 8.5 * text)),
         program=PROCESS_BYTES + samples + max(id_file, 56 * items) + 25 * items + 40 * users,
         training=7400 * n_batches + 8 * users / STRIDE,
-        evaluated=2000 * n_batches + 21 * users + 24 * log.n_tested,
+        evaluated=2000 * n_batches + 12 * log.n_tested,  # of it 4 bytes for a rank by each of three protocols
     )
 
 
