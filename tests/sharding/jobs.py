@@ -67,6 +67,8 @@ FEW = {
 class FewItems:
     """Stands where a split stands: rows of one to six random items of a small catalogue, and a target each."""
 
+    first_number = 0
+
     def __init__(self, n_items: int, n_rows: int) -> None:
         draw = np.random.default_rng([n_items, n_rows])
         ids = (0, n_items)
