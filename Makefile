@@ -51,7 +51,7 @@ test-pythons: setup ## data tests on Python 3.11–3.13, those of this machine
 	$(call run,./scripts/test_pythons.sh)
 
 test-ray: setup ## preparations on Ray, with killed workers, nodes and programs, in 6 minutes; skipped without the extra ray
-	@if python -c 'import ray' 2>/dev/null; then set -x; python -m pytest -m 'ray and not long' tests/prepare/test_executors.py tests/prepare/test_ray.py tests/prepare/test_ray_storage.py; \
+	@if python -c 'import ray' 2>/dev/null; then set -x; python -m pytest -m 'ray and not long' tests/prepare; \
 	else echo "skipped: the package ray is not installed; type .venv/bin/pip install -c requirements.lock -e '.[ray]'"; fi
 
 lint: setup ## ruff, mypy, the import contracts of pyproject.toml, and plain names and docstrings

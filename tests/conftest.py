@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import psutil
 import pytest
 
 import preprocessing
@@ -47,22 +46,15 @@ LOG = {
     "e": [5, 6, 7],
     "f": [5] * 7 + [4] * 6 + [1] * 4 + [2] * 3 + [3] * 3 + [6] * 2 + [7, 8, 8],
 }
-WORKER_BYTES = 4 * 10**9
 BY_HAND = {"preprocessing.validation_users": "all", "preprocessing.n_eval_negatives": 5, "model.max_len": 12}
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """Two workers a core, since tests often wait, if there is enough memory for the processes that they start."""
-    return max(1, min(2 * len(os.sched_getaffinity(0)), psutil.virtual_memory().total // WORKER_BYTES))
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    """With pytest-xdist each worker keeps to one core, or to several of its own: threads that share one mostly wait."""
+    """With pytest-xdist each worker has cores of its own: threads of two that share one mostly wait for each other."""
     worker = getattr(config, "workerinput", None)
     cores = sorted(os.sched_getaffinity(0))
-    if worker:
-        number, n_workers = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
-        os.sched_setaffinity(0, cores[number % len(cores) :: n_workers])
+    if worker and worker["workercount"] <= len(cores):
+        os.sched_setaffinity(0, cores[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -18,7 +18,7 @@ import psutil
 import pyarrow as pa
 
 import preprocessing
-from bert4rec.prepare.stages import RESULT
+from bert4rec.prepare.shared_work import RESULT
 from tests.folders import contents
 from tests.launch import ROOT
 

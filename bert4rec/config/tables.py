@@ -287,9 +287,9 @@ class Preprocessing(Table):
     engine: Literal["local", "ray"] = "local"
     """what runs the preparation; local = this machine; ray = the Ray cluster of RAY_ADDRESS, or a Ray on this machine;
     ray is an extra of the package to install, and all machines must see the same files"""
-    workers: Count | Literal["auto"] = 1
-    """number of workers that prepare at a time, with the same result; 1 = this process alone, with all cores (local);
-    auto = one for each core of this machine, or for each CPU of the cluster"""
+    workers: Count | Literal["auto"] = "auto"
+    """number of workers that prepare at a time, with the same result; auto = one for each CPU of the cluster (ray), for
+    each core and 1.5 GB of free memory if the log has 0.5 GB or more (local), else 1, which is this process alone"""
     seed: Seed = 1
     """seed of item ids, samples of users, negatives and synthetic data"""
 

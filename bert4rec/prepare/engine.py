@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -162,7 +163,8 @@ def prepare(config: Config) -> str:
         opened = _open(local.data, settings, known, progress)
         about = _about_work(config, opened.source, local, known)
         work, shared = after.enter_context(_open_work(config, folder, opened.source, extends, about, progress))
-        with open_executor(settings.engine, settings.workers, memory=TASK_BYTES) as executor:
+        n_bytes = opened.source.n_bytes if isinstance(opened.source, Interactions) else 0
+        with open_executor(settings.engine, settings.workers, n_bytes=n_bytes, memory=TASK_BYTES) as executor:
             stages = Stages(work, executor, progress, shared)
             metadata, written = _make_dataset(config, opened, local, new, known, stages, progress)
         destination.delivered = stages.delivered
@@ -316,6 +318,7 @@ def _about_work(
     }
 
 
+@cache
 def _digest_of_code() -> str:
     """Return a checksum of this package: files of tasks are not shared by two versions of it."""
     paths = sorted(Path(__file__).parents[1].rglob("*.py"))

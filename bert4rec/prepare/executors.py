@@ -22,9 +22,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from bert4rec.runtime.errors import RunInterruptedError, SettingsError, UserError, in_one_line, pluralize
+from bert4rec.runtime.memory import host_memory
 from bert4rec.runtime.signals import call_when_ended
 from bert4rec.runtime.startup import usable_cores
 
+LARGE_LOG = 1 << 29  # bytes; a smaller one is prepared as fast by one process, which uses several cores, too
+WORKER_BYTES = 3 << 29  # that a worker may take
 MORE_TRIES = 3  # of a task that failed for a reason outside of it
 POLARS_THREADS = "POLARS_MAX_THREADS"
 SMALLEST_OBJECT_STORE = 75 << 20  # bytes, the least that Ray allows: tasks pass files to each other, no objects
@@ -43,16 +46,18 @@ class WorkerDiedError(RunInterruptedError):
 
 @contextmanager
 def open_executor(
-    engine: Literal["local", "ray"], n_workers: int | Literal["auto"], *, memory: int
+    engine: Literal["local", "ray"], n_workers: int | Literal["auto"], *, n_bytes: int = 0, memory: int
 ) -> Iterator["TaskExecutor"]:
     """Yield what runs tasks; if the block ends with an error, all workers end at once.
 
-    A single local worker is this process, which runs a task in `submit`. "auto": a worker for each core of this machine
-    or CPU of the cluster. A task on Ray gets `memory` bytes. A task that raises an `OSError`, or whose worker dies,
-    runs again. Raises `SettingsError` without Ray; a future raises what its task raised, or `WorkerDiedError`.
+    A single local worker is this process, which runs a task in `submit`. "auto": a worker for each CPU of the cluster;
+    or for a log of `n_bytes`, if it is large, one for each core of this machine that has enough memory. A task on Ray
+    gets `memory` bytes. A task that raises an `OSError`, or whose worker dies, runs again. Raises `SettingsError`
+    without Ray; a future raises what its task raised, or `WorkerDiedError`.
     """
     if engine == "local" and n_workers == "auto":
-        n_workers = usable_cores()
+        most = min(usable_cores(), host_memory() // WORKER_BYTES)
+        n_workers = max(1, most) if n_bytes >= LARGE_LOG else 1
     if engine == "local" and n_workers == 1:
         yield ThisProcess()
         return

@@ -21,8 +21,7 @@ import numpy as np
 
 from bert4rec.prepare import shared_work
 from bert4rec.prepare.executors import TaskExecutor, ThisProcess
-from bert4rec.prepare.shared_work import RESULT as RESULT
-from bert4rec.prepare.shared_work import SharedWork
+from bert4rec.prepare.shared_work import RESULT, SharedWork
 from bert4rec.runtime.arrays import Array
 from bert4rec.runtime.errors import pluralize
 from bert4rec.runtime.files import link_or_copy

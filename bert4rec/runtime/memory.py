@@ -1,4 +1,7 @@
-"""Free memory, the peak memory of a process, and settings of the allocators."""
+"""Free memory, the peak memory of a process, and settings of the allocators.
+
+torch is imported where it is needed: a preparation does without.
+"""
 
 import ctypes
 import os
@@ -7,11 +10,14 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
-import torch
 
 from bert4rec.runtime.startup import CGROUPS, group_folders
+
+if TYPE_CHECKING:
+    import torch
 
 SECONDS_BETWEEN_LOOKS = 2.0
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -30,8 +36,10 @@ class Memory:
     device: int | None = None
 
 
-def available(device: torch.device, local_world_size: int) -> Memory:
+def available(device: "torch.device", local_world_size: int) -> Memory:
     """Return the memory for this process: its GPU, and a share of the host's free memory plus its present PSS."""
+    import torch
+
     gpu = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else None
     return Memory(host=host_memory() // local_world_size + proportional_set_size(), device=gpu)
 
@@ -48,7 +56,7 @@ class PeakMemory:
     peak of the allocator is measured instead.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: "torch.device") -> None:
         self._device, self._peak, self._is_closed = device, 0, threading.Event()
 
     def __enter__(self) -> "PeakMemory":
@@ -62,6 +70,8 @@ class PeakMemory:
     def read(self) -> int:
         """Return the peak so far, in bytes."""
         if self._device.type == "cuda":
+            import torch
+
             return torch.cuda.max_memory_allocated(self._device)
         self._peak = max(self._peak, proportional_set_size())
         return self._peak
@@ -90,6 +100,8 @@ def compile_few_kernels(*, precision: str) -> None:
     which torch's own kernel computes equally well; bf16 products need oneDNN.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+    import torch
+
     torch.backends.mkldnn.enabled = precision != "fp32"  # type: ignore[assignment]
 
 

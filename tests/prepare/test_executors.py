@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from bert4rec.prepare import executors
 from bert4rec.prepare.executors import WorkerDiedError, open_executor
 from bert4rec.runtime.errors import ColumnUnknownError, DataError, SettingsError
 from bert4rec.runtime.startup import usable_cores
@@ -174,6 +175,18 @@ def test_results_and_errors_are_those_of_the_tasks(engine: str, n_workers: int, 
         assert executor.submit(fail_until, tmp_path, 4).result() == 4
         (tmp_path / "more").mkdir()
         assert isinstance(executor.submit(fail_until, tmp_path / "more", 5).exception(), TimeoutError)
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "free", "is_here"), [(0, 10**10, True), (10**9, 10**10, False), (10**9, 10**9, True)]
+)
+def test_a_large_log_has_a_worker_for_each_core_that_has_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_bytes: int, free: int, is_here: bool
+) -> None:
+    monkeypatch.setattr(executors, "usable_cores", lambda: 2)
+    monkeypatch.setattr(executors, "host_memory", lambda: free)
+    with open_executor("local", "auto", n_bytes=n_bytes, memory=MEMORY) as executor:
+        assert (executor.submit(write, tmp_path, 0).result()["pid"] == os.getpid()) == is_here
 
 
 def test_workers_share_the_cores(tmp_path: Path) -> None:

@@ -204,10 +204,7 @@ for line in sys.stdin:
 """
 
 
-def test_one_and_several_threads_write_the_same_bytes_also_where_the_file_is_larger_than_the_memory(
-    tmp_path: Path, log: Path, small: list[str]
-) -> None:
-    """Also in small tasks: what one holds is a fraction of the file."""
+def test_one_and_several_threads_write_the_same_bytes(tmp_path: Path, log: Path, small: list[str]) -> None:
     table = ["--data.source=table", f"--data.path={log}", *COLUMNS, *FILTERED]
     kinds = {split: [*table, f"--preprocessing.split={split}"] for split in ("leave_one_out", "time")}
     kinds["synthetic"] = small  # whose oracle ranks, too
@@ -222,8 +219,6 @@ def test_one_and_several_threads_write_the_same_bytes_also_where_the_file_is_lar
         assert sum(name.startswith("histories/part-") for name in expected) > 2
         with small_parts(700):
             assert contents(prepared(tmp_path, *arguments, name=f"whole-{kind}")) == expected
-            with small_tasks(700):
-                assert contents(prepared(tmp_path, *arguments, name=f"parts-{kind}")) == expected
 
 
 def test_sequences_and_the_same_rows_as_a_table_with_times_give_the_same_dataset(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from bert4rec import prepare
 from bert4rec.config.load import load_config
 from bert4rec.config.stored import dataset_folder
 from bert4rec.config.tables import Config, Data
+from bert4rec.dataset.runs import link_catalogue
 from bert4rec.runtime.errors import DataError, SettingsError
 from tests.checks import Capture
 from tests.folders import contents
@@ -98,9 +99,8 @@ def test_a_dataset_is_replaced_as_a_local_one_is(
 def test_a_run_of_this_host_keeps_its_dataset(tmp_path: Path, bucket: str, log: Path, capsys: Capture) -> None:
     url = f"{bucket}/shop"
     assert made(log, url) == 0
-    run = in_a_process("-m", "bert4rec", "train", url, "--model.kind=popularity", f"--run.dir={tmp_path / 'runs'}")
-    assert f"run folder: {tmp_path / 'runs' / 'shop-popularity'}" in run.stdout
-    assert f'dataset_dir = "{url}"' in next((tmp_path / "runs").glob("*/config.toml")).read_text()
+    (tmp_path / "runs" / "shop").mkdir(parents=True)
+    link_catalogue(dataset_folder(url), tmp_path / "runs" / "shop")
     write_log(log, 6)
     capsys.readouterr()
     assert made(log, url) == 2
@@ -123,24 +123,18 @@ def test_a_frame_goes_to_storage(bucket: str, log: Path) -> None:
     assert found.folder == dataset_folder(f"{bucket}/frame")
 
 
-def test_google_storage_is_another_place_for_the_same_files(tmp_path: Path, bucket: str, log: Path) -> None:
-    """In processes of their own: Arrow may hold the lock of a Python that it waits for."""
+def test_google_storage_is_another_place_for_the_same_files(
+    tmp_path: Path, bucket: str, log: Path, storage: Storage, capsys: Capture
+) -> None:  # fmt: skip
     assert made(log, tmp_path / "local") == 0
+    (storage.folder / CLOSED).mkdir(exist_ok=True)
     url = f"gs://{bucket[5:]}/shops/one"
-    for _ in range(2):
-        sent = in_a_process("preprocessing.py", str(log), *OPTIONS, f"--data.dataset_dir={url}")
-        assert (sent.returncode, sent.stderr) == (0, "")
-    code = f"from bert4rec.config.stored import dataset_folder; print(dataset_folder('{url}'))"
-    fetched = Path(in_a_process("-c", code).stdout.strip())
-    assert contents(fetched) == contents(tmp_path / "local")
+    assert made(log, url) == made(log, url) == 0
+    assert contents(dataset_folder(url)) == contents(tmp_path / "local")
     for place, words in ((f"gs://{CLOSED}/shop", "access denied"), ("gs://nowhere/shop", "no such bucket")):
-        refused = in_a_process("preprocessing.py", str(log), *OPTIONS, f"--data.dataset_dir={place}")
-        (line,) = [line for line in refused.stderr.splitlines() if line]
-        assert words in line
-
-
-def in_a_process(*words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=300)
+        capsys.readouterr()
+        assert made(log, place) == 2
+        assert words in error_of(capsys)
 
 
 def test_an_interrupted_fetch_goes_on(bucket: str, log: Path, storage: Storage, cache: Path) -> None:

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from bert4rec.prepare.executors import TaskExecutor, ThisProcess, WorkerDiedError
 from bert4rec.prepare.runs import bounds_of, merged, number_items, read_batch, shuffle, together, write_run
-from bert4rec.prepare.stages import RESULT, Stages, run_task, saved
+from bert4rec.prepare.shared_work import RESULT
+from bert4rec.prepare.stages import Stages, run_task, saved
 from bert4rec.sources.progress import Progress
 
 RUNS = st.lists(st.lists(st.tuples(st.integers(-3, 20), st.integers(0, 9)), min_size=1, max_size=30), max_size=6)
