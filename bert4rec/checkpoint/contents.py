@@ -19,7 +19,7 @@ from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX
 from bert4rec.models.tables import saved_name
 from bert4rec.runtime.collectives import all_agree, all_reduce_min, gather_objects, new_gloo_group
 from bert4rec.runtime.errors import DataError, Interrupted, in_one_line
-from bert4rec.runtime.memory import host_memory
+from bert4rec.runtime.host import host_memory
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import unwrap

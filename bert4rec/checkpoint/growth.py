@@ -25,7 +25,7 @@ from bert4rec.feed.batch import tensors_of
 from bert4rec.models import names
 from bert4rec.runtime.arrays import Int32s
 from bert4rec.runtime.errors import DataError
-from bert4rec.runtime.memory import host_memory
+from bert4rec.runtime.host import host_memory
 from bert4rec.sharding.torchrec_internals import one_shard_tensor
 
 OF_ITEMS = ("item_table.", "head.")  # modules of a model with one row per item

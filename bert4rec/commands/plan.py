@@ -192,7 +192,8 @@ def _numbers(text: str) -> list[int]:
 
 def _memory(arguments: argparse.Namespace) -> "Memory":
     """Return the memory limits of each process."""
-    from bert4rec.runtime.memory import Memory, host_memory
+    from bert4rec.runtime.host import host_memory
+    from bert4rec.runtime.memory import Memory
 
     host = None if arguments.host_memory_gb is None else int(arguments.host_memory_gb * GB)
     if arguments.device == "cpu":

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from bert4rec.runtime.errors import RunInterruptedError, SettingsError, UserError, in_one_line, pluralize
-from bert4rec.runtime.memory import host_memory
+from bert4rec.runtime.host import host_memory
 from bert4rec.runtime.signals import call_when_ended
 from bert4rec.runtime.startup import usable_cores
 

@@ -1,31 +1,18 @@
-"""Free memory, the peak memory of a process, and settings of the allocators.
-
-torch is imported where it is needed: a preparation does without.
-"""
+"""The memory for a process, the peak memory of a process, and settings of the allocators."""
 
 import ctypes
 import os
-import re
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
+import torch
 
-from bert4rec.runtime.startup import CGROUPS, group_folders
-
-if TYPE_CHECKING:
-    import torch
+from bert4rec.runtime.host import host_memory
 
 SECONDS_BETWEEN_LOOKS = 2.0
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 LARGEST_KEPT = 1 << 25  # bytes: twice the scores of a tile of the softmax on CPU
-GROUP_FILES = {  # version of control groups → files of the limit and the usage, name of the reclaimable part
-    2: ("memory.max", "memory.current", "inactive_file"),
-    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-}
 
 
 @dataclass(frozen=True)
@@ -36,17 +23,10 @@ class Memory:
     device: int | None = None
 
 
-def available(device: "torch.device", local_world_size: int) -> Memory:
+def available(device: torch.device, local_world_size: int) -> Memory:
     """Return the memory for this process: its GPU, and a share of the host's free memory plus its present PSS."""
-    import torch
-
     gpu = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else None
     return Memory(host=host_memory() // local_world_size + proportional_set_size(), device=gpu)
-
-
-def host_memory() -> int:
-    """Return the available bytes of this host, by Linux and by the limits of control groups."""
-    return min([psutil.virtual_memory().available, *_free_of_group()])
 
 
 class PeakMemory:
@@ -56,7 +36,7 @@ class PeakMemory:
     peak of the allocator is measured instead.
     """
 
-    def __init__(self, device: "torch.device") -> None:
+    def __init__(self, device: torch.device) -> None:
         self._device, self._peak, self._is_closed = device, 0, threading.Event()
 
     def __enter__(self) -> "PeakMemory":
@@ -70,8 +50,6 @@ class PeakMemory:
     def read(self) -> int:
         """Return the peak so far, in bytes."""
         if self._device.type == "cuda":
-            import torch
-
             return torch.cuda.max_memory_allocated(self._device)
         self._peak = max(self._peak, proportional_set_size())
         return self._peak
@@ -100,8 +78,6 @@ def compile_few_kernels(*, precision: str) -> None:
     which torch's own kernel computes equally well; bf16 products need oneDNN.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
-    import torch
-
     torch.backends.mkldnn.enabled = precision != "fp32"  # type: ignore[assignment]
 
 
@@ -113,19 +89,3 @@ def release_free_memory() -> None:
 def proportional_set_size() -> int:
     """Return the PSS of this process in bytes."""
     return int(psutil.Process().memory_full_info().pss)
-
-
-def _free_of_group(groups: str | None = None, root: Path = CGROUPS) -> Iterator[int]:
-    """Yield the free bytes in each control group of this process: limit - (usage - inactive file pages).
-
-    `groups` is the text of /proc/self/cgroup. Inactive file pages count as free, since Linux can reclaim them.
-    """
-    for version, folder in group_folders("memory", groups, root):
-        limit_file, usage_file, inactive = GROUP_FILES[version]
-        if not (folder / limit_file).is_file():
-            continue
-        limit = (folder / limit_file).read_text().strip()
-        if limit != "max":
-            reclaimable = re.search(rf"^{inactive} (\d+)", (folder / "memory.stat").read_text(), re.MULTILINE)
-            usage = int((folder / usage_file).read_text()) - int(reclaimable[1] if reclaimable else 0)
-            yield max(0, int(limit) - usage)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bert4rec.__main__ import main
-from bert4rec.runtime.memory import host_memory
+from bert4rec.runtime.host import host_memory
 from tests.fixture_types import Capture
 
 ASKED = ["--world-size=4", "--device=cuda", "--items=1000"]

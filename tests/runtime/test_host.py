@@ -9,14 +9,8 @@ import pytest
 import torch
 
 from bert4rec.runtime import memory, startup
-from bert4rec.runtime.memory import (
-    Memory,
-    _free_of_group,
-    available,
-    host_memory,
-    proportional_set_size,
-    release_free_memory,
-)
+from bert4rec.runtime.host import _free_of_group, host_memory
+from bert4rec.runtime.memory import Memory, available, proportional_set_size, release_free_memory
 from bert4rec.runtime.startup import _limits, set_thread_defaults, threads_of_process, usable_cores
 from tests.checks import Patch
 
