@@ -133,25 +133,46 @@ def trained(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list
     return hosts, place / "runs" / "parts"
 
 
+def judged(run: Path, whole: Path, output: Path) -> dict[str, Any]:
+    """The report of one process on a run, with the whole dataset."""
+    command = [str(BIN / "bert4rec"), "evaluate", str(run), str(whole), "--data.parts_by_host=false"]
+    alone = start([*command, f"--output={output}"])
+    assert alone.returncode == 0, alone.stderr
+    return read_report(output)
+
+
+def read_report(folder: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return report
+
+
+def assert_same_figures(report: dict[str, Any], alone: dict[str, Any]) -> None:
+    names = alone.keys() - {"world_size", "evaluation"}
+    assert {name: report[name] for name in names} == {name: alone[name] for name in names}
+
+
 def test_all_users_are_judged_as_on_the_whole_dataset(
     whole: Path, trained: tuple[list[Path], Path], tmp_path: Path
 ) -> None:
+    run = trained[1]
+    alone = judged(run, whole, tmp_path)
+    assert_same_figures(read_report(run), alone)
+    for split in ("test", "validation"):
+        ranks = [pl.read_parquet(folder / f"ranks-{split}.parquet") for folder in (run, tmp_path)]
+        assert len(ranks[0]) == alone[split]["full"]["users"]
+        assert ranks[0].equals(ranks[1])
+
+
+@pytest.mark.long
+def test_a_command_judges_them_alike_on_hosts_of_several_processes(
+    whole: Path, trained: tuple[list[Path], Path], tmp_path: Path
+) -> None:
     hosts, run = trained
-    command = [str(BIN / "bert4rec"), "evaluate", str(run), str(whole), "--data.parts_by_host=false"]
-    alone = start([*command, f"--output={tmp_path / 'alone'}"])
-    assert alone.returncode == 0, alone.stderr
     evaluate = ["evaluate", str(run), "data", f"--output={tmp_path / 'by-host'}", "--lists=parquet"]
     assert ended(on_hosts(hosts, evaluate, n_processes=2)) == [0, 0]
-    report, by_host, judged = (
-        json.loads((folder / "report.json").read_text()) for folder in (run, tmp_path / "by-host", tmp_path / "alone")
-    )
-    for name in judged.keys() - {"world_size", "evaluation"}:
-        assert report[name] == by_host[name] == judged[name]
-    for split in ("test", "validation"):
-        ranks = [pl.read_parquet(folder / f"ranks-{split}.parquet") for folder in (run, tmp_path / "alone")]
-        assert len(ranks[0]) == judged[split]["full"]["users"]
-        assert ranks[0].equals(ranks[1])
-    assert len(pl.read_parquet(tmp_path / "by-host" / "lists-test.parquet")) == judged["test"]["full"]["users"]
+    alone = judged(run, whole, tmp_path / "alone")
+    assert_same_figures(read_report(tmp_path / "by-host"), alone)
+    assert len(pl.read_parquet(tmp_path / "by-host" / "lists-test.parquet")) == alone["test"]["full"]["users"]
 
 
 def counted(folders: Sequence[Path], store: Path, run: Path) -> dict[str, Any]:
