@@ -191,7 +191,7 @@ import preprocessing
 from bert4rec.prepare import stages
 
 class Late:
-    def __init__(self, task):
+    def __init__(self, task, shared=None):
         self.task = task
 
     def __call__(self, folder, arguments):
