@@ -7,20 +7,16 @@ import hashlib
 import json
 import logging
 import shutil
-import threading
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from bert4rec.config.addresses import check_dataset_address
 from bert4rec.runtime import storage
-from bert4rec.runtime.console import ProgressBar
 from bert4rec.runtime.errors import DataError, format_bytes, pluralize
 from bert4rec.runtime.files import atomic_write, cache_folder, only_process, sha256
 
 METADATA = "metadata.json"  # of a dataset: it is written last, and has sizes and checksums of all other files
-FILES_AT_ONCE = 8  # that are sent or fetched
 logger = logging.getLogger(__name__)
 
 
@@ -102,41 +98,11 @@ def _fetch(url: str, files: Mapping[str, Mapping[str, Any]], metadata: bytes, fo
 
     what = f"{pluralize(len(files), 'file')}, {format_bytes(n_bytes)}"
     logger.info(f"{url}: fetching {what}")
-    in_parallel(fetch, files, n_bytes)
+    storage.in_parallel(fetch, files, n_bytes)
     shutil.rmtree(folder, ignore_errors=True)  # without metadata.json: not whole
     (unfinished / METADATA).write_bytes(metadata)
     unfinished.rename(folder)
     logger.info(f"{url}: is in {folder}")
-
-
-def in_parallel(work: Callable[[str], int], names: Iterable[str], n_bytes: int) -> None:
-    """Call `work` for each name, several at once, and show how many of the `n_bytes`, which it returns, are done.
-
-    The first error ends it.
-    """
-    done, lock = 0, threading.Lock()
-    with ProgressBar(n_bytes) as bar:
-
-        def one(name: str) -> None:
-            nonlocal done
-            n = work(name)
-            with lock:
-                done += n
-                if bar.is_due():
-                    bar.show(done, f"{format_bytes(done)} of {format_bytes(n_bytes)}")
-
-        for_each(one, names)
-
-
-def for_each(work: Callable[[str], object], names: Iterable[str]) -> None:
-    """Call `work` for each name, several at once; the first error ends it."""
-    with ThreadPoolExecutor(FILES_AT_ONCE, "storage") as pool:
-        try:
-            for _ in pool.map(work, names):
-                pass
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
 
 
 def workshop(url: str) -> Path:

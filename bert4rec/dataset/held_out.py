@@ -152,10 +152,8 @@ class EvaluationSplit:
     def read(self, indices: Int64s) -> Rows:
         """Return the rows at `indices` [B], in that order. Raises `DataError` for an id that is no item."""
         histories, (rows, places) = self._histories, self._find(indices)
-        before, users = (
-            histories.read(rows, np.zeros_like(places), self._n_visible(rows, places)),
-            histories.users_at(rows),
-        )
+        before = histories.read(rows, np.zeros_like(places), self._n_visible(rows, places))
+        users = histories.users_at(rows)
         at, _ = self._negatives.user_rows(users.astype(np.int64))
         return replace(
             before,

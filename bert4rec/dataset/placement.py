@@ -93,7 +93,7 @@ def files_by_host(metadata: Mapping[str, Any]) -> set[str]:
 
 
 def parts_here(folder: Path, parts: Sequence[str]) -> list[str]:
-    """Return those of the `parts` of which all files are in the dataset `folder`."""
+    """Return the `parts` that have all their files in the dataset `folder`."""
     return [part for part in parts if all((folder / name / part).is_file() for name in FOLDERS)]
 
 

@@ -77,10 +77,14 @@ class Position:
 AT_START = Position()
 
 
-class ByHost(NamedTuple):
-    """An epoch whose examples are on several hosts: the number that each of `n_processes` takes, `per_process`."""
+class HostShare(NamedTuple):
+    """The `partition` of a process among those of its host, if each host has examples of its own.
 
-    per_process: int
+    The host takes `n_places` of them in an epoch, all `n_processes` of all hosts equally many each.
+    """
+
+    partition: Partition
+    n_places: int
     n_processes: int
 
 
@@ -118,19 +122,19 @@ class TrainingBatches:
     arguments and the step: loader processes can compute it, and a run can resume at any position, also with another
     global batch size. Memory does not grow with the data.
 
-    With `by_host`, each host has `examples` of its own, shared by its processes, those of the `partition`. The order is
-    one for each host. So that all processes make as many steps, each takes the same number of examples in an epoch.
+    The `share` is a partition of all processes; or a `HostShare`, if the `examples` are those of this host. Then each
+    host has an order of its own.
     """
 
     def __init__(
-        self, examples: Examples, partition: Partition, *, n_epochs: int, per_device: int, seed: int,
+        self, examples: Examples, share: Partition | HostShare, *, n_epochs: int, per_device: int, seed: int,
         sampler: NegativeSampler | None = None, features: FeatureReader | None = None, start: Position = AT_START,
-        by_host: ByHost | None = None,
     ) -> None:  # fmt: skip
         self._examples, self._sampler, self._features, self._n_epochs = examples, sampler, features, n_epochs
+        if isinstance(share, Partition):
+            share = HostShare(share, len(examples), share.n_processes)
+        partition, n_places, self._n_processes = share
         self.start, self._n_local = start, partition.n_processes
-        self._n_processes = by_host.n_processes if by_host else self._n_local
-        n_places = by_host.per_process * self._n_local if by_host else len(examples)
         self.n_sequences = self._on_all_hosts(n_places)
         self._make_order = partial(
             EpochOrder, len(examples), partition, per_device=per_device, seed=seed, n_places=n_places

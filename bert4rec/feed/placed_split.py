@@ -1,4 +1,4 @@
-"""The held-out users of a dataset of which each host holds some parts: their rows travel to the process that asks."""
+"""The held-out users of a dataset whose parts are on several hosts: their rows travel to the process that asks."""
 
 from collections.abc import Sequence
 from typing import Any

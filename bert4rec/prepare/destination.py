@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bert4rec.config.sources import OWN_DATA
-from bert4rec.config.stored import METADATA, cached, in_parallel, stored_metadata, workshop
+from bert4rec.config.stored import METADATA, cached, stored_metadata, workshop
 from bert4rec.config.tables import Config, Data
 from bert4rec.dataset.format import fingerprint_of
 from bert4rec.dataset.reader import read_metadata
@@ -185,7 +185,7 @@ class StoredDestination(Destination):
         storage.remove(f"{self.place}/{METADATA}")
         older = [name for name in storage.names(self.place) if name not in {*names, SENDING}]
         logger.info(f"{self.place}: sending {pluralize(len(names) + 1, 'file')}, {format_bytes(sum(sizes.values()))}")
-        in_parallel(upload, names, sum(names.values()))
+        storage.in_parallel(upload, names, sum(names.values()))
         storage.remove(*(f"{self.place}/{name}" for name in older))
         storage.upload(new / METADATA, f"{self.place}/{METADATA}")
         storage.remove(f"{self.place}/{SENDING}")

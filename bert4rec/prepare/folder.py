@@ -85,9 +85,8 @@ def work_folder(folder: Path, about: Mapping[str, Any], progress: Progress) -> I
     began, place = time.monotonic(), folder.resolve()
     work = usual = place.with_name(f".{place.name}.work-{_key(about)}")
     for other in place.parent.glob(f".{glob.escape(place.name)}.work-*"):
-        if other != usual and (lock := _locked(other)):
-            with lock:
-                withdraw_directory(other)
+        if other != usual:
+            _withdraw_unless_locked(other)
     while not (lock := _locked(work)):  # another process makes the same dataset
         work = usual.with_name(f"{usual.name}-{uuid.uuid4().hex}")
     with lock:
@@ -158,6 +157,12 @@ def _locked(work: Path) -> IO[str] | None:
                 return lock
         lock.close()
     return None
+
+
+def _withdraw_unless_locked(folder: Path) -> None:
+    if lock := _locked(folder):
+        with lock:
+            withdraw_directory(folder)
 
 
 def clear_target(folder: Path) -> None:
@@ -236,9 +241,7 @@ def _clean(folder: Path) -> None:
             put_back(path, folder)
     for path in new:
         with suppress(OSError):  # a folder of another user
-            if lock := _locked(path):
-                with lock:
-                    withdraw_directory(path)
+            _withdraw_unless_locked(path)
     if not _in_use(folder):
         (folder / DATASET_LOCK).unlink(missing_ok=True)
 

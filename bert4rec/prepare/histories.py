@@ -263,7 +263,7 @@ def _no_test_targets(settings: Preprocessing, n_users: int) -> DataError:
 def _sample_tested(
     histories: NumberedHistories, rule: SplitRule, settings: Preprocessing, known: KnownSplit | None, stages: Stages
 ) -> Path | None:
-    """Return the file of a Boolean by user, who is tested; None for all that have a test target.
+    """Return the file that says for each user whether they are tested; None for all that have a test target.
 
     A sample takes a pass over all histories.
     """

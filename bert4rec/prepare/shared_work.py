@@ -16,12 +16,13 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from bert4rec.config.stored import for_each, in_parallel, workshop
+from bert4rec.config.stored import workshop
 from bert4rec.runtime import storage
 from bert4rec.runtime.errors import DataError, UserError
 
@@ -59,20 +60,24 @@ class SharedWork:
         """Send a file, or the files `names` of a folder, which tasks read by this path."""
         place = f"{TASK_INPUTS}/{len(self.inputs)}-{path.name}"
         sizes = {name: (path / name).stat().st_size for name in names}
-        there = storage.names(f"{self.url}/{TASK_INPUTS}")
 
         def send(name: str) -> int:
             whole = os.path.normpath(f"{place}/{name}")
-            if there.get(whole.removeprefix(f"{TASK_INPUTS}/")) != sizes[name]:  # an older run has not sent it
+            if self._sent_before.get(whole.removeprefix(f"{TASK_INPUTS}/")) != sizes[name]:
                 storage.upload(path / name, f"{self.url}/{whole}")
             return sizes[name]
 
-        in_parallel(send, sizes, sum(sizes.values()))
+        storage.in_parallel(send, sizes, sum(sizes.values()))
         self.inputs[str(path)] = place
         link = self.root / place
         link.parent.mkdir(parents=True, exist_ok=True)
         link.unlink(missing_ok=True)
         link.symlink_to(path.absolute())
+
+    @cached_property
+    def _sent_before(self) -> dict[str, int]:
+        """Return the inputs that an older run has sent, by their names, with their bytes."""
+        return storage.names(f"{self.url}/{TASK_INPUTS}")
 
     def fetch(self, path: Path) -> Path:
         """Return the local file of `path`, or the folder of an input, fetched if necessary.
@@ -109,7 +114,7 @@ class SharedWork:
         """Remove the files of a stage's tasks that fit one of the `patterns`."""
         wanted = [f"{stage}-??????/{pattern}" for pattern in patterns]
         names = [name for name in storage.names(self.url) if any(fnmatch(name, pattern) for pattern in wanted)]
-        for_each(lambda name: storage.remove(f"{self.url}/{name}"), names)
+        storage.for_each(lambda name: storage.remove(f"{self.url}/{name}"), names)
 
     def run(self, task: Callable[..., dict[str, Any]], name: str, packed: bytes) -> dict[str, Any]:
         """Return what a task returns; it runs unless the bucket has its result."""
@@ -126,7 +131,7 @@ class SharedWork:
                     storage.upload(attempt / file, f"{self.url}/{name}/{file}")
                     return sizes[file]
 
-                for_each(send, sizes)
+                storage.for_each(send, sizes)
                 storage.write(f"{self.url}/{name}/{RESULT}", text)
             except UserError as error:
                 error.args = tuple(self._named(str(part)) for part in error.args)
@@ -186,7 +191,7 @@ def fetched(path: Path) -> Path:
 
 @contextmanager
 def open_rows(path: Path) -> Iterator[pa.NativeFile]:
-    """Yield a file of which a task reads a part: from the disk, or those bytes from the bucket."""
+    """Yield an open file for a task that reads a part of it: from the disk, or those bytes from the bucket."""
     work = _work_of(path)
     file = pa.OSFile(str(path), "rb") if work is None or path.exists() else storage.open_ranges(work.address(path))
     with file:

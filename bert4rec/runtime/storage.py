@@ -6,13 +6,16 @@ whole or not there. Arrow is imported by the first address.
 
 import os
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert4rec.runtime.errors import DataError, in_one_line
+from bert4rec.runtime.console import ProgressBar
+from bert4rec.runtime.errors import DataError, format_bytes, in_one_line
 
 if TYPE_CHECKING:
     from pyarrow import NativeFile
@@ -24,6 +27,7 @@ BUCKET_LOGINS = {
     "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the key file of an account; public: GOOGLE_SKIP_SIGNATURE=true",
 }
 USUAL_REGION = "us-east-1"  # that servers other than Amazon's expect, unless another one is set
+FILES_AT_ONCE = 8  # that are sent or fetched
 CHUNK = 8 << 20  # bytes that are read at once
 SECONDS_OF_TRIES = 30  # after which Google's client gives up
 NO_BUCKET = ("NO_SUCH_BUCKET", "NoSuchBucket", "bucket does not exist", "Bucket does not exist")
@@ -92,7 +96,7 @@ def copy(url: str, new: str) -> None:
 
 
 def open_ranges(url: str) -> "NativeFile":
-    """Return an open file of which only what is asked for is read. Raises `DataError`."""
+    """Return an open file whose bytes are read only where they are asked for. Raises `DataError`."""
     with _errors(url) as (files, path):
         return files.open_input_file(path)
 
@@ -118,6 +122,36 @@ def remove_all(url: str) -> None:
     if names(url):
         with _errors(url) as (files, path), suppress(FileNotFoundError):
             files.delete_dir(path)
+
+
+def in_parallel(work: Callable[[str], int], names: Iterable[str], n_bytes: int) -> None:
+    """Call `work` for each name, several at once, and show how many of the `n_bytes`, which it returns, are done.
+
+    The first error ends it.
+    """
+    done, lock = 0, threading.Lock()
+    with ProgressBar(n_bytes) as bar:
+
+        def one(name: str) -> None:
+            nonlocal done
+            n = work(name)
+            with lock:
+                done += n
+                if bar.is_due():
+                    bar.show(done, f"{format_bytes(done)} of {format_bytes(n_bytes)}")
+
+        for_each(one, names)
+
+
+def for_each(work: Callable[[str], object], names: Iterable[str]) -> None:
+    """Call `work` for each name, several at once; the first error ends it."""
+    with ThreadPoolExecutor(FILES_AT_ONCE, "storage") as pool:
+        try:
+            for _ in pool.map(work, names):
+                pass
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 @contextmanager

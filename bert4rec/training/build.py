@@ -32,7 +32,7 @@ from bert4rec.dataset.reader import Dataset, Sizes, moved_share, read_metadata
 from bert4rec.evaluation.evaluator import BatchCallback, Evaluator
 from bert4rec.evaluation.ranker import Metrics
 from bert4rec.evaluation.seen_items import BY_ITEM, LeavesOut
-from bert4rec.feed.batches import AT_START, ByHost, Position, TrainingBatches
+from bert4rec.feed.batches import AT_START, HostShare, Position, TrainingBatches
 from bert4rec.feed.features import FeatureReader, feature_reader_of
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.pairs import parts_of_pairs
@@ -401,29 +401,28 @@ def training_batches(
     training, windows = config.training, training_windows(config, dataset)
     settings = _example_settings(config) | {"event_weights": event_weights(config, dataset.histories)}
     examples = model_class(config.model.kind).examples(windows, n_items=dataset.n_items, **settings)
-    partition, by_host = Partition(world.rank, world.world_size), None
+    share: Partition | HostShare = Partition(world.rank, world.world_size)
     if placement := dataset.placement:
-        by_host = _by_host(len(examples), placement)
-        partition = Partition(placement.place, placement.n_local)
+        share = _host_share(len(examples), placement)
         n_by_host, in_order = dict(gather_objects((placement.host, len(windows)))), placement.in_order
         windows.first_number = sum(n_by_host[host] for host in in_order[: in_order.index(placement.host)])
     return TrainingBatches(
         examples,
-        partition,
+        share,
         n_epochs=training.n_epochs,
         per_device=training.per_device,
         seed=training.seed,
         sampler=sampler(config, dataset, world),
         features=features,
         start=start,
-        by_host=by_host,
     )
 
 
-def _by_host(n_examples: int, placement: Placement) -> ByHost:
-    """Return what each process takes in an epoch: as many examples as the host with the most has for each of its own.
+def _host_share(n_examples: int, placement: Placement) -> HostShare:
+    """Return the share of this process in the `n_examples` of its host.
 
-    So each example is in each epoch, and some of the hosts with fewer are twice.
+    Each process takes as many examples in an epoch as the host with the most has for each of its own. So each example
+    is in each epoch, and some of the hosts with fewer are there twice.
     """
     n_by_host = dict(gather_objects((placement.host, n_examples)))
     per_process = [-(-n // len(placement.hosts[host])) for host, n in n_by_host.items()]
@@ -432,7 +431,8 @@ def _by_host(n_examples: int, placement: Placement) -> ByHost:
         f"parts of the dataset by host: {', '.join(f'{n_parts[host]:,}' for host in n_by_host)}, with {sizes} "
         f"examples; each process takes {max(per_process):,} in an epoch"
     )
-    return ByHost(max(per_process), placement.n_processes)
+    partition, n_processes = Partition(placement.place, placement.n_local), placement.n_processes
+    return HostShare(partition, max(per_process) * placement.n_local, n_processes)
 
 
 def sampler(config: Config, dataset: Dataset, world: Processes) -> NegativeSampler | None:

@@ -176,7 +176,7 @@ def test_a_command_judges_them_alike_on_hosts_of_several_processes(
 
 
 def counted(folders: Sequence[Path], store: Path, run: Path) -> dict[str, Any]:
-    """What is counted of a dataset, or of what each of two hosts has of it; the prior, with a sparse EASE, in `run`."""
+    """The counts of a dataset, or of the parts that two hosts have; the prior, with a sparse EASE, goes to `run`."""
     dataset = open_dataset(folders[dist.get_rank()] / "data", parts_by_host=len(folders) > 1)
     if len(folders) > 1:
         dataset = in_place(dataset, store)
@@ -268,7 +268,7 @@ def in_place(dataset: Dataset, store: Path) -> Dataset:
 
 
 def compare_with(whole: Path, folders: Sequence[Path], store: Path) -> None:
-    """What a process is told of held-out users is the same as from the whole dataset, whichever it asks for."""
+    """Each process is told the same of any held-out users as by the whole dataset."""
     opened = open_dataset(folders[dist.get_rank()] / "data", parts_by_host=True, with_times=True)
     dataset, expected = in_place(opened, store), open_dataset(whole, with_times=True)
     draw = np.random.default_rng(dist.get_rank())

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.feed.batch import Pairs, long
-from bert4rec.feed.batches import ByHost, Position, TrainingBatches
+from bert4rec.feed.batches import HostShare, Position, TrainingBatches
 from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.seeded import Permutation
@@ -41,8 +41,8 @@ def batches_of(hosts: Hosts, *, per_device: int, n_epochs: int = 1, start: Posit
         for place in range(k)
         for source in [
             TrainingBatches(
-                Numbers(n), Partition(place, k), n_epochs=n_epochs, per_device=per_device, seed=SEED, start=start,
-                by_host=ByHost(per_process, n_processes),
+                Numbers(n), HostShare(Partition(place, k), per_process * k, n_processes), n_epochs=n_epochs,
+                per_device=per_device, seed=SEED, start=start,
             )
         ]
     ]  # fmt: skip

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import preprocessing
@@ -116,8 +117,6 @@ def test_a_dataset_in_storage_grows(tmp_path: Path, bucket: str, log: Path) -> N
 
 
 def test_a_frame_goes_to_storage(bucket: str, log: Path) -> None:
-    import polars as pl
-
     found = prepare(pl.read_csv(log), {"data.dataset_dir": f"{bucket}/frame", "preprocessing.n_eval_negatives": 2})
     assert found.n_users == 8
     assert found.folder == dataset_folder(f"{bucket}/frame")

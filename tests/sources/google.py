@@ -16,7 +16,7 @@ DENIED = {"error": {"code": 403, "message": "does not have access"}}
 
 
 class Google:
-    """Answers the requests for the buckets in `folder`; `note` is told of each that changes something."""
+    """The answers to requests for the buckets in `folder`; `note` is told of each that changes something."""
 
     def __init__(self, folder: Path, http: str, closed: tuple[str, str], note: Callable[[str], None]) -> None:
         self._folder, self._http, self._closed, self._note = folder, http, closed, note

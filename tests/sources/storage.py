@@ -23,7 +23,7 @@ from xml.sax.saxutils import escape
 
 from tests.sources.google import API, UPLOAD, Google
 
-# Nobody may; breaks off in the middle; knows no ranges; can only be read.
+# Not allowed; breaks off in the middle; knows no ranges; can only be read.
 CLOSED, BROKEN, WHOLE, LOCKED = "closed", "broken", "whole", "locked"
 ROOT = Path(__file__).parents[2]
 UPLOADS = ".uploads"  # folder of the parts of uploads that are not complete
@@ -35,63 +35,61 @@ FOLDER = "<CommonPrefixes><Prefix>{prefix}</Prefix></CommonPrefixes>"
 DENIED = b"<Error><Code>AccessDenied</Code></Error>"
 
 
+class Lines:
+    """A list of texts that both processes know: it is a file beside the folder."""
+
+    def __set_name__(self, _: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, storage: "Storage", _: type) -> list[str]:
+        return storage.note_of(self._name).read_text(encoding="utf-8").splitlines()
+
+
+class Numbers(Lines):
+    """A list of numbers like `Lines`."""
+
+    def __get__(self, storage: "Storage", owner: type) -> list[int]:  # type: ignore[override]
+        return [*map(int, super().__get__(storage, owner))]
+
+
+class Number(Numbers):
+    """A number that a test sets: the last of the list."""
+
+    def __get__(self, storage: "Storage", owner: type) -> int:  # type: ignore[override]
+        return super().__get__(storage, owner)[-1]
+
+    def __set__(self, storage: "Storage", value: int) -> None:
+        storage.note(self._name, value)
+
+
 @dataclass
 class Storage:
-    """The `folder` that is served at `port`. What both processes know is in files beside the folder."""
+    """The `folder` that is served at `port`.
+
+    `asked` has the keys of requests, `sent` the bytes of ranges, `done` requests that do not only read, as
+    "PUT bucket/key". The server answers with `status`, if it is not 200, and breaks off after `sends_at_most` bytes.
+    """
 
     folder: Path
     port: int = 0
+    asked, sent, done = Lines(), Numbers(), Lines()
+    status, sends_at_most = Number(), Number()
 
     @property
     def http(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    @property
-    def status(self) -> int:
-        """With which the server answers, if it is not 200."""
-        return int(self._lines("status")[-1])
-
-    @status.setter
-    def status(self, status: int) -> None:
-        self.note("status", status)
-
-    @property
-    def sends_at_most(self) -> int:
-        """After so many bytes of a file the server breaks off."""
-        return int(self._lines("most")[-1])
-
-    @sends_at_most.setter
-    def sends_at_most(self, n_bytes: int) -> None:
-        self.note("most", n_bytes)
-
-    @property
-    def asked(self) -> list[str]:
-        """What was asked for."""
-        return self._lines("asked")
-
-    @property
-    def sent(self) -> list[int]:
-        """How many bytes of ranges were sent."""
-        return [*map(int, self._lines("sent"))]
-
-    @property
-    def done(self) -> list[str]:
-        """Each request but those that only read, as "PUT bucket/key"."""
-        return self._lines("done")
-
     def note(self, name: str, what: object) -> None:
         """Add a line to what was `asked`, `sent` or `done`, or has changed."""
-        with self._note_of(name).open("a", encoding="utf-8") as file:
+        with self.note_of(name).open("a", encoding="utf-8") as file:
             file.write(f"{what}\n")
 
-    def _lines(self, name: str) -> list[str]:
-        return self._note_of(name).read_text(encoding="utf-8").splitlines()
-
-    def _note_of(self, name: str) -> Path:
+    def note_of(self, name: str) -> Path:
+        """The file of a list."""
         return self.folder.with_name(f"{self.folder.name}-{name}")
 
     def variables(self) -> dict[str, str]:
-        """With which Polars and Arrow find the buckets here."""
+        """The variables by which Polars and Arrow find the buckets here."""
         account = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
         google = json.dumps({"gcs_base_url": self.http, "disable_oauth": True, **account})
         amazon = {"AWS_ENDPOINT_URL": self.http, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
@@ -106,7 +104,7 @@ class Storage:
         return path
 
     def keys(self, bucket: str) -> list[str]:
-        """What a bucket has, without the markers of folders."""
+        """The keys of a bucket, without the markers of folders."""
         folder = self.folder / bucket
         return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
@@ -217,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
         return name, parse_qs(address.query, keep_blank_values=True), self.storage.folder / name
 
     def _is_refused(self, name: str) -> bool:
-        """Answer a request that nobody may make, or while the server is out of order."""
+        """Answer a request that is not allowed, or comes while the server is out of order."""
         is_locked = name.startswith(LOCKED) and self.command not in ("GET", "HEAD")
         is_refused = self.storage.status != 200 or name.startswith(CLOSED) or is_locked
         if is_refused:
@@ -332,7 +330,7 @@ def serving(folder: Path) -> Iterator[Storage]:
     storage = Storage(folder)
     storage.status, storage.sends_at_most = 200, 10**9
     for name in ("asked", "sent", "done"):
-        storage._note_of(name).touch()
+        storage.note_of(name).touch()
     command = [sys.executable, "-m", "tests.sources.storage", str(folder)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
