@@ -50,7 +50,7 @@ test-stand-in: setup ## the tests of test-cuda on GPUs made of host memory, also
 test-pythons: setup ## data tests on Python 3.11–3.13, those of this machine
 	$(call run,./scripts/test_pythons.sh)
 
-test-ray: setup ## preparations on Ray, with killed workers, nodes and programs, in 6 minutes; skipped without the extra ray
+test-ray: setup ## preparations on Ray, with killed workers, nodes and programs, in 5 minutes; skipped without the extra ray
 	@if python -c 'import ray' 2>/dev/null; then set -x; python -m pytest -m 'ray and not long' tests/prepare; \
 	else echo "skipped: the package ray is not installed; type .venv/bin/pip install -c requirements.lock -e '.[ray]'"; fi
 
