@@ -16,7 +16,7 @@ import tomli
 
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, REPORT, found, named_run, newest_run
 from bert4rec.config.help import shown
-from bert4rec.config.load import NO_FILE, Overrides, flat, load_config, settings_file
+from bert4rec.config.load import NO_FILE, Overrides, flat, is_of_dataset, load_config, settings_file
 from bert4rec.config.recognition import datasets_in, what_is
 from bert4rec.config.stored import dataset_folder
 from bert4rec.config.tables import Config, Data, Preprocessing, expand_user
@@ -135,7 +135,7 @@ def with_dataset(place: str, overrides: Overrides) -> Overrides:
     if not (folder / METADATA).is_file():
         raise DataError(f"{folder}: expected a dataset; {what_is(folder)}")
     for name in overrides:
-        if name.partition(".")[0] in ("data", "preprocessing") and name != "data.parts_by_host":
+        if is_of_dataset(name):
             raise SettingsError(
                 f"{overrides.typed.get(name, name)}: cannot change for {place}, which is already prepared; remove "
                 "it, or prepare another dataset with it"

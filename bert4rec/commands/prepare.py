@@ -9,7 +9,15 @@ from pathlib import Path
 from bert4rec.api import DOWNLOADED, RAW, make_dataset
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, found
 from bert4rec.config.help import DATA_OPTIONS, PREPARE_OPTIONS, usual_help
-from bert4rec.config.load import NO_FILE, Overrides, load_config, parse_command_line, settings_file, take_positional
+from bert4rec.config.load import (
+    NO_FILE,
+    Overrides,
+    is_of_dataset,
+    load_config,
+    parse_command_line,
+    settings_file,
+    take_positional,
+)
 from bert4rec.config.sources import MOVIELENS
 from bert4rec.config.stored import dataset_folder
 from bert4rec.config.tables import Config
@@ -18,7 +26,6 @@ from bert4rec.runtime.errors import ColumnUnknownError, DataError, SettingsError
 from bert4rec.runtime.signals import log_interrupted
 
 SCRIPT = "python preprocessing.py"
-OF_DATA = ("data", "preprocessing")  # settings tables that the dataset folder contains
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         log_interrupted("stopped: no dataset was written")
         return 130
-    others = [typed for name, typed in overrides.typed.items() if name.partition(".")[0] not in OF_DATA]
+    others = [typed for name, typed in overrides.typed.items() if not is_of_dataset(name)]
     is_usual = len(others) == len(overrides) and not arguments.download
     is_usual = is_usual and config.data.place == load_config(file, overrides).data.place
     places = ["" if is_usual else config.data.place, "" if named is None else f"--config={named}"]

@@ -246,3 +246,12 @@ def _value(text: str) -> Any:
         return tomli.loads(f"x = {text}")["x"]
     except tomli.TOMLDecodeError:
         return text
+
+
+def is_of_dataset(name: str) -> bool:
+    """Return whether a setting is part of a prepared dataset, and not of a training.
+
+    >>> is_of_dataset("data.path"), is_of_dataset("data.parts_by_host"), is_of_dataset("model.kind")
+    (True, False, False)
+    """
+    return name.partition(".")[0] in ("data", "preprocessing") and name != "data.parts_by_host"

@@ -48,9 +48,11 @@ def test_without_a_file_the_defaults_count_and_what_is_next_fits_the_start(
     assert first == second
     assert last == "next: python -m bert4rec train data/log"
 
-    assert preprocessing.main([*command, "--config=config.toml", "--model.max_len", "20"]) == 0
+    of_training = ["--model.max_len", "20", "--data.parts_by_host=true"]
+    assert preprocessing.main([*command, "--config=config.toml", *of_training]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last == "next: python train.py data/log --config=config.toml --model.max_len=20"
+    words = "--model.max_len=20 --data.parts_by_host=true"
+    assert last == f"next: python train.py data/log --config=config.toml {words}"
     Path("config.toml").write_text("[data]\nn_users = 60\nn_items = 150\nn_rows = 916\n")
     assert preprocessing.main(["--training.n_epochs=3"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "next: python train.py --training.n_epochs=3"
