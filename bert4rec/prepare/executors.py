@@ -115,16 +115,30 @@ class TaskExecutor(Executor):
 
 
 class ThisProcess(TaskExecutor):
-    """Run a task at once, in this process with all its threads."""
+    """Run a task in this process with all its threads: in `submit`, except within `threads`."""
+
+    _pool: ThreadPoolExecutor | None = None
 
     def submit(self, task: Task, /, *arguments: Any, **_: Any) -> Future[Any]:
         """Return a future with the outcome of `task`."""
+        if self._pool:
+            return self._pool.submit(self._try_again, lambda _: task(*arguments))
         future = Future[Any]()
         try:
             future.set_result(self._try_again(lambda _: task(*arguments)))
         except Exception as error:
             future.set_exception(error)
         return future
+
+    @contextmanager
+    def threads(self, n: int) -> Iterator[None]:
+        """Run up to `n` tasks at a time; if the block ends with an error, those that have not begun never run."""
+        with ThreadPoolExecutor(n, "task") as self._pool:
+            try:
+                yield
+            finally:
+                self._pool.shutdown(cancel_futures=True)
+                self._pool = None
 
 
 class _Workers(TaskExecutor, ThreadPoolExecutor):

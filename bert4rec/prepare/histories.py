@@ -211,7 +211,7 @@ def history_stats(
     n_users = histories.n_users
     tested = _sample_tested(histories, rule, settings, known, stages)
     arguments = [(part, rule, tested, targets, n_items) for part in histories.parts]
-    done = stages.run("split", split_part, arguments, sizes=histories.sizes, title="split", reads=["*"])
+    done = stages.run("split", split_part, arguments, sizes=histories.sizes, title="split", are_small=True, reads=["*"])
     if not any(result["n_tested"] for _, result in done) and settings.split != "none":
         raise _no_test_targets(settings, n_users)
     lengths, counts, events = np.zeros(n_users, np.int64), np.zeros(n_items, np.int64), Counter[int]()

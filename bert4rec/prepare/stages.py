@@ -28,6 +28,7 @@ from bert4rec.runtime.files import link_or_copy
 from bert4rec.sources.progress import Progress
 
 MOST_STAGES = 3  # that `slowest` names
+N_THREADS = 2  # small tasks that one process runs at a time
 Task: TypeAlias = Callable[..., dict[str, Any]]
 
 
@@ -117,12 +118,13 @@ class Stages:
 
     def run(
         self, stage: str, task: Task, arguments: Sequence[tuple[Any, ...]], *, sizes: Sequence[int] = (),
-        title: str = "", here: bool = False, reads: Sequence[str] = (),
+        title: str = "", here: bool = False, are_small: bool = False, reads: Sequence[str] = (),
     ) -> list[Done]:  # fmt: skip
         """Return what `task` has done with each of `arguments`, in their order, and show the progress.
 
         `sizes` are the units of work of each; without a `title` nothing is shown. A result has its number of `rows`.
-        The tasks run in this process if they are to run `here`. Of their files, this process `reads` those with names
+        The tasks run in this process if they are to run `here`; of those that `are_small`, a process that is the only
+        one runs `N_THREADS` at a time. Of their files, this process `reads` those with names
         that fit one of these patterns.
         """
         futures: dict[Future[tuple[float, dict[str, Any]]], int] = {}
@@ -130,7 +132,8 @@ class Stages:
         seconds = self.seconds[stage] = [0.0] * len(arguments)
         total, done, n_done = sum(sizes), 0, 0
         executor = ThisProcess() if here else self._executor
-        with self._progress.stage(title, total) if title else nullcontext() as bar:
+        threads = executor.threads(N_THREADS) if are_small and isinstance(executor, ThisProcess) else nullcontext()
+        with threads, self._progress.stage(title, total) if title else nullcontext() as bar:
 
             def finish(future: Future[tuple[float, dict[str, Any]]]) -> None:
                 nonlocal done, n_done

@@ -7,16 +7,14 @@ file.
 
 import hashlib
 import json
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -55,10 +53,7 @@ from bert4rec.prepare.ties import draw_targets, has_ties, is_tied, tie_key
 from bert4rec.runtime.arrays import Bools, Int64s, Integers
 
 ROWS_PER_BATCH = 1 << 14  # more batches would cost memory and time in every process that opens the split
-T = TypeVar("T")
-R = TypeVar("R")
 Draw: TypeAlias = Callable[[pl.DataFrame, str], pl.DataFrame]
-N_THREADS = 2  # blocks of users that are split at the same time
 
 
 class PartWriter:
@@ -220,7 +215,7 @@ def write_part(
         is_inside=is_inside,
     )  # fmt: skip
     numbered = enumerate(_blocks(parts, blocks), blocks[0])
-    for block in in_order(cut, numbered, n_threads=min(N_THREADS, pl.thread_pool_size())):
+    for block in map(cut, numbered):
         for writer, rows in zip(writers, (block.histories, block.negatives), strict=True):
             writer.add(rows)
         held_out.update(block.held_out)
@@ -260,7 +255,7 @@ def write_histories(
         parts = [part for part in histories.parts if part.before < high and low < part.before + part.n_users]
         arguments.append(((first, last), blocks, parts, split, columns))
         sizes.append(int(lengths[first:last].sum()))
-    done = stages.run("write", write_part, arguments, sizes=sizes, title="write")
+    done = stages.run("write", write_part, arguments, sizes=sizes, title="write", are_small=True)
     held_out, found, folders = HeldOutCounts(), {}, {}
     for name in FOLDERS:
         (folder / name).mkdir()
@@ -273,15 +268,3 @@ def write_histories(
     for _, result in done:
         held_out.update({(kind, key): n for kind, key, n in result["held_out"]})
     return Written(found, folders, held_out)
-
-
-def in_order(function: Callable[[T], R], arguments: Iterable[T], *, n_threads: int) -> Iterator[R]:
-    """Yield `function` of each argument, in order; up to `n_threads` calls run at the same time."""
-    with ThreadPoolExecutor(n_threads) as pool:
-        running: deque[Future[R]] = deque()
-        for argument in arguments:
-            if len(running) == n_threads:
-                yield running.popleft().result()
-            running.append(pool.submit(function, argument))
-        while running:
-            yield running.popleft().result()

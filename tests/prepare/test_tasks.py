@@ -134,3 +134,24 @@ def test_the_slowest_task_of_each_stage_and_repeats_are_told_of_workers_alone(tm
 def wait_a_while(folder: Path, milliseconds: int) -> dict[str, Any]:
     time.sleep(milliseconds / 1000)
     return {}
+
+
+def meet(folder: Path, begun: Path, number: int) -> dict[str, Any]:
+    """Wait for the other task of one of two pairs; number 2 then fails."""
+    (begun / str(number)).touch()
+    while number < 4 and not (begun / str(number ^ 1)).exists():
+        time.sleep(0.01)
+    time.sleep(0.01)
+    if number == 2:
+        raise ValueError(number)
+    return {"number": number}
+
+
+def test_small_tasks_run_two_at_a_time_in_one_process_until_one_fails(tmp_path: Path) -> None:
+    stages = Stages(tmp_path, ThisProcess(), Progress())
+    done = stages.run("all", meet, [(tmp_path, number) for number in (0, 1)], are_small=True)
+    assert [result["number"] for _, result in done] == [0, 1]
+    with pytest.raises(ValueError, match="2"):
+        stages.run("some", meet, [(tmp_path, number) for number in (2, 3, *range(4, 40))], are_small=True)
+    assert not (tmp_path / "39").exists()
+    assert stages.run("then", write_number, [(1,)])[0].result == {"double": 2}

@@ -19,7 +19,7 @@ from bert4rec.dataset.format import negative_columns
 from bert4rec.prepare import engine, writer
 from bert4rec.prepare import folder as dataset_folder
 from bert4rec.prepare.folder import created_from, new_dataset, write_metadata
-from bert4rec.prepare.writer import PartWriter, in_order, write_state
+from bert4rec.prepare.writer import PartWriter, write_state
 from bert4rec.runtime import files
 from tests.checks import Capture, Patch, one_line
 from tests.folders import contents
@@ -64,14 +64,6 @@ def test_a_part_depends_on_the_rows_of_its_users_alone_and_not_on_the_frames_in_
     files = [sorted((tmp_path / name / "negatives").glob("*.arrow")) for name in "ab"]
     assert [path.name for path in files[0]] == [f"part-{start:010}.arrow" for start in starts]
     assert [one.read_bytes() == other.read_bytes() for one, other in zip(*files, strict=True)] == [1, 1, 0, 1, 0]
-
-
-def test_threads_keep_the_order() -> None:
-    begun: list[int] = []
-    results = in_order(lambda n: n**2, (begun.append(n) or n for n in range(9)), n_threads=2)  # type: ignore[func-returns-value]
-    assert next(results) == 0
-    assert begun == [0, 1, 2]
-    assert list(results) == [number**2 for number in range(1, 9)]
 
 
 def test_a_filter_that_drops_rows_leaves_the_oracle_out(prepare: Prepare, small: list[str]) -> None:
