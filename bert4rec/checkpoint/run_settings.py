@@ -25,6 +25,10 @@ from bert4rec.runtime.errors import DataError, SettingsError, pluralize
 PROGRAM = ["-m", "bert4rec"]
 COMMAND = "train"
 MOST_UNUSED = 3  # number of settings to list in a note
+WITHOUT_STATE = {
+    "parallelism.sparse_optimizer": "sgd",
+    "training.optimizer": "sgd",
+}  # nothing is updated
 
 
 def train_command(*options: str) -> str:

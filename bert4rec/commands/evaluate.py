@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
+from bert4rec.checkpoint.models_folder import models_folder_of
 from bert4rec.checkpoint.run_folder import CONFIG, Trained, find_trained
+from bert4rec.checkpoint.run_settings import WITHOUT_STATE
 from bert4rec.commands import launched
 from bert4rec.config.load import Overrides, flat, load_config, parse_command_line, take_positional
 from bert4rec.config.tables import Config
@@ -22,7 +24,6 @@ FREE = (
     "evaluation.*", "data.parts_by_host", "parallelism.mode", "parallelism.device", "parallelism.sharding_type",
     "parallelism.compute_kernel", "training.precision", "training.compile",
 )  # fmt: skip
-WITHOUT_STATE = {"parallelism.sparse_optimizer": "sgd", "training.optimizer": "sgd"}  # nothing is updated
 OUTPUT = "evaluation"
 LIST_FORMS = ("csv", "jsonl", "parquet")
 
@@ -40,9 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = f"--table.key=value: as `bert4rec train` takes it, over the settings of the run: {', '.join(FREE)}"
     parser.set_defaults(settings=[])
-    model = "run folder (its best weights), a checkpoint, or a model package"
+    model = "run folder (its best weights), a checkpoint, a models folder (its champion), or a model package"
     parser.add_argument("model", metavar="RUN", type=Path, help=model)
-    output = f"folder of the results (default: {OUTPUT} in the run folder); -2, -3, … if it exists"
+    output = f"folder of the results (default: {OUTPUT} in the run or models folder); -2, -3, … if it exists"
     parser.add_argument(
         "--lists", metavar="FORM", nargs="?", const=LIST_FORMS[0], type=_list_form, help="also write the "
         f"ten best items and the actual item of each test user, as {', '.join(LIST_FORMS)} (without FORM: csv)",
@@ -73,7 +74,8 @@ def _evaluate(arguments: argparse.Namespace, trained: Trained, config: Config) -
     with importing():
         from bert4rec.training.evaluate import evaluate  # imports torch, after the libraries are quiet
 
-    output = arguments.output or (trained.run or Path()) / OUTPUT
+    run = trained.run or Path()
+    output = arguments.output or (models_folder_of(run) or run) / OUTPUT  # a version never changes
     evaluation = evaluate(config, trained, output, lists=arguments.lists or "")
     report = evaluation.report
     if launched.is_rank_zero():

@@ -2,45 +2,25 @@
 
 import argparse
 import logging
-import math
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from bert4rec.checkpoint.run_folder import (
-    CHECKPOINTS,
-    COMES_AGAIN,
-    CONFIG,
-    METADATA_VERSION,
-    RECENT_COUNTS,
-    Trained,
-    find_trained,
-    new_folder,
-    numbers,
-    step_folder,
-)
+from bert4rec.checkpoint.run_folder import Trained, find_trained, numbers
 from bert4rec.checkpoint.run_settings import on_processes, with_dataset
 from bert4rec.config.addresses import is_url
-from bert4rec.config.load import Overrides, load_config, parse_command_line, take_positional
-from bert4rec.config.resolve import Facts, resolve
+from bert4rec.config.load import Overrides, parse_command_line, take_positional
 from bert4rec.config.stored import dataset_folder
-from bert4rec.config.tables import Config, expand_user
+from bert4rec.config.tables import expand_user
 from bert4rec.runtime.console import hide_warnings, log_to_terminal
 from bert4rec.runtime.errors import DataError, SettingsError, pluralize
 from bert4rec.runtime.files import cache_folder
 from bert4rec.runtime.startup import importing
 
-if TYPE_CHECKING:  # imports Arrow
-    from bert4rec.dataset.reader import Dataset
-
-
 logger = logging.getLogger(__name__)
 
-FURTHER = 0.1  # default number of epochs, as a share of the epochs so far
 ALONE = "--where=train_count = 0"  # recommends items without interactions only
 UNCHANGED_SETTINGS = ("training.optimizer", "parallelism.sparse_optimizer", "run.resume", "run.init_from")
 
@@ -86,22 +66,11 @@ def run(arguments: argparse.Namespace) -> int:
     checkpoint, saved = trained.folder, trained.metadata
     hide_warnings()
     with importing():
-        from bert4rec.checkpoint.store import verify
-        from bert4rec.runtime.processes import group_of_one
+        from bert4rec.training.extend import extend  # imports torch
 
-    with group_of_one():
-        verify(checkpoint)
-        with _with_items(trained, arguments.run_folder, given, arguments.items, overrides) as (grown, about_items):
-            config = _config(trained, with_dataset(grown, overrides), checkpoint)
-            dataset = _open(config, trained, arguments.run_folder)
-            config = _resolved(config, saved, dataset)
-            folder = new_folder(Path(config.run.dir), config.run_name)
-            try:
-                n_alone = _fill(folder, trained, config, dataset)
-            except BaseException:
-                shutil.rmtree(folder)
-                raise
-    n_new, n_epochs = dataset.n_items - saved["n_items"], config.training.n_epochs
+    with _with_items(trained, arguments.run_folder, given, arguments.items, overrides) as (grown, about_items):
+        folder, dataset, n_epochs, n_alone = extend(trained, arguments.run_folder, with_dataset(grown, overrides))
+    n_new = dataset.n_items - saved["n_items"]
     again = on_processes(saved["world_size"], f"--resume={folder}", f"--training.n_epochs={n_epochs}")
     recommend = ["bert4rec", "recommend", str(folder), "--all"]
     about_items = about_items or (
@@ -184,111 +153,3 @@ def _with_items(
     except BaseException:
         shutil.rmtree(folder)
         raise
-
-
-def _config(trained: Trained, overrides: Overrides, checkpoint: Path) -> Config:
-    """Return the settings of the run with the `overrides`, for a new run in the same folder of runs."""
-    settings = trained.settings | {"run.resume": "", "run.init_from": ""}
-    settings["training.n_epochs"] = max(1, math.ceil(FURTHER * trained.metadata["state"]["epochs"]))
-    checkpoints = checkpoint.resolve().parent
-    if checkpoints.name == CHECKPOINTS:  # else the checkpoint was copied, and only the settings name the folder of runs
-        runs, current = checkpoints.parent.parent, Path.cwd()
-        settings["run.dir"] = str(runs.relative_to(current) if runs.is_relative_to(current) else runs)
-    return load_config(None, Overrides(settings | overrides, overrides.typed))
-
-
-def _resolved(config: Config, saved: Mapping[str, Any], dataset: "Dataset") -> Config:
-    """Return the settings resolved for the device and the world size of the run, unless overridden."""
-    from bert4rec.training.build import facts_of_dataset
-
-    settings = config.parallelism
-    device = saved["config"]["parallelism"]["device"] if settings.device == "auto" else settings.device
-    facts = facts_of_dataset(config, dataset)  # the model is that of the run
-    return resolve(config, device, Facts(facts.n_items, n_windows=facts.n_windows), saved["world_size"])
-
-
-def _open(config: Config, trained: Trained, run: Path) -> "Dataset":
-    """Return the new dataset. Raises `DataError` if it does not extend that of the run."""
-    from bert4rec.dataset.reader import FIRST_IDS, open_dataset, problem_of, require_kinds
-
-    saved, previous = trained.metadata, trained.dataset
-    dataset = open_dataset(
-        config.data.folder, preprocessing=config.preprocessing.recipe, with_times=config.model.knows_times
-    )
-    require_kinds(dataset.folder, dataset.metadata, trained.kinds)
-    if dataset.metadata["fingerprint"] == saved["fingerprint"]:
-        raise DataError(f"{dataset.folder}: nothing to extend: {run} was trained on this dataset")
-    if trained.catalogue is None:
-        logger.warning(f"the dataset of {run} is not at {previous}: only the first {FIRST_IDS:,} ids are compared")
-    if problem := problem_of(dataset, n_items=saved["n_items"], first_ids=saved["items"], previous=trained.catalogue):
-        advice = f"make it with --data.extends={previous}"
-        raise DataError(f"{dataset.folder}: does not extend the dataset of {run}: {problem}; {advice}")
-    if trained.has_dataset:
-        _warn_of_trained_targets(dataset, previous, run)
-    if (features := saved.get("features")) and (dataset.features is None or dataset.features.meaning != features):
-        advice = f"make it with --data.extends={previous} and --items=FILE"
-        raise DataError(f"{dataset.folder}: does not have the item features of {run}; {advice}")
-    return dataset
-
-
-def _warn_of_trained_targets(dataset: "Dataset", previous: Path, run: Path) -> None:
-    """Log how many validation targets the run has trained on, if any: no further epoch would look better."""
-    import numpy as np
-
-    from bert4rec.dataset.format import VALIDATION
-    from bert4rec.dataset.trained import count_trained
-
-    items = np.arange(dataset.n_items, dtype=np.int32)  # known items have the same ids
-    counts = count_trained(dataset, previous, items, splits=[VALIDATION])
-    if n := counts.get(VALIDATION, {"users": 0})["users"]:
-        logger.warning(
-            f"{dataset.folder}: {run} has trained on {n:,} of its {counts[VALIDATION]['of']:,} validation targets, so "
-            f"that no further epoch looks better than the old weights; prepare it again with --data.extends={previous}"
-        )
-
-
-def _fill(folder: Path, trained: Trained, config: Config, dataset: "Dataset") -> int:
-    """Write the new run, and return the number of new items without a known neighbour.
-
-    If the run recommends by recent popularity without a history, so does the new one, by the counts of the new dataset.
-    Which items come again is counted in it, too, and the prior, with the same weights.
-    """
-    from bert4rec.checkpoint.growth import initialize_new_items, read_grown, write_grown
-    from bert4rec.dataset.runs import link_catalogue
-    from bert4rec.evaluation.seen_items import BY_ITEM
-    from bert4rec.models.again import comes_again
-    from bert4rec.models.baselines import RECENT_SHARE, recent_counts
-    from bert4rec.models.transitions import TrainingHistories
-    from bert4rec.runtime.collectives import Partition
-    from bert4rec.training.build import choose_prior
-    from bert4rec.training.prior import count_prior
-    from bert4rec.training.results import write_facts
-    from bert4rec.training.state import State
-
-    checkpoint, saved = trained.folder, trained.metadata
-    n_known = saved["n_items"]
-    tensors = read_grown(checkpoint, dataset.n_items - n_known)
-    n_alone = initialize_new_items(
-        tensors, dataset.histories, dataset.popularity, n_known=n_known, embed_dim=config.model.embed_dim
-    )
-    # -1 makes the training validate before the first step, so that only better weights replace these.
-    weights = trained.prior_weights
-    state = State(updates=saved["state"]["updates"], validated=-1.0, prior=weights, best_prior=weights)
-    if weights:  # a training of the new run takes the file as it is
-        count_prior(folder, [*dict.fromkeys([*weights, *choose_prior(config, dataset)])], dataset, Partition())
-    metadata = {name: value for name, value in saved.items() if name != "plan"} | {
-        "facts_version": METADATA_VERSION,
-        "config": config.model_dump(mode="json"),
-        "fingerprint": dataset.metadata["fingerprint"],
-        "n_items": dataset.n_items,
-        "items": dataset.first_ids,
-        "state": asdict(state),
-    }
-    (folder / CONFIG).write_text(config.to_toml())
-    if trained.run and (trained.run / RECENT_COUNTS).is_file():
-        write_facts(folder / RECENT_COUNTS, recent_counts(TrainingHistories(dataset), RECENT_SHARE))
-    if config.evaluation.seen_items == BY_ITEM:
-        write_facts(folder / COMES_AGAIN, comes_again(TrainingHistories(dataset)))
-    write_grown(step_folder(folder / CHECKPOINTS, 0), tensors, metadata)
-    link_catalogue(dataset.folder, folder)
-    return n_alone

@@ -195,6 +195,25 @@ class EvaluationSplit:
         return np.cumsum([0, *counts])
 
 
+class LaterTargets(EvaluationSplit):
+    """At most `n` interactions after the training parts of `histories`, drawn by the `seed`, with those before them."""
+
+    def __init__(self, name: str, histories: Histories, folder: Path, *, n: int, seed: int) -> None:
+        super().__init__(name, histories, folder)
+        firsts = np.maximum(1, histories.n_train)
+        later = np.maximum(0, histories.lengths - firsts)
+        ends, total = np.cumsum(later), int(later.sum())
+        chosen = np.sort(np.random.default_rng(seed).choice(total, min(n, total), replace=False, shuffle=False))
+        self._rows = np.searchsorted(ends, chosen, side="right")
+        self._places = firsts[self._rows] + chosen - (ends - later)[self._rows]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def _find(self, indices: Int64s) -> tuple[Int64s, Int64s]:
+        return self._rows[indices], self._places[indices]
+
+
 def _parts(rows: Int64s, places: Int64s) -> Iterator[tuple[Int64s, Int64s]]:
     """Yield `rows` and `places`, some at a time: whole histories of all would not fit into memory."""
     for first in range(0, len(rows), MEASURED_AT_ONCE):

@@ -330,6 +330,14 @@ class TrainingWindows(_Entries):
         bounds = self._bounds(indices)
         return replace(self.histories.read(*bounds), n_visible=self.histories.n_visible(*bounds))
 
+    def of_last(self, n_last: Int64s) -> Int64s:
+        """Return the numbers of the windows with one of the `n_last` [N] last training interactions of each history."""
+        n_train = np.concatenate([*self.histories.n_train_parts(with_target=True)])
+        n = self._n_entries(n_train)
+        wanted = np.minimum(n, -(-n_last // self._step))
+        stops, n_before = np.cumsum(n), np.cumsum(wanted) - wanted
+        return np.repeat(stops - wanted - n_before, wanted) + np.arange(wanted.sum())
+
     def _n_entries(self, n_train: Int64s) -> Int64s:
         n_more = np.maximum(0, -(-(n_train - self._max_len) // self._step))
         return np.where(n_train > 0, 1 + n_more, 0)

@@ -176,6 +176,14 @@ class Evaluator:
                 ranks[BEST_POSSIBLE] = Ranking({name: oracle[name] for name in self.protocols})
         return ranks
 
+    def baselines_on(self, split: EvaluationSplit) -> dict[str, float]:
+        """Return NDCG@10 of popularity and of the baselines, by kind, on the targets of `split`; {} without any."""
+        if not len(split):
+            return {}
+        rankers = {kind: self._ranker(self.counting.scorer(kind, lambda: None)) for kind in self._names}
+        metrics = {kind: to_metrics(ranker.rank(split, ["full"]), [COMPARED_AT]) for kind, ranker in rankers.items()}
+        return {kind: found["full"][f"NDCG@{COMPARED_AT}"] for kind, found in metrics.items()}
+
     def fallback(self, between: BatchCallback) -> Fallback | None:
         """Return which popularity ranks the validation targets better in the full catalogue; ties go to popularity.
 

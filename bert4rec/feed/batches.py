@@ -4,13 +4,15 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from bert4rec.dataset.columns import SmallPickle
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows, TrainingWindows
 from bert4rec.feed.batch import AnyBatch, Batch, Candidates, FlatBatch
@@ -113,6 +115,24 @@ class Windows:
         """Return the windows at `indices` [B], sorted by length to keep the padding of attention small."""
         indices = indices[np.argsort(self._windows.lengths(indices), kind="stable")]
         return self._make(self._windows.read(indices), self._windows.first_number + indices, epoch)
+
+
+class ChosenExamples(SmallPickle):
+    """Read those of the `examples` with the numbers in the file `chosen`, which all processes of a host map."""
+
+    def __init__(self, examples: Examples, chosen: Path) -> None:
+        self._examples, self._chosen = examples, chosen
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def batch(self, indices: Int64s, epoch: int) -> AnyBatch:
+        """Return the examples at `indices` [B] of the chosen ones."""
+        return self._examples.batch(self._numbers[indices], epoch)
+
+    @cached_property
+    def _numbers(self) -> Int64s:
+        return np.load(self._chosen, mmap_mode="r").view(np.ndarray)
 
 
 class TrainingBatches:

@@ -1,6 +1,7 @@
 """The processes of a run: rank and device of this process, and a process group that is formed and destroyed cleanly."""
 
 import gc
+import itertools
 import logging
 import os
 import random
@@ -31,6 +32,7 @@ MORE_FILES = "raise the hard limit: `ulimit -Hn`, LimitNOFILE= of a service, or 
 DROPOUT_STREAM = 0x44524F50  # separates dropout's draws from all other generators that are seeded with two numbers
 
 logger = logging.getLogger(__name__)
+_calls = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,8 @@ def process_seed(seed: int, rank: int) -> int:
 def rendezvous() -> tuple[dist.Store, int, int]:
     """Return the store shared by the processes of a run, the rank of this process, and the world size.
 
-    Other processes may not have started yet. Raises `RunInterruptedError` if rank zero cannot be reached, and
+    All processes call this as often; each call returns a store without the keys of earlier ones. Other processes may
+    not have started yet. Raises `RunInterruptedError` if rank zero cannot be reached, and
     `SettingsError` if variables are missing or the launcher's options do not work together.
     """
     if "RANK" not in os.environ:
@@ -160,7 +163,8 @@ def rendezvous() -> tuple[dist.Store, int, int]:
     if missing:
         raise SettingsError(f"RANK is set, but not {', '.join(missing)}: start it with torchrun, or set them all")
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    return _store(rank, world_size, os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), rank, world_size
+    store = _store(rank, world_size, os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    return dist.PrefixStore(f"call-{next(_calls)}", store), rank, world_size
 
 
 def _store(rank: int, world_size: int, address: str, port: int) -> dist.Store:

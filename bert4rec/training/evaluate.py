@@ -2,11 +2,12 @@
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch.distributed as dist
@@ -19,16 +20,18 @@ from bert4rec.checkpoint.store import verify
 from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX, StoredTensors
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import EVALUATED, METADATA, NO_ITEM, TEST, fingerprints_of
+from bert4rec.dataset.held_out import LaterTargets
 from bert4rec.dataset.reader import Dataset, Sizes, open_catalogue, open_dataset, problem_of, require_kinds
 from bert4rec.dataset.trained import count_trained
 from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.evaluation.scorers import KnownItems
 from bert4rec.feed.features import FeatureReader, feature_reader_of
+from bert4rec.models.baselines import BaselineFactory
 from bert4rec.models.names import FEATURE_VALUES
 from bert4rec.models.prior import Prior
 from bert4rec.report.figures import TRAINED_TARGETS, common_figures, differences, write_json
 from bert4rec.report.results_folder import ResultsFolder
-from bert4rec.runtime.arrays import Bools
+from bert4rec.runtime.arrays import Bools, Int32s, Int64s
 from bert4rec.runtime.collectives import StepSync, on_rank_zero
 from bert4rec.runtime.console import ProgressBar
 from bert4rec.runtime.errors import DataError, Interrupted, RunInterruptedError, SettingsError, format_duration
@@ -53,6 +56,8 @@ from bert4rec.training.by_host import keep_own_parts
 from bert4rec.training.list_files import LIST_LENGTH, write_lists
 from bert4rec.training.prior import own_prior
 from bert4rec.training.results import EvaluationResult, evaluate_model, make_report
+
+MOST_LATER = 4096  # targets by which baselines are compared
 
 logger = logging.getLogger(__name__)
 
@@ -173,10 +178,65 @@ def _own_ids(trained: Trained) -> ItemIds | None:
     return StoredItemIds(trained.catalogue) if trained.catalogue else None
 
 
-def _complete(
-    config: Config, trained: Trained, world: Processes, dataset: Dataset, known: KnownItems | None, output: Path,
-    lists: str,
-) -> Evaluation:  # fmt: skip
+class RankedTest(NamedTuple):
+    """The test of a model: `users` [U], their `targets` [U], and name → `ranks` [U] in the full catalogue.
+
+    The names are TEST for the model, and those of baselines. `lists` [U, 10] are the best items of the model, the best
+    first. `later`: NDCG@10 of the baselines on later targets of these users, too. All is empty but on rank zero.
+    """
+
+    users: Int32s
+    targets: Int32s
+    ranks: Mapping[str, Int32s]
+    lists: Int64s
+    later: Mapping[str, float] = MappingProxyType({})
+
+
+def rank_test(
+    config: Config, trained: Trained, *, known: Int32s | None = None, baselines: Sequence[str] = (),
+    counted: Path | None = None,
+) -> RankedTest:  # fmt: skip
+    """Return the ranks of the test targets of the dataset of `config` by `trained` weights; every rank calls this.
+
+    `known` [V]: the number in the model of each item, NO_ITEM for one that is neither read nor ranked; by default as
+    `evaluate` finds it. `baselines` are counted in the training part of the dataset `counted`, which this one extends.
+    Raises `UserError`.
+    """
+    store, rank, world_size = rendezvous()
+    world, dataset, found = preflight(store, rank, world_size, lambda: _prepare(config, trained, store))
+    training = config.training
+    with process_group(world, store, deterministic=training.deterministic, precision=training.precision):
+        chosen = found if known is None else KnownItems(known)
+        config, evaluator, model = _ready(config, trained, world, dataset, chosen)
+        if counted:
+            histories = open_dataset(counted, verify=False, with_times=config.model.knows_times).histories
+            counting = BaselineFactory(
+                dataset=replace(dataset, histories=histories), partition=evaluator.counting.partition
+            )
+            evaluator = replace(evaluator, counting=counting)
+        evaluator = replace(
+            evaluator, baselines=baselines, protocols=["full"], without_order={}, features=(), n_listed=LIST_LENGTH
+        )
+        held_out = {TEST: np.zeros(0, bool)}
+        n_batches = evaluator.n_batches(held_out)
+        with Interruption() as stop, RankingProgress(stop, world, n_batches=n_batches) as progress:
+            rankings = evaluator.ranks(model, held_out, progress.advance)
+        later = {}
+        if baselines:
+            every = LaterTargets(TEST, dataset.histories, dataset.folder, n=MOST_LATER, seed=training.seed)
+            later = evaluator.baselines_on(every)
+        if not world.is_rank_zero:
+            return RankedTest(np.zeros(0, np.int32), np.zeros(0, np.int32), {}, np.zeros((0, LIST_LENGTH), np.int64))
+        split, lists = dataset.splits[TEST], rankings[TEST].lists
+        assert lists is not None, "the full catalogue is ranked"
+        ranks = {name: ranking.ranks["full"] for name, ranking in rankings.items()}
+        return RankedTest(split.users, split.targets(np.arange(len(split))), ranks, lists.kept_items, later)
+
+
+def _ready(
+    config: Config, trained: Trained, world: Processes, dataset: Dataset, known: KnownItems | None
+) -> tuple[Config, Evaluator, nn.Module]:
+    """Return the resolved settings, the evaluator of the model, and the model with its weights."""
     config = resolved(config, world, dataset)
     features = _features(trained, dataset)
     feature_sizes = features.sizes if features else None
@@ -193,11 +253,17 @@ def _complete(
     model = build_model(config, world, plan, features)
     again = None if is_own else partial(_again, trained, known)
     evaluator = make_evaluator(config, world, dataset, features, again)
-    evaluator = replace(
-        evaluator, known_items=known, n_listed=LIST_LENGTH if lists else 0,
-        prior=_prior(trained, model, world, dataset, known),
-    )  # fmt: skip
+    evaluator = replace(evaluator, known_items=known, prior=_prior(trained, model, world, dataset, known))
     load_weights(trained, model)
+    return config, evaluator, model
+
+
+def _complete(
+    config: Config, trained: Trained, world: Processes, dataset: Dataset, known: KnownItems | None, output: Path,
+    lists: str,
+) -> Evaluation:  # fmt: skip
+    config, evaluator, model = _ready(config, trained, world, dataset, known)
+    evaluator = replace(evaluator, n_listed=LIST_LENGTH if lists else 0)
     held_out = evaluator.held_out()
     on_rank_zero(lambda: _attempt(output))  # fail before the work, not after it
     with Interruption() as interruption:

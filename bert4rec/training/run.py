@@ -44,10 +44,11 @@ from bert4rec.training.trainer import Step, Trainer
 logger = logging.getLogger(__name__)
 
 
-def run(config: Config, *, may_exit: bool = True) -> Path:
+def run(config: Config, *, may_exit: bool = True, windows: Path | None = None) -> Path:
     """Train, validate, test, write the report, and return the run folder. Every rank of the launch calls this.
 
-    With `may_exit`, a signal ends the process, with the signal's status, if the training is stuck.
+    With `may_exit`, a signal ends the process, with the signal's status, if the training is stuck. `windows`: a file
+    with the numbers of the training windows to train on, instead of all.
     """
     began = time.monotonic()
     store, rank, world_size = rendezvous()
@@ -60,7 +61,9 @@ def run(config: Config, *, may_exit: bool = True) -> Path:
         peak_memory = resources.enter_context(PeakMemory(world.device))
         # The model lives in this call only, so that its shards are gone when the process group ends.
         if KINDS[config.model.kind].is_trained:
-            return _train_and_report(config, world, dataset, resources, peak_memory, may_exit=may_exit, began=began)
+            return _train_and_report(
+                config, world, dataset, resources, peak_memory, may_exit=may_exit, began=began, windows=windows
+            )
         return _count_and_report(config, world, dataset, resources, peak_memory, may_exit=may_exit)
 
 
@@ -99,13 +102,13 @@ def _checked(config: Config, dataset: Dataset) -> Dataset:
 
 def _train_and_report(
     config: Config, world: Processes, dataset: Dataset, resources: ExitStack, peak_memory: PeakMemory, *,
-    may_exit: bool, began: float,
+    may_exit: bool, began: float, windows: Path | None,
 ) -> Path:  # fmt: skip
     """Train, test the best weights, write the report; return the run folder, locked until `resources` close."""
     context = make_context(config, world, dataset, resources)
     config, folder = context.config, context.folder
     features, start = build.feature_reader(config, dataset), context.state().position
-    batches = build.training_batches(config, world, dataset, features, start=start)
+    batches = build.training_batches(config, world, dataset, features, start=start, chosen=windows)
     evaluator = build.make_evaluator(config, world, dataset, features)
     if world.is_rank_zero:
         write_run_header(context, evaluator, batches.n_sequences)
