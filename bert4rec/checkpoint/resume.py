@@ -29,7 +29,7 @@ QUARANTINE = "set-aside"  # folder, inside that of the checkpoints, for those ne
 Settings = Mapping[str, Mapping[str, Any]]
 
 # Settings that may change in a resumed run; the fingerprint of the dataset guards the data.
-FREE_TABLES = {"data", "preprocessing", "parallelism", "evaluation", "checkpoint", "run"}
+FREE_TABLES = {"data", "preprocessing", "parallelism", "evaluation", "checkpoint", "run", "update"}
 FREE_KEYS = {
     "n_epochs", "max_minutes", "patience", "num_workers", "per_device_train_batch_size", "negatives_shared_by",
 }  # fmt: skip

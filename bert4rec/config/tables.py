@@ -276,8 +276,9 @@ class Preprocessing(Table):
     test_users: Count | Literal["all"] = "all"
     """number of users in the test split, or "all"; with leave_one_out all items of the others are for training, and
     they are not validated"""
-    n_eval_negatives: Count = 100
-    """negatives per user for the sampled protocols; users with fewer unseen items are left out of these protocols"""
+    n_eval_negatives: Whole = 100
+    """negatives per user for the sampled protocols; users with fewer unseen items are left out of these protocols; 0 =
+    none: there are no such protocols"""
     max_bad_rows: Share = 0.001
     """largest share of unusable rows before preparation fails; ten rows are accepted whatever their share, up to a
     tenth of all rows; 0 = none"""
@@ -532,6 +533,24 @@ class Run(Table):
     """experiment trackers; mlflow and wandb work offline and are extras of the package to install"""
 
 
+class Update(Table):
+    """How `bert4rec update` trains with new rows, and judges the result."""
+
+    minutes: float = Field(10.0, gt=0)
+    """longest training of an update, in minutes"""
+    replay: float = Field(0.5, ge=0, lt=1)
+    """share of the training windows that are drawn from older ones, so that what was learnt is not lost"""
+    pace: float = Field(0.3, gt=0, le=1)
+    """learning rates of an update, as a share of those of the model's first training"""
+    tail: float = Field(0.25, gt=0, lt=1)
+    """share of the new rows, the last ones, that are not trained on but judge the new model"""
+    margin: float = Field(0.02, gt=0, lt=1)
+    """loss of NDCG@10 that does not count, as a share of that of the current model"""
+    overlap_hours: float = Field(24.0, ge=0)
+    """hours before the last known row from which {since} in a query asks again, for rows that come late; those that
+    are there already are counted, not doubled"""
+
+
 class Config(Table):
     """All tables."""
 
@@ -543,6 +562,7 @@ class Config(Table):
     evaluation: Evaluation = Field(default_factory=Evaluation)
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
     run: Run = Field(default_factory=Run)
+    update: Update = Field(default_factory=Update)
 
     @property
     def max_len(self) -> int:

@@ -88,7 +88,9 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
     _check_keys(path, metadata, has_times=bool, has_ratings=bool, extends=bool, preprocessing=dict, files=dict)
     _check_segments(path, metadata)
     settings, files = metadata["preprocessing"], metadata["files"]
-    _check_keys(path, settings, split=("leave_one_out", "leave_last_basket", "time", "none"), n_eval_negatives=POSITIVE)
+    _check_keys(
+        path, settings, split=("leave_one_out", "leave_last_basket", "time", "none"), n_eval_negatives=NON_NEGATIVE
+    )
     for name in ("validation_users", *({"test_users"} & settings.keys())):
         if settings.get(name) != "all":
             _check_keys(path, settings, **{name: NON_NEGATIVE})

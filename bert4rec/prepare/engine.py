@@ -160,8 +160,8 @@ def prepare(config: Config) -> str:
         local_files(config.data, new / WORK / "copies", progress) as local,
     ):
         settings = config.preprocessing
-        opened = _open(local.data, settings, known, progress)
-        about = _about_work(config, opened.source, local, known)
+        opened = open_input(local.data, settings, known, progress)
+        about = about_work(config, opened.source, local, known)
         work, shared = after.enter_context(_open_work(config, folder, opened.source, extends, about, progress))
         n_bytes = opened.source.n_bytes if isinstance(opened.source, Interactions) else 0
         with open_executor(settings.engine, settings.workers, n_bytes=n_bytes, memory=TASK_BYTES) as executor:
@@ -192,14 +192,22 @@ class Opened(NamedTuple):
     fitted: Mapping[str, Fitted]
 
 
-def _open(data: Data, settings: Preprocessing, known: ExistingIds | None, progress: Progress) -> Opened:
-    """Return the input that `data` describes, and log its first rows; `known`: ids of the dataset to extend."""
+def open_input(
+    data: Data, settings: Preprocessing, known: ExistingIds | None, progress: Progress, *, needs_features: bool = True
+) -> Opened:
+    """Return the input that `data` describes, and log its first rows; `known`: ids of the dataset to extend.
+
+    Unless it `needs_features`, it may lack those that the items of that dataset have.
+    """
     source = open_source(data, settings, usual_times=known.time_format if known else "")
     kinds = _kinds_of_events(data, settings, source, known)
     source.item_titles(data.titles_path, dtype=pl.String())  # fail now rather than after minutes
     if not isinstance(source, GeneratedSource):
         _look(source, progress)
     fitted = read_fitted(Path(data.extends)) if data.extends else {}
+    if not needs_features and not data.items_path and isinstance(source, Interactions):
+        present = source.open(source.files[0]).columns if source.source.form == "table" else {}
+        fitted = {name: feature for name, feature in fitted.items() if name in present}
     others = look_at_other_columns(data, source, fitted)
     if isinstance(source, Interactions) and others.first.columns:
         if lines := others.lines(others.why, "the first rows"):
@@ -220,7 +228,7 @@ def _make_dataset(
     source, kinds, others, fitted = opened
     extends = (Path(data.extends), known.fingerprints[0]) if known else None
     raw = read_rows(source, settings, known, stages, extends)
-    _look_at_rows(raw, source.bad, local, progress)
+    look_at_rows(raw, source.bad, local, progress)
     file = read_items_of_file(data, source, raw.item_type, fitted, others)
     has_whole_catalogue = data.source == "random" and settings.min_item_interactions == 1
     also = [known.items["original"]] if known else []
@@ -301,7 +309,7 @@ def _open_work(
         yield shared.root, shared
 
 
-def _about_work(
+def about_work(
     config: Config, source: Interactions | GeneratedSource, local: LocalFiles, known: ExistingIds | None
 ) -> dict[str, Any]:
     """Return all that the files of tasks depend on: the input, the settings, and the version of this program."""
@@ -389,7 +397,7 @@ def _look(interactions: Interactions, progress: Progress) -> None:
     progress.warn(*warnings)
 
 
-def _look_at_rows(raw: RawRows, bad: BadRows, local: LocalFiles, progress: Progress) -> None:
+def look_at_rows(raw: RawRows, bad: BadRows, local: LocalFiles, progress: Progress) -> None:
     """Log the first unusable rows. Raises `DataError` if no row is usable."""
     for line in bad.shown:
         progress.log(f"unusable: {local.named(line)}")

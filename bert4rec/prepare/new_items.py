@@ -69,7 +69,7 @@ def add_items(previous: Path, path: str, folder: Path) -> AddedItems:
             items.insert_column(items.columns.index("train_count") + 1, pl.Series("title", [], pl.String))
     seed, n_known = metadata["preprocessing"]["seed"], metadata["items"]
     numbers = n_known + Segments([added.new], [seed]).numbers(np.arange(added.new))
-    rows = _item_table(items, file.rows.with_columns(item=numbers), path)
+    rows = rows_like(items, file.rows.with_columns(item=numbers), path)
     with new_dataset(folder) as new:
         _write_items(new, dataset, rows)
         features = append_features(new, file, file.rows["original"].gather(np.argsort(numbers)), previous, n_known)
@@ -87,7 +87,7 @@ def add_items(previous: Path, path: str, folder: Path) -> AddedItems:
     return added
 
 
-def _item_table(items: pl.DataFrame, rows: pl.DataFrame, path: str) -> pl.DataFrame:
+def rows_like(items: pl.DataFrame, rows: pl.DataFrame, path: str) -> pl.DataFrame:
     """Return the `rows` of the file at `path`, with the columns of `items` and types that can hold both."""
     rows = rows.with_columns(item=pl.col("item").cast(items["item"].dtype), count=0, train_count=0)
     columns = []

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,18 @@ LISTED_BY = ("postgresql", "sqlite")  # drivers that list the tables at once
 NO_TABLES = ("index", "partitioned_index", "sequence", "toast_table", "composite_type")  # types of what is listed, too
 UNKNOWN_TABLE = re.compile(r'relation "([^"]+)" does not exist|no such table: (\S+)')
 OTHER_TYPE = re.compile(r"Type mismatch in column (\d+)")
+PARAMETER = re.compile(r"\{since(|:s|:ms)\}")
+NUMBERED = {"postgresql": "$", "sqlite": "?"}  # before the numbers of parameters, which other drivers take in order
 UUID = r"(.{8})(.{4})(.{4})(.{4})(.{12})"
 
 
 def fetch_database(
-    place: str, table: str, query: str, target: Path, advance: Callable[[int], None], warn: Callable[[str], None]
-) -> dict[str, Any]:
+    place: str, table: str, query: str, target: Path, advance: Callable[[int], None], warn: Callable[[str], None],
+    since: int | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Copy the rows of `query`, or of the `table`, of the database at `place` into the Parquet file `target`.
+
+    `since`, in seconds, is bound to the parameters {since}, {since:s} and {since:ms} of the query.
 
     They are of one snapshot, in a transaction that only reads. `advance` gets numbers of rows, `warn` the columns that
     are left out. Returns the table that was chosen if none was named. Raises `DataError`, and `ModuleNotFoundError`
@@ -40,6 +46,7 @@ def fetch_database(
     if query and not SELECT.match(query):
         raise DataError(f"--query={query}: is no SELECT, and a database is only read")
     name, connect = _driver(place)
+    query, parameters = _bound(query.rstrip().rstrip(";"), since, name)
     manager, tables, columns, n_rows = import_module("adbc_driver_manager"), list[tuple[str, str]](), list[str](), 0
     try:
         with connect() as connection, connection.cursor() as cursor:
@@ -50,7 +57,7 @@ def fetch_database(
             if name in LISTED_BY:
                 tables = _tables(connection)
             source = "" if query else _source(without_secrets(place), table, tables, is_listed=name in LISTED_BY)
-            cursor.execute(query.rstrip().rstrip(";") if query else f"SELECT * FROM {source}")
+            cursor.execute(query or f"SELECT * FROM {source}", parameters or None)
             reader = cursor.fetch_record_batch()
             columns += reader.schema.names
             for n in _copy(reader, target, without_secrets(place), warn):
@@ -63,6 +70,22 @@ def fetch_database(
         broken = f"interrupted after {n_rows:,} rows: " if n_rows else ""
         raise DataError(f"{without_secrets(place)}: {broken}{problem}") from None
     return {} if query or table else {"table": source.replace('"', "")}
+
+
+def _bound(query: str, since: int | None, driver: str) -> tuple[str, list[Any]]:
+    """Return the query with marks of the driver for its parameters, and their values."""
+    if (found := PARAMETER.search(query)) and since is None:
+        raise DataError(f"--query={query}: only `bert4rec update` knows {found[0]}, what the last update has seen")
+    moment, values, marks = datetime.fromtimestamp(since or 0, UTC).replace(tzinfo=None), list[Any](), dict[str, str]()
+    usual = moment.isoformat(" ") if driver == "sqlite" else moment  # which has no type for times
+
+    def mark(found: re.Match[str]) -> str:
+        if driver not in NUMBERED or found[0] not in marks:
+            values.append({"": usual, ":s": since, ":ms": 1000 * (since or 0)}[found[1]])
+            marks[found[0]] = f"{NUMBERED[driver]}{len(values)}" if driver in NUMBERED else "?"
+        return marks[found[0]]
+
+    return PARAMETER.sub(mark, query), values
 
 
 def _driver(place: str) -> tuple[str, Callable[[], Any]]:

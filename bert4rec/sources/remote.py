@@ -204,10 +204,11 @@ class LocalFiles:
 
 
 @contextmanager
-def local_files(data: Data, folder: Path, progress: Progress) -> Iterator[LocalFiles]:
+def local_files(data: Data, folder: Path, progress: Progress, *, since: int | None = None) -> Iterator[LocalFiles]:
     """Copy what `data` names and is not read in place into `folder`, and yield the files; errors in the block name it.
 
-    Raises `DataError` for what cannot be copied, and for `data.table` or `data.query` where they have no meaning.
+    `since`: the time in seconds that the query may name. Raises `DataError` for what cannot be copied, and for
+    `data.table` or `data.query` where they have no meaning.
     """
     names, changes, version = dict[str, str](), dict[str, str](), dict[str, Any]()
 
@@ -223,7 +224,7 @@ def local_files(data: Data, folder: Path, progress: Progress) -> Iterator[LocalF
         if kind and not (is_path and data.source != "table"):
             table, query = (data.table, data.query) if is_path else ("", "")
             target = folder / key / f"{name_of_path(place)}.parquet"
-            found = _fetched(kind, place, table, query, target, progress)
+            found = _fetched(kind, place, table, query, target, progress, since)
             version |= found if is_path else {}
             changes[key] = str(target)
             names[str(target)] = without_secrets(place)
@@ -246,13 +247,15 @@ def _refuse_useless_settings(data: Data, kind: str) -> None:
             raise DataError(f"--{name}={value}: is only for {wanted} in data.path; remove it")
 
 
-def _fetched(kind: str, place: str, table: str, query: str, target: Path, progress: Progress) -> dict[str, Any]:
+def _fetched(
+    kind: str, place: str, table: str, query: str, target: Path, progress: Progress, since: int | None
+) -> dict[str, Any]:
     """Copy what is at `place` into the Parquet file `target`, and return what `metadata.json` says of its state."""
     target.parent.mkdir(parents=True)
     try:
         with progress.stage("fetch", 0) as stage:
             if kind == "database":
-                return fetch_database(place, table, query, target, stage.advance, progress.warn)
+                return fetch_database(place, table, query, target, stage.advance, progress.warn, since)
             if kind == "workbook":
                 return fetch_workbook(place, table, target, stage.advance, progress.warn)
             return fetch_lake(place, target, stage.advance)
