@@ -1,0 +1,1 @@
+"""Update a model with new rows: append, score, train, judge, switch."""
