@@ -272,7 +272,7 @@ def draw_lengths(lengths: Mapping[str, Any]) -> Chart:
         if len(bars) > 6:
             axes.tick_params(axis="x", labelrotation=30)
         axes.tick_params(axis="x", length=0)
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        show_counts(axes)
         axes.set(xlabel="interactions of a user", ylabel="users")
         axes.grid(visible=False, axis="x")
     return _chart("history_lengths", "How long histories are", figure, lengths=lengths)
@@ -325,6 +325,11 @@ def _plan(contents: Contents) -> Chart | None:
 def _thinned(records: Sequence[Report]) -> Sequence[Report]:
     step = -(-len(records) // MAX_POINTS)
     return [*records[::step], *([records[-1]] if (len(records) - 1) % step else [])] if records else records
+
+
+def show_counts(axes: "Axes") -> None:
+    """Write the numbers beside the plot as 12,000."""
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
 def _integers(axes: "Axes") -> None:

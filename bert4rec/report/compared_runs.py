@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tomli
 
+from bert4rec.checkpoint.models_folder import run_at
 from bert4rec.checkpoint.run_folder import CONFIG, METRICS_FILE
 from bert4rec.config.load import flat
 from bert4rec.dataset.format import LEFT_OUT
@@ -58,7 +59,11 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Return the run in `folder`, or the evaluation with the settings of its parent run. Raises `DataError`."""
+    """Return the run in `folder`, or the evaluation with the settings of its parent run. Raises `DataError`.
+
+    A models folder means the run of its champion.
+    """
+    folder = run_at(folder)
     return Run(folder, read_report(folder), _settings(folder), _curve(folder))
 
 

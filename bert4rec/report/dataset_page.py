@@ -8,7 +8,7 @@ import numpy as np
 from bert4rec.dataset.findings import findings
 from bert4rec.dataset.format import describe
 from bert4rec.dataset.reader import Dataset
-from bert4rec.report.charts import MODEL_COLOR, Chart, draw_lengths, new_figure, page_values
+from bert4rec.report.charts import MODEL_COLOR, Chart, draw_lengths, new_figure, page_values, show_counts
 from bert4rec.report.templates import render
 from bert4rec.runtime.files import atomic_write
 
@@ -41,7 +41,7 @@ def _rows_over_time(dataset: Dataset) -> Chart:
     with new_figure(height=2.6) as (figure, (axes,)):
         axes.bar(days, counts, width=np.diff(edges).astype("timedelta64[s]"), align="edge", color=MODEL_COLOR)
         axes.set(ylabel="interactions")
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        show_counts(axes)
         axes.tick_params(axis="x", labelrotation=30)
         axes.grid(visible=False, axis="x")
     busiest = np.datetime_as_string(days[int(np.argmax(counts))], unit="D")
