@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert4rec.checkpoint.models_folder import run_at
 from bert4rec.checkpoint.package import is_package
 from bert4rec.runtime.console import quiet_libraries
 from bert4rec.runtime.errors import DataError, Interrupted, SettingsError
@@ -159,8 +160,9 @@ def train(
 def load(path: StrPath, *, dataset: StrPath | None = None) -> "Recommender":
     """Return the model of a run folder (its best weights), of one of its checkpoints, or of a model package.
 
-    `dataset` is the folder or the address of the training data, if it was moved; it is needed for the histories of its
-    users, and for a model that only counts, which is counted again.
+    A models folder means its champion. `dataset` is the folder or the address of the training data, if it was moved; it
+    is needed for the histories of its users, where a dataset that extends it will do, and for a model that only counts,
+    which is counted again.
     Raises `UserError`, in one line, if something is missing or damaged, or if the dataset is another one.
     """
     if not isinstance(path, str | os.PathLike):
@@ -179,12 +181,12 @@ def load(path: StrPath, *, dataset: StrPath | None = None) -> "Recommender":
 
 
 class Run:
-    """The folder of a finished run. Raises `DataError` for any other folder."""
+    """The folder of a finished run, for a models folder that of its champion. Raises `DataError` for any other one."""
 
     def __init__(self, folder: StrPath) -> None:
         from bert4rec.report.figures import read_report
 
-        self.folder = Path(folder)
+        self.folder = run_at(Path(folder))
         self.report = read_report(self.folder)
 
     def __repr__(self) -> str:

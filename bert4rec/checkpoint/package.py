@@ -9,6 +9,7 @@ from bert4rec.runtime.errors import DataError
 
 FORMATS = ("safetensors", "vectors", "pt2", "onnx")  # export formats; the first one makes a model package
 FORMAT, VERSION = "bert4rec model package", 6
+USUAL_FORMATS = ("safetensors", "pt2")  # unless others are named
 SETTINGS, WEIGHTS, ITEM_LINES, MODEL_CARD = "settings.json", "model.safetensors", "items.jsonl", "README.md"
 PRIOR = "prior.safetensors"  # what is counted and added to the scores; in runs, too
 

@@ -15,13 +15,14 @@ from typing import Any
 
 import tomli
 
+from bert4rec.checkpoint.models_folder import DATASET, models_folder_of, run_at
 from bert4rec.checkpoint.package import PRIOR, is_package, read_settings
 from bert4rec.config.kinds import KINDS, Kind
 from bert4rec.config.load import flat
 from bert4rec.config.recognition import what_is
 from bert4rec.config.stored import cached
 from bert4rec.config.tables import Data
-from bert4rec.dataset.format import fingerprint_of, kinds_of
+from bert4rec.dataset.format import METADATA, extends, fingerprint_of, kinds_of
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError, SettingsError
@@ -90,8 +91,9 @@ def step_folder(folder: Path, step: int) -> Path:
 def checkpoint_of(path: Path) -> Path:
     """Return `path` if it is a checkpoint, or the best checkpoint of the run `path`, or else its last one.
 
-    Raises `DataError` if it is neither a checkpoint nor a run with one.
+    A models folder means the run of its champion. Raises `DataError` if it is neither a checkpoint nor a run with one.
     """
+    path = run_at(path)
     present = [path, path / CHECKPOINTS / BEST_LINK, *found(path / CHECKPOINTS)[::-1]]
     folder = next((folder for folder in present if (folder / FACTS_FILE).is_file()), None)
     if folder is None and (kind := untrained_kind(path)):
@@ -109,7 +111,11 @@ def _without_weights(path: Path, kind: str) -> DataError:
 
 
 def starting_weights(path: Path) -> Path | None:
-    """Return the best checkpoint of the run `path`, or `path` itself if it is a checkpoint; None for anything else."""
+    """Return the best checkpoint of the run `path`, or `path` itself if it is a checkpoint; None for anything else.
+
+    A models folder means the run of its champion. Raises `DataError` if its aliases cannot be read.
+    """
+    path = run_at(path)
     return next((folder for folder in (path / CHECKPOINTS / BEST_LINK, path) if (folder / FACTS_FILE).is_file()), None)
 
 
@@ -145,7 +151,15 @@ def newest_run(parent: Path, name: str, *, is_finished: bool) -> Path | None:
 
 def named_run(resume: str) -> tuple[Path, Path | None]:
     """Return the run that the path `resume` names, and the checkpoint if it names one. Raises `SettingsError`."""
-    path = Path(resume)
+    run, checkpoint = _named_run(resume)
+    if models_folder_of(run):
+        advice = f"start a new run from its weights: --run.init_from={run}"
+        raise SettingsError(f'run.resume = "{resume}": a version of a model never changes; {advice}')
+    return run, checkpoint
+
+
+def _named_run(resume: str) -> tuple[Path, Path | None]:
+    path = run_at(Path(resume))
     if found(path / CHECKPOINTS):
         return path, None
     path = path.resolve()  # it may be the link to the best checkpoint
@@ -242,20 +256,21 @@ class Trained:
     def dataset(self) -> Path:
         """Return the dataset folder of the settings, relative to the current folder or to where the run was started.
 
-        One in object storage that cannot be fetched is no error: its folder is missing.
+        A version of a models folder has the dataset there, which grows. A dataset in object storage that cannot be
+        fetched is no error: its folder is missing.
         """
-        from bert4rec.dataset.format import METADATA as DATASET  # imports Arrow, which would slow down --help
-
+        if self.run is not None and (models := models_folder_of(self.run)):
+            return models / DATASET
         settings = self.metadata["config"]
         data, runs = Data.model_validate(settings["data"]), Path(settings["run"]["dir"])
         if is_stored(data.place):
             return self._stored_dataset(data)
         folder = data.folder
-        if self.run is None or runs.is_absolute() or ".." in runs.parts or (folder / DATASET).is_file():
+        if self.run is None or runs.is_absolute() or ".." in runs.parts or (folder / METADATA).is_file():
             return folder
         parents = self.run.resolve().parents
         started = parents[len(runs.parts)] if len(runs.parts) < len(parents) else Path()
-        return started / folder if (started / folder / DATASET).is_file() else folder
+        return started / folder if (started / folder / METADATA).is_file() else folder
 
     def _stored_dataset(self, data: Data) -> Path:
         folder = cached(self.metadata["fingerprint"])
@@ -287,6 +302,13 @@ class Trained:
         """Return whether `folder` is the dataset that the model was trained on, or has links to it."""
         return fingerprint_of(folder) == self.metadata["fingerprint"]
 
+    def has_users_in(self, folder: Path) -> bool:
+        """Return whether histories can be read from `folder`: the model's dataset, or any that extends it.
+
+        Numbers of users and items are the same there. New items, which the model does not know, have higher ones.
+        """
+        return extends(folder, self.metadata["fingerprint"])
+
     @property
     def checksum(self) -> str:
         """Return the checksum of the manifest, which holds the checksums of all files of the folder."""
@@ -301,7 +323,10 @@ class Trained:
 
 
 def find_trained(path: Path) -> Trained:
-    """Return the weights at `path`, for a run its best ones. Reads no tensor. Raises `DataError`."""
+    """Return the weights at `path`: of a run the best ones, of a models folder those of its champion.
+
+    Reads no tensor. Raises `DataError`.
+    """
     if is_package(path):
         trained = Trained(path, read_settings(path), None, is_package=True)
         if not trained.kind.is_trained:

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from bert4rec.checkpoint.package import FORMATS
+from bert4rec.checkpoint.package import FORMATS, USUAL_FORMATS
 from bert4rec.commands.recommend import SEEN, add_model_arguments, add_seen_argument
 from bert4rec.config.help import nearest_values
 from bert4rec.config.stored import dataset_folder
@@ -11,7 +11,7 @@ from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import SettingsError, did_you_mean
 from bert4rec.runtime.startup import importing
 
-USUAL_FORMATS, COUNTED_FORMATS = "safetensors,pt2", "safetensors"
+COUNTED_FORMATS = ("safetensors",)  # of a model that only counts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,10 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "rows, except for pt2 and onnx, which need the table in memory."
     )
     add_model_arguments(parser, top="k in the example of README.md; programs (pt2, onnx) take any k")
+    usual, counted = ",".join(USUAL_FORMATS), ",".join(COUNTED_FORMATS)
     parser.add_argument(
         "--format", metavar="NAME,NAME,…",
         help="safetensors: all weights; vectors: of the items, as Parquet and npy; pt2: a program for torch alone; "
-        f"onnx: one for onnxruntime (default: {USUAL_FORMATS}; {COUNTED_FORMATS} for a model that only counts)",
+        f"onnx: one for onnxruntime (default: {usual}; {counted} for a model that only counts)",
     )  # fmt: skip
     parser.add_argument("-o", "--output", metavar="FOLDER", type=Path, help="a new folder (default: RUN/export)")
     add_seen_argument(parser)
@@ -42,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     log_to_terminal(stream="stderr")
     source = find_source(arguments.run_folder, arguments.dataset and dataset_folder(arguments.dataset))
-    formats = formats or (USUAL_FORMATS if source.trained.kind.is_trained else COUNTED_FORMATS).split(",")
+    formats = formats or [*(USUAL_FORMATS if source.trained.kind.is_trained else COUNTED_FORMATS)]
     folder = arguments.output or arguments.run_folder / "export"
     leaves_out_seen = source.leaves_out_seen if arguments.seen is None else SEEN[arguments.seen]
     folder = export(source, folder, formats, k=arguments.top, leaves_out_seen=leaves_out_seen)

@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_model_arguments(parser: argparse.ArgumentParser, *, top: str = "items to find for each") -> None:
     """Add the run, its dataset and the number of items to find."""
-    what = "run folder (its best weights), one of its checkpoints, or a model package"
+    what = "run folder (its best weights), one of its checkpoints, a models folder (its champion), or a model package"
     parser.add_argument("run_folder", metavar="RUN", type=Path, help=what)
     parser.add_argument("--top", metavar="N", type=int, default=10, help=f"{top} (default: 10)")
     parser.add_argument("--dataset", metavar="FOLDER", help="the folder or address of the dataset, if it was moved")

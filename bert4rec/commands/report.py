@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bert4rec.checkpoint.models_folder import models_folder_of, run_at
 from bert4rec.checkpoint.run_folder import CONFIG, HTML_PAGE, REPORT, find_trained
 from bert4rec.checkpoint.run_settings import on_processes, options_to_train_longer
 from bert4rec.config.load import load_config
@@ -20,6 +21,9 @@ from bert4rec.runtime.errors import UserError
 RECOMMEND = """Recommendations for all its users, or for a history of items (--items=ID,ID):
   bert4rec recommend {run} --all --output=recommendations.parquet
 """
+OTHER_VERSIONS = """Its versions, and the way back to the one before:
+  bert4rec models list {models}
+  bert4rec models rollback {models}"""
 WITHOUT_DATASET = """The dataset of this run is not at {dataset} now. If you have it in a FOLDER:
   bert4rec recommend {run} --all --dataset=FOLDER --output=recommendations.parquet
   bert4rec evaluate {run} FOLDER
@@ -49,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the metrics of a finished run and the next commands; return 0."""
-    folder = arguments.folder or _newest_run(Path("runs"))
+    folder = run_at(arguments.folder or _newest_run(Path("runs")))
     report = read_report(folder)
     print(f"Test of {folder}\n\n{metrics_table(report, n_tables=None if arguments.all else 1)}\n")
     if "test" in report:
@@ -84,7 +88,9 @@ def _page(folder: Path) -> Path:
 
 
 def _next_steps(folder: Path, report: Mapping[str, Any]) -> str:
-    """Return the next commands, for a kind that is not trained, and for real or generated data."""
+    """Return the next commands, for a version, for a kind that is not trained, and for real or generated data."""
+    if models := models_folder_of(folder):
+        return RECOMMEND.format(run=shlex.quote(str(models))) + OTHER_VERSIONS.format(models=shlex.quote(str(models)))
     recommend = RECOMMEND.format(run=shlex.quote(str(folder)))
     if not kind_of(report).is_trained:
         options = [f"--config={folder / CONFIG}", "--model.kind=bert4rec"]

@@ -157,6 +157,17 @@ def fingerprint_of(folder: Path) -> str:
         return ""
 
 
+def extends(folder: Path, fingerprint: str) -> bool:
+    """Return whether `folder` is the dataset with this fingerprint, or one that extends it: it begins with its numbers.
+
+    A folder without a dataset does not.
+    """
+    try:
+        return fingerprint in fingerprints_of(json.loads((folder / METADATA).read_text(encoding="utf-8")))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return False
+
+
 class ReplacedError(DataError):
     """A dataset folder that holds another dataset than when it was opened."""
 

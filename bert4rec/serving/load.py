@@ -51,13 +51,15 @@ logger = logging.getLogger(__name__)
 class Source:
     """A verified checkpoint, the folders of its `items` and of its `dataset`, and the metadata of the dataset.
 
-    `dataset` is None if it is missing or was made again with other content.
+    `dataset` is None if it is missing or was made again with other content. `users` is the folder of the histories of
+    users: `dataset`, or a dataset in its place that extends it; else None.
     """
 
     trained: Trained
     items: Path
     dataset: Path | None
     about_data: Mapping[str, Any]
+    users: Path | None
 
     @property
     def leaves_out_seen(self) -> SeenRule:
@@ -170,8 +172,9 @@ class _WholeTable(nn.Module):
 def find_source(path: Path, dataset: Path | None = None) -> Source:
     """Return the best checkpoint of the run `path`, or the checkpoint `path`; `dataset` is its moved dataset folder.
 
-    The items come from the run's own links, so that a run needs its dataset for the histories of its users only; but a
-    model that only counts is counted in it.
+    A models folder means its champion. The items come from the run's own links, so that a run needs its dataset for the
+    histories of its users only, and there a dataset that extends it will do; but a model that only counts is counted in
+    it.
     Raises `DataError`, in one line, if something is missing or damaged, or if the dataset is another one.
     """
     if is_package(path):
@@ -179,7 +182,7 @@ def find_source(path: Path, dataset: Path | None = None) -> Source:
     if untrained_kind(path):
         source = _source_of(find_counted(path), path, dataset)
         if source.dataset is None:
-            reason = _not_the_dataset(source.trained.dataset, path)
+            reason = _not_the_dataset(dataset or source.trained.dataset, path)
             raise DataError(f"{reason}, from which it counts again; {NAME_DATASET}")
         return source
     trained = find_trained(path)
@@ -189,12 +192,13 @@ def find_source(path: Path, dataset: Path | None = None) -> Source:
 
 
 def _source_of(trained: Trained, path: Path, dataset: Path | None) -> Source:
-    users = dataset or trained.dataset
-    items = dataset or trained.catalogue or users
+    place = dataset or trained.dataset
+    is_same, has_users = trained.is_of(place), trained.has_users_in(place)
+    items = (None if has_users and not is_same else dataset) or trained.catalogue or place
     about_data = read_metadata(items)
     if about_data["fingerprint"] != trained.metadata["fingerprint"]:
         raise DataError(f"{_not_the_dataset(items, path)}; {NAME_DATASET}")
-    return Source(trained, items, users if trained.is_of(users) else None, about_data)
+    return Source(trained, items, place if is_same else None, about_data, place if has_users else None)
 
 
 def _not_the_dataset(folder: Path, run: Path) -> str:
@@ -204,16 +208,16 @@ def _not_the_dataset(folder: Path, run: Path) -> str:
 
 
 def load_run(path: Path, dataset: Path | None = None) -> Recommender:
-    """Return the model of a run folder (its best weights), or of one of its checkpoints.
+    """Return the model of a run folder (its best weights), of one of its checkpoints, or of a models folder's champion.
 
     `dataset` is the folder of the training data, if it was moved; it is needed for the histories of its users, and for
-    a model that only counts, which is counted again.
+    a model that only counts, which is counted again. For histories, a dataset that extends it will do.
     Raises `DataError`, in one line, if something is missing or damaged, or if the dataset is another one.
     """
     source = find_source(path, dataset)
     trained = source.trained
     return Recommender(
-        network_of(source), source.ids, dataset=source.dataset, leaves_out_seen=source.leaves_out_seen,
+        network_of(source), source.ids, dataset=source.users, leaves_out_seen=source.leaves_out_seen,
         no_users=_not_the_dataset(trained.dataset, path),
         hidden=HiddenEvents.of(trained.metadata["config"]["preprocessing"], trained.kinds),
         prior=source.prior, settings=trained.metadata["config"],

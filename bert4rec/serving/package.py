@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from bert4rec.checkpoint.package import ITEM_LINES, PRIOR, SETTINGS, WEIGHTS, read_settings
 from bert4rec.checkpoint.prior import read_prior
 from bert4rec.config.kinds import KINDS
+from bert4rec.dataset.format import fingerprints_of
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.models.names import TABLE
 from bert4rec.runtime.collectives import Partition
@@ -66,13 +67,14 @@ def read_ids(folder: Path, settings: dict[str, Any]) -> ItemIds:
 def load_package(folder: Path, dataset: Path | None = None) -> Recommender:
     """Return the model of a package; `dataset` is the folder of its training data, for histories of its users.
 
-    Raises `DataError`, in one line, if something is missing or damaged, or if the dataset is another one.
+    A dataset that extends it will do, too. Raises `DataError`, in one line, if something is missing or damaged, or if
+    the dataset is another one.
     """
     settings = read_settings(folder)
     if dataset is not None:
         from bert4rec.dataset.reader import read_metadata  # imports Arrow
 
-        if read_metadata(dataset)["fingerprint"] != settings["fingerprint"]:
+        if settings["fingerprint"] not in fingerprints_of(read_metadata(dataset)):
             raise DataError(f"{dataset}: is not the dataset that {folder} was trained on")
     kind = KINDS.get(settings["config"]["model"]["kind"])
     read = read_counted if kind is not None and not kind.is_trained else read_network

@@ -17,6 +17,7 @@ from bert4rec.dataset.reader import read_metadata, require_times
 from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.errors import ArgumentError, did_you_mean, join_names, pluralize
 from bert4rec.serving.histories import AT_ONCE, Histories, History, ItemIds, TimedHistory
+from bert4rec.serving.stored_items import StoredItemIds
 
 NEAR = 0.8  # smallest similarity of an id that a message offers, as difflib measures it
 N_EXAMPLES = 3  # ids that a message shows
@@ -28,9 +29,9 @@ logger = logging.getLogger(__name__)
 class UserHistories:
     """Read the histories of the users of a dataset `folder`, with the original `ids` of the items.
 
-    Histories are whole and include the held-out targets. `with_times`: histories are `TimedHistory` with the query time
-    `at` (None: the time of the last item). Raises `DataError` if the dataset has no times. `with_events`: histories are
-    `TimedHistory` with the kinds of events.
+    Histories are whole and include the held-out targets. If the dataset extends the one of `ids`, its new items are in
+    them, too. `with_times`: histories are `TimedHistory` with the query time `at` (None: the time of the last item).
+    `with_events`: they are `TimedHistory` with the kinds of events. Raises `DataError` if the dataset has no times.
     """
 
     def __init__(
@@ -45,7 +46,8 @@ class UserHistories:
         self._histories = DatasetHistories(
             folder, metadata["items"], with_times=with_times, kinds=kinds, fingerprint=metadata["fingerprint"]
         )
-        self._users, self._ids = IdTable(folder, metadata, USERS), ids
+        self._users = IdTable(folder, metadata, USERS)
+        self._ids = StoredItemIds(folder) if metadata["items"] > len(ids) else ids
 
     def __len__(self) -> int:
         return len(self._users)
