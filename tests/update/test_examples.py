@@ -1,0 +1,70 @@
+"""The files of examples/nightly: what they run, run once; and what their own programs say of them."""
+
+import shutil
+import stat
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bert4rec.checkpoint.models_folder import read_updates
+from tests.launch import ROOT
+from tests.update.conftest import day_of
+
+NIGHTLY = ROOT / "examples/nightly"
+pytestmark = [pytest.mark.usefixtures("alone", "quick"), pytest.mark.filterwarnings("ignore::FutureWarning")]
+
+
+def of_cron() -> str:
+    (line,) = [line for line in (NIGHTLY / "crontab").read_text().splitlines() if line and not line.startswith("#")]
+    assert line.split()[:5] == ["15", "3", "*", "*", "*"]
+    folder, _, command = line.split(maxsplit=5)[5].partition(" && ")
+    assert folder == "cd /srv/shop"
+    return command.replace(r"\%", "%")
+
+
+def of_systemd() -> str:
+    lines = (NIGHTLY / "bert4rec-update.service").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith("ExecStart=")]
+    assert "WorkingDirectory=/srv/shop" in lines
+    return line.partition(" -c '")[2].removesuffix("'").replace("$$", "$").replace("%%", "%")
+
+
+def of_kubernetes() -> str:
+    job = yaml.safe_load((NIGHTLY / "cronjob.yaml").read_text())
+    assert (job["apiVersion"], job["kind"], job["spec"]["schedule"]) == ("batch/v1", "CronJob", "15 3 * * *")
+    pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert (container["workingDir"], container["command"]) == ("/srv/shop", ["sh", "-c"])
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    (command,) = container["args"]
+    return f".venv/bin/{command}"
+
+
+def test_cron_systemd_and_kubernetes_run_the_same_command() -> None:
+    assert of_cron() == of_systemd() == of_kubernetes()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_accepts_its_units() -> None:
+    units = [str(NIGHTLY / f"bert4rec-update.{kind}") for kind in ("service", "timer")]
+    done = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.long  # half a minute
+def test_the_command_updates_the_model_with_the_rows_of_yesterday(shop: Path) -> None:
+    place = shop.parents[1]
+    program = place / ".venv" / "bin" / "bert4rec"
+    program.parent.mkdir(parents=True)
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m bert4rec "$@"\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    (place / "logs").mkdir()
+    yesterday = datetime.now(UTC).astimezone() - timedelta(days=1)
+    day_of(3).write_csv(place / "logs" / f"{yesterday:%Y-%m-%d}.csv")
+    done = subprocess.run(["sh", "-c", of_cron()], cwd=place, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == read_updates(shop)[0]["reasons"][0]

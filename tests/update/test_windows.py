@@ -1,0 +1,75 @@
+"""The windows of an update: those with new interactions, and a share of the others."""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from bert4rec.dataset.held_out import LaterTargets
+from bert4rec.dataset.reader import open_dataset
+from bert4rec.prepare.append import append, settings_to_append
+from bert4rec.update.windows import choose_windows, new_interactions
+from tests.preparation import prepared
+
+FIRST = 1_700_000_000
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A dataset without held-out rows, and with a day of more rows for some users."""
+    place = tmp_path_factory.mktemp("days")
+    rng = np.random.default_rng(3)
+    table = pl.DataFrame({"user": rng.integers(0, 40, 900), "item": rng.integers(0, 30, 900)})
+    table = table.with_columns(time=FIRST + pl.int_range(900))
+    older = prepared(place, "--user=user", "--item=item", "--time=time", "--split=none", table=table, name="older")
+    day = pl.DataFrame(
+        {"user": rng.integers(0, 60, 60), "item": rng.integers(0, 33, 60), "time": FIRST + 5000 + pl.Series(range(60))}
+    )
+    day.write_csv(place / "day.csv")
+    config = settings_to_append(older, {"data.path": str(place / "day.csv")})
+    append(older, config, place / "grown", tail=0.2, scored=place / "scored")
+    return older, place / "grown"
+
+
+@pytest.mark.parametrize(("length", "step"), [(8, 8), (8, 3), (50, 50)])
+def test_windows_with_new_interactions_are_all_chosen_and_others_are_drawn_once(
+    folders: tuple[Path, Path], length: int, step: int
+) -> None:
+    older, grown = map(open_dataset, folders)
+    windows, histories = grown.windows(max_len=length, step=step), grown.histories
+    n_new = new_interactions(histories, older.histories)
+    # written out: the windows of a history, whose last n interactions are new
+    wanted, number = [], 0
+    for n_train, n in zip(histories.n_train.tolist(), n_new.tolist(), strict=True):
+        n_windows = (1 + max(0, -(-(n_train - length) // step))) if n_train else 0
+        ends = [n_train - step * (n_windows - 1 - place) for place in range(n_windows)]
+        starts = [0, *ends[:-1]]  # of what a window has more than the one before
+        wanted += [
+            number + place for place in range(n_windows) if n and ends[place] > n_train - n and starts[place] < n_train
+        ]
+        number += n_windows
+    assert number == len(windows)
+    assert choose_windows(windows, older.histories, replay=0.0, seed=1).tolist() == wanted
+    half = choose_windows(windows, older.histories, replay=0.5, seed=1)
+    assert {*wanted} <= {*half.tolist()}
+    assert len(half) == len({*half.tolist()}) == min(2 * len(wanted), len(windows))
+    assert half.tolist() == choose_windows(windows, older.histories, replay=0.5, seed=1).tolist()
+    assert choose_windows(windows, older.histories, replay=0.99, seed=1).tolist() == [*range(len(windows))]
+
+
+def test_later_targets_are_those_after_the_training_parts(folders: tuple[Path, Path]) -> None:
+    dataset = open_dataset(folders[1].with_name("scored"))
+    histories = dataset.histories
+    every = LaterTargets("test", histories, dataset.folder, n=10**6, seed=1)
+    n_later = np.maximum(0, histories.lengths - np.maximum(1, histories.n_train))
+    assert len(every) == n_later.sum() == 60 - (histories.n_train == 0).sum()
+    rows = every.read(np.arange(len(every)))
+    assert rows.targets is not None
+    lengths = histories.lengths
+    whole = histories.read(np.arange(len(lengths)), np.zeros_like(lengths), lengths).items
+    ends = np.cumsum(lengths)
+    later = [whole[end - n : end] for end, n in zip(ends, n_later, strict=True)]
+    assert rows.targets.tolist() == np.concatenate(later).tolist()
+    some = LaterTargets("test", histories, dataset.folder, n=7, seed=1)
+    assert len(some) == 7
