@@ -1,4 +1,4 @@
-"""`bert4rec models ACTION MODEL`: list and show the versions of a model, go back to the one before, remove old ones."""
+"""`bert4rec models ACTION MODEL`: list the versions of a model, go back to one, remove old ones, forget users."""
 
 import argparse
 import json
@@ -22,11 +22,12 @@ from bert4rec.checkpoint.models_folder import (
     roll_back,
 )
 from bert4rec.checkpoint.run_folder import REPORT, lock
-from bert4rec.runtime.errors import SettingsError, format_bytes, pluralize
+from bert4rec.runtime.console import log_to_terminal, quiet_libraries
+from bert4rec.runtime.errors import SettingsError, format_bytes, join_names, pluralize
 from bert4rec.runtime.startup import importing
 
 TEST_METRIC = "NDCG@10"
-CHANGING = ("rollback", "prune")  # actions that no update may run beside
+CHANGING = ("rollback", "prune", "forget")  # actions that no update may run beside
 KEEP = 30  # versions that `prune` keeps by default
 HEADS = ("version", "alias", "rows", "items", f"test {TEST_METRIC}", "decision", "size")
 RIGHT_COLUMNS = ("rows", "items", f"test {TEST_METRIC}", "size")  # columns that are aligned on the right
@@ -34,47 +35,60 @@ NOT_KNOWN = "–"
 
 
 class Answer(NamedTuple):
-    """The result of an action: `text` for people, and `values` for programs."""
+    """The result of an action: `text` for people, `values` for programs, and the exit status."""
 
     text: str
     values: Any
+    status: int = 0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the action, the model and their options."""
-    parser.usage = "%(prog)s (list | show | rollback | prune) MODEL [VERSION] [--keep N] [--json]"
+    parser.usage = (
+        "%(prog)s (list | show | rollback | prune | forget) MODEL [VERSION] [--keep N] [--user ID] [--users FILE] "
+        "[--prove] [--json]"
+    )
     parser.description = (
         "Versions of a model never change; aliases say what they are. champion: the one that MODEL means wherever a "
         "run is taken; previous: the champion before it; challenger: the newest one that was not taken. "
         "list: all versions, the newest first. show: all that is known of VERSION. rollback: let the previous one be "
         "the champion; a second rollback undoes the first. prune: remove all but the newest N versions and those that "
-        "an alias names."
+        "an alias names. forget: remove the rows of users from the dataset, and their ids from the examples, ranks and "
+        "pages of all versions. What versions have learnt from these rows stays in their weights; these versions are "
+        "listed. The run that the model was made of, its dataset and the log are elsewhere and stay as they are."
     )
     add = parser.add_argument
     add("action", metavar="ACTION", choices=ACTIONS, help=", ".join(ACTIONS))
     add("model", metavar="MODEL", type=Path, help="models folder, which `bert4rec update MODEL --from RUN` makes")
     add("version", metavar="VERSION", nargs="?", help=f"with show: a version or an alias (default: {CHAMPION})")
     add("--keep", metavar="N", type=int, help=f"with prune: newest versions to keep (default: {KEEP})")
+    add("--user", metavar="ID", action="append", help="with forget: a user, as in the log; may be given several times")
+    add("--users", metavar="FILE", type=Path, help="with forget: a file with a user a line")
+    prove = "with forget: change nothing, but search every file of MODEL for the users, and print what was looked at"
+    add("--prove", action="store_true", help=f"{prove}; exit status 1 if they are found")
     add("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what the action says and print the answer; return the exit status 0. Raises `UserError`."""
+    """Do what the action says and print the answer; return its exit status. Raises `UserError`."""
     action, model = arguments.action, arguments.model
     if arguments.version is not None and action != "show":
         raise SettingsError(f"{arguments.version}: unexpected; `bert4rec models show MODEL` alone takes a version")
     if arguments.keep is not None and action != "prune":
         raise SettingsError(f"--keep={arguments.keep}: unexpected; `bert4rec models prune MODEL` alone takes it")
+    for option in ("user", "users", "prove"):
+        if getattr(arguments, option) and action != "forget":
+            raise SettingsError(f"--{option}: unexpected; `bert4rec models forget MODEL` alone takes it")
     read_aliases(model)  # refuses any other folder before it gets a lock
     with lock(model) if action in CHANGING else nullcontext():
         answer = ACTIONS[action](arguments)
-        if action in CHANGING:
+        if action in CHANGING and not arguments.prove:
             with importing():
                 from bert4rec.update.page import write_page  # imports Matplotlib
 
             write_page(model)
     print(json.dumps(answer.values, indent=1) if arguments.json else answer.text)
-    return 0
+    return answer.status
 
 
 def _list(arguments: argparse.Namespace) -> Answer:
@@ -123,8 +137,62 @@ def _prune(arguments: argparse.Namespace) -> Answer:
     return Answer("\n".join([text, *(f"  {name}" for name in removed)]), {"removed": [*removed]})
 
 
+def _forget(arguments: argparse.Namespace) -> Answer:
+    names = [*(arguments.user or ()), *_lines(arguments.users)]
+    if not names:
+        raise SettingsError("forget: expected users: --user=ID, or --users=FILE with a user a line")
+    log_to_terminal(stream="stderr")
+    return _prove(arguments.model, names) if arguments.prove else _forget_users(arguments.model, names)
+
+
+def _forget_users(model: Path, names: Sequence[str]) -> Answer:
+    with importing():
+        from bert4rec.update.forget import forget
+
+    with quiet_libraries():
+        forgotten = forget(model, names)
+    users, rows = pluralize(forgotten.users, "user"), pluralize(forgotten.rows, "row")
+    unknown = f"; not in the dataset: {join_names(forgotten.unknown)}" if forgotten.unknown else ""
+    lines = [f"{model}: {users} with {rows} forgotten{unknown}"]
+    if forgotten.versions:
+        update = f"bert4rec update {shlex.quote(str(model))} --data=INPUT --full"
+        lines.append("These versions still carry what they have learnt from the rows:")
+        lines += [f"  {name}" for name in forgotten.versions]
+        lines += ["So does an update that continues from them; one that trains anew is free of it:", f"  {update}"]
+    return Answer("\n".join(lines), forgotten._asdict())
+
+
+def _prove(model: Path, names: Sequence[str]) -> Answer:
+    with importing():
+        from bert4rec.update.forget import ids_of
+        from bert4rec.update.prove import search, table_of
+
+    ids = ids_of(model, names)
+    looked = search(model, ids)
+    n_files, found = sum(looked.files.values()), [str(path) for path in looked.found]
+    rows = f", and no row of the {pluralize(looked.n_forgotten, 'forgotten user')}" if looked.n_forgotten else ""
+    lines = [f"{model}: {join_names(ids)}: in none of {n_files:,} files{rows}"]
+    if found:
+        lines = [f"{model}: {join_names(ids)}: found in", *(f"  {path}" for path in found), "Looked at:"]
+    values = {"files": looked.files, "values": looked.values, "bytes": looked.sizes, "found": found}
+    return Answer("\n".join([*lines, table_of(looked)]), values, status=int(bool(found)))
+
+
+def _lines(path: Path | None) -> list[str]:
+    """Return the lines of a file that are not blank. Raises `SettingsError` if it cannot be read or has none."""
+    if path is None:
+        return []
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"--users={path}: cannot be read: {error}") from None
+    if not any(lines):
+        raise SettingsError(f"--users={path}: is empty; write a user a line")
+    return [line for line in lines if line]
+
+
 ACTIONS: Mapping[str, Callable[[argparse.Namespace], Answer]] = {
-    "list": _list, "show": _show, "rollback": _roll_back, "prune": _prune,
+    "list": _list, "show": _show, "rollback": _roll_back, "prune": _prune, "forget": _forget,
 }  # fmt: skip
 
 

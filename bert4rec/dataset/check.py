@@ -46,7 +46,7 @@ def check_dataset(folder: Path) -> dict[str, Any]:
     content.check_items()
     content.check_counts()
     for name in (format.USERS, format.ITEMS):
-        check_ids(folder / name, Segments.of(metadata, name))
+        check_ids(folder / name, Segments.of(metadata, name), n_forgotten=format.n_forgotten(metadata, name))
     if "item_features" in metadata:
         _check_features(folder / FEATURES_FOLDER, metadata["item_features"], metadata["items"])
     return metadata

@@ -50,6 +50,7 @@ TIMES = "times"
 EVENTS = "events"
 READING = "reading"  # key of `metadata.json`: settings other than the defaults that say how the input was read
 PREVIOUS = "previous"  # key of `metadata.json`: the datasets that this one extends, and the validation users kept
+FORGOTTEN = "forgotten"  # key of `metadata.json`: the numbers of users and items whose ids are null, if there are any
 LISTS = {"items": "int32", TIMES: "int64", RATINGS: "float32", EVENTS: "int16"}
 """Parallel lists of a row, oldest first → the type of an element; all but items only if the source has them."""
 NO_EVENT = ""  # kind 0: the kind of an interaction is missing, or unknown as that of a masked position
@@ -202,6 +203,15 @@ def _stamp(folder: Path) -> tuple[int, ...]:
     return stat.st_dev, stat.st_ino, stat.st_ctime_ns
 
 
+def n_forgotten(metadata: Mapping[str, Any], name: str) -> int:
+    """Return how many of the `USERS` or `ITEMS` of a dataset are forgotten: their ids are null.
+
+    >>> n_forgotten({"forgotten": {"users": 2}}, "users"), n_forgotten({}, "items")
+    (2, 0)
+    """
+    return int(metadata.get(FORGOTTEN, {}).get(name, 0))
+
+
 def fingerprints_of(metadata: Mapping[str, Any]) -> list[str]:
     """Return the fingerprint of a dataset, and those of the datasets that it extends, newest first."""
     return [metadata["fingerprint"], *metadata.get(PREVIOUS, {}).get("fingerprints", ())]
@@ -293,6 +303,8 @@ def _lines(metadata: Mapping[str, Any]) -> Iterator[str]:
     yield f"{'rows kept':36}{metadata['rows']:>15,}"
     for name in ("users", "items"):
         yield f"{name:36}{metadata[name]:>15,}  of {metadata[f'{name}_read']:,} read"
+        if n := n_forgotten(metadata, name):
+            yield f"{'  forgotten':36}{n:>15,}"
     yield f"{'density':36}{metadata['density']:>15.4%}"
     if metadata["time_span"]:
         first, last = (datetime.fromtimestamp(time, UTC).date().isoformat() for time in metadata["time_span"])

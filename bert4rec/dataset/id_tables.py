@@ -34,7 +34,7 @@ class Outline(NamedTuple):
     """The columns of a file, and of each row group the first row and the first and last id, as the file notes them.
 
     `starts` [groups + 1] counts the rows of the whole table. `bounds` is None where nothing is noted: of very long
-    ids, there are no statistics.
+    ids, there are no statistics, nor of a row group whose ids are all forgotten.
     """
 
     schema: pa.Schema
@@ -51,8 +51,8 @@ class IdTable(SmallPickle):
     """The users or items (`name`) of the dataset `folder` with this `metadata.json`: ids, numbers and other columns.
 
     The rows of a segment are sorted by `original`, and its files begin with its first row. Ids are whole numbers, or
-    text if a segment has text ids: then the numbers of other segments are text too. Opening reads nothing, and memory
-    does not grow with the table.
+    text if a segment has text ids: then the numbers of other segments are text too. The id of a forgotten user or item
+    is null, and is never found. Opening reads nothing, and memory does not grow with the table.
 
     All methods raise `DataError` for files that are missing or damaged, and if the folder holds another dataset by now.
     """
@@ -156,10 +156,12 @@ class IdTable(SmallPickle):
         ids = _as_numbers(ids) if self._outline(files[0]).are_numbers else ids.cast(pa.large_string())
         order = pc.sort_indices(ids)  # None, for a text that is no number, comes last
         ordered, rows = ids.take(order), np.full(len(ids), UNKNOWN, np.int64)
-        for file, low, high in _split(ordered, 0, len(ids) - ids.null_count, files, lambda file: self._bounds(file, 0)):
+        for file, low, high in _split(ordered, 0, len(ids) - ids.null_count, files, self._first_bounds):
             groups = range(len(self._outline(file).bounds))
             for group, start, end in _split(ordered, low, high, groups, partial(self._bounds, file)):
-                least, most = self._bounds(file, group)
+                if (bounds := self._bounds(file, group)) is None:
+                    continue
+                least, most = bounds
                 start = bisect_left(ordered, least, start, end, key=VALUE)
                 end = bisect_right(ordered, most, start, end, key=VALUE)
                 if start < end:
@@ -172,12 +174,17 @@ class IdTable(SmallPickle):
         back[to_numpy(order)] = rows
         return back
 
-    def _bounds(self, file: int, group: int) -> tuple[Any, Any]:
-        """Return the first and the last id of a row group."""
+    def _bounds(self, file: int, group: int) -> tuple[Any, Any] | None:
+        """Return the first and the last id of a row group; None if all are forgotten."""
         if (bounds := self._outline(file).bounds[group]) is not None:
             return bounds
-        column = self._group(file, group, ("original",))["original"]
-        return column[0].as_py(), column[-1].as_py()
+        column = self._group(file, group, ("original",))["original"].drop_null()
+        return (column[0].as_py(), column[-1].as_py()) if len(column) else None
+
+    def _first_bounds(self, file: int) -> tuple[Any, Any] | None:
+        """Return those of the first row group of a file that has ids; None if all ids of the file are forgotten."""
+        groups = range(len(self._outline(file).bounds))
+        return next((bounds for group in groups if (bounds := self._bounds(file, group)) is not None), None)
 
     @cached_property
     def _outline(self) -> Callable[[int], Outline]:
@@ -257,11 +264,12 @@ def _as_numbers(ids: pa.Array) -> pa.Array:
 
 
 def _split(
-    ids: pa.Array, start: int, stop: int, parts: Sequence[Part], bounds: Callable[[Part], tuple[Any, Any]]
+    ids: pa.Array, start: int, stop: int, parts: Sequence[Part], bounds: Callable[[Part], tuple[Any, Any] | None]
 ) -> Iterator[tuple[Part, int, int]]:
     """Yield the sorted `parts` that may have any of the sorted `ids` from `start` to `stop`, each with a range of them.
 
     The parts are halved again and again, so that `bounds`, their first and last ids, are only looked at along the way.
+    A part without bounds has no ids.
     """
     if start == stop:
         return
@@ -269,6 +277,9 @@ def _split(
         yield parts[0], start, stop
         return
     middle = len(parts) // 2
-    cut = bisect_left(ids, bounds(parts[middle])[0], start, stop, key=VALUE)
+    if (ends := bounds(parts[middle])) is None:
+        yield from _split(ids, start, stop, [*parts[:middle], *parts[middle + 1 :]], bounds)
+        return
+    cut = bisect_left(ids, ends[0], start, stop, key=VALUE)
     yield from _split(ids, start, cut, parts[:middle], bounds)
     yield from _split(ids, cut, stop, parts[middle:], bounds)

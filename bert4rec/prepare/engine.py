@@ -277,6 +277,7 @@ def _make_dataset(
     if known:
         n_kept = int(survey.validated[: len(known.users)].sum())
         metadata[PREVIOUS] = {"fingerprints": list(known.fingerprints), "validation_users": n_kept}
+        metadata |= known.forgotten
     if "log" in metadata:
         metadata["log"] |= survey.log.shift(survey.known_span(time.time()), items)
         metadata["log"] |= survey_ids(users, items, survey.lengths)

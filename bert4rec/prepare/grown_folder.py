@@ -33,6 +33,7 @@ from bert4rec.dataset.format import (
     part_starts,
 )
 from bert4rec.dataset.hidden import HiddenEvents
+from bert4rec.dataset.reader import read_metadata
 from bert4rec.prepare.folder import write_metadata
 from bert4rec.prepare.grown_parts import (
     ITEM_CHANGES,
@@ -202,9 +203,7 @@ class GrownFolder:
     @cached_property
     def _parts(self) -> list[OldPart]:
         """Return the parts of the older dataset."""
-        names = [*_files_of(self._previous / HISTORIES)]
-        firsts = [int(re.sub(r"\D", "", Path(name).stem)) for name in names]
-        return [OldPart(*part) for part in zip(firsts, [*firsts[1:], len(self._known.users)], names, strict=True)]
+        return parts_of(self._previous, len(self._known.users))
 
     def _merge(self, day: Day, n_users: int) -> list[Done]:
         """Return the tasks that have written the histories of the users of the `day`, by ranges of users."""
@@ -283,28 +282,49 @@ class GrownFolder:
 
     def _finish(self, new: Path, about: Mapping[str, Any], done: Mapping[int, Done], kept: Sequence[OldPart]) -> None:
         """Put the parts into both folders of `new`, and write the card and the metadata."""
-        lists = [
-            "times",
-            *(name for name in ("ratings",) if about["has_ratings"]),
-            *([EVENTS] if EVENTS in about else []),
-        ]
-        checksums, rows = dict[str, Any](), dict[str, tuple[int, list[str]]]()
-        for name, columns in columns_of([*lists, *([TEST_TIED] if self._has_ties else [])]).items():
-            (new / name).mkdir()
-            files = {first: result["files"][name] for first, (_, result) in done.items()}
-            for folder, result in done.values():
-                self._stages.deliver(folder, f"{name}/{result['files'][name]['filename']}", new)
-            entries = _files_of(self._previous / name)
-            for part in kept:
-                link_or_copy(self._previous / name / part.name, new / name / part.name)
-                files[part.first] = entries[part.name] | {"checksums": self._metadata["files"][f"{name}/{part.name}"]}
-            in_order = [files[first] for first in sorted(files)]
-            write_state(new / name, columns, in_order)
-            checksums |= {f"{name}/{file['filename']}": file["checksums"] for file in in_order}
-            rows[name] = sum(n for file in in_order for _, n in file["batches"]), [*columns]
-        tables = {path.stem for path in new.glob("*.parquet") if path.name != ORACLE}
-        (new / DATASET_CARD).write_text(dataset_card(about, rows, tables), encoding="utf-8")
-        write_metadata(new, about, known=checksums)
+        written: dict[str, dict[int, Any]] = {name: {} for name in FOLDERS}
+        for first, (folder, result) in done.items():
+            for name, file in result["files"].items():
+                self._stages.deliver(folder, f"{name}/{file['filename']}", new)
+                written[name][first] = file
+        finish_folder(new, self._previous, about, written, kept)
+
+
+def parts_of(dataset: Path, n_users: int) -> list[OldPart]:
+    """Return the parts of a dataset of `n_users`."""
+    names = [*_files_of(dataset / HISTORIES)]
+    firsts = [int(re.sub(r"\D", "", Path(name).stem)) for name in names]
+    return [OldPart(*part) for part in zip(firsts, [*firsts[1:], n_users], names, strict=True)]
+
+
+def finish_folder(
+    new: Path, previous: Path, about: Mapping[str, Any], written: Mapping[str, Mapping[int, Any]],
+    kept: Sequence[OldPart],
+) -> None:  # fmt: skip
+    """Link the `kept` parts of the dataset `previous` in both folders of `new`, and write the card and the metadata.
+
+    `about`: the metadata without the files; `written`: the entries of the other parts, by folder and first user.
+    """
+    lists = [
+        "times",
+        *(name for name in ("ratings",) if about["has_ratings"]),
+        *([EVENTS] if EVENTS in about else []),
+    ]
+    older = read_metadata(previous)["files"]
+    checksums, rows = dict[str, Any](), dict[str, tuple[int, list[str]]]()
+    for name, columns in columns_of([*lists, *([TEST_TIED] if about.get("has_ties") else [])]).items():
+        (new / name).mkdir(exist_ok=True)
+        files, entries = {**written[name]}, _files_of(previous / name)
+        for part in kept:
+            link_or_copy(previous / name / part.name, new / name / part.name)
+            files[part.first] = entries[part.name] | {"checksums": older[f"{name}/{part.name}"]}
+        in_order = [files[first] for first in sorted(files)]
+        write_state(new / name, columns, in_order)
+        checksums |= {f"{name}/{file['filename']}": file["checksums"] for file in in_order}
+        rows[name] = sum(n for file in in_order for _, n in file["batches"]), [*columns]
+    tables = {path.stem for path in new.glob("*.parquet") if path.name != ORACLE}
+    (new / DATASET_CARD).write_text(dataset_card(about, rows, tables), encoding="utf-8")
+    write_metadata(new, about, known=checksums)
 
 
 def popularity_shift(counts: Int64s, popularity: Int32s) -> float:

@@ -120,12 +120,12 @@ def write_grown(
     frames, trained = [*changed], [pl.DataFrame(schema={"items": pl.Int32, "n": pl.Int64})]
     for path in parts:
         old = pl.read_ipc_stream(path).filter(is_inside)
-        trained.append(_trained(old).with_columns(-pl.col("n")))
+        trained.append(trained_on(old).with_columns(-pl.col("n")))
         same = old.filter(~pl.col("user").is_in(has_new.implode()))
         frames.append(same.with_columns(validated=pl.col("validation") > NO_TARGET).drop(OF_OFFSETS, strict=False))
     histories = pl.concat([frame.cast({"user": pl.Int32}) for frame in frames], how="diagonal_relaxed").sort("user")
     split = cut.split(histories)
-    counts = pl.concat([*trained, _trained(split)]).group_by("items").agg(pl.col("n").sum()).sort("items")
+    counts = pl.concat([*trained, trained_on(split)]).group_by("items").agg(pl.col("n").sum()).sort("items")
     counts.filter(pl.col("n") != 0).write_ipc(folder / TRAINED, compression="lz4")
     return write_split(folder, users[0], split, has_ties=has_ties)
 
@@ -173,7 +173,7 @@ def _held_out(histories: pl.DataFrame) -> list[list[Any]]:
     return [[*key, n] for key, n in counts.items()]
 
 
-def _trained(histories: pl.DataFrame) -> pl.DataFrame:
+def trained_on(histories: pl.DataFrame) -> pl.DataFrame:
     """Return the number `n` of training interactions of each of `items` that has some."""
     trained = histories.select(pl.col("items").list.head("n_train").explode(empty_as_null=False))
     return trained["items"].value_counts(name="n").cast({"items": pl.Int32, "n": pl.Int64})

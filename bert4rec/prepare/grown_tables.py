@@ -22,8 +22,12 @@ class GrownTables:
     def __init__(self, previous: Path, metadata: Mapping[str, Any], new: Path) -> None:
         self._previous, self._metadata, self._new = previous, metadata, new
 
-    def write_users(self, lengths: Int64s, users: pl.DataFrame) -> None:
-        """Write all users: `lengths` are their numbers of interactions, `users` the new ones (`user`, `original`)."""
+    def write_users(self, lengths: Int64s, users: pl.DataFrame, *, forgotten: Int64s | None = None) -> None:
+        """Write all users: `lengths` are their numbers of interactions, `users` the new ones (`user`, `original`).
+
+        Those with the numbers `forgotten` lose their ids.
+        """
+        gone = pl.Series([] if forgotten is None else forgotten, dtype=pl.Int64).implode()
         schema = self._last(USERS).schema
         rows = users.with_columns(count=pl.Series(lengths[users["user"].to_numpy()])).select(schema.names())
         types = {**schema, "original": pl.String() if schema["original"] == pl.String else rows.schema["original"]}
@@ -31,7 +35,8 @@ class GrownTables:
 
         def with_counts(frame: pl.DataFrame) -> pl.DataFrame:
             counts = pl.Series(lengths[frame["user"].to_numpy()], dtype=frame.schema["count"])
-            return frame.with_columns(count=counts)
+            is_known = ~pl.col("user").is_in(gone)
+            return frame.with_columns(pl.when(is_known).then("original").alias("original"), counts.alias("count"))
 
         self._write(USERS, with_counts, rows)
 

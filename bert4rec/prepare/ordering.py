@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from bert4rec.dataset.format import ITEMS, METADATA, NO_ITEM, USERS, fingerprints_of, kinds_of
+from bert4rec.dataset.format import FORGOTTEN, ITEMS, METADATA, NO_ITEM, USERS, fingerprints_of, kinds_of
 from bert4rec.dataset.id_tables import IdTable
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.dataset.segments import Segments
@@ -106,6 +106,12 @@ class ExistingIds:
     last_time: int | None = None
     time_format: str = ""
     fingerprints: Sequence[str] = ()
+
+    @property
+    def forgotten(self) -> dict[str, dict[str, int]]:
+        """Return the entry of `metadata.json` with the numbers of users and items whose ids are null; {} for none."""
+        counts = {USERS: self.users["original"].null_count(), ITEMS: self.items["original"].null_count()}
+        return {FORGOTTEN: counts} if any(counts.values()) else {}
 
 
 def read_known(folder: Path) -> ExistingIds:

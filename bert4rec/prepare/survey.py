@@ -209,6 +209,7 @@ def _case_twins(ids: pl.Series) -> dict[str, Any]:
     """Return how many ids differ from another in letter case alone, and two of them; {} without."""
     if ids.dtype != pl.String:
         return {}
+    ids = ids.drop_nulls()  # those of forgotten ones are null
     lower = ids.str.to_lowercase()
     is_twin = lower.is_duplicated()
     if not is_twin.any():

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bert4rec.dataset.format import USERS, kinds_of
+from bert4rec.dataset.format import USERS, kinds_of, n_forgotten
 from bert4rec.dataset.histories import Histories as DatasetHistories
 from bert4rec.dataset.id_tables import UNKNOWN, IdTable, to_numpy
 from bert4rec.dataset.ids import canonical_value
@@ -46,16 +46,17 @@ class UserHistories:
         self._histories = DatasetHistories(
             folder, metadata["items"], with_times=with_times, kinds=kinds, fingerprint=metadata["fingerprint"]
         )
-        self._users = IdTable(folder, metadata, USERS)
+        self._users, self._n_forgotten = IdTable(folder, metadata, USERS), n_forgotten(metadata, USERS)
         self._ids = StoredItemIds(folder) if metadata["items"] > len(ids) else ids
 
     def __len__(self) -> int:
-        return len(self._users)
+        return len(self._users) - self._n_forgotten
 
     def all(self) -> Iterator[Histories]:
-        """Yield the histories of all users, by dense id."""
-        parts = (part.slice(at, AT_ONCE) for part in self._users.parts(["user", "original"])
-                 for at in range(0, len(part), AT_ONCE))  # fmt: skip
+        """Yield the histories of all users who are not forgotten, by dense id."""
+        parts = (known.slice(at, AT_ONCE) for part in self._users.parts(["user", "original"])
+                 for known in (part.filter(part["original"].is_valid()),)
+                 for at in range(0, len(known), AT_ONCE))  # fmt: skip
         for part in parts:
             yield list(zip(part["original"].to_pylist(), self._items(to_numpy(part["user"])), strict=True))
 
@@ -82,7 +83,8 @@ class UserHistories:
     def _expected(self, unknown: str) -> str:
         """Return the end of a message about an `unknown` user: what ids look like, and the nearest one."""
         n_shown = len(self) if len(self) <= MOST_COMPARED else N_EXAMPLES
-        known = self._users.rows(np.arange(n_shown), ["original"])["original"].to_pylist()
+        shown = np.arange(n_shown + self._n_forgotten)
+        known = self._users.rows(shown, ["original"])["original"].drop_null().to_pylist()
         examples = join_names(known[:N_EXAMPLES])
         near = difflib.get_close_matches(unknown, map(str, known), n=1, cutoff=NEAR)
         return f"expected: an id as in the interactions, such as {examples}{did_you_mean(near)}"

@@ -23,8 +23,8 @@ from bert4rec.update.gate import POOLED_DAYS, Tail
 from bert4rec.update.page import write_page
 from bert4rec.update.versions import about_version, add_version
 
-UNFINISHED_UPDATE, RUN, TAIL, DECISION = "next", "run", "tail.npz", "decision.json"
-"""The folder of an update that has not ended, and in it the challenger, the gains on its tail, and the decision."""
+UNFINISHED_UPDATE, UPDATE_PLAN, RUN, TAIL, DECISION = "next", "update.json", "run", "tail.npz", "decision.json"
+"""The folder of an update that has not ended; in it what was begun, the challenger, gains on its tail, the decision."""
 TAILS = "tails"  # folder of the tails of earlier updates, by version
 NOT_TAKEN = 3  # exit status
 

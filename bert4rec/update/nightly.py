@@ -46,7 +46,7 @@ from bert4rec.training.evaluate import rank_test
 from bert4rec.training.extend import extend
 from bert4rec.training.run import run as run_training
 from bert4rec.update.checks import Problem, after_training, before_training, list_figures
-from bert4rec.update.finish import DECISION, RUN, TAIL, UNFINISHED_UPDATE, earlier_tails, finish
+from bert4rec.update.finish import DECISION, RUN, TAIL, UNFINISHED_UPDATE, UPDATE_PLAN, earlier_tails, finish
 from bert4rec.update.gate import Tail, judge, paired_loss
 from bert4rec.update.together import Steps
 from bert4rec.update.windows import choose_windows, write_windows
@@ -155,7 +155,7 @@ class Nightly:
         An older one that was decided is finished first; if it was of the same input, its outcome is returned.
         """
         self._next.mkdir(exist_ok=True)
-        file, about = self._next / "update.json", {"settings": dict(self._given), "full": self._full}
+        file, about = self._next / UPDATE_PLAN, {"settings": dict(self._given), "full": self._full}
         key = hashlib.sha256(json.dumps([about, _stamps(self._input)], sort_keys=True).encode()).hexdigest()
         if (self._next / DECISION).is_file():
             is_same = json.loads((self._next / DECISION).read_text(encoding="utf-8"))["key"] == key

@@ -15,6 +15,7 @@ from bert4rec.config.load import Overrides
 from bert4rec.dataset.check import check_dataset
 from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.update import finish, nightly
+from bert4rec.update.forget import forget
 from bert4rec.update.nightly import Nightly
 from bert4rec.update.versions import make_first_version
 from tests.conftest import leave_group
@@ -58,6 +59,19 @@ def test_a_night_appends_scores_trains_judges_and_switches(shop: Path) -> None:
     assert model.knows(new).all()  # items of the day can be recommended the next day
     assert not load(before).knows(new).any()
     assert update["items"]["new"] == len(new)
+
+
+def test_a_forgotten_user_who_comes_back_is_a_new_one(shop: Path) -> None:
+    older = pl.concat([day_of(number, n_rows=300) for number in range(3)])
+    user = next(one for one in day_of(3)["user"] if one in older["user"].to_list())
+    forget(shop, [user])
+    night(shop, 3)
+    check_dataset(shop / "dataset")
+    users = load(shop).users(with_times=False, with_events=False)
+    items = day_of(3).filter(pl.col("user") == user)["item"].to_list()
+    assert users.of([user]) == [(user, items)]
+    n_users = pl.concat([older, day_of(3)])["user"].n_unique()
+    assert len(users) == len(dict(pair for part in users.all() for pair in part)) == n_users
 
 
 class Killed(BaseException):
