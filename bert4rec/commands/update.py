@@ -16,7 +16,7 @@ OF_THE_MODEL = ("model.", "preprocessing.", "run.")  # settings that the first v
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model, and the run that it is made of or the new rows."""
-    parser.usage = "%(prog)s MODEL (--from=RUN | --data=INPUT [--items=FILE] [--full]) [--table.key=value …]"
+    parser.usage = "%(prog)s MODEL (--from=RUN | --data=INPUT [--items=FILE] [--full] [--accept]) [--table.key=value …]"
     parser.description = (
         "Once, with --from: makes the folder MODEL of a finished run and its dataset. Then MODEL may be named wherever "
         "a run is taken, and means its champion. Every night, with --data: appends the new rows, which are read as the "
@@ -35,13 +35,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from", dest="first", metavar="RUN", type=Path, help=first)
     rows = "the new rows: a file, folder, pattern, address or database"
     parser.add_argument("--data", metavar="INPUT", default="", help=rows)
+    accept = "learn from rows although a check has stopped them as unusual"
+    parser.add_argument("--accept", action="store_true", help=accept)
     parser.add_argument("--full", action="store_true", help="train anew on all rows, instead of going on")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Make or update the model; return 0, 3 if an update is not taken, or the status of a failure."""
     if arguments.first:
-        if arguments.data or arguments.full or arguments.settings:
+        if arguments.data or arguments.full or arguments.accept or arguments.settings:
             raise SettingsError("--from: makes the model, and takes nothing else; update it then: --data=INPUT")
         return _make(arguments)
     status = 0
@@ -51,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         with importing():
             from bert4rec.update.nightly import Nightly  # imports torch
 
-        outcome = Nightly(arguments.model, given, full=arguments.full).run()
+        outcome = Nightly(arguments.model, given, full=arguments.full, accept=arguments.accept).run()
         status = outcome.status
         if launched.is_rank_zero():
             print(outcome.sentence)

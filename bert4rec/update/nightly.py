@@ -45,7 +45,7 @@ from bert4rec.runtime.files import atomic_write, withdraw_directory
 from bert4rec.training.evaluate import rank_test
 from bert4rec.training.extend import extend
 from bert4rec.training.run import run as run_training
-from bert4rec.update.checks import Problem, after_training, before_training, list_figures
+from bert4rec.update.checks import after_training, before_training, list_figures
 from bert4rec.update.finish import DECISION, RUN, TAIL, UNFINISHED_UPDATE, UPDATE_PLAN, earlier_tails, finish
 from bert4rec.update.gate import Tail, judge, paired_loss
 from bert4rec.update.together import Steps
@@ -71,12 +71,12 @@ class Outcome:
 class Nightly:
     """An update of the model in the folder `models`, with the input and settings `given` on the command line.
 
-    With `full`, a new model is trained on all rows, with the settings of the first version. Every process of the launch
-    makes the same calls.
+    With `full`, a new model is trained on all rows, with the settings of the first version. With `accept`, rows that
+    are only unusual do not stop it. Every process of the launch makes the same calls.
     """
 
-    def __init__(self, models: Path, given: Overrides, *, full: bool) -> None:
-        self._models, self._full, self._steps = models, full, Steps()
+    def __init__(self, models: Path, given: Overrides, *, full: bool, accept: bool = False) -> None:
+        self._models, self._full, self._accept, self._steps = models, full, accept, Steps()
         self._next, self._dataset = models / UNFINISHED_UPDATE, models / DATASET
         self._given, self._run_settings, self._input = given, Overrides(), Overrides({}, given.typed)
         update_settings = Overrides()
@@ -102,11 +102,11 @@ class Nightly:
         champion = find_trained(version_folder(self._models, plan["champion"]))
         line = {**plan, **self._steps.once(self._next / "append.json", self._append)}
         seconds = line["seconds"] = {"append": line["seconds"]}
-        if problems := self._check(lambda history: before_training(line, history)):
+        if problems := self._problems_of(line):
             return self._end(line | _without_version("stopped", problems))
         line["score"] = self._together("score", lambda: self._score(champion))
         seconds["score"] = line["score"].pop("seconds")
-        if problems := self._check(lambda history: before_training(line, history)):
+        if problems := self._problems_of(line):
             return self._end(line | _without_version("stopped", problems))
         began = time.monotonic()
         try:
@@ -118,9 +118,18 @@ class Nightly:
         seconds |= {"train": trained["seconds"], "gate": judged.pop("seconds")}
         return self._end(line | self._steps.first(lambda: self._decide(line, judged)))
 
-    def _check(self, check: Callable[[Sequence[Mapping[str, Any]]], Sequence[Problem]]) -> list[str]:
-        """Return what the `check` finds beside the earlier updates."""
-        texts: list[str] = self._steps.first(lambda: [one.text for one in check(read_updates(self._models))])
+    def _problems_of(self, line: Mapping[str, Any]) -> list[str]:
+        """Return what stops an update with this `line`, as far as it is known; what to type if that is not so."""
+
+        def check() -> list[str]:
+            found = before_training(line, read_updates(self._models))
+            return [
+                problem.text if problem.is_certain else f"{problem.text}; if it is as it should be: --accept"
+                for problem in found
+                if problem.is_certain or not self._accept
+            ]
+
+        texts: list[str] = self._steps.first(check)
         return texts
 
     def _decide(self, line: Mapping[str, Any], judged: dict[str, Any]) -> dict[str, Any]:
@@ -155,7 +164,8 @@ class Nightly:
         An older one that was decided is finished first; if it was of the same input, its outcome is returned.
         """
         self._next.mkdir(exist_ok=True)
-        file, about = self._next / UPDATE_PLAN, {"settings": dict(self._given), "full": self._full}
+        file = self._next / UPDATE_PLAN
+        about = {"settings": dict(self._given), "full": self._full, "accept": self._accept}
         key = hashlib.sha256(json.dumps([about, _stamps(self._input)], sort_keys=True).encode()).hexdigest()
         if (self._next / DECISION).is_file():
             is_same = json.loads((self._next / DECISION).read_text(encoding="utf-8"))["key"] == key

@@ -28,11 +28,11 @@ pytestmark = [
 ]  # fmt: skip
 
 
-def night(shop: Path, number: int, *, full: bool = False, **settings: Any) -> nightly.Outcome:
+def night(shop: Path, number: int, *, full: bool = False, accept: bool = False, **settings: Any) -> nightly.Outcome:
     """The outcome of an update with the rows of a day."""
     given = Overrides({"data.path": str(shop.parents[1] / f"day-{number}.csv"), **settings})
     try:
-        return Nightly(shop, given, full=full).run()
+        return Nightly(shop, given, full=full, accept=accept).run()
     finally:
         leave_group()
 
@@ -72,6 +72,21 @@ def test_a_forgotten_user_who_comes_back_is_a_new_one(shop: Path) -> None:
     assert users.of([user]) == [(user, items)]
     n_users = pl.concat([older, day_of(3)])["user"].n_unique()
     assert len(users) == len(dict(pair for part in users.all() for pair in part)) == n_users
+
+
+def test_an_unusual_day_is_stopped_unless_it_is_accepted(shop: Path) -> None:
+    facts = {"decision": "blessed", "taken": True, "version": None}
+    usual = [
+        facts | {"time": f"2023-11-{10 + number}T03-00-00", "rows": {"read": 5000, "new": 5000 + number}}
+        for number in range(9)
+    ]
+    (shop / "updates.jsonl").write_text("".join(f"{json.dumps(update)}\n" for update in usual))
+    outcome = night(shop, 3)
+    assert outcome.status == 3
+    assert outcome.sentence.startswith("stopped: 200 new rows; usual are 5,004")
+    assert outcome.sentence.endswith("--accept")
+    assert night(shop, 3, accept=True).status == 0
+    assert [update["decision"] for update in read_updates(shop)[-2:]] == ["stopped", "cannot tell"]
 
 
 class Killed(BaseException):
