@@ -55,8 +55,9 @@ def file() -> str:
             f"{key} = {shown(settings[f'{table}.{key}'].default)}": settings[f"{table}.{key}"]
             for key in (name.partition(".")[2] for name in COMMON if name.startswith(f"{table}."))
         }
-        width = max(map(len, rows), default=0)
-        lines += [f"[{table}]", *(_line(row.ljust(width), setting) for row, setting in rows.items()), ""] if rows else []
+        if rows:
+            width = max(map(len, rows))
+            lines += [f"[{table}]", *(_line(row.ljust(width), setting) for row, setting in rows.items()), ""]
     return "\n".join(lines)
 
 
