@@ -69,6 +69,8 @@ def shop(first_run: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def quick(monkeypatch: Patch) -> None:
     spare(monkeypatch, pictures=True)
+    # tests/update/test_versions.py has whole packages: their programs take seconds
+    monkeypatch.setattr("bert4rec.update.versions.export", lambda _, folder, *__, **___: folder.mkdir())
 
 
 def champion(shop: Path) -> Path:
