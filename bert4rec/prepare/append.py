@@ -41,6 +41,7 @@ from bert4rec.runtime.errors import DataError
 from bert4rec.sources.interactions import Interactions
 from bert4rec.sources.progress import Progress
 from bert4rec.sources.remote import LocalFiles, local_files
+from bert4rec.sources.times import DAY
 
 NO_LIMITS = {"min_user_interactions": 1, "max_user_interactions": 0, "min_item_interactions": 1, "repeats": "keep"}
 
@@ -50,9 +51,10 @@ class Appended(NamedTuple):
 
     `rows` that could be used; of them those that are `new`; of these the `late` ones, not later than the last row of
     the dataset. `bad` rows, and `guests`, rows without a user. `users` and `items` with rows, and the new ones among
-    them. `span`: first and last time of the rows, `last`: that of the last row before; `future`: rows later than now;
-    `largest`: the largest share of the rows that a user has; `shift`: by how much the rows are of other items, by
-    popularity, than those that were trained on (`popularity_shift`). The rows from `instant` on are held out.
+    them. `span`: first and last time of the rows, `last`: that of the last row before; `future`: rows later than now,
+    which are left out; `largest`: the largest share of the rows that a user has; `shift`: by how much the rows are of
+    other items, by popularity, than those that were trained on (`popularity_shift`). The rows from `instant` on are
+    held out.
     """
 
     rows: int
@@ -123,7 +125,7 @@ def append(
         **grown.counts, bad=day.bad.total(), guests=day.guests, users=len(day.histories), new_users=len(day.new_users),
         items=day.n_items, new_items=len(day.new_items), span=(int(times.min()), int(times.max())),
         last=int(metadata["time_span"][1]),
-        future=int((times > time.time()).sum()), largest=float(n_rows.max() / n_rows.sum()),
+        future=day.future, largest=float(n_rows.max() / n_rows.sum()),
         shift=grown.shift(day), instant=grown.instant(day),
     )  # fmt: skip
 
@@ -133,7 +135,9 @@ def _read(
     progress: Progress,
 ) -> Day:  # fmt: skip
     """Return the rows of the input, with the numbers of their users and items."""
-    source, data, settings = opened.source, local.data, config.preprocessing.model_copy(update=NO_LIMITS)
+    # Local times are up to 14 hours ahead of UTC. One wrong clock must not decide what is late from now on.
+    until = {"time_until": str(int(time.time()) + DAY)}
+    source, data, settings = opened.source, local.data, config.preprocessing.model_copy(update=NO_LIMITS | until)
     extends = (previous, known.fingerprints[0])
     raw = read_rows(source, settings, known, stages, extends)
     look_at_rows(raw, source.bad, local, progress)
@@ -145,8 +149,10 @@ def _read(
     catalogue = number_all_items(raw, [originals], in_file, stages, with_prints=settings.ties == "shuffle")
     about = read_about_items(data, source, raw.item_type, catalogue, file, opened.others, opened.fitted, progress)
     ordered = order_rows(raw, catalogue, settings, source.order, stages, extends=extends)
+    n_future = ordered.dropped["time_until"]
     if not ordered.counts.any():
-        raise DataError(f"{config.data.path}: none of its {len(raw):,} rows passes the filters of {previous}")
+        future = f"; {n_future:,} are in the future: a clock or the format of the times is wrong" if n_future else ""
+        raise DataError(f"{config.data.path}: none of its {len(raw):,} rows passes the filters of {previous}{future}")
     kept = (ordered.counts > 0) | catalogue.are_cold
     by_code = catalogue.codes(originals), known.items["item"].to_numpy()
     ids = saved(stages.work / "item_ids.npy", item_ids(kept, seed=settings.seed, known=by_code))
@@ -165,5 +171,5 @@ def _read(
         histories.write_ipc(unfinished)
     return Day(
         histories, stages.work / "day.arrow", users.select("user", "original"), items, about.table, source.bad.counts,
-        source.bad.guests,
+        source.bad.guests, n_future,
     )  # fmt: skip

@@ -66,7 +66,8 @@ class Day(NamedTuple):
     """The rows to append: `histories` by the numbers of users and items, which are also in the file `path`.
 
     `new_users` (`user`, `original`) and `new_items` (`item`, `original` and other columns); `table` has the features of
-    the items. `bad` rows by kind of problem, and the number of rows without a user, `guests`.
+    the items. `bad` rows by kind of problem, and the numbers of rows without a user, `guests`, and of those in the
+    `future`.
     """
 
     histories: pl.DataFrame
@@ -76,6 +77,7 @@ class Day(NamedTuple):
     table: ItemFile | None
     bad: Counter[str]
     guests: int
+    future: int
 
     @property
     def times(self) -> Int64s:
@@ -266,7 +268,7 @@ class GrownFolder:
             APPENDED: before.get(APPENDED, 0) + self.counts["new"],
             PREVIOUS: {"fingerprints": fingerprints_of(self._metadata)[:MOST_FINGERPRINTS], "validation_users": 0},
             "segments": segments,
-            "rows_read": before["rows_read"] + self.counts["rows"] + day.bad.total() + day.guests,
+            "rows_read": before["rows_read"] + self.counts["rows"] + day.bad.total() + day.guests + day.future,
             "users_read": before["users_read"] + len(day.new_users),
             "items_read": before["items_read"] + len(day.new_items),
             "bad_rows": dict(sorted((Counter(before["bad_rows"]) + day.bad).items())),

@@ -201,8 +201,8 @@ class Nightly:
             "day": list(new.span),
             "last": new.last,
             "rows": {
-                "read": new.rows, "new": new.new, "known": new.rows - new.new, "late": new.late, "future": new.future,
-                "bad": new.bad, "guests": new.guests,
+                "read": new.rows + new.future, "new": new.new, "known": new.rows - new.new, "late": new.late,
+                "future": new.future, "bad": new.bad, "guests": new.guests,
             },
             "users": {"day": new.users, "new": new.new_users, "largest": new.largest},
             "items": {"day": new.items, "new": new.new_items},

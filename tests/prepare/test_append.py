@@ -261,3 +261,16 @@ def test_a_query_is_asked_for_what_is_new_with_an_overlap_that_is_not_doubled(tm
         assert (done.rows, done.new) == (len(days[5]) + n_again, len(days[5]))
     with pytest.raises(DataError, match="only `bert4rec update` knows"):
         fetch_database(str(database), "", "SELECT * FROM log WHERE time > {since}", tmp_path / "x", print, print)
+
+
+def test_rows_of_the_future_are_left_out_and_do_not_make_the_next_day_late(tmp_path: Path) -> None:
+    days = shop(5)
+    folder = prepared(tmp_path, *COLUMNS, table=pl.concat(days[:3]), name="first")
+    wrong = days[3][:2].with_columns(time=pl.lit(4_000_000_000))
+    folder, done = appended(folder, pl.concat([days[3], wrong]), "day")
+    assert (done.rows, done.new, done.future) == (len(days[3]), len(days[3]), 2)
+    folder, done = appended(folder, days[4], "next")
+    assert (done.new, done.late, done.future) == (len(days[4]), 0, 0)
+    check_dataset(folder)
+    with pytest.raises(DataError, match="2 are in the future"):
+        appended(folder, wrong, "wrong")
