@@ -1,4 +1,4 @@
-"""What the gate of `bert4rec update` decides about challengers that are as good as the champion, or worse by a share.
+"""Count what the gate of `bert4rec update` decides about challengers that equal the champion or are worse by a share.
 
     python -m benchmarks.gate RANKS RANKS [--users=500,2000,10000] [--losses=0,0.02,0.05,0.1] [--nights=2000]
 
@@ -39,7 +39,7 @@ class Nights:
         generator = self._generator
         drawn, first = generator.integers(0, self._gains.shape[1], n_users), generator.integers(0, 2, n_users)
         challenger = np.where(generator.random(n_users) < loss, 0.0, self._gains[1 - first, drawn])
-        # No number comes twice in all nights: a user who is drawn again stands for another who is like them.
+        # Each draw gets its own number: the same user drawn again counts as another user with the same gains.
         users = generator.integers(0, 2**62, n_users)
         return Tail(users, self._gains[first, drawn], challenger)
 

@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         answer = ACTIONS[action](arguments)
         if action in CHANGING and not arguments.prove:
             with importing():
-                from bert4rec.update.page import write_page  # imports Matplotlib
+                from bert4rec.update.finish import write_page  # imports Matplotlib
 
             write_page(model)
     print(json.dumps(answer.values, indent=1) if arguments.json else answer.text)

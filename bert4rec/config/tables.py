@@ -534,7 +534,7 @@ class Run(Table):
 
 
 class Update(Table):
-    """How `bert4rec update` trains with new rows, and judges the result."""
+    """Training with new rows by `bert4rec update`, and the judgement of the result."""
 
     minutes: float = Field(10.0, gt=0)
     """longest training of an update, in minutes"""

@@ -7,7 +7,6 @@ can read the histories of all others. A later row with the same id is one of a n
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +20,6 @@ from bert4rec.dataset.format import (
     FORGOTTEN,
     HISTORIES,
     ITEMS,
-    NO_TARGET,
     ORACLE,
     PREVIOUS,
     TRAIN_COUNTS,
@@ -30,14 +28,13 @@ from bert4rec.dataset.format import (
     kinds_of,
     lengths_of,
     n_forgotten,
-    part_starts,
 )
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.id_tables import IdTable
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.prepare.folder import new_dataset
-from bert4rec.prepare.grown_folder import MOST_FINGERPRINTS, OldPart, finish_folder, parts_of
-from bert4rec.prepare.grown_parts import columns_of, trained_on
+from bert4rec.prepare.grown_folder import MOST_FINGERPRINTS, OldPart, finish_folder, kept_and_renewed, parts_of
+from bert4rec.prepare.grown_parts import columns_of, evaluated_of, trained_on
 from bert4rec.prepare.grown_tables import GrownTables
 from bert4rec.prepare.histories import with_visible
 from bert4rec.prepare.id_files import write_table
@@ -103,15 +100,11 @@ def _write_parts(
 
     What leaves them is added to `removed`.
     """
-    older, kept = parts_of(previous, len(lengths)), list[OldPart]()
     written: dict[str, dict[int, Any]] = {name: {} for name in FOLDERS}
     is_forgotten = np.zeros(len(lengths), bool)
     is_forgotten[users] = True
-    for first, stop in pairwise([*part_starts(lengths), len(lengths)]):
-        parts = [part for part in older if part.first < stop and first < part.stop]
-        if [part[:2] for part in parts] == [(first, stop)] and not is_forgotten[first:stop].any():
-            kept += parts
-            continue
+    kept, renewed = kept_and_renewed(parts_of(previous, len(lengths)), lengths, is_forgotten)
+    for (first, stop), parts in renewed:
         gone = pl.Series(first + np.flatnonzero(is_forgotten[first:stop]), dtype=pl.Int32)
         is_inside, is_gone = pl.col("user").is_between(first, stop - 1), pl.col("user").is_in(gone.implode())
         columns: dict[str, Any] = {}
@@ -133,7 +126,7 @@ def _count(histories: pl.DataFrame, metadata: Mapping[str, Any], removed: Remove
     removed.trained[items.to_numpy()] += n.to_numpy()
     if EVENTS in histories.columns:
         removed.events.update(histories[EVENTS].explode(empty_as_null=False).to_list())
-    evaluated = histories.filter(pl.max_horizontal(EVALUATED) > NO_TARGET)
+    evaluated = evaluated_of(histories)
     hidden = HiddenEvents.of(metadata["preprocessing"], kinds_of(metadata))
     if hidden is not None and len(evaluated):
         evaluated = with_visible(evaluated, hidden)

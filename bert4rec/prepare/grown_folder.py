@@ -124,15 +124,16 @@ class GrownFolder:
 
         Rows of the first time are not; so if all have one time, it is after them.
         """
-        later = np.sort(day.times[day.times > self._last])
+        times = day.times
+        later = np.sort(times[times > self._last])
         n = round(self._tail * len(later))
         after = later[later > later[0]] if n else later[:0]
-        return int(max(later[-n], after[0])) if len(after) else 1 + int(max(self._last, day.times.max()))
+        return int(max(later[-n], after[0])) if len(after) else 1 + int(max(self._last, times.max()))
 
     def shift(self, day: Day) -> float:
         """Return the `popularity_shift` of the rows of the `day`."""
-        items = day.histories["items"].explode(empty_as_null=False).to_numpy()
-        return popularity_shift(np.bincount(items, minlength=len(self._popularity(day))), self._popularity(day))
+        items, popularity = day.histories["items"].explode(empty_as_null=False).to_numpy(), self._popularity(day)
+        return popularity_shift(np.bincount(items, minlength=len(popularity)), popularity)
 
     def write(self, day: Day, new: Path) -> None:
         """Write the grown dataset to the folder `new`."""
@@ -154,11 +155,9 @@ class GrownFolder:
         tables.write_users(lengths, day.new_users)
         tables.write_items(n_more, popularity, day.new_items)
         about |= tables.write_features(day.table, day.new_items)
-        counts = HeldOutCounts()
         paths = [(self._previous / HISTORIES / part.name,) for part in kept]
-        for _, result in [*done.values(), *self._stages.run("kept", count_kept, paths)]:
-            counts.update({(kind, key): n for kind, key, n in result["held_out"]})
-        about |= {"train_positions": int(popularity.sum()), **held_out_metadata(counts), "split_instant": instant}
+        held_out = _held_out_of([*done.values(), *self._stages.run("kept", count_kept, paths)])
+        about |= {"train_positions": int(popularity.sum()), **held_out, "split_instant": instant}
         recipe = {"split": "time", "split_at": moment(instant), "test_users": "all", "n_eval_negatives": 0}
         about["preprocessing"] = about["preprocessing"] | recipe
         self._finish(new, about, done, kept)
@@ -175,19 +174,13 @@ class GrownFolder:
             for first, (folder, _) in zip(firsts, self._merged, strict=True)
         ]
         done = self._stages.run("scored", write_scored, arguments)
-        metadata = json.loads((grown / "metadata.json").read_text(encoding="utf-8"))
-        np.save(scored / TRAIN_COUNTS, self._popularity(day))
+        metadata, popularity = read_metadata(grown), self._popularity(day)
+        np.save(scored / TRAIN_COUNTS, popularity)
         for name in metadata["files"]:
-            if not name.startswith(tuple(f"{folder}/" for folder in FOLDERS)) and name not in (
-                TRAIN_COUNTS,
-                DATASET_CARD,
-            ):
+            if Path(name).parts[0] not in (*FOLDERS, TRAIN_COUNTS, DATASET_CARD):
                 link_or_copy(grown / name, scored / name)
-        counts = HeldOutCounts()
-        for _, result in done:
-            counts.update({(kind, key): n for kind, key, n in result["held_out"]})
         about = {name: value for name, value in metadata.items() if name not in OF_THE_FOLDER}
-        about |= {"train_positions": int(self._popularity(day).sum()), **held_out_metadata(counts)}
+        about |= {"train_positions": int(popularity.sum()), **_held_out_of(done)}
         about |= {"rows": sum(result["rows"] for _, result in done), "split_instant": self._last + 1}
         self._finish(scored, about, dict(zip(firsts, done, strict=True)), [])
 
@@ -222,17 +215,16 @@ class GrownFolder:
         """Return the tasks that have written parts, by first user, and the older parts that stay."""
         n_known, wanted = len(self._known.users), self._settings.validation_users
         cut = self._cut(instant, n_known, 1.0 if wanted == "all" else min(1.0, wanted / len(lengths)))
-        has_new, kept, arguments = self._have_new_rows(len(lengths)), list[OldPart](), []
-        for first, stop in pairwise([*part_starts(lengths), len(lengths)]):
-            older = [part for part in self._parts if part.first < stop and first < part.stop]
-            if [part[:2] for part in older] == [(first, stop)] and not (
-                has_new[first:stop].any() or self._is_held_out(older[0])
-            ):
-                kept += older
-                continue
-            paths = [self._previous / HISTORIES / part.name for part in older]
-            changed = [folder / MERGED for folder, _ in self._merged]
-            arguments.append(((first, stop), paths, changed, cut, self._has_ties))
+        has_changed = self._have_new_rows(len(lengths))
+        for part in self._parts:
+            if not has_changed[part.first : part.stop].any():
+                has_changed[part.first : part.stop] = self._is_held_out(part)
+        kept, renewed = kept_and_renewed(self._parts, lengths, has_changed)
+        changed = [folder / MERGED for folder, _ in self._merged]
+        arguments = [
+            (users, [self._previous / HISTORIES / part.name for part in older], changed, cut, self._has_ties)
+            for users, older in renewed
+        ]
         sizes = [int(lengths[slice(*users)].sum()) for users, *_ in arguments]
         done = self._stages.run(
             "write", write_grown, arguments, sizes=sizes, title="write", are_small=True, reads=["*"]
@@ -299,6 +291,24 @@ def parts_of(dataset: Path, n_users: int) -> list[OldPart]:
     return [OldPart(*part) for part in zip(firsts, [*firsts[1:], n_users], names, strict=True)]
 
 
+def kept_and_renewed(
+    older: Sequence[OldPart], lengths: Int64s, has_changed: Bools
+) -> tuple[list[OldPart], list[tuple[tuple[int, int], list[OldPart]]]]:
+    """Return which of the `older` parts stay, and the ranges of users (first, before the last) of all other parts.
+
+    With each range are the older parts that have its users. A part stays if none of its users `has_changed`, and
+    histories of these `lengths` are cut there as before.
+    """
+    kept, renewed = list[OldPart](), list[tuple[tuple[int, int], list[OldPart]]]()
+    for first, stop in pairwise([*part_starts(lengths), len(lengths)]):
+        parts = [part for part in older if part.first < stop and first < part.stop]
+        if [part[:2] for part in parts] == [(first, stop)] and not has_changed[first:stop].any():
+            kept += parts
+        else:
+            renewed.append(((first, stop), parts))
+    return kept, renewed
+
+
 def finish_folder(
     new: Path, previous: Path, about: Mapping[str, Any], written: Mapping[str, Mapping[int, Any]],
     kept: Sequence[OldPart],
@@ -307,14 +317,10 @@ def finish_folder(
 
     `about`: the metadata without the files; `written`: the entries of the other parts, by folder and first user.
     """
-    lists = [
-        "times",
-        *(name for name in ("ratings",) if about["has_ratings"]),
-        *([EVENTS] if EVENTS in about else []),
-    ]
+    has = {"ratings": about["has_ratings"], EVENTS: EVENTS in about, TEST_TIED: about.get("has_ties")}
     older = read_metadata(previous)["files"]
     checksums, rows = dict[str, Any](), dict[str, tuple[int, list[str]]]()
-    for name, columns in columns_of([*lists, *([TEST_TIED] if about.get("has_ties") else [])]).items():
+    for name, columns in columns_of(["times", *(name for name in has if has[name])]).items():
         (new / name).mkdir(exist_ok=True)
         files, entries = {**written[name]}, _files_of(previous / name)
         for part in kept:
@@ -343,6 +349,14 @@ def popularity_shift(counts: Int64s, popularity: Int32s) -> float:
     tenths = np.where(popularity[order] > 0, ends, N_TENTHS)
     now, usual = (np.bincount(tenths, values[order], N_TENTHS + 1) for values in (counts, popularity))
     return float(np.abs(now / max(1, now.sum()) - usual / max(1, usual.sum())).sum() / 2)
+
+
+def _held_out_of(done: Sequence[Done]) -> dict[str, Any]:
+    """Return the entries of the metadata about held-out users from the counts of tasks."""
+    counts = HeldOutCounts()
+    for _, result in done:
+        counts.update({(kind, key): n for kind, key, n in result["held_out"]})
+    return held_out_metadata(counts)
 
 
 def _files_of(folder: Path) -> dict[str, dict[str, Any]]:

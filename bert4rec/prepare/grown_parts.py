@@ -69,11 +69,7 @@ def merge_rows(
     """
     fresh = pl.scan_ipc(day).filter(pl.col("user").is_between(users[0], users[1] - 1)).collect()
     lists = [name for name in fresh.columns if name != "user"]
-    older = (
-        fresh.clear()
-        if part is None
-        else pl.read_ipc_stream(part).filter(pl.col("user").is_in(fresh["user"].implode()))
-    )
+    older = _of_users(pl.read_ipc_stream(part), fresh["user"]) if part else fresh.clear()
     old, rows = (_rows(histories, lists) for histories in (older, fresh))
     copies = [frame.with_columns(copy=pl.int_range(pl.len()).over(rows.columns)) for frame in (old, rows)]
     new = copies[1].join(copies[0], on=copies[0].columns, how="anti", nulls_equal=True, maintain_order="left")
@@ -141,7 +137,7 @@ def write_split(folder: Path, first: int, histories: pl.DataFrame, *, has_ties: 
         tied = is_tied(pl.col("times"), pl.when(pl.col("test") > NO_TARGET).then("test")).fill_null(value=False)
         histories = histories.with_columns(tied.cast(pl.Int8).alias(TEST_TIED))
     no_items = pl.lit([], pl.List(pl.Int32))
-    negatives = _evaluated(histories).select("user", *(no_items.alias(name) for name in NEGATIVES))
+    negatives = evaluated_of(histories).select("user", *(no_items.alias(name) for name in NEGATIVES))
     columns = columns_of(histories.columns)
     writers = {name: PartWriter(folder / name, first, columns[name]) for name in FOLDERS}
     for writer, frame in zip(writers.values(), (histories, negatives), strict=True):
@@ -162,13 +158,14 @@ def count_kept(folder: Path, part: Path) -> dict[str, Any]:
     return {"held_out": _held_out(pl.read_ipc_stream(part))}
 
 
-def _evaluated(histories: pl.DataFrame) -> pl.DataFrame:
+def evaluated_of(histories: pl.DataFrame) -> pl.DataFrame:
+    """Return the histories that have a target."""
     return histories.filter(pl.max_horizontal(EVALUATED) > NO_TARGET)
 
 
 def _held_out(histories: pl.DataFrame) -> list[list[Any]]:
     """Return the counts of `count_held_out`; no user has negatives."""
-    evaluated = _evaluated(histories)
+    evaluated = evaluated_of(histories)
     counts = count_held_out(evaluated, np.zeros(len(evaluated), np.int64), 0)
     return [[*key, n] for key, n in counts.items()]
 

@@ -174,7 +174,7 @@ def _unknown(updates: Sequence[Update], days: Days) -> Chart | None:
 
 
 def _shift(updates: Sequence[Update], days: Days) -> Chart | None:
-    note = "0: each item has the share of the 28 days before; 1: only other items."
+    note = "The share of the rows that would have to be of more or less popular items to be as in the dataset before."
     lines = {"shift": figures(updates, "shift")}
     return _lines("shift", "Shift of popularity", note, days, lines, "{:.2f}", "")
 

@@ -94,7 +94,6 @@ def _config(trained: Trained, overrides: Overrides, checkpoint: Path) -> Config:
 
 def _resolved(config: Config, saved: Mapping[str, Any], dataset: Dataset) -> Config:
     """Return the settings resolved for the device and the world size of the run, unless overridden."""
-
     settings = config.parallelism
     device = saved["config"]["parallelism"]["device"] if settings.device == "auto" else settings.device
     facts = facts_of_dataset(config, dataset)  # the model is that of the run
@@ -103,7 +102,6 @@ def _resolved(config: Config, saved: Mapping[str, Any], dataset: Dataset) -> Con
 
 def _open(config: Config, trained: Trained, run: Path) -> Dataset:
     """Return the new dataset. Raises `DataError` if it does not extend that of the run."""
-
     saved, previous = trained.metadata, trained.dataset
     dataset = open_dataset(
         config.data.folder, preprocessing=config.preprocessing.recipe, with_times=config.model.knows_times
@@ -126,7 +124,6 @@ def _open(config: Config, trained: Trained, run: Path) -> Dataset:
 
 def _warn_of_trained_targets(dataset: Dataset, previous: Path, run: Path) -> None:
     """Log how many validation targets the run has trained on, if any: no further epoch would look better."""
-
     items = np.arange(dataset.n_items, dtype=np.int32)  # known items have the same ids
     counts = count_trained(dataset, previous, items, splits=[VALIDATION])
     if n := counts.get(VALIDATION, {"users": 0})["users"]:
@@ -142,7 +139,6 @@ def _fill(folder: Path, trained: Trained, config: Config, dataset: Dataset, *, m
     If the run recommends by recent popularity without a history, so does the new one, by the counts of the new dataset.
     Which items come again is counted in it, too, and the prior, with the same weights.
     """
-
     checkpoint, saved = trained.folder, trained.metadata
     n_known = saved["n_items"]
     tensors = read_grown(checkpoint, dataset.n_items - n_known)

@@ -37,7 +37,7 @@ FAR_BELOW = 0.5  # of the smallest earlier value; the slowest real day had 0.53 
 FAR_ABOVE = 10.0  # of the largest earlier value; a sale brings several times as many rows, never ten times the best day
 BELOW_STEADY = 0.8  # as `FAR_BELOW`, for what varies less: rows a user (real days: 0.83) and hours (0.83)
 HALF_WAY = 0.5  # from the largest earlier share to 1: new users came up to 0.18 of the way, new items 0.01
-ONE_USER = 0.25  # as `HALF_WAY`, for the share of one user, of which a smaller one is harmful: 0.18 of the way
+ONE_USER = 0.25  # as `HALF_WAY`, for the share of one user, where a smaller rise does harm: 0.18 of the way
 FUTURE_FROM = 0.01  # of the rows: single devices have wrong clocks, a hundredth has a wrong time zone or format
 SAME_LIST_FROM = 0.9  # of the users: then a list does not depend on the user
 

@@ -14,13 +14,15 @@ from bert4rec.checkpoint.models_folder import (
     DATASET,
     UPDATES,
     VERSIONS,
+    find_versions,
+    read_aliases,
     read_updates,
     set_challenger,
     set_champion,
 )
+from bert4rec.report.models_page import write_models_page
 from bert4rec.runtime.files import atomic_write, replace_directory, withdraw_directory
 from bert4rec.update.gate import POOLED_DAYS, Tail
-from bert4rec.update.page import write_page
 from bert4rec.update.versions import about_version, add_version
 
 UNFINISHED_UPDATE, UPDATE_PLAN, RUN, TAIL, DECISION = "next", "update.json", "run", "tail.npz", "decision.json"
@@ -48,6 +50,12 @@ def finish(models: Path) -> dict[str, Any]:
     write_page(models)
     withdraw_directory(unfinished)
     return {"sentence": line["reasons"][0], "status": 0 if line["taken"] else NOT_TAKEN}
+
+
+def write_page(models: Path) -> None:
+    """Write the page of the models folder anew, from what the folder holds."""
+    versions = [{"time": version.name, **version.about} for version in find_versions(models)]
+    write_models_page(models, read_updates(models), read_aliases(models), versions)
 
 
 def _keep_version(models: Path, line: dict[str, Any]) -> None:

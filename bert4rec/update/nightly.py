@@ -62,7 +62,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an update ended: a sentence for people, and the exit status."""
+    """The end of an update: a sentence for people, and the exit status."""
 
     sentence: str
     status: int

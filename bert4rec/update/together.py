@@ -14,7 +14,7 @@ LONGEST = timedelta(days=7)  # that other processes wait for a step of rank zero
 
 
 class Steps:
-    """The steps of an update, whose results are in `folder`: a step that has one is not done again.
+    """The steps of an update, done by rank zero alone; one whose file is there is not done again.
 
     Every process of the launch makes the same calls.
     """

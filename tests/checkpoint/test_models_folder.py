@@ -32,7 +32,7 @@ NAMES = [f"2026-11-{day:02}T03-00-00" for day in range(1, 8)]
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    """A models folder of seven versions, of which the fifth is the champion."""
+    """A models folder of seven versions; the fifth is the champion."""
     folder = tmp_path / "shop"
     for name in NAMES:
         version = folder / "versions" / name

@@ -17,7 +17,7 @@ from bert4rec.dataset.check import check_dataset
 from bert4rec.dataset.format import part_starts
 from bert4rec.dataset.id_tables import UNKNOWN, IdTable
 from bert4rec.dataset.reader import open_dataset
-from bert4rec.prepare import forget, grown_folder, id_files, writer
+from bert4rec.prepare import grown_folder, id_files, writer
 from bert4rec.prepare.append import append, settings_to_append
 from bert4rec.prepare.forget import forget_users
 from bert4rec.serving.stored_items import StoredItemIds
@@ -37,9 +37,8 @@ def small_parts(most_rows: int) -> Iterator[None]:
     """Parts of at most `most_rows` interactions, so that there are several, and small files of ids."""
     starts = partial(part_starts, most_rows=most_rows)
     with (
-        patch.object(writer, "part_starts", starts), patch.object(forget, "part_starts", starts),
-        patch.object(grown_folder, "part_starts", starts), patch.object(id_files, "ROWS_PER_FILE", 8),
-        patch.object(id_files, "ROWS_PER_GROUP", 4),
+        patch.object(writer, "part_starts", starts), patch.object(grown_folder, "part_starts", starts),
+        patch.object(id_files, "ROWS_PER_FILE", 8), patch.object(id_files, "ROWS_PER_GROUP", 4),
     ):  # fmt: skip
         yield
 

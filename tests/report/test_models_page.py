@@ -193,7 +193,7 @@ def test_missing_keys_and_no_updates_leave_out_what_they_would_show(tmp_path: Pa
 
 
 def test_wrong_times_of_a_stopped_day_do_not_stretch_the_charts(tmp_path: Path) -> None:
-    far = 10**12  # milliseconds, taken for seconds
+    far = 10**12  # milliseconds read as seconds
     updates = [update_of(0), update_of(1, "stopped", day=[far, far]), update_of(0, "stopped"), update_of(2)]
     days = (days_of(updates) - np.datetime64("2025-10-20")).astype(int).tolist()
     assert days == [0, 1, 2, 2]
