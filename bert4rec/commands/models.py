@@ -155,7 +155,7 @@ def _forget_users(model: Path, names: Sequence[str]) -> Answer:
     unknown = f"; not in the dataset: {join_names(forgotten.unknown)}" if forgotten.unknown else ""
     lines = [f"{model}: {users} with {rows} forgotten{unknown}"]
     if forgotten.versions:
-        update = f"bert4rec update {shlex.quote(str(model))} --data=INPUT --full"
+        update = f"bert4rec update {shlex.quote(str(model))} --full"
         lines.append("These versions still carry what they have learnt from the rows:")
         lines += [f"  {name}" for name in forgotten.versions]
         lines += ["So does an update that continues from them; one that trains anew is free of it:", f"  {update}"]

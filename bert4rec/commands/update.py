@@ -12,11 +12,15 @@ from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.startup import importing
 
 OF_THE_MODEL = ("model.", "preprocessing.", "run.")  # settings that the first version has decided
+OF_NEW_ROWS = ("data.", "update.tail", "update.overlap_hours")  # settings without a meaning if there are none
+OF_GOING_ON = ("update.minutes", "update.replay", "update.pace")  # settings without a meaning in a training anew
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model, and the run that it is made of or the new rows."""
-    parser.usage = "%(prog)s MODEL (--from=RUN | --data=INPUT [--items=FILE] [--full] [--accept]) [--table.key=value …]"
+    parser.usage = (
+        "%(prog)s MODEL (--from=RUN | --data=INPUT [--items=FILE] [--accept] [--full] | --full) [--table.key=value …]"
+    )
     parser.description = (
         "Once, with --from: makes the folder MODEL of a finished run and its dataset. Then MODEL may be named wherever "
         "a run is taken, and means its champion. Every night, with --data: appends the new rows, which are read as the "
@@ -37,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="INPUT", default="", help=rows)
     accept = "learn from rows although a check has stopped them as unusual"
     parser.add_argument("--accept", action="store_true", help=accept)
-    parser.add_argument("--full", action="store_true", help="train anew on all rows, instead of going on")
+    full = "train anew on all rows, instead of going on; may be typed without new rows"
+    parser.add_argument("--full", action="store_true", help=full)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -88,10 +93,18 @@ def _given(arguments: argparse.Namespace) -> Overrides:
         raise SettingsError(
             "--config: a model has the settings of its first version; override them by --table.key=value"
         )
-    for name, typed in overrides.typed.items():
+    typed = {**overrides.typed, **({"data.accept": "--accept"} if arguments.accept else {})}
+    for name, text in typed.items():
         if name.startswith(OF_THE_MODEL):
-            raise SettingsError(f"{typed}: was decided with the first version of {arguments.model}; remove it")
-    if not arguments.data:
-        raise SettingsError("--data is missing: name the new rows, or make the model: --from=RUN")
-    overrides["data.path"], overrides.typed["data.path"] = arguments.data, f"--data={arguments.data}"
+            raise SettingsError(f"{text}: was decided with the first version of {arguments.model}; remove it")
+        if arguments.full and name in OF_GOING_ON:
+            raise SettingsError(f"{text}: is for an update that goes on from the champion; remove it, or --full")
+        if not arguments.data and name.startswith(OF_NEW_ROWS):
+            raise SettingsError(f"{text}: is about new rows; name them: --data=INPUT")
+    if arguments.data:
+        overrides["data.path"], overrides.typed["data.path"] = arguments.data, f"--data={arguments.data}"
+    elif not arguments.full:
+        raise SettingsError(
+            "--data is missing: name the new rows, make the model: --from=RUN, or train it anew on all rows: --full"
+        )
     return overrides

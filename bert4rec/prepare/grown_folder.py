@@ -165,10 +165,11 @@ class GrownFolder:
     def write_scored(self, day: Day, grown: Path, scored: Path) -> None:
         """Write the dataset of the users of the `day` alone to `scored`; `grown` has the tables.
 
-        All rows later than the older dataset are held out, and the popularity is that of the older dataset.
+        All rows later than the older dataset are held out, but for the first one of each new user. Nobody is validated.
+        The popularity is that of the older dataset.
         """
         firsts = [int(pl.read_ipc(folder / MERGED, columns=["user"])["user"][0]) for folder, _ in self._merged]
-        cut = self._cut(self._last + 1, 0, 0.0)
+        cut = self._cut(self._last + 1, len(self._known.users), 0.0)
         arguments = [
             (first, folder / MERGED, cut, self._has_ties)
             for first, (folder, _) in zip(firsts, self._merged, strict=True)

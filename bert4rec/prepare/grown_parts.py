@@ -23,7 +23,7 @@ from bert4rec.prepare.histories import with_visible
 from bert4rec.prepare.negatives import count_held_out
 from bert4rec.prepare.ordering import LIST_COLUMNS, in_time_order, to_histories
 from bert4rec.prepare.rows import filters_in_order
-from bert4rec.prepare.split import VALIDATION_STREAM, Targets, by_time, mark, with_offsets
+from bert4rec.prepare.split import VALIDATION_STREAM, SplitRule, Targets, after_first, by_time, mark, with_offsets
 from bert4rec.prepare.ties import is_tied, mix
 from bert4rec.prepare.writer import PartWriter
 
@@ -52,9 +52,19 @@ class Cut(NamedTuple):
         drawn = mix(self.seed, VALIDATION_STREAM, users) >> np.uint64(11) < self.validated * 2**53
         chosen = np.where(users < self.first_new, histories["validated"].fill_null(value=False).to_numpy(), drawn)
         histories = histories.with_columns(validated=pl.Series(chosen, dtype=pl.Boolean))
+        return self._marked(histories, by_time(self.instant, self._targets))
+
+    def split_new(self, histories: pl.DataFrame) -> pl.DataFrame:
+        """Return the histories of users who were not there before, tested on what comes after their first row."""
+        return self._marked(histories, after_first(self._targets))
+
+    @property
+    def _targets(self) -> Targets:
+        return Targets(self.kinds, hides=self.hidden is not None)
+
+    def _marked(self, histories: pl.DataFrame, rule: SplitRule) -> pl.DataFrame:
         if self.hidden is not None:
             histories = with_visible(histories, self.hidden)
-        rule = by_time(self.instant, Targets(self.kinds, hides=self.hidden is not None))
         return with_offsets(mark(histories, rule, None))
 
 
@@ -127,8 +137,10 @@ def write_grown(
 
 
 def write_scored(folder: Path, first: int, merged: Path, cut: Cut, has_ties: bool) -> dict[str, Any]:
-    """Write the `merged` histories alone, as a part whose first user may be `first`."""
-    return write_split(folder, first, cut.split(pl.read_ipc(merged)), has_ties=has_ties)
+    """Write the `merged` histories alone, as a part whose first user may be `first`; they are all known or all new."""
+    histories = pl.read_ipc(merged).with_columns(validated=pl.lit(value=False))
+    split = cut.split_new if first >= cut.first_new else cut.split
+    return write_split(folder, first, split(histories), has_ties=has_ties)
 
 
 def write_split(folder: Path, first: int, histories: pl.DataFrame, *, has_ties: bool) -> dict[str, Any]:

@@ -103,6 +103,17 @@ def by_time(instant: int, targets: Targets) -> SplitRule:
     return {"before": before, "at_test": test, "at_validation": targets.place(n_targets - 1, 1)}
 
 
+def after_first(targets: Targets) -> SplitRule:
+    """Return the rule that the first target after a user's first interaction is the test target.
+
+    >>> frame = pl.DataFrame({"items": [[5, 2, 3], [5]]})
+    >>> frame.select(**after_first(Targets())).rows()
+    [(1, 1, None), (1, None, None)]
+    """
+    before = pl.lit(1, pl.Int64)
+    return {"before": before, "at_test": targets.place(targets.count(before), 1), "at_validation": NO_OFFSET}
+
+
 def only_tested(rule: SplitRule, untested: SplitRule) -> SplitRule:
     """Return the rule for histories with the column `tested`, Boolean: `rule` where it is true, else `untested`."""
     return {name: pl.when("tested").then(rule[name]).otherwise(untested[name]) for name in rule}

@@ -120,10 +120,9 @@ def _is_recent(updates: Sequence[Update]) -> tuple[Any, Any]:
 
 def _means(updates: Sequence[Update]) -> list[Mean]:
     groups = [
-        Score("", f"champion, {name} users", figures(updates, "score", f"{name}_users", SHOWN_METRIC),
-              figures(updates, "score", f"{name}_users", "users"))
-        for name in ("known", "new")
-    ]  # fmt: skip
+        Score("", f"champion, {title}", *(figures(updates, "score", name, of) for of in (SHOWN_METRIC, "users")))
+        for name, title in (("known_items", "known items"), ("new_users", "second item of new users"))
+    ]
     is_week, is_before = _is_recent(updates)
     found = [
         (score, [mean_over(score.values, score.users, is_chosen) for is_chosen in (is_week, is_before)])

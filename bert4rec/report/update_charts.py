@@ -40,7 +40,7 @@ DECISION_MARKS = {
 """Decision → its marker, the size in points, and its colour."""
 ROW_LINES = {
     "known": ("there already", OTHER_COLORS[0]), "late": ("late", POPULARITY_COLOR),
-    "bad": ("unusable", OTHER_COLORS[3]), "waiting": ("waiting", OTHER_COLORS[1]),
+    "bad": ("unusable", OTHER_COLORS[3]), "future": ("in the future", OTHER_COLORS[1]),
 }  # fmt: skip
 STAGE_COLORS = (MUTED_COLOR, OTHER_COLORS[0], MODEL_COLOR, POPULARITY_COLOR, *OTHER_COLORS[1:])
 ONE_DAY, ONE_WEEK = np.timedelta64(1, "D"), np.timedelta64(7, "D")

@@ -3,6 +3,7 @@
 import re
 import warnings
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,22 @@ from bert4rec.config.recognition import MOST_CHOICES
 from bert4rec.runtime.errors import DataError, join_names, nearest
 
 
-def fetch_lake(place: str, target: Path, advance: Callable[[int], None]) -> dict[str, Any]:
+def fetch_lake(
+    place: str, target: Path, advance: Callable[[int], None], *, times: str = "", since: int | None = None
+) -> dict[str, Any]:
     """Copy the newest state of the table at `place` into the Parquet file `target`, and return its number.
 
-    `advance` gets the number of rows. Raises `DataError`, and `ModuleNotFoundError` without the package for the format.
+    Rows before `since`, in seconds, are left out, if the column `times` is a date or a timestamp. `advance` gets the
+    number of rows. Raises `DataError`, and `ModuleNotFoundError` without the package for the format.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Polars tells about faster packages
             rows, state = _rows(place)
+            if since is not None and (dtype := rows.collect_schema().get(times)) in (pl.Date, pl.Datetime):
+                # of the type of the column, so that whole files are left out by their statistics
+                first = pl.Series([datetime.fromtimestamp(since, UTC)]).cast(dtype)
+                rows = rows.filter(pl.col(times) >= first.item())
             rows.sink_parquet(target)
     except Exception as error:  # the packages have no class of their own for all of theirs
         if isinstance(error, ModuleNotFoundError) or (isinstance(error, OSError) and error.errno):

@@ -207,8 +207,8 @@ class LocalFiles:
 def local_files(data: Data, folder: Path, progress: Progress, *, since: int | None = None) -> Iterator[LocalFiles]:
     """Copy what `data` names and is not read in place into `folder`, and yield the files; errors in the block name it.
 
-    `since`: the time in seconds that the query may name. Raises `DataError` for what cannot be copied, and for
-    `data.table` or `data.query` where they have no meaning.
+    `since`: the time in seconds that the query may name; rows of a lake before it are left out. Raises `DataError` for
+    what cannot be copied, and for `data.table` or `data.query` where they have no meaning.
     """
     names, changes, version = dict[str, str](), dict[str, str](), dict[str, Any]()
 
@@ -222,9 +222,8 @@ def local_files(data: Data, folder: Path, progress: Progress, *, since: int | No
     for key, kind in kinds.items():
         place, is_path = getattr(data, key), key == "path"
         if kind and not (is_path and data.source != "table"):
-            table, query = (data.table, data.query) if is_path else ("", "")
             target = folder / key / f"{name_of_path(place)}.parquet"
-            found = _fetched(kind, place, table, query, target, progress, since)
+            found = _fetched(kind, place, data if is_path else Data(), target, progress, since if is_path else None)
             version |= found if is_path else {}
             changes[key] = str(target)
             names[str(target)] = without_secrets(place)
@@ -248,17 +247,20 @@ def _refuse_useless_settings(data: Data, kind: str) -> None:
 
 
 def _fetched(
-    kind: str, place: str, table: str, query: str, target: Path, progress: Progress, since: int | None
+    kind: str, place: str, data: Data, target: Path, progress: Progress, since: int | None
 ) -> dict[str, Any]:
-    """Copy what is at `place` into the Parquet file `target`, and return what `metadata.json` says of its state."""
+    """Copy what is at `place` into the Parquet file `target`, and return what `metadata.json` says of its state.
+
+    `data` names its table, its query and its column of times.
+    """
     target.parent.mkdir(parents=True)
     try:
         with progress.stage("fetch", 0) as stage:
             if kind == "database":
-                return fetch_database(place, table, query, target, stage.advance, progress.warn, since)
+                return fetch_database(place, data.table, data.query, target, stage.advance, progress.warn, since)
             if kind == "workbook":
-                return fetch_workbook(place, table, target, stage.advance, progress.warn)
-            return fetch_lake(place, target, stage.advance)
+                return fetch_workbook(place, data.table, target, stage.advance, progress.warn)
+            return fetch_lake(place, target, stage.advance, times=data.time_column, since=since)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0].replace("_", "-")
         is_other = re.match(r"adbc-driver-(?!postgresql|sqlite|manager)", package)

@@ -231,8 +231,8 @@ def _unusual_lists(update: Update, earlier: Sequence[Update]) -> Iterator[Proble
 
 
 def _usual_updates(earlier: Sequence[Update]) -> Sequence[Update]:
-    """Return the newest updates that no check has stopped."""
-    return [update for update in earlier if update.get("decision") != "stopped"][-N_EARLIER:]
+    """Return the newest updates with rows that no check has stopped."""
+    return [update for update in earlier if "rows" in update and update.get("decision") != "stopped"][-N_EARLIER:]
 
 
 def _usual(value: Value, earlier: Sequence[Update]) -> Usual | None:

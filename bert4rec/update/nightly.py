@@ -49,6 +49,7 @@ from bert4rec.update.checks import after_training, before_training, list_figures
 from bert4rec.update.finish import DECISION, RUN, TAIL, UNFINISHED_UPDATE, UPDATE_PLAN, earlier_tails, finish
 from bert4rec.update.gate import Tail, judge, paired_loss
 from bert4rec.update.together import Steps
+from bert4rec.update.versions import link_folder
 from bert4rec.update.windows import choose_windows, write_windows
 
 BASELINE = "markov"
@@ -71,8 +72,8 @@ class Outcome:
 class Nightly:
     """An update of the model in the folder `models`, with the input and settings `given` on the command line.
 
-    With `full`, a new model is trained on all rows, with the settings of the first version. With `accept`, rows that
-    are only unusual do not stop it. Every process of the launch makes the same calls.
+    With `full`, a new model is trained on all rows, with the settings of the first version; the input may then be
+    missing. With `accept`, rows that are only unusual do not stop it. Every process of the launch makes the same calls.
     """
 
     def __init__(self, models: Path, given: Overrides, *, full: bool, accept: bool = False) -> None:
@@ -100,14 +101,18 @@ class Nightly:
         if "sentence" in plan:
             return Outcome(plan["sentence"], plan["status"])
         champion = find_trained(version_folder(self._models, plan["champion"]))
-        line = {**plan, **self._steps.once(self._next / "append.json", self._append)}
-        seconds = line["seconds"] = {"append": line["seconds"]}
-        if problems := self._problems_of(line):
-            return self._end(line | _without_version("stopped", problems))
-        line["score"] = self._together("score", lambda: self._score(champion))
-        seconds["score"] = line["score"].pop("seconds")
-        if problems := self._problems_of(line):
-            return self._end(line | _without_version("stopped", problems))
+        if self._input:
+            line = {**plan, **self._steps.once(self._next / "append.json", self._append)}
+            seconds = line["seconds"] = {"append": line["seconds"]}
+            if problems := self._problems_of(line):
+                return self._end(line | _without_version("stopped", problems))
+            line["score"] = self._together("score", lambda: self._score(champion))
+            seconds["score"] = line["score"].pop("seconds")
+            if problems := self._problems_of(line):
+                return self._end(line | _without_version("stopped", problems))
+        else:
+            self._steps.once(self._next / "append.json", self._keep_dataset)
+            line = {**plan, "seconds": (seconds := dict[str, float]())}
         began = time.monotonic()
         try:
             self._train(champion)
@@ -211,17 +216,27 @@ class Nightly:
             "seconds": time.monotonic() - began,
         }  # fmt: skip
 
+    def _keep_dataset(self) -> dict[str, Any]:
+        """Let the next dataset be the one that is there, as links."""
+        shutil.rmtree(self._next / DATASET, ignore_errors=True)
+        link_folder(self._dataset, self._next / DATASET)
+        return {}
+
     def _score(self, champion: Trained) -> dict[str, Any]:
-        """Return the figures of the champion on the first new item of each user who is known."""
+        """Return the figures of the champion on the first new item of known users, and on the second one of new users."""
         folder = self._next / "day"
         if not _n_tested(folder):
             return {"users": 0}
         test = rank_test(_to_rank(champion, folder), champion, baselines=[BASELINE], counted=self._dataset)
-        is_known = test.targets < champion.n_items
-        figures = {"users": len(test.users), "new_items": {"targets": int((~is_known).sum())}}
-        figures |= _figures(test.ranks.get(TEST)) | {"known_items": _figures(test.ranks.get(TEST), is_known)}
+        ranks, is_user = test.ranks.get(TEST), test.users < read_metadata(self._dataset)["users"]
+        is_item = test.targets < champion.n_items
+        figures = _figures(ranks, is_user) | {
+            "known_items": _figures(ranks, is_user & is_item),
+            "new_items": {"targets": int((is_user & ~is_item).sum())},
+            "new_users": _figures(ranks, ~is_user),
+        }
         for name, kind in (("popularity", POPULARITY_BASELINE), ("baseline", BASELINE)):
-            figures[name] = {"kind": kind, **_figures(test.ranks.get(kind))}
+            figures[name] = {"kind": kind, **_figures(test.ranks.get(kind), is_user)}
         return figures | ({"order": dict(test.later)} if test.later else {})
 
     def _train(self, champion: Trained) -> None:

@@ -96,6 +96,13 @@ def about_version(dataset: Path, *, parent: str | None, decision: str) -> dict[s
     return {"parent": parent, **seen, "last_time": last, "fingerprint": metadata["fingerprint"], "decision": decision}
 
 
+def link_folder(folder: Path, new: Path) -> None:
+    """Make `new` a folder with the same files as `folder`, whose `metadata.json` comes last if it has one."""
+    names = [os.path.relpath(Path(place, name), folder) for place, _, names in os.walk(folder) for name in names]
+    for name in sorted(names, key=lambda name: (name == METADATA, name)):
+        link_or_copy(folder / name, new / name)
+
+
 def _require_run(run: Path) -> Trained:
     """Return the best weights of a run that can be updated. Raises `DataError` for any other one."""
     trained = find_trained(run)
@@ -165,9 +172,9 @@ def _copy_run(trained: Trained, folder: Path) -> None:
     if (run / PICTURES).is_dir():
         shutil.copytree(run / PICTURES, folder / PICTURES)
     place = step_folder(folder / CHECKPOINTS, trained.metadata["state"]["step"])
-    _link(checkpoint, place)  # a copy of a run may have the best checkpoint as a folder instead of a link
+    link_folder(checkpoint, place)  # a copy of a run may have the best checkpoint as a folder instead of a link
     (folder / CHECKPOINTS / BEST_LINK).symlink_to(place.name)
-    _link(run / CATALOGUE, folder / CATALOGUE)
+    link_folder(run / CATALOGUE, folder / CATALOGUE)
 
 
 def _is_copied(run: Path, name: str) -> bool:
@@ -176,14 +183,7 @@ def _is_copied(run: Path, name: str) -> bool:
 
 def _copy_dataset(trained: Trained, folder: Path) -> None:
     """Give `folder` the files of the dataset. Raises `DataError` if it is replaced meanwhile."""
-    _link(trained.dataset, folder)
+    link_folder(trained.dataset, folder)
     if not trained.is_of(folder):
         raise DataError(f"{trained.dataset}: was replaced meanwhile by another dataset; type the same again")
     open_dataset(folder, verify=False)
-
-
-def _link(folder: Path, new: Path) -> None:
-    """Make `new` a folder with the same files as `folder`, whose `metadata.json` comes last if it has one."""
-    names = [os.path.relpath(Path(place, name), folder) for place, _, names in os.walk(folder) for name in names]
-    for name in sorted(names, key=lambda name: (name == METADATA, name)):
-        link_or_copy(folder / name, new / name)

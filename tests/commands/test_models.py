@@ -148,3 +148,22 @@ def test_an_extended_model_is_a_run_beside_the_first_one_and_no_version(
     ids = load(made_models.parent / "runs" / "log-2").items.ids
     assert (ids[:8], {*ids[8:]}) == (load(made_models).items.ids, {9, 10})
     assert [*(made_models / "versions").iterdir()] == before
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ([], "--data is missing"), (["--full", "--accept"], "--accept: is about new rows"),
+        (["--full", "--items=items.csv"], "--items=items.csv: is about new rows"),
+        (["--full", "--update.tail=0.5"], "--update.tail=0.5: is about new rows"),
+        (["--full", "--data=day.csv", "--update.replay=0.2"], "--update.replay=0.2: is for an update that goes on"),
+        (["--data=day.csv", "--model.kind=sasrec"], "--model.kind=sasrec: was decided with the first version"),
+        (["--from=runs/log", "--full"], "--from: makes the model, and takes nothing else"),
+    ],
+)  # fmt: skip
+def test_an_update_refuses_what_has_no_meaning_in_it(
+    models: Path, capsys: Capture, words: list[str], problem: str
+) -> None:
+    before = files_of(models)
+    assert f"error: {problem}" in said(capsys, "update", models, *words, status=2)
+    assert files_of(models) == before

@@ -116,7 +116,7 @@ def test_the_end_of_the_day_is_held_out_and_the_rest_is_trained_on(tmp_path: Pat
     assert opened.popularity.sum() == opened.metadata["train_positions"] == trained
     scored = stored(folder.with_name("day-scored"))
     assert {row["user"]: (row["items"], row["n_train"], row["test"]) for row in scored} == {
-        1: ([1, 2, 3, 5, 2], 3, 3), 2: ([1, 4, 5], 2, 2), 4: ([1, 6], 0, -1),
+        1: ([1, 2, 3, 5, 2], 3, 3), 2: ([1, 4, 5], 2, 2), 4: ([1, 6], 1, 1),
     }  # fmt: skip
     assert (
         open_dataset(folder.with_name("day-scored")).popularity.sum()
@@ -261,6 +261,24 @@ def test_a_query_is_asked_for_what_is_new_with_an_overlap_that_is_not_doubled(tm
         assert (done.rows, done.new) == (len(days[5]) + n_again, len(days[5]))
     with pytest.raises(DataError, match="only `bert4rec update` knows"):
         fetch_database(str(database), "", "SELECT * FROM log WHERE time > {since}", tmp_path / "x", print, print)
+
+
+@pytest.mark.parametrize("dtype", [pl.Date, pl.Datetime("ms"), pl.Datetime("us", "Europe/Berlin"), pl.Int64])
+def test_of_a_lake_only_what_is_new_is_read_with_the_overlap(tmp_path: Path, dtype: Any) -> None:
+    pytest.importorskip("deltalake")
+    table = pl.concat(days := shop(6))
+    n_new, last = len(days[5]), int(table["time"][: -len(days[5])].max())  # type: ignore[arg-type]
+    since = {pl.Date: last - last % DAY - DAY, pl.Int64: 0}.get(
+        dtype, last - 6 * 3600
+    )  # 6 hours before a date is the day before
+    n_read = table.filter(pl.col("time") >= since).height
+    if dtype != pl.Int64:
+        table = table.with_columns(pl.from_epoch("time").dt.replace_time_zone("UTC").cast(dtype))
+    table.write_delta(tmp_path / "orders")
+    folder = prepared(tmp_path, *COLUMNS, table=table[:-n_new], name="first")
+    config = settings_to_append(folder, {"data.path": str(tmp_path / "orders")})
+    done = append(folder, config, tmp_path / "new", tail=0.25, scored=tmp_path / "scored", overlap_hours=6)
+    assert (done.rows, done.new) == (n_read, n_new)
 
 
 def test_rows_of_the_future_are_left_out_and_do_not_make_the_next_day_late(tmp_path: Path) -> None:

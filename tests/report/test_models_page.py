@@ -23,11 +23,11 @@ def update_of(number: int, decision: str = "blessed", **changes: Any) -> dict[st
         "time": name, "began": "", "seconds": {"append": 6.0, "score": 24.0, "train": 540.0, "gate": 30.0},
         "input": {"name": f"day-{number}.parquet", "sha256": "ab"},
         "day": [int(start.timestamp()) + 60, int(start.timestamp()) + 86_000],
-        "rows": {"read": 1300, "new": 1234, "known": 7, "late": 5, "bad": 3, "waiting": 0},
+        "rows": {"read": 1300, "new": 1234, "known": 7, "late": 5, "bad": 3, "future": 0},
         "users": {"day": 400, "new": 30}, "items": {"day": 200, "new": 4},
         "score": {
             "users": 400, "NDCG@10": 0.12, "HR@10": 0.2, "popularity": {"NDCG@10": 0.04},
-            "baseline": {"kind": "markov", "NDCG@10": 0.1}, "known_users": {"users": 370, "NDCG@10": 0.125},
+            "baseline": {"kind": "markov", "NDCG@10": 0.1}, "known_items": {"users": 370, "NDCG@10": 0.125},
             "new_users": {"users": 30, "NDCG@10": 0.05}, "new_items": {"targets": 9},
         },
         "gate": {
@@ -71,7 +71,7 @@ def test_one_update_shows_the_state_the_scores_the_reasons_and_the_way_back(tmp_
         "The champion is the version of 2025-10-21 03:00, which knows the log up to 2025-10-20",
         "The new version is the champion now.",
         "champion 0.1200 – popularity 0.0400 – Markov 0.1000 –",
-        "champion, known users 0.1250 – champion, new users 0.0500 –",
+        "champion, known items 0.1250 – champion, second item of new users 0.0500 –",
         "On 2025-10-20: new users 7.5 %, new items 2.0 %.", "shift 0.21", "median 12.0, mean 20.5",
         "new 1,234, there already 7, late 5, unusable 3.", "append 0.1, score 0.4, train 9.0, gate 0.5.",
         "blessed: 1", "2025-10-20 2025-10-21 03:00 blessed taken 0.1200 0.0400 +0.0015 -0.0010 – +0.0050",

@@ -59,6 +59,11 @@ def test_a_night_appends_scores_trains_judges_and_switches(shop: Path) -> None:
     assert model.knows(new).all()  # items of the day can be recommended the next day
     assert not load(before).knows(new).any()
     assert update["items"]["new"] == len(new)
+    users = {user for number in range(3) for user in day_of(number, n_rows=300)["user"]}
+    counts = day_of(3)["user"].value_counts(name="n")
+    is_known = pl.col("user").is_in(users)
+    assert update["score"]["users"] == counts.filter(is_known).height
+    assert update["score"]["new_users"]["users"] == counts.filter(~is_known, pl.col("n") > 1).height > 0
 
 
 def test_a_forgotten_user_who_comes_back_is_a_new_one(shop: Path) -> None:
@@ -163,6 +168,24 @@ def test_a_model_that_is_trained_anew_has_seen_all_rows_and_no_weights_of_the_ch
     assert read_updates(shop)[-1]["taken"]
     assert (settings["training.n_epochs"], settings["run.name"]) == (3, "run")
     assert load(champion(shop)).knows(day_of(4)["item"].to_list()).all()
+
+
+def test_a_model_is_trained_anew_without_new_rows_and_nights_go_on(shop: Path) -> None:
+    night(shop, 3)
+    before = champion(shop), (shop / "dataset" / "metadata.json").read_bytes()
+    try:
+        outcome = Nightly(shop, Overrides(), full=True).run()
+    finally:
+        leave_group()
+    update = read_updates(shop)[-1]
+    assert (outcome.status, champion(shop).name) == (0, update["version"])
+    assert {"rows", "score"}.isdisjoint(update)
+    assert update["gate"]["users"] == read_updates(shop)[0]["gate"]["users"] > 0
+    assert (before[0].is_dir(), (shop / "dataset" / "metadata.json").read_bytes()) == (True, before[1])
+    assert not (shop / "next").exists()
+    assert find_trained(champion(shop)).settings["training.n_epochs"] == 3
+    assert night(shop, 4).status == 0
+    check_dataset(shop / "dataset")
 
 
 def test_a_second_update_at_the_same_time_and_another_folder_are_refused(shop: Path, tmp_path: Path) -> None:
