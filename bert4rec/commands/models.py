@@ -1,4 +1,4 @@
-"""`bert4rec models ACTION MODEL`: list the versions of a model, go back to one, remove old ones, forget users."""
+"""`bert4rec models ACTION MODEL`: list the versions of a model, go back to one, remove old ones, forget."""
 
 import argparse
 import json
@@ -22,6 +22,7 @@ from bert4rec.checkpoint.models_folder import (
     roll_back,
 )
 from bert4rec.checkpoint.run_folder import REPORT, lock
+from bert4rec.dataset.format import ITEMS, USERS
 from bert4rec.runtime.console import log_to_terminal, quiet_libraries
 from bert4rec.runtime.errors import SettingsError, format_bytes, join_names, pluralize
 from bert4rec.runtime.startup import importing
@@ -45,17 +46,18 @@ class Answer(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the action, the model and their options."""
     parser.usage = (
-        "%(prog)s (list | show | rollback | prune | forget) MODEL [VERSION] [--keep N] [--user ID] [--users FILE] "
-        "[--prove] [--json]"
+        "%(prog)s (list | show | rollback | prune | forget) MODEL [VERSION] [--keep N] "
+        "[--user ID] [--users FILE] [--item ID] [--prove] [--json]"
     )
     parser.description = (
         "Versions of a model never change; aliases say what they are. champion: the one that MODEL means wherever a "
         "run is taken; previous: the champion before it; challenger: the newest one that was not taken. "
         "list: all versions, the newest first. show: all that is known of VERSION. rollback: let the previous one be "
         "the champion; a second rollback undoes the first. prune: remove all but the newest N versions and those that "
-        "an alias names. forget: remove the rows of users from the dataset, and their ids from the examples, ranks and "
-        "pages of all versions. What versions have learnt from these rows stays in their weights; these versions are "
-        "listed. The run that the model was made of, its dataset and the log are elsewhere and stay as they are."
+        "an alias names. forget: remove the rows of users or items from the dataset, and their ids from all files of "
+        "all versions; such items are not recommended any more. What versions have learnt from these rows stays in "
+        "their weights; these versions are listed. The run that the model was made of, its dataset and the log are "
+        "elsewhere and stay as they are."
     )
     add = parser.add_argument
     add("action", metavar="ACTION", choices=ACTIONS, help=", ".join(ACTIONS))
@@ -64,7 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--keep", metavar="N", type=int, help=f"with prune: newest versions to keep (default: {KEEP})")
     add("--user", metavar="ID", action="append", help="with forget: a user, as in the log; may be given several times")
     add("--users", metavar="FILE", type=Path, help="with forget: a file with a user a line")
-    prove = "with forget: change nothing, but search every file of MODEL for the users, and print what was looked at"
+    add("--item", metavar="ID", action="append", help="with forget: an item, as in the log; may be given several times")
+    prove = "with forget: change nothing, but search every file of MODEL for the ids, and print what was looked at"
     add("--prove", action="store_true", help=f"{prove}; exit status 1 if they are found")
     add("--json", action="store_true", help="print JSON")
 
@@ -76,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise SettingsError(f"{arguments.version}: unexpected; `bert4rec models show MODEL` alone takes a version")
     if arguments.keep is not None and action != "prune":
         raise SettingsError(f"--keep={arguments.keep}: unexpected; `bert4rec models prune MODEL` alone takes it")
-    for option in ("user", "users", "prove"):
+    for option in ("user", "users", "item", "prove"):
         if getattr(arguments, option) and action != "forget":
             raise SettingsError(f"--{option}: unexpected; `bert4rec models forget MODEL` alone takes it")
     read_aliases(model)  # refuses any other folder before it gets a lock
@@ -138,39 +141,44 @@ def _prune(arguments: argparse.Namespace) -> Answer:
 
 
 def _forget(arguments: argparse.Namespace) -> Answer:
-    names = [*(arguments.user or ()), *_lines(arguments.users)]
-    if not names:
-        raise SettingsError("forget: expected users: --user=ID, or --users=FILE with a user a line")
+    users, items = [*(arguments.user or ()), *_lines(arguments.users)], arguments.item or []
+    if not users and not items:
+        raise SettingsError("forget: expected --user=ID, --users=FILE with a user a line, or --item=ID")
+    if users and items:
+        raise SettingsError("forget: users and items at once; forget the users first, then the items")
     log_to_terminal(stream="stderr")
-    return _prove(arguments.model, names) if arguments.prove else _forget_users(arguments.model, names)
+    answer = _prove if arguments.prove else _forget_ids
+    return answer(arguments.model, ITEMS if items else USERS, items or users)
 
 
-def _forget_users(model: Path, names: Sequence[str]) -> Answer:
+def _forget_ids(model: Path, of: str, names: Sequence[str]) -> Answer:
     with importing():
         from bert4rec.update.forget import forget
 
     with quiet_libraries():
-        forgotten = forget(model, names)
-    users, rows = pluralize(forgotten.users, "user"), pluralize(forgotten.rows, "row")
+        forgotten = forget(model, of, names)
+    counted, rows = pluralize(forgotten.n, of[:-1]), pluralize(forgotten.rows, "row")
     unknown = f"; not in the dataset: {join_names(forgotten.unknown)}" if forgotten.unknown else ""
-    lines = [f"{model}: {users} with {rows} forgotten{unknown}"]
+    lines = [f"{model}: {counted} with {rows} forgotten{unknown}"]
     if forgotten.versions:
         update = f"bert4rec update {shlex.quote(str(model))} --full"
         lines.append("These versions still carry what they have learnt from the rows:")
         lines += [f"  {name}" for name in forgotten.versions]
         lines += ["So does an update that continues from them; one that trains anew is free of it:", f"  {update}"]
-    return Answer("\n".join(lines), forgotten._asdict())
+    values = {of: forgotten.n, "rows": forgotten.rows, "unknown": forgotten.unknown, "versions": forgotten.versions}
+    return Answer("\n".join(lines), values)
 
 
-def _prove(model: Path, names: Sequence[str]) -> Answer:
+def _prove(model: Path, of: str, names: Sequence[str]) -> Answer:
     with importing():
         from bert4rec.update.forget import ids_of
         from bert4rec.update.prove import search, table_of
 
-    ids = ids_of(model, names)
-    looked = search(model, ids)
+    ids = ids_of(model, of, names)
+    looked = search(model, of, ids)
     n_files, found = sum(looked.files.values()), [str(path) for path in looked.found]
-    rows = f", and no row of the {pluralize(looked.n_forgotten, 'forgotten user')}" if looked.n_forgotten else ""
+    without_id = pluralize(looked.n_forgotten, f"forgotten {of[:-1]}")
+    rows = f", and no row of the {without_id}" if looked.n_forgotten else ""
     lines = [f"{model}: {join_names(ids)}: in none of {n_files:,} files{rows}"]
     if found:
         lines = [f"{model}: {join_names(ids)}: found in", *(f"  {path}" for path in found), "Looked at:"]

@@ -90,10 +90,11 @@ def append(
 ) -> Appended:
     """Write the dataset `previous` with the rows that `config` names to `folder`, and return what they are.
 
-    In a query, {since} is the time of the last row of `previous`, less `overlap_hours`; of a lake, rows before it are not
-    read. Of the rows that are later than `previous`, the last share `tail` is held out. `scored` gets a dataset of the users with new rows alone, in which
-    all rows later than `previous` are held out. Raises `DataError`, in one line, for rows that cannot be read as those
-    of `previous`; then nothing is written.
+    In a query, {since} is the time of the last row of `previous`, less `overlap_hours`; of a lake, rows before it are
+    not read. Of the rows that are later than `previous`, the last share `tail` is held out. `scored` gets a dataset of
+    the users with new rows alone, in which all rows later than `previous` are held out, but for the first one of each
+    new user. Raises `DataError`, in one line, for rows that cannot be read as those of `previous`; then nothing is
+    written.
     """
     metadata, settings = read_metadata(previous), config.preprocessing
     if not metadata["has_times"]:

@@ -65,7 +65,7 @@ def forget_users(previous: Path, users: Int64s, folder: Path) -> int:
     parts without these users are links to the same files. Raises `DataError` if no row would be left.
     """
     metadata = read_metadata(previous)
-    lengths = _lengths(previous, metadata)
+    lengths = lengths_of_users(previous, metadata)
     n_items = int(metadata["items"])
     removed = Removed(np.zeros(n_items, np.int64), np.zeros(n_items, np.int64), Counter(), Counter())
     n_rows = int(lengths[users].sum())
@@ -87,8 +87,8 @@ def forget_users(previous: Path, users: Int64s, folder: Path) -> int:
     return n_rows
 
 
-def _lengths(previous: Path, metadata: Mapping[str, Any]) -> Int64s:
-    """Return the number of interactions of each user."""
+def lengths_of_users(previous: Path, metadata: Mapping[str, Any]) -> Int64s:
+    """Return the number of interactions of each user of a dataset."""
     counts = read_ids(IdTable(previous, metadata, USERS), ["count"])["count"]
     return counts.cast(pl.Int64).to_numpy().copy()
 
@@ -140,26 +140,35 @@ def _about(metadata: Mapping[str, Any], lengths: Int64s, removed: Removed, n_use
 
     The span of time is that of all rows that were read: it says from when on the next ones are asked for.
     """
-    before = {name: value for name, value in metadata.items() if name not in (*OF_THE_FOLDER, "log")}
-    n_rows = int(lengths.sum())
     held_out = {f"{split}_users": metadata[f"{split}_users"] - removed.held_out["users", split] for split in EVALUATED}
     for kind in ("repeated_targets", "left_out"):
         counts = {split: metadata[kind][split]["users"] - removed.held_out[kind, split] for split in EVALUATED}
         held_out[kind] = {split: {"users": n, "of": held_out[f"{split}_users"]} for split, n in counts.items()}
-    events = {kind: n - removed.events[number] for number, (kind, n) in enumerate(before.get(EVENTS, {}).items())}
+    validated = held_out["validation_users"]
+    return about_without(metadata, lengths, {USERS: n_users}, validated, removed.events) | held_out
+
+
+def about_without(
+    metadata: Mapping[str, Any], lengths: Int64s, forgotten: Mapping[str, int], n_validated: int, events: Counter[int]
+) -> dict[str, Any]:
+    """Return the metadata of a dataset with users or items `forgotten`, but for held-out users, features and files.
+
+    `lengths` are those of the users now, of whom `n_validated` are validated; `events` how many of each kind are gone.
+    """
+    before = {name: value for name, value in metadata.items() if name not in (*OF_THE_FOLDER, "log")}
+    kinds, n_rows = before.get(EVENTS, {}), int(lengths.sum())
+    left = {kind: n - events[number] for number, (kind, n) in enumerate(kinds.items())}
     return before | {
         "extends": True,
-        FORGOTTEN: {USERS: n_forgotten(metadata, USERS) + n_users, ITEMS: n_forgotten(metadata, ITEMS)},
+        FORGOTTEN: {name: n_forgotten(metadata, name) + forgotten.get(name, 0) for name in (USERS, ITEMS)},
         PREVIOUS: {
-            "fingerprints": fingerprints_of(metadata)[:MOST_FINGERPRINTS],
-            "validation_users": held_out["validation_users"],
+            "fingerprints": fingerprints_of(metadata)[:MOST_FINGERPRINTS], "validation_users": n_validated,
         },
         "rows": n_rows,
         "density": n_rows / (len(lengths) * metadata["items"]),
         "lengths": lengths_of(lengths[lengths > 0]),
-        **held_out,
-        **({EVENTS: events} if events else {}),
-    }
+        **({EVENTS: left} if left else {}),
+    }  # fmt: skip
 
 
 def _write_oracle(previous: Path, users: Sequence[int] | Int64s, new: Path) -> None:

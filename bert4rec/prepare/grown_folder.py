@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -156,10 +156,8 @@ class GrownFolder:
         tables.write_items(n_more, popularity, day.new_items)
         about |= tables.write_features(day.table, day.new_items)
         paths = [(self._previous / HISTORIES / part.name,) for part in kept]
-        held_out = _held_out_of([*done.values(), *self._stages.run("kept", count_kept, paths)])
-        about |= {"train_positions": int(popularity.sum()), **held_out, "split_instant": instant}
-        recipe = {"split": "time", "split_at": moment(instant), "test_users": "all", "n_eval_negatives": 0}
-        about["preprocessing"] = about["preprocessing"] | recipe
+        counted = [result for _, result in (*done.values(), *self._stages.run("kept", count_kept, paths))]
+        about |= {"train_positions": int(popularity.sum()), **held_out_of(counted), **split_by_time(about, instant)}
         self._finish(new, about, done, kept)
 
     def write_scored(self, day: Day, grown: Path, scored: Path) -> None:
@@ -181,7 +179,7 @@ class GrownFolder:
             if Path(name).parts[0] not in (*FOLDERS, TRAIN_COUNTS, DATASET_CARD):
                 link_or_copy(grown / name, scored / name)
         about = {name: value for name, value in metadata.items() if name not in OF_THE_FOLDER}
-        about |= {"train_positions": int(popularity.sum()), **_held_out_of(done)}
+        about |= {"train_positions": int(popularity.sum()), **held_out_of([result for _, result in done])}
         about |= {"rows": sum(result["rows"] for _, result in done), "split_instant": self._last + 1}
         self._finish(scored, about, dict(zip(firsts, done, strict=True)), [])
 
@@ -310,6 +308,20 @@ def kept_and_renewed(
     return kept, renewed
 
 
+def held_out_of(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the entries of the metadata about held-out users from the results for parts."""
+    counts = HeldOutCounts()
+    for result in results:
+        counts.update({(kind, key): n for kind, key, n in result["held_out"]})
+    return held_out_metadata(counts)
+
+
+def split_by_time(about: Mapping[str, Any], instant: int) -> dict[str, Any]:
+    """Return the entries of the metadata about a split of all users at an `instant`, without negatives."""
+    recipe = {"split": "time", "split_at": moment(instant), "test_users": "all", "n_eval_negatives": 0}
+    return {"preprocessing": about["preprocessing"] | recipe, "split_instant": instant}
+
+
 def finish_folder(
     new: Path, previous: Path, about: Mapping[str, Any], written: Mapping[str, Mapping[int, Any]],
     kept: Sequence[OldPart],
@@ -350,14 +362,6 @@ def popularity_shift(counts: Int64s, popularity: Int32s) -> float:
     tenths = np.where(popularity[order] > 0, ends, N_TENTHS)
     now, usual = (np.bincount(tenths, values[order], N_TENTHS + 1) for values in (counts, popularity))
     return float(np.abs(now / max(1, now.sum()) - usual / max(1, usual.sum())).sum() / 2)
-
-
-def _held_out_of(done: Sequence[Done]) -> dict[str, Any]:
-    """Return the entries of the metadata about held-out users from the counts of tasks."""
-    counts = HeldOutCounts()
-    for _, result in done:
-        counts.update({(kind, key): n for kind, key, n in result["held_out"]})
-    return held_out_metadata(counts)
 
 
 def _files_of(folder: Path) -> dict[str, dict[str, Any]]:

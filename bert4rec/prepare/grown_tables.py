@@ -40,8 +40,14 @@ class GrownTables:
 
         self._write(USERS, with_counts, rows)
 
-    def write_items(self, n_more: Int64s, popularity: Int32s, items: pl.DataFrame) -> None:
-        """Write all items, which have `n_more` [V] rows than before; `items` are the new ones, with `original`."""
+    def write_items(
+        self, n_more: Int64s, popularity: Int32s, items: pl.DataFrame, *, forgotten: Int64s | None = None
+    ) -> None:
+        """Write all items, which have `n_more` [V] rows than before; `items` are the new ones, with `original`.
+
+        Those with the numbers `forgotten` lose all but their counts.
+        """
+        gone = pl.Series([] if forgotten is None else forgotten, dtype=pl.Int64).implode()
         before = self._last(ITEMS).clear()
         numbers = items["item"].to_numpy()
         counts = {"count": n_more[numbers], "train_count": popularity[numbers]}
@@ -55,6 +61,7 @@ class GrownTables:
         def with_counts(frame: pl.DataFrame) -> pl.DataFrame:
             numbers = frame["item"].to_numpy()
             counts = pl.Series("train_count", popularity[numbers], dtype=frame.schema["train_count"])
+            frame = with_counts_alone(frame, gone)
             return frame.with_columns(pl.col("count") + n_more[numbers], counts).with_columns(types)
 
         self._write(ITEMS, with_counts, rows.sort("original"))
@@ -101,6 +108,12 @@ class GrownTables:
                 write_ids(self._new / name, [[changed]], first=n_known)
             n_known += len(frame)
         write_ids(self._new / name, [[rows]], first=n_known)
+
+
+def with_counts_alone(items: pl.DataFrame, gone: pl.Series) -> pl.DataFrame:
+    """Return rows of a table of items, with nothing but counts for those with the numbers `gone`, which is a list."""
+    told = pl.exclude("item", "count", "train_count")
+    return items.with_columns(pl.when(~pl.col("item").is_in(gone)).then(told).name.keep())
 
 
 def _type_of(kind: str) -> pl.DataType:

@@ -28,9 +28,11 @@ from bert4rec.runtime.errors import DataError
 from bert4rec.serving.histories import ItemIds
 from bert4rec.serving.load import Source, counting_of, network_of
 from bert4rec.serving.network import Network
+from bert4rec.serving.package import read_ids
 from bert4rec.serving.program import ONNX, PT2, Program, ProgramWithEvents, require_onnx, save_onnx, save_pt2
 
 VECTORS_PARQUET, VECTORS_NPY = "vectors.parquet", "vectors.npy"
+FILE_OF = {"safetensors": WEIGHTS, "vectors": VECTORS_NPY, "pt2": PT2, "onnx": ONNX}  # of a format
 RECIPES = ("preprocessing", "training", "evaluation")  # settings tables of a package, which contain no paths
 logger = logging.getLogger(__name__)
 
@@ -138,8 +140,7 @@ def _write(source: Source, folder: Path, formats: Collection[str], *, k: int, le
     ids.write_lines(folder / ITEM_LINES, with_again=leaves_out_seen == BY_ITEM)
     settings = _settings(source, ids, leaves_out_seen=leaves_out_seen)
     (folder / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
-    text = card(settings, formats, k=min(k, len(ids)), example=ids.of(range(min(2, len(ids)))), report=_report(source))
-    (folder / MODEL_CARD).write_text(text, encoding="utf-8")
+    (folder / MODEL_CARD).write_text(_card(source, settings, formats, ids, k=k), encoding="utf-8")
     if not trained.kind.is_trained:
         arrays = counting_of(source).count(trained.kind.name)
         counts = {
@@ -197,16 +198,33 @@ def _report(source: Source) -> dict[str, Any]:
     return json.loads((trained.run / REPORT).read_text(encoding="utf-8"))
 
 
+def card_again(source: Source, folder: Path, *, k: int) -> str:
+    """Return the README of a package in `folder` anew, by the items that it has now."""
+    settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+    formats = [name for name, file in FILE_OF.items() if (folder / file).is_file()]
+    return _card(source, settings, formats, read_ids(folder, settings), k=k)
+
+
+def _card(source: Source, settings: Mapping[str, Any], formats: Collection[str], ids: ItemIds, *, k: int) -> str:
+    shown = np.arange(len(ids)) if ids.forgotten is None else np.flatnonzero(~ids.forgotten)
+    example, has_forgotten = ids.of(shown[:2].tolist()), ids.forgotten is not None
+    return card(
+        settings, formats, k=min(k, len(ids)), example=example, report=_report(source), has_forgotten=has_forgotten
+    )
+
+
 def card(
-    settings: Mapping[str, Any], formats: Collection[str], *, k: int, example: Sequence[Any], report: Mapping[str, Any]
-) -> str:
-    """Return the README of a package with these `settings` and `formats`.
+    settings: Mapping[str, Any], formats: Collection[str], *, k: int, example: Sequence[Any],
+    report: Mapping[str, Any], has_forgotten: bool = False,
+) -> str:  # fmt: skip
+    """Return the README of a package with these `settings` and `formats`; some items may be forgotten.
 
     Its examples use `k` and the history `example` of original ids. `report` is that of the run, {} for none.
     """
     model, figures = settings["config"]["model"], report.get("test", {}).get("full")
     page = render(
-        "card.md.j2", **{"events": (), "fallback": "", "prior": {}, **settings}, model=model, formats=formats, k=k,
+        "card.md.j2", **{"events": (), "fallback": "", "prior": {}, **settings}, model=model, formats=formats,
+        k=k, has_forgotten=has_forgotten,
         counts=not KINDS[model["kind"]].is_trained, times=model.get("times", "none"), figures=figures, example=example,
         n_last=max((PRIOR_SOURCES[name].n_last for name in settings.get("prior", ())), default=0),
         history=json.dumps(example, ensure_ascii=False),

@@ -38,6 +38,7 @@ AT_ONCE = 4096  # histories in memory at the same time
 class ItemIds:
     """The original ids of items 0 … V - 1, and their titles ("" for an item without one), or None for no titles.
 
+    The id of a forgotten item is None.
     `train_counts` [V] is the number of training positions of each item, by default 0; `others` are further columns, or
     a function that reads them when rules need them. `recent_counts` [V] are known if the items that are popular of late
     are recommended without a history; else those that are popular overall are. `again` returns which items [V] may come
@@ -96,7 +97,7 @@ class ItemIds:
                 counts += [(row.get(TRAIN_COUNT, 0), row.get(RECENT_COUNT, 0)) for row in rows]
                 again += [row.get(AGAIN) for row in rows]
                 has_recent = has_recent or any(RECENT_COUNT in row for row in rows)
-            if any(type(item) is not kind for item in originals):
+            if any(type(item) is not kind for item in originals if item is not None):
                 raise ValueError(f"an id is no {kind.__name__}")
             train_counts, recent_counts = np.array(counts, np.int64).reshape(-1, 2).T
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -131,7 +132,13 @@ class ItemIds:
     @cached_property
     def are_numbers(self) -> bool:
         """Return whether ids are whole numbers; otherwise they are text."""
-        return isinstance(self.of([0])[0], int)
+        return isinstance(next((one for one in self._listed if one is not None), ""), int)
+
+    @cached_property
+    def forgotten(self) -> Bools | None:
+        """Return which items [V] are forgotten, so that they are not recommended; None if none is."""
+        forgotten = np.fromiter((one is None for one in self._listed), bool, len(self))
+        return forgotten if forgotten.any() else None
 
     def __len__(self) -> int:
         return len(self.originals)
@@ -191,10 +198,13 @@ class ItemIds:
             shown, counts = shown[is_high], counts[is_high]
         return shown[np.argsort(-counts, kind="stable")][:k]
 
+    @property
+    def _listed(self) -> list[Any]:
+        return self.originals if isinstance(self.originals, list) else self.originals.to_pylist()
+
     @cached_property
     def _index(self) -> dict[Any, int]:
-        originals = self.originals if isinstance(self.originals, list) else self.originals.to_pylist()
-        return {original: index for index, original in enumerate(originals)}
+        return {original: index for index, original in enumerate(self._listed) if original is not None}
 
     def _index_of(self, value: Any) -> int:
         index = self._index.get(value) if type(value) in (int, str) else None  # most ids are canonical

@@ -345,15 +345,19 @@ class Recommender:
         """Return which items [V] are never recommended; None if all items may be."""
         denied = checked_items("deny", deny, "deny={}")
         allowed = None if allow is None else checked_items("allow", allow, "allow={}")
+        always = None if self.ids.forgotten is None else torch.from_numpy(self.ids.forgotten)
+        if rules.allowed is not None:
+            excluded = ~torch.from_numpy(rules.allowed)
+            always = excluded if always is None else always | excluded
         if allowed is None and not denied:
-            return None if rules.allowed is None else ~torch.from_numpy(rules.allowed)
+            return always
         hidden, unknown = torch.full((len(self.ids),), allowed is not None), UnknownItems("to allow or deny")
         for items, value in ((allowed or [], False), (denied, True)):
             indices = self.ids.indices(items)
             unknown.count(items, indices)
             hidden[torch.from_numpy(indices[indices != NO_ITEM])] = value
         unknown.warn()
-        return hidden if rules.allowed is None else hidden | ~torch.from_numpy(rules.allowed)
+        return hidden if always is None else hidden | always
 
     def _named(self, scores: Tensor, indices: Tensor) -> list[Recommendations]:
         flat = indices.flatten().tolist()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bert4rec.dataset.format import NO_ITEM, one_array
+from bert4rec.dataset.format import ITEMS, NO_ITEM, n_forgotten, one_array
 from bert4rec.dataset.id_tables import to_numpy
 from bert4rec.dataset.ids import canonical_value
 from bert4rec.dataset.reader import open_catalogue
@@ -34,7 +34,7 @@ class StoredItemIds(ItemIds):
         catalogue = open_catalogue(folder)
         self._table, self._is_small = catalogue.item_table, catalogue.n_items <= MOST_KEPT
         self.train_counts, self.recent_counts, self._again = catalogue.popularity, recent_counts, again
-        self._found: dict[Any, int] = {}
+        self._n_forgotten, self._found = n_forgotten(catalogue.metadata, ITEMS), dict[Any, int]()
 
     @cached_property
     def originals(self) -> pa.Array:  # type: ignore[override]
@@ -60,6 +60,13 @@ class StoredItemIds(ItemIds):
     def are_numbers(self) -> bool:
         """Return whether ids are whole numbers; otherwise they are text."""
         return self._table.are_numbers
+
+    @cached_property
+    def forgotten(self) -> Bools | None:
+        """Return which items [V] are forgotten, so that they are not recommended; None if none is."""
+        if not self._n_forgotten:
+            return None
+        return np.asarray(one_array(self._table.in_order(["original"])["original"]).is_null())
 
     def __len__(self) -> int:
         return len(self._table)

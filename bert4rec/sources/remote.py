@@ -246,9 +246,7 @@ def _refuse_useless_settings(data: Data, kind: str) -> None:
             raise DataError(f"--{name}={value}: is only for {wanted} in data.path; remove it")
 
 
-def _fetched(
-    kind: str, place: str, data: Data, target: Path, progress: Progress, since: int | None
-) -> dict[str, Any]:
+def _fetched(kind: str, place: str, data: Data, target: Path, progress: Progress, since: int | None) -> dict[str, Any]:
     """Copy what is at `place` into the Parquet file `target`, and return what `metadata.json` says of its state.
 
     `data` names its table, its query and its column of times.

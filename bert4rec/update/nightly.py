@@ -223,7 +223,7 @@ class Nightly:
         return {}
 
     def _score(self, champion: Trained) -> dict[str, Any]:
-        """Return the figures of the champion on the first new item of known users, and on the second one of new users."""
+        """Return the figures of the champion on the first new item of each user, the second one if the user is new."""
         folder = self._next / "day"
         if not _n_tested(folder):
             return {"users": 0}

@@ -1,11 +1,13 @@
-"""Search every file of a models folder for ids of users, and count what was looked at.
+"""Search every file of a models folder for ids of users or items, and count what was looked at.
 
 Text is searched everywhere: as values in tables and arrays, and in all other files as bytes with boundaries, also as
-JSON and HTML write it. Whole numbers mean many things. They are searched where ids of users are: in their columns and
-keys, and after the word "user".
+JSON and HTML write it. Whole numbers mean many things. They are searched where such ids are: in their columns and keys,
+and after the word "user" or "item".
 """
 
+import csv
 import html
+import io
 import json
 import mmap
 import os
@@ -24,7 +26,7 @@ from markupsafe import escape
 
 from bert4rec.checkpoint.models_folder import DATASET
 from bert4rec.checkpoint.run_folder import RUN_LOCK
-from bert4rec.dataset.format import USERS
+from bert4rec.dataset.format import ITEMS, USERS
 from bert4rec.dataset.id_tables import IdTable, to_numpy
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.runtime.arrays import Array, Int64s
@@ -34,6 +36,9 @@ from bert4rec.update.finish import TAILS
 WORD = re.compile(rb"[\w\-\x80-\xff]")  # a byte of this kind beside a text makes it a part of another id
 PARTS_OF_TEXT = 8  # bytes before an id that are looked at: the longest number that tells its length
 SHORTEST_ALONE = 4  # bytes: a shorter id is among numbers by chance, and counts there with its length or quotes alone
+NUMBERS = {USERS: "user", ITEMS: "item"}  # the column of their numbers
+KEYS = {USERS: ("user", "original_user"), ITEMS: ("item", "original_item", "id")}  # of JSON
+ROWS = {USERS: ("user",), ITEMS: ("item", "items")}  # columns with a number for each row of the log
 BYTES_ALONE = "other files"  # kind of a file that is searched as bytes, such as checkpoints
 
 Content: TypeAlias = bytes | mmap.mmap
@@ -43,7 +48,7 @@ Found: TypeAlias = tuple[bool, int]  # whether a file has an id, and how many va
 class Looked(NamedTuple):
     """Count what a search has looked at: by kind, the number of `files`, of their `values` and `sizes` in bytes.
 
-    `found`: the files that have an id, or rows of one of the `n_forgotten` users without an id.
+    `found`: the files that have an id, or rows of one of the `n_forgotten` users or items without an id.
     """
 
     files: Counter[str]
@@ -53,12 +58,12 @@ class Looked(NamedTuple):
     n_forgotten: int
 
 
-def search(models: Path, ids: Sequence[int | str]) -> Looked:
-    """Search a models folder for users with these `ids`, and for rows of those without an id, by their numbers.
+def search(models: Path, of: str, ids: Sequence[int | str]) -> Looked:
+    """Search a models folder for users or items, as `of` says, with these `ids`, and for rows of those without an id.
 
-    Raises `DataError` for a file that cannot be read.
+    Rows are known by their numbers. Raises `DataError` for a file that cannot be read.
     """
-    wanted = _Wanted(ids, _forgotten(models / DATASET))
+    wanted = _Wanted(of, ids, _forgotten(models / DATASET, of))
     looked = Looked(Counter(), Counter(), Counter(), [], len(wanted.forgotten))
     read: dict[tuple[int, int], bool] = {}  # a file with several names is read once
     for path in _files(models):
@@ -92,10 +97,11 @@ def table_of(looked: Looked) -> str:
     )
 
 
-def _forgotten(dataset: Path) -> Int64s:
-    """Return the numbers of the users without an id."""
-    parts = IdTable(dataset, read_metadata(dataset), USERS).parts(["user", "original"])
-    return np.concatenate([to_numpy(part.filter(part["original"].is_null())["user"]) for part in parts])
+def _forgotten(dataset: Path, of: str) -> Int64s:
+    """Return the numbers of the users or items without an id."""
+    number = NUMBERS[of]
+    parts = IdTable(dataset, read_metadata(dataset), of).parts([number, "original"])
+    return np.concatenate([to_numpy(part.filter(part["original"].is_null())[number]) for part in parts])
 
 
 def _files(models: Path) -> Iterator[Path]:
@@ -105,18 +111,20 @@ def _files(models: Path) -> Iterator[Path]:
 
 
 class _Wanted:
-    """The `ids` to look for, and the numbers of `forgotten` users, whose rows must be gone.
+    """The `ids` to look for, and the numbers of `forgotten` users or items, whose rows must be gone.
 
-    `knows_numbers`: whether the file that is looked at numbers users as the dataset does.
+    `knows_numbers`: whether the file that is looked at numbers users and items as the dataset does.
     """
 
-    def __init__(self, ids: Sequence[int | str], forgotten: Int64s) -> None:
+    def __init__(self, of: str, ids: Sequence[int | str], forgotten: Int64s) -> None:
+        self.of, self._name = of, NUMBERS[of]
         self.texts, self.are_numbers, self.forgotten = [*map(str, ids)], isinstance(ids[0], int), forgotten
         self.knows_numbers = False
         forms = [form.encode() for text in self.texts for form in _forms(text)]
         self._forms = [*dict.fromkeys(forms)]
         number = f"(?:{'|'.join(self.texts)})" if self.are_numbers else ""
-        self._numbers = re.compile(rf'(?i)(?:\buser |"(?:user|original_user)": *"?){number}(?![\w.])'.encode())
+        name, keys = self._name, "|".join(KEYS[of])
+        self._numbers = re.compile(rf'(?i)(?:\b{name} |"(?:{keys})": *"?){number}(?![\w.])'.encode())
 
     def is_in_text(self, content: Content, *, is_among_numbers: bool = False) -> bool:
         """Return whether the bytes have an id, as text; `is_among_numbers`: most of them are no text."""
@@ -127,9 +135,9 @@ class _Wanted:
     def is_in_column(self, path: Path, name: str, column: pa.Array) -> bool:
         """Return whether a column of a file has an id, or the number of a forgotten user."""
         if pa.types.is_integer(column.type):
-            has_numbers = self.knows_numbers and name == "user" and path.parent.name != USERS
-            is_id = name == "original_user" or (path.parent.name, name) == (USERS, "original")
-            is_id |= name == "user" and path.name.startswith("lists-")
+            has_numbers = self.knows_numbers and name in ROWS[self.of] and path.parent.name not in (USERS, ITEMS)
+            is_id = name == f"original_{self._name}" or (path.parent.name, name) == (self.of, "original")
+            is_id |= name == self._name and path.name.startswith("lists-")
             return (has_numbers and self.is_forgotten(to_numpy(column))) or (is_id and self._is_any(column))
         if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
             return False
@@ -139,13 +147,13 @@ class _Wanted:
         )
 
     def is_in_array(self, name: str, values: Array) -> bool:
-        """Return whether an array has an id, or, as `users`, the number of a forgotten user."""
+        """Return whether an array has an id, or, as `users`, the number of a forgotten one."""
         if values.dtype.kind in "US":
             return bool(np.isin(values.astype(str), self.texts).any())
-        return name == USERS and self.knows_numbers and self.is_forgotten(values)
+        return name == self.of and self.knows_numbers and self.is_forgotten(values)
 
     def is_forgotten(self, numbers: Array) -> bool:
-        """Return whether any of the `numbers` is one of a forgotten user."""
+        """Return whether any of the `numbers` is one of a forgotten user or item."""
         return bool(np.isin(numbers, self.forgotten).any())
 
     def _is_any(self, column: pa.Array) -> bool:
@@ -228,8 +236,11 @@ def _in_text(path: Path, wanted: _Wanted) -> Found:
     content = path.read_bytes()
     has_id = wanted.is_in_text(content)
     if wanted.are_numbers and path.suffix == ".csv":
-        cells = (line.partition(b",")[0].decode() for line in content.splitlines())
-        has_id |= next(cells, "") == "user" and any(cell in wanted.texts for cell in cells)
+        rows = csv.DictReader(io.StringIO(content.decode()))
+        has_id |= any(row.get(NUMBERS[wanted.of]) in wanted.texts for row in rows)
+    elif wanted.are_numbers and path.name.startswith("lists-") and wanted.of == ITEMS:
+        lists = (json.loads(line).get(ITEMS, ()) for line in content.splitlines())
+        has_id |= any(str(item) in wanted.texts for items in lists for item in items)
     return has_id, 0
 
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from bert4rec.__main__ import main
 from bert4rec.checkpoint.models_folder import find_versions, run_at
 from bert4rec.checkpoint.run_folder import lock
 from bert4rec.dataset.check import check_dataset
+from bert4rec.update import clean_run
 from bert4rec.update import forget as forgetting
 from bert4rec.update.versions import make_first_version
 from tests.checks import Capture, Patch
@@ -33,19 +35,24 @@ def names() -> list[str]:
     return [LEFT if number == 5 else f"c-{number}" for number in range(14)]
 
 
-def made(place: Path, users: list[str]) -> Path:
+def made(place: Path, users: list[str], items: Sequence[Any] = range(11)) -> Path:
     """A models folder of a log of these users, with what commands add to a version and to the folder."""
-    log = {user: [(number * (1 + at) + at) % 11 for at in range(N_ROWS)] for number, user in enumerate(users)}
+    log = {user: [items[(number * (1 + at) + at) % 11] for at in range(N_ROWS)] for number, user in enumerate(users)}
     data = prepare_log(place, {f'"{user.replace(chr(34), 2 * chr(34))}"': items for user, items in log.items()})
     run = train_alone(data, place / "runs", draws=True, **BY_HAND, **{"run.name": "log", "training.n_epochs": 1})
     make_first_version(models := place / "shop", run)
     (evaluation := run_at(models) / "evaluation").mkdir()
-    table = pa.table({"user": [int(one) if one.isdigit() else one for one in users], "rank": range(len(users))})
+    texts = [one.strip('"').replace('""', '"') if isinstance(one, str) else one for one in items]
+    table = pa.table({
+        "user": [int(one) if one.isdigit() else one for one in users], "rank": range(len(users)),
+        "item": [texts[number % 11] for number in range(len(users))],
+    })  # fmt: skip
     pq.write_table(table, evaluation / "lists-test.parquet")
     rows = table.to_pylist()
-    (evaluation / "lists-test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lists = [{"user": row["user"], "items": [row["item"], texts[-1]], "scores": [2.0, 1.0]} for row in rows]
+    (evaluation / "lists-test.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lists))
     with (evaluation / "lists-test.csv").open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([["user", "rank"], *(row.values() for row in rows)])
+        csv.writer(file, lineterminator="\n").writerows([["user", "rank", "item"], *(row.values() for row in rows)])
     (models / "tails").mkdir()
     numbers = np.arange(len(users))
     np.savez(
@@ -83,9 +90,10 @@ def values(capsys: Capture, *words: object, status: int = 0) -> Any:
     return json.loads(said(capsys, *words, "--json", status=status))
 
 
-def found(capsys: Capture, models: Path, *users: str) -> list[str]:
-    """The files in which the search finds users."""
-    options = [f"--user={user}" for user in users]
+def found(capsys: Capture, models: Path, *names: str, option: str = "user") -> list[str]:
+    """The files in which the search finds users or items."""
+    options = [f"--{option}={name}" for name in names]
+    capsys.readouterr()
     status = main(["models", "forget", str(models), *options, "--prove", "--json"])
     files = [str(Path(path).relative_to(models)) for path in json.loads(capsys.readouterr().out)["found"]]
     assert status == bool(files)
@@ -163,9 +171,12 @@ def test_it_is_killed_anywhere_and_the_same_again_ends_as_if_unbroken(
     whole = Path(shutil.copytree(models, tmp_path / "whole", symlinks=True))
     user = json.loads((run_at(models) / "examples.json").read_text())["users"][3]["user"]
     said(capsys, "models", "forget", whole, f"--user={user}")
-    for name in ("forget_users", "_clean_parquet", "atomic_write", "write_html", "_clean_tail", "replace_directory"):
+    for place, name in (
+        (forgetting, "forget_users"), (clean_run, "_clean_parquet"), (clean_run, "atomic_write"),
+        (clean_run, "write_html"), (forgetting, "_clean_tail"), (forgetting, "replace_directory"),
+    ):  # fmt: skip
         with monkeypatch.context() as patch:
-            kill_before(patch, forgetting, name, 1)
+            kill_before(patch, place, name, 1)
             with pytest.raises(Killed):
                 main(["models", "forget", str(models), f"--user={user}"])
         assert load(models).recommend([["1", "2"]], 3)[0]
@@ -199,3 +210,48 @@ def test_rows_of_a_forgotten_user_are_found_by_number(models: Path, capsys: Capt
     number = sorted(names()).index("c-3")
     np.savez(tail, **{name: np.append(one, [number]) for name, one in arrays.items()})
     assert found(capsys, models, "c-1000") == [str(tail.relative_to(models))]
+
+
+QUOTED = '"i-5 ""é""&co"'  # as CSV writes it
+AS_TEXT = [QUOTED if number == 5 else f"i-{number}" for number in range(11)]
+
+
+@pytest.mark.parametrize(
+    ("items", "item"), [(range(11), "5"), (AS_TEXT, 'i-5 "é"&co'), (AS_TEXT, "i-1")], ids=["number", "text", "plain"]
+)
+def test_a_forgotten_item_is_in_no_file_and_in_no_list_and_the_nights_go_on(
+    tmp_path: Path, capsys: Capture, items: Sequence[Any], item: str
+) -> None:
+    models = made(tmp_path, names(), items)
+    capsys.readouterr()
+    version = f"versions/{run_at(models).name}"
+    name: Any = int(item) if item.isdigit() else item
+    others = [name for name in (load(models).ids.of(range(11))) if str(name) != item]
+    before = dict(zip(others, load(models).similar(others, 10), strict=True))
+    has_item = {
+        "dataset/items/part-0000000000.parquet", f"{version}/package/items.jsonl", f"{version}/examples.json",
+        *(f"{version}/evaluation/lists-test.{kind}" for kind in ("csv", "jsonl", "parquet")),
+    }  # fmt: skip
+    assert has_item <= {*found(capsys, models, item, option="item")}
+    text = said(capsys, "models", "forget", models, f"--item={item}")
+    assert text.startswith(f"{models}: 1 item with ")
+    assert run_at(models).name in text
+    assert found(capsys, models, item, option="item") == []
+    check_dataset(models / "dataset")
+    for model in (load(models), load(run_at(models) / "package")):
+        assert not model.knows([name]).any()
+        lists = [*model.recommend([others[:2], []], 11, leave_out_seen=False), *model.similar(others, 10)]
+        assert {one.item for some in lists for one in some} == {*others}
+        for other, found_before in before.items():
+            (now,) = model.similar([other], 10)
+            assert [one.item for one in now] == [one.item for one in found_before if one.item != name]
+    lines = (run_at(models) / "evaluation" / "lists-test.jsonl").read_text().splitlines()
+    assert {len(json.loads(line)["items"]) == len(json.loads(line)["scores"]) for line in lines} == {True}
+    assert len(lines) == 14
+    assert "has no item" in said(capsys, "models", "forget", models, f"--item={item}", status=2)
+    assert "users and items at once" in said(capsys, "models", "forget", models, "--item=1", "--user=2", status=2)
+    (tmp_path / "day.csv").write_text(f"who,what,at\nc-1,{items[2]},1700000000\nc-2,{items[3]},1700000001\n")
+    assert main(["update", str(models), f"--data={tmp_path}/day.csv", "--accept"]) == 0
+    assert main(["update", str(models), "--full"]) == 0
+    assert found(capsys, models, item, option="item") == []
+    assert {one.item for one in load(models).recommend([others[:2]], 11, leave_out_seen=False)[0]} == {*others}

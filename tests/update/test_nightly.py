@@ -69,7 +69,7 @@ def test_a_night_appends_scores_trains_judges_and_switches(shop: Path) -> None:
 def test_a_forgotten_user_who_comes_back_is_a_new_one(shop: Path) -> None:
     older = pl.concat([day_of(number, n_rows=300) for number in range(3)])
     user = next(one for one in day_of(3)["user"] if one in older["user"].to_list())
-    forget(shop, [user])
+    forget(shop, "users", [user])
     night(shop, 3)
     check_dataset(shop / "dataset")
     users = load(shop).users(with_times=False, with_events=False)
