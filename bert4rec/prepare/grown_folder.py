@@ -163,7 +163,7 @@ class GrownFolder:
     def write_scored(self, day: Day, grown: Path, scored: Path) -> None:
         """Write the dataset of the users of the `day` alone to `scored`; `grown` has the tables.
 
-        All rows later than the older dataset are held out, but for the first one of each new user. Nobody is validated.
+        All rows later than the older dataset are held out, but the first one of each new user; no user is validated.
         The popularity is that of the older dataset.
         """
         firsts = [int(pl.read_ipc(folder / MERGED, columns=["user"])["user"][0]) for folder, _ in self._merged]

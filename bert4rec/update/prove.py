@@ -36,8 +36,8 @@ from bert4rec.update.finish import TAILS
 WORD = re.compile(rb"[\w\-\x80-\xff]")  # a byte of this kind beside a text makes it a part of another id
 PARTS_OF_TEXT = 8  # bytes before an id that are looked at: the longest number that tells its length
 SHORTEST_ALONE = 4  # bytes: a shorter id is among numbers by chance, and counts there with its length or quotes alone
-NUMBERS = {USERS: "user", ITEMS: "item"}  # the column of their numbers
-KEYS = {USERS: ("user", "original_user"), ITEMS: ("item", "original_item", "id")}  # of JSON
+NUMBER_OF = {USERS: "user", ITEMS: "item"}  # the column of their numbers
+JSON_KEYS = {USERS: ("user", "original_user"), ITEMS: ("item", "original_item", "id")}  # of JSON
 ROWS = {USERS: ("user",), ITEMS: ("item", "items")}  # columns with a number for each row of the log
 BYTES_ALONE = "other files"  # kind of a file that is searched as bytes, such as checkpoints
 
@@ -99,7 +99,7 @@ def table_of(looked: Looked) -> str:
 
 def _forgotten(dataset: Path, of: str) -> Int64s:
     """Return the numbers of the users or items without an id."""
-    number = NUMBERS[of]
+    number = NUMBER_OF[of]
     parts = IdTable(dataset, read_metadata(dataset), of).parts([number, "original"])
     return np.concatenate([to_numpy(part.filter(part["original"].is_null())[number]) for part in parts])
 
@@ -117,13 +117,13 @@ class _Wanted:
     """
 
     def __init__(self, of: str, ids: Sequence[int | str], forgotten: Int64s) -> None:
-        self.of, self._name = of, NUMBERS[of]
+        self.of, self._name = of, NUMBER_OF[of]
         self.texts, self.are_numbers, self.forgotten = [*map(str, ids)], isinstance(ids[0], int), forgotten
         self.knows_numbers = False
         forms = [form.encode() for text in self.texts for form in _forms(text)]
         self._forms = [*dict.fromkeys(forms)]
         number = f"(?:{'|'.join(self.texts)})" if self.are_numbers else ""
-        name, keys = self._name, "|".join(KEYS[of])
+        name, keys = self._name, "|".join(JSON_KEYS[of])
         self._numbers = re.compile(rf'(?i)(?:\b{name} |"(?:{keys})": *"?){number}(?![\w.])'.encode())
 
     def is_in_text(self, content: Content, *, is_among_numbers: bool = False) -> bool:
@@ -237,7 +237,7 @@ def _in_text(path: Path, wanted: _Wanted) -> Found:
     has_id = wanted.is_in_text(content)
     if wanted.are_numbers and path.suffix == ".csv":
         rows = csv.DictReader(io.StringIO(content.decode()))
-        has_id |= any(row.get(NUMBERS[wanted.of]) in wanted.texts for row in rows)
+        has_id |= any(row.get(NUMBER_OF[wanted.of]) in wanted.texts for row in rows)
     elif wanted.are_numbers and path.name.startswith("lists-") and wanted.of == ITEMS:
         lists = (json.loads(line).get(ITEMS, ()) for line in content.splitlines())
         has_id |= any(str(item) in wanted.texts for items in lists for item in items)
