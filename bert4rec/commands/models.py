@@ -151,13 +151,13 @@ def _forget(arguments: argparse.Namespace) -> Answer:
     return answer(arguments.model, ITEMS if items else USERS, items or users)
 
 
-def _forget_ids(model: Path, of: str, names: Sequence[str]) -> Answer:
+def _forget_ids(model: Path, table: str, names: Sequence[str]) -> Answer:
     with importing():
         from bert4rec.update.forget import forget
 
     with quiet_libraries():
-        forgotten = forget(model, of, names)
-    counted, rows = pluralize(forgotten.n, of[:-1]), pluralize(forgotten.rows, "row")
+        forgotten = forget(model, table, names)
+    counted, rows = pluralize(forgotten.n, table[:-1]), pluralize(forgotten.rows, "row")
     unknown = f"; not in the dataset: {join_names(forgotten.unknown)}" if forgotten.unknown else ""
     lines = [f"{model}: {counted} with {rows} forgotten{unknown}"]
     if forgotten.versions:
@@ -165,19 +165,19 @@ def _forget_ids(model: Path, of: str, names: Sequence[str]) -> Answer:
         lines.append("These versions still carry what they have learnt from the rows:")
         lines += [f"  {name}" for name in forgotten.versions]
         lines += ["So does an update that continues from them; one that trains anew is free of it:", f"  {update}"]
-    values = {of: forgotten.n, "rows": forgotten.rows, "unknown": forgotten.unknown, "versions": forgotten.versions}
+    values = {table: forgotten.n, "rows": forgotten.rows, "unknown": forgotten.unknown, "versions": forgotten.versions}
     return Answer("\n".join(lines), values)
 
 
-def _prove(model: Path, of: str, names: Sequence[str]) -> Answer:
+def _prove(model: Path, table: str, names: Sequence[str]) -> Answer:
     with importing():
         from bert4rec.update.forget import ids_of
         from bert4rec.update.prove import search, table_of
 
-    ids = ids_of(model, of, names)
-    looked = search(model, of, ids)
+    ids = ids_of(model, table, names)
+    looked = search(model, table, ids)
     n_files, found = sum(looked.files.values()), [str(path) for path in looked.found]
-    without_id = pluralize(looked.n_forgotten, f"forgotten {of[:-1]}")
+    without_id = pluralize(looked.n_forgotten, f"forgotten {table[:-1]}")
     rows = f", and no row of the {without_id}" if looked.n_forgotten else ""
     lines = [f"{model}: {join_names(ids)}: in none of {n_files:,} files{rows}"]
     if found:

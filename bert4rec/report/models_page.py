@@ -120,7 +120,7 @@ def _is_recent(updates: Sequence[Update]) -> tuple[Any, Any]:
 
 def _means(updates: Sequence[Update]) -> list[Mean]:
     groups = [
-        Score("", f"champion, {title}", *(figures(updates, "score", name, of) for of in (SHOWN_METRIC, "users")))
+        Score("", f"champion, {title}", *(figures(updates, "score", name, key) for key in (SHOWN_METRIC, "users")))
         for name, title in (("known_items", "known items"), ("new_users", "second item of new users"))
     ]
     is_week, is_before = _is_recent(updates)

@@ -65,14 +65,14 @@ def clean_of_items(run: Path, numbers: Int64s, ids: Collection[int | str]) -> No
     _clean_examples(run, without)
 
 
-def _clean_log(path: Path, of: str, texts: Collection[str]) -> None:
+def _clean_log(path: Path, table: str, texts: Collection[str]) -> None:
     """Remove ids from what a run's copy of the metadata tells of the log."""
     if not path.is_file():
         return
     metadata = json.loads(path.read_text(encoding="utf-8"))
     log = metadata.get("log", {})
-    is_largest = of == USERS and str(log.get("largest_user", {}).get("user")) in texts
-    has_twin = not {*texts}.isdisjoint(map(str, log.get("case_twins", {}).get(of, {}).get("example", ())))
+    is_largest = table == USERS and str(log.get("largest_user", {}).get("user")) in texts
+    has_twin = not {*texts}.isdisjoint(map(str, log.get("case_twins", {}).get(table, {}).get("example", ())))
     if is_largest or has_twin:
         del metadata["log"]
         _write_json(path, metadata)
@@ -123,14 +123,14 @@ def _clean_package(run: Path, numbers: Int64s) -> None:
         write_manifest(package, manifest | describe(package, [ITEM_LINES, MODEL_CARD]))
 
 
-def _clean_tables(run: Path, of: str, texts: Collection[str]) -> None:
+def _clean_tables(run: Path, table: str, texts: Collection[str]) -> None:
     """Remove the rows with an id from tables of ranks and lists."""
     for path in sorted(run.rglob("*.parquet")):
         if path.name.startswith(("ranks-", "lists-")):
-            _clean_parquet(path, ID_COLUMNS[of], texts)
+            _clean_parquet(path, ID_COLUMNS[table], texts)
     for path in sorted(run.rglob("lists-*.csv")):
         text = path.read_text(encoding="utf-8")
-        if (cleaned := _csv_without(text, ID_COLUMNS[of][-1], texts)) != text:
+        if (cleaned := _csv_without(text, ID_COLUMNS[table][-1], texts)) != text:
             atomic_write(path, cleaned)
 
 

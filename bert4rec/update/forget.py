@@ -39,22 +39,22 @@ class Forgotten(NamedTuple):
     versions: list[str]
 
 
-def ids_of(models: Path, of: str, names: Sequence[str]) -> list[int | str]:
+def ids_of(models: Path, table: str, names: Sequence[str]) -> list[int | str]:
     """Return the different ids that the `names` of users or items mean, as the dataset of a models folder writes them.
 
-    `of` is USERS or ITEMS. Raises `DataError` for a name that is no id.
+    `table` is USERS or ITEMS. Raises `DataError` for a name that is no id.
     """
-    table, ids = _table(models, of), list[int | str]()
+    are_numbers, ids = _table(models, table).are_numbers, list[int | str]()
     for name in names:
-        if (one := canonical_value(name, is_number=table.are_numbers)) is None:
-            expected = "a whole number" if table.are_numbers else "text"
-            raise DataError(f"{name or '(nothing)'}: is no {of[:-1]} of {models}; expected: {expected}, as in the log")
+        if (one := canonical_value(name, is_number=are_numbers)) is None:
+            expected = f"expected: {'a whole number' if are_numbers else 'text'}, as in the log"
+            raise DataError(f"{name or '(nothing)'}: is no {table[:-1]} of {models}; {expected}")
         ids.append(one)
     return [*dict.fromkeys(ids)]
 
 
-def forget(models: Path, of: str, names: Sequence[str]) -> Forgotten:
-    """Forget the users or items, as `of` says, with these `names`, and return what was forgotten.
+def forget(models: Path, table: str, names: Sequence[str]) -> Forgotten:
+    """Forget the users or items, as `table` says, with these `names`, and return what was forgotten.
 
     An unfinished update is removed; if it was decided, it is finished first. Raises `DataError` if the dataset has none
     of them, or no other rows.
@@ -66,16 +66,16 @@ def forget(models: Path, of: str, names: Sequence[str]) -> Forgotten:
         finish(models)
     if not (unfinished / UPDATE_PLAN).is_file():
         withdraw_directory(unfinished)  # of a call that was killed; it may have the older dataset
-    ids = ids_of(models, of, names)
-    found = _table(models, of).find(ids)
+    ids = ids_of(models, table, names)
+    found = _table(models, table).find(ids)
     unknown = [str(one) for one, number in zip(ids, found, strict=True) if number == UNKNOWN]
     numbers = np.sort(found[found != UNKNOWN])
     if not len(numbers):
         advice = "they are forgotten already, or written in another way: --prove looks for them in every file"
-        raise DataError(f"{models}: has no {of[:-1]} {join_names(unknown)}; {advice}")
+        raise DataError(f"{models}: has no {table[:-1]} {join_names(unknown)}; {advice}")
     withdraw_directory(unfinished)
     versions, tails = find_versions(models), sorted((models / TAILS).glob("*.npz"))
-    if of == USERS:
+    if table == USERS:
         n_rows = forget_users(dataset, numbers, unfinished / DATASET)
         for version in versions:
             clean_of_users(version.folder, ids)
@@ -87,12 +87,12 @@ def forget(models: Path, of: str, names: Sequence[str]) -> Forgotten:
             clean_of_items(version.folder, numbers, ids)
     replace_directory(unfinished / DATASET, dataset, replaced=replaced)
     withdraw_directory(unfinished)
-    learnt = [version.name for version in versions if numbers[0] < version.about[of]]
+    learnt = [version.name for version in versions if numbers[0] < version.about[table]]
     return Forgotten(len(numbers), n_rows, unknown, learnt)
 
 
-def _table(models: Path, of: str) -> IdTable:
-    return IdTable(models / DATASET, read_metadata(models / DATASET), of)
+def _table(models: Path, table: str) -> IdTable:
+    return IdTable(models / DATASET, read_metadata(models / DATASET), table)
 
 
 def _clean_tail(path: Path, numbers: Int64s) -> None:

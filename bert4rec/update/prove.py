@@ -58,12 +58,12 @@ class Looked(NamedTuple):
     n_forgotten: int
 
 
-def search(models: Path, of: str, ids: Sequence[int | str]) -> Looked:
-    """Search a models folder for users or items, as `of` says, with these `ids`, and for rows of those without an id.
+def search(models: Path, table: str, ids: Sequence[int | str]) -> Looked:
+    """Search a models folder for users or items, as `table` says, by their `ids`, and for rows of those without an id.
 
     Rows are known by their numbers. Raises `DataError` for a file that cannot be read.
     """
-    wanted = _Wanted(of, ids, _forgotten(models / DATASET, of))
+    wanted = _Wanted(table, ids, _forgotten(models / DATASET, table))
     looked = Looked(Counter(), Counter(), Counter(), [], len(wanted.forgotten))
     read: dict[tuple[int, int], bool] = {}  # a file with several names is read once
     for path in _files(models):
@@ -97,10 +97,10 @@ def table_of(looked: Looked) -> str:
     )
 
 
-def _forgotten(dataset: Path, of: str) -> Int64s:
+def _forgotten(dataset: Path, table: str) -> Int64s:
     """Return the numbers of the users or items without an id."""
-    number = NUMBER_OF[of]
-    parts = IdTable(dataset, read_metadata(dataset), of).parts([number, "original"])
+    number = NUMBER_OF[table]
+    parts = IdTable(dataset, read_metadata(dataset), table).parts([number, "original"])
     return np.concatenate([to_numpy(part.filter(part["original"].is_null())[number]) for part in parts])
 
 
@@ -116,14 +116,14 @@ class _Wanted:
     `knows_numbers`: whether the file that is looked at numbers users and items as the dataset does.
     """
 
-    def __init__(self, of: str, ids: Sequence[int | str], forgotten: Int64s) -> None:
-        self.of, self._name = of, NUMBER_OF[of]
+    def __init__(self, table: str, ids: Sequence[int | str], forgotten: Int64s) -> None:
+        self.table, self._name = table, NUMBER_OF[table]
         self.texts, self.are_numbers, self.forgotten = [*map(str, ids)], isinstance(ids[0], int), forgotten
         self.knows_numbers = False
         forms = [form.encode() for text in self.texts for form in _forms(text)]
         self._forms = [*dict.fromkeys(forms)]
         number = f"(?:{'|'.join(self.texts)})" if self.are_numbers else ""
-        name, keys = self._name, "|".join(JSON_KEYS[of])
+        name, keys = self._name, "|".join(JSON_KEYS[table])
         self._numbers = re.compile(rf'(?i)(?:\b{name} |"(?:{keys})": *"?){number}(?![\w.])'.encode())
 
     def is_in_text(self, content: Content, *, is_among_numbers: bool = False) -> bool:
@@ -135,8 +135,8 @@ class _Wanted:
     def is_in_column(self, path: Path, name: str, column: pa.Array) -> bool:
         """Return whether a column of a file has an id, or the number of a forgotten user."""
         if pa.types.is_integer(column.type):
-            has_numbers = self.knows_numbers and name in ROWS[self.of] and path.parent.name not in (USERS, ITEMS)
-            is_id = name == f"original_{self._name}" or (path.parent.name, name) == (self.of, "original")
+            has_numbers = self.knows_numbers and name in ROWS[self.table] and path.parent.name not in (USERS, ITEMS)
+            is_id = name == f"original_{self._name}" or (path.parent.name, name) == (self.table, "original")
             is_id |= name == self._name and path.name.startswith("lists-")
             return (has_numbers and self.is_forgotten(to_numpy(column))) or (is_id and self._is_any(column))
         if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
@@ -150,7 +150,7 @@ class _Wanted:
         """Return whether an array has an id, or, as `users`, the number of a forgotten one."""
         if values.dtype.kind in "US":
             return bool(np.isin(values.astype(str), self.texts).any())
-        return name == self.of and self.knows_numbers and self.is_forgotten(values)
+        return name == self.table and self.knows_numbers and self.is_forgotten(values)
 
     def is_forgotten(self, numbers: Array) -> bool:
         """Return whether any of the `numbers` is one of a forgotten user or item."""
@@ -237,8 +237,8 @@ def _in_text(path: Path, wanted: _Wanted) -> Found:
     has_id = wanted.is_in_text(content)
     if wanted.are_numbers and path.suffix == ".csv":
         rows = csv.DictReader(io.StringIO(content.decode()))
-        has_id |= any(row.get(NUMBER_OF[wanted.of]) in wanted.texts for row in rows)
-    elif wanted.are_numbers and path.name.startswith("lists-") and wanted.of == ITEMS:
+        has_id |= any(row.get(NUMBER_OF[wanted.table]) in wanted.texts for row in rows)
+    elif wanted.are_numbers and path.name.startswith("lists-") and wanted.table == ITEMS:
         lists = (json.loads(line).get(ITEMS, ()) for line in content.splitlines())
         has_id |= any(str(item) in wanted.texts for items in lists for item in items)
     return has_id, 0
