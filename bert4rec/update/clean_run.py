@@ -3,7 +3,9 @@
 import csv
 import io
 import json
-from collections.abc import Callable, Collection, Mapping
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +20,15 @@ from bert4rec.checkpoint.run_folder import EXAMPLES, HTML_PAGE, REPORT
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import FORGOTTEN, ITEMS, METADATA, USERS
 from bert4rec.dataset.runs import CATALOGUE
+from bert4rec.prepare.folder import checksums
 from bert4rec.prepare.grown_tables import with_counts_alone
 from bert4rec.prepare.id_files import write_ids
 from bert4rec.report.pages import write_html
 from bert4rec.runtime.arrays import Int64s
-from bert4rec.runtime.files import MANIFEST, atomic_write, describe, write_manifest
+from bert4rec.runtime.files import MANIFEST, atomic_write, describe, put_back, replace_directory, write_manifest
 from bert4rec.serving.export import card_again
 from bert4rec.serving.load import find_source
-from bert4rec.update.versions import K
+from bert4rec.update.versions import K, link_folder
 
 ID_COLUMNS = {USERS: ("original_user", "user"), ITEMS: ("original_item", "item")}
 """Columns of a table for people: the first that it has holds the ids."""
@@ -79,48 +82,67 @@ def _clean_log(path: Path, table: str, texts: Collection[str]) -> None:
 
 
 def _clean_catalogue(catalogue: Path, numbers: Int64s) -> None:
-    """Write the files of a run's items again, with counts alone of some, and their sizes into the metadata."""
-    if not (catalogue / METADATA).is_file():
+    """Replace a run's folder of items by one with counts alone of some, in one step."""
+    if not _is_whole(catalogue, METADATA):
         return
-    metadata, gone = json.loads((catalogue / METADATA).read_text(encoding="utf-8")), pl.Series(numbers).implode()
-    n_null, first = 0, 0
-    names = sorted(name for name in metadata["files"] if name.startswith(f"{ITEMS}/"))
-    for name in names:
-        rows = pl.read_parquet(catalogue / name)
-        cleaned = with_counts_alone(rows, gone)
-        if not cleaned.equals(rows):
-            unfinished = catalogue / f"{ITEMS}.tmp"
-            write_ids(unfinished, [[cleaned]], first=first)
-            (unfinished / Path(name).name).replace(catalogue / name)  # the file is a link: others keep theirs
-            unfinished.rmdir()
-        n_null, first = n_null + cleaned["original"].null_count(), first + len(rows)
-    forgotten = {USERS: 0, **metadata.get(FORGOTTEN, {}), ITEMS: n_null}
-    if n_null and metadata | {FORGOTTEN: forgotten} != metadata:
-        described = describe(catalogue, names)
-        files = {name: {**entry, **described.get(name, {})} for name, entry in metadata["files"].items()}
-        _write_json(catalogue / METADATA, metadata | {FORGOTTEN: forgotten, "files": files})
+    metadata = json.loads((catalogue / METADATA).read_text(encoding="utf-8"))
+    gone, first, n_null, files = pl.Series(numbers).implode(), 0, 0, {**metadata["files"]}
+    with _copied(catalogue) as new:
+        for name in sorted(name for name in files if name.startswith(f"{ITEMS}/")):
+            rows = pl.read_parquet(catalogue / name)
+            cleaned = with_counts_alone(rows, gone)
+            if not cleaned.equals(rows):
+                (new / name).unlink()
+                write_ids(new / ITEMS, [[cleaned]], first=first)
+                files[name] = checksums(new / name)
+            n_null, first = n_null + cleaned["original"].null_count(), first + len(rows)
+        if files != metadata["files"]:
+            forgotten = {USERS: 0, **metadata.get(FORGOTTEN, {}), ITEMS: n_null}
+            _write_json(new / METADATA, metadata | {FORGOTTEN: forgotten, "files": files})
+            replace_directory(new, catalogue, replaced=_replaced(catalogue))
 
 
 def _clean_package(run: Path, numbers: Int64s) -> None:
-    """Remove all but the counts of some items from a package, and write its README and its manifest again."""
+    """Replace the package of a run by one with counts alone of some items, in one step."""
     package = run / PACKAGE
-    path = package / ITEM_LINES
-    if not path.is_file():
+    if not _is_whole(package, ITEM_LINES):
         return
-    lines, is_changed = _lines(path), False
+    lines = _lines(package / ITEM_LINES)
+    before = [*lines]
     for number in numbers[numbers < len(lines)].tolist():
-        before = json.loads(lines[number])
-        line = {**before, "id": None}
-        for name in ("title", "columns"):
-            line.pop(name, None)
-        if line != before:
-            lines[number], is_changed = json.dumps(line, ensure_ascii=False) + "\n", True
-    if is_changed:
-        atomic_write(path, "".join(lines))
-    manifest = json.loads((package / MANIFEST).read_text(encoding="utf-8"))
-    if manifest[ITEM_LINES] != describe(package, [ITEM_LINES])[ITEM_LINES]:
-        atomic_write(package / MODEL_CARD, card_again(find_source(run), package, k=K))
-        write_manifest(package, manifest | describe(package, [ITEM_LINES, MODEL_CARD]))
+        line = {name: value for name, value in json.loads(lines[number]).items() if name not in ("title", "columns")}
+        lines[number] = json.dumps(line | {"id": None}, ensure_ascii=False) + "\n"
+    if lines == before:
+        return
+    with _copied(package) as new:
+        atomic_write(new / ITEM_LINES, "".join(lines))
+        atomic_write(new / MODEL_CARD, card_again(find_source(run), new, k=K))
+        manifest = json.loads((package / MANIFEST).read_text(encoding="utf-8"))
+        write_manifest(new, manifest | describe(new, [ITEM_LINES, MODEL_CARD]))
+        replace_directory(new, package, replaced=_replaced(package))
+
+
+def _is_whole(folder: Path, name: str) -> bool:
+    """Return whether a folder has the file `name`, after it is put back if a kill has left it replaced by nothing."""
+    if (replaced := _replaced(folder)).is_dir():
+        put_back(replaced, folder)
+    return (folder / name).is_file()
+
+
+def _replaced(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.old")
+
+
+@contextmanager
+def _copied(folder: Path) -> Iterator[Path]:
+    """Yield a folder with links to the files of another, which may take its place; what is left of it is removed."""
+    new = folder.with_name(f".{folder.name}.new")
+    shutil.rmtree(new, ignore_errors=True)
+    link_folder(folder, new)
+    try:
+        yield new
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def _clean_tables(run: Path, table: str, texts: Collection[str]) -> None:

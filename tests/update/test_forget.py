@@ -165,24 +165,27 @@ def test_several_users_of_a_file_and_some_who_are_not_there(models: Path, tmp_pa
     assert len(lists_of(capsys, models)) == 11
 
 
+@pytest.mark.parametrize("option", ["user", "item"])
 def test_it_is_killed_anywhere_and_the_same_again_ends_as_if_unbroken(
-    models: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch
+    models: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch, option: str
 ) -> None:
     whole = Path(shutil.copytree(models, tmp_path / "whole", symlinks=True))
-    user = json.loads((run_at(models) / "examples.json").read_text())["users"][3]["user"]
-    said(capsys, "models", "forget", whole, f"--user={user}")
-    for place, name in (
-        (forgetting, "forget_users"), (clean_run, "_clean_parquet"), (clean_run, "atomic_write"),
-        (clean_run, "write_html"), (forgetting, "_clean_tail"), (forgetting, "replace_directory"),
+    name = json.loads((run_at(models) / "examples.json").read_text())["users"][3]["user"] if option == "user" else "5"
+    said(capsys, "models", "forget", whole, f"--{option}={name}")
+    first = ["replace_directory", "card_again"] if option == "item" else []
+    for place, function in (
+        (forgetting, f"forget_{option}s"), *((clean_run, one) for one in first), (clean_run, "_clean_parquet"),
+        (clean_run, "atomic_write"), (clean_run, "write_html"),
+        *([(forgetting, "_clean_tail")] if option == "user" else []), (forgetting, "replace_directory"),
     ):  # fmt: skip
         with monkeypatch.context() as patch:
-            kill_before(patch, place, name, 1)
+            kill_before(patch, place, function, 1)
             with pytest.raises(Killed):
-                main(["models", "forget", str(models), f"--user={user}"])
+                main(["models", "forget", str(models), f"--{option}={name}"])
         assert load(models).recommend([["1", "2"]], 3)[0]
         check_dataset(models / "dataset")
-    said(capsys, "models", "forget", models, f"--user={user}")
-    assert found(capsys, models, user) == []
+    said(capsys, "models", "forget", models, f"--{option}={name}")
+    assert found(capsys, models, name, option=option) == []
     other, same = ({name: content for name, (content, _) in files_of(one).items()} for one in (whole, models))
     assert other.keys() == same.keys()
     varying = (".lock", "dataset/metadata.json", f"versions/{run_at(models).name}/report.html", "index.html")
