@@ -69,8 +69,9 @@ def main() -> None:
         if options.anew_every and number % options.anew_every == 1 % options.anew_every:
             (models[ANEW],) = (folder / "anew" / nights[number - 1].name / "versions").iterdir()
         rank_day(model, night, models, folder)
-        if options.anew_every and number % options.anew_every == 0 and night != nights[-1]:
-            train_anew(model, night, folder / "anew" / night.name)
+        anew = folder / "anew" / night.name
+        if options.anew_every and number % options.anew_every == 0 and night != nights[-1] and not anew.is_dir():
+            train_anew(model, night, anew)
         status = bert4rec("update", str(model), f"--data={night}", *others, accepts=(0, 3))
         print(f"{night.name}: {read_updates(model)[-1]['reasons'][0]} (status {status})", flush=True)
     lived = read_nights(model, folder)
@@ -117,12 +118,14 @@ def make_model(folder: Path, files: Sequence[Path], model: Path, *, minutes: flo
 
 def train_anew(model: Path, night: Path, copy: Path) -> None:
     """Train a copy of the model, made of links, anew with the rows of the night; keep the new version alone."""
-    shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(model, copy, symlinks=True, copy_function=os.link)
-    bert4rec("update", str(copy), f"--data={night}", "--full", accepts=(0, 3))
-    version = read_updates(copy)[-1]["version"]
-    for path in (copy / DATASET, *(run for run in (copy / "versions").iterdir() if run.name != version)):
+    unfinished = copy.with_name("unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    shutil.copytree(model, unfinished, symlinks=True, copy_function=os.link)
+    bert4rec("update", str(unfinished), f"--data={night}", "--full", accepts=(0, 3))
+    version = read_updates(unfinished)[-1]["version"]
+    for path in (unfinished / DATASET, *(run for run in (unfinished / "versions").iterdir() if run.name != version)):
         shutil.rmtree(path)
+    unfinished.rename(copy)
 
 
 def rank_day(model: Path, night: Path, runs: Mapping[str, Path], folder: Path) -> None:
@@ -179,7 +182,7 @@ def comparisons(nights: Sequence[Night], folder: Path) -> list[str]:
             lines.append(compared(both, other))
     minutes = [sum(night.update["seconds"].values()) / 60 for night in nights]
     lines.append(f"minutes of an update: {np.mean(minutes):.2f} of {len(minutes)}")
-    anew = [update for path in sorted(folder.glob("anew/*")) for update in read_updates(path)[-1:]]
+    anew = [update for path in sorted(folder.glob("anew/[0-9]*")) for update in read_updates(path)[-1:]]
     if anew:
         minutes = [sum(update["seconds"].values()) / 60 for update in anew]
         lines.append(f"minutes of one with --full: {np.mean(minutes):.2f} of {len(minutes)}")

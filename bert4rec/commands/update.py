@@ -13,7 +13,7 @@ from bert4rec.runtime.startup import importing
 
 OF_THE_MODEL = ("model.", "preprocessing.", "run.")  # settings that the first version has decided
 OF_NEW_ROWS = ("data.", "update.tail", "update.overlap_hours")  # settings without a meaning if there are none
-OF_GOING_ON = ("update.minutes", "update.replay", "update.pace")  # settings without a meaning in a training anew
+OF_GOING_ON = ("update.minutes", "update.replay")  # settings without a meaning in a training anew
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

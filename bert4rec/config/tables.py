@@ -540,8 +540,6 @@ class Update(Table):
     """longest training of an update, in minutes"""
     replay: float = Field(0.5, ge=0, lt=1)
     """share of the training windows that are drawn from older ones, so that what was learnt is not lost"""
-    pace: float = Field(0.3, gt=0, le=1)
-    """learning rates of an update, as a share of those of the model's first training"""
     tail: float = Field(0.25, gt=0, lt=1)
     """share of the new rows, the last ones, that are not trained on but judge the new model"""
     margin: float = Field(0.02, gt=0, lt=1)
