@@ -34,7 +34,7 @@ from bert4rec.dataset.reader import read_metadata
 from bert4rec.evaluation.evaluator import POPULARITY_BASELINE
 from bert4rec.evaluation.metrics import gains
 from bert4rec.prepare.append import append, settings_to_append
-from bert4rec.report.charts import MODEL_COLOR, MUTED_COLOR, OTHER_COLORS, POPULARITY_COLOR, new_figure, to_png
+from bert4rec.report.charts import ABOVE, MODEL_COLOR, MUTED_COLOR, OTHER_COLORS, POPULARITY_COLOR, new_figure, to_png
 from bert4rec.runtime.arrays import Float64s
 from bert4rec.training.evaluate import rank_test
 
@@ -216,19 +216,17 @@ def weighted_slope(values: Float64s, weights: np.ndarray) -> tuple[float, float]
 
 
 def picture(nights: Sequence[Night]) -> bytes:
-    """Return the mean NDCG@10 of the seven nights up to each, by model, as PNG; models trained anew are points."""
+    """Return NDCG@10 by night and model, as PNG; models trained anew are points."""
     with new_figure() as (figure, (axes,)):
         for name, color in COLORS.items():
-            both = [(place, night.gains[name]) for place, night in enumerate(nights, 1) if name in night.gains]
+            both = [(number, night.gains[name].mean()) for number, night in enumerate(nights, 1) if name in night.gains]
             if both:
-                weeks = [np.concatenate([values for at, values in both if place - WEEK < at <= place]).mean()
-                         for place, _ in both]  # fmt: skip
                 style: dict[str, Any] = {"linestyle": "none", "marker": "o"} if name == ANEW else {}
-                axes.plot([place for place, _ in both], weeks, color=color, label=name, **style)
+                axes.plot(*zip(*both, strict=True), color=color, label=name, **style)
         axes.set_xlabel("night")
-        axes.set_ylabel("NDCG@10, mean of seven nights")
+        axes.set_ylabel("NDCG@10")
         axes.set_ylim(bottom=0)
-        axes.legend()
+        axes.legend(ncols=2, **ABOVE)
     return to_png(figure)
 
 
