@@ -3,10 +3,9 @@
     python -m benchmarks.append [--rows=10000000] [--users=500000] [--items=100000] [--folder=DIR]
 
 The log is made up: users and items are drawn at random, a hundred days. It is prepared, and then comes one day after
-another, each appended in a new process. Seconds are those of `append` alone, with two processes' worth of cores idle
-before it; memory is the largest resident set of its process. The first day after a preparation makes what was held out
-training rows, so all parts are written; of the later ones only the parts, ranges of users, with new rows. The others
-are links.
+another, each appended in a new process. Seconds are those of `append` alone; memory is the largest resident set of its
+process. Parts are ranges of users. Those with new rows are written, and those whose rows were held out the day before,
+since these are for training now; the others are links.
 """
 
 import argparse
@@ -38,7 +37,7 @@ def main() -> None:
     a_day = options.rows // DAYS
     days = [
         ("all users, the first day", a_day, n_users), ("all users", a_day, n_users), ("all users", 1000, n_users),
-        ("1,000 neighbours", 1000, 1000),
+        ("1,000 neighbours", 1000, 1000), ("the same, the next day", 1000, 1000),
     ]  # fmt: skip
     print("| rows of | new rows | seconds | peak GB | parts written | bytes written | bytes linked |")
     print(f"|---|{'---:|' * 6}")
