@@ -135,9 +135,10 @@ def find_version(models: Path, name: str) -> Version:
 
 
 def new_version_name(models: Path, began: datetime) -> str:
-    """Return a name that no version has, for an update that `began` at a time in UTC."""
+    """Return a name that no version and no update has, for one that `began` at a time in UTC."""
     name, number = began.strftime(NAME_OF_VERSION), 1
-    while (models / VERSIONS / (free := name if number == 1 else f"{name}-{number}")).exists():
+    updates = {update["time"] for update in read_updates(models)}  # one that was stopped has no version
+    while (free := name if number == 1 else f"{name}-{number}") in updates or (models / VERSIONS / free).exists():
         number += 1
     return free
 

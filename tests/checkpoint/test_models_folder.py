@@ -105,6 +105,14 @@ def test_versions_are_in_the_order_of_their_updates(models: Path) -> None:
     assert find_version(models, names[-1]).folder.name == names[-1]
 
 
+def test_an_update_in_the_second_of_one_that_was_stopped_has_a_name_of_its_own(models: Path) -> None:
+    began = datetime(2026, 12, 24, 3, 0, 0, tzinfo=UTC)
+    stopped = new_version_name(models, began)
+    with (models / "updates.jsonl").open("a") as file:
+        file.write(f'{{"time": "{stopped}"}}\n')
+    assert new_version_name(models, began) == f"{stopped}-2"
+
+
 def test_what_is_missing_or_damaged_is_one_line(models: Path, tmp_path: Path) -> None:
     with one_line(f"{tmp_path}: ", "aliases.json"):
         read_aliases(tmp_path)
