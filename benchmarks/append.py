@@ -1,4 +1,4 @@
-"""What it takes to append a day to a large dataset: seconds, peak memory, and how much is written again.
+"""Measure what it takes to append a day to a large dataset: seconds, peak memory, and the bytes that are written.
 
     python -m benchmarks.append [--rows=10000000] [--users=500000] [--items=100000] [--folder=DIR]
 

@@ -1,4 +1,4 @@
-"""A shop's nights: what its model gains by an update every night, beside one that never learns and one trained anew.
+"""Measure what a shop's model gains by an update every night, beside one that never learns and one trained anew.
 
     python -m benchmarks.nightly DAYS [--nights=60] [--minutes=4] [--anew-every=0] [--folder=FOLDER] [--picture=FILE]
                                  [--table.key=value …]

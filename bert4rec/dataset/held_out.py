@@ -196,7 +196,7 @@ class EvaluationSplit:
 
 
 class LaterTargets(EvaluationSplit):
-    """At most `n` interactions after the training parts of `histories`, drawn by the `seed`, each with its history."""
+    """Read up to `n` interactions after the training parts of `histories`, drawn by `seed`, each with its history."""
 
     def __init__(self, name: str, histories: Histories, folder: Path, *, n: int, seed: int) -> None:
         super().__init__(name, histories, folder)

@@ -33,6 +33,7 @@ from bert4rec.dataset.format import (
     VALIDATION,
     ReplacedError,
     T,
+    fingerprints_of,
     kinds_of,
     read_version,
     target_kinds,
@@ -337,12 +338,17 @@ def _check_files(
             raise DataError(f"{path}: its checksum differs from that in metadata.json; {PREPARE_AGAIN}")
 
 
-def problem_of(dataset: Dataset, *, n_items: int, first_ids: str, previous: Path | None = None) -> str:
+def problem_of(
+    dataset: Dataset, *, n_items: int, first_ids: str, fingerprint: str = "", previous: Path | None = None
+) -> str:
     """Return why `dataset` does not extend the one of a model; "" if it does.
 
-    The model's dataset has `n_items` items and the checksum `first_ids` of its first ids. If its folder `previous`
-    still exists, every id is compared, not only the first ones.
+    If it says that it extends the dataset with this `fingerprint`, nothing is compared: some of its items may be
+    forgotten. The model's dataset has `n_items` items and the checksum `first_ids` of its first ids. If its folder
+    `previous` still exists, every id is compared, not only the first ones.
     """
+    if fingerprint in fingerprints_of(dataset.metadata):
+        return ""
     if dataset.n_items < n_items:
         return f"it has {dataset.n_items:,} items, fewer than the {n_items:,} of the model"
     if first_ids not in map(checksum, _forms(dataset.first_items(min(FIRST_IDS, n_items)))):

@@ -7,14 +7,13 @@ for training then, and there are no negatives.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from bert4rec.config.tables import Preprocessing
 from bert4rec.dataset.format import (
     EVENTS,
     FOLDERS,
@@ -23,10 +22,7 @@ from bert4rec.dataset.format import (
     LISTS,
     NO_TARGET,
     TRAIN_COUNTS,
-    kinds_of,
-    numbers_of_kinds,
 )
-from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.prepare.folder import new_dataset
 from bert4rec.prepare.forget import about_without, lengths_of_users
@@ -69,7 +65,8 @@ def forget_items(previous: Path, items: Int64s, folder: Path) -> int:
     n_rows = int(n_less.sum())
     if not lengths.any():
         raise DataError(f"{previous}: all its {n_rows:,} rows are of these items; remove the folder instead")
-    cut = _cut(metadata, len(lengths))
+    instant = 1 + int(metadata["time_span"][1]) if is_first else metadata["split_instant"]
+    cut = Cut.at(instant, metadata, len(lengths))
     kept, renewed = kept_and_renewed(parts, lengths, has_changed)
     with new_dataset(folder) as new:
         popularity = np.load(previous / TRAIN_COUNTS)
@@ -92,16 +89,9 @@ def forget_items(previous: Path, items: Int64s, folder: Path) -> int:
         counts = held_out_of(held_out)
         about = about_without(metadata, lengths, {ITEMS: len(items)}, counts["validation_users"], events)
         about |= counts | {"train_positions": int(popularity.sum()), APPENDED: metadata.get(APPENDED, 0)}
-        about |= split_by_time(about, cut.instant) | tables.write_features(None, nothing)
+        about |= split_by_time(about, instant) | tables.write_features(None, nothing)
         finish_folder(new, previous, about, written, kept)
     return n_rows
-
-
-def _cut(metadata: Mapping[str, Any], n_users: int) -> Cut:
-    settings, kinds = Preprocessing.from_saved(metadata["preprocessing"]), kinds_of(metadata)
-    targets = numbers_of_kinds("preprocessing.target_events", settings.target_events, kinds)
-    instant = metadata["split_instant"] if APPENDED in metadata else 1 + int(metadata["time_span"][1])
-    return Cut(instant, targets, HiddenEvents.of(metadata["preprocessing"], kinds), 0.0, settings.seed, n_users)
 
 
 def _read(previous: Path, parts: Sequence[OldPart]) -> pl.DataFrame:

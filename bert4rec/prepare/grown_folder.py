@@ -29,10 +29,8 @@ from bert4rec.dataset.format import (
     dataset_card,
     fingerprints_of,
     lengths_of,
-    numbers_of_kinds,
     part_starts,
 )
-from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.prepare.folder import write_metadata
 from bert4rec.prepare.grown_parts import (
@@ -167,7 +165,7 @@ class GrownFolder:
         The popularity is that of the older dataset.
         """
         firsts = [int(pl.read_ipc(folder / MERGED, columns=["user"])["user"][0]) for folder, _ in self._merged]
-        cut = self._cut(self._last + 1, len(self._known.users), 0.0)
+        cut = Cut.at(self._last + 1, self._metadata, len(self._known.users))
         arguments = [
             (first, folder / MERGED, cut, self._has_ties)
             for first, (folder, _) in zip(firsts, self._merged, strict=True)
@@ -182,12 +180,6 @@ class GrownFolder:
         about |= {"train_positions": int(popularity.sum()), **held_out_of([result for _, result in done])}
         about |= {"rows": sum(result["rows"] for _, result in done), "split_instant": self._last + 1}
         self._finish(scored, about, dict(zip(firsts, done, strict=True)), [])
-
-    def _cut(self, instant: int, n_known: int, validated: float) -> Cut:
-        kinds = self._known.kinds
-        targets = numbers_of_kinds("preprocessing.target_events", self._settings.target_events, kinds)
-        hidden = HiddenEvents.of(self._metadata["preprocessing"], kinds)
-        return Cut(instant, targets, hidden, validated, self._settings.seed, n_known)
 
     def _popularity(self, day: Day) -> Int32s:
         """Return the training positions of each item in the older dataset, 0 for a new one."""
@@ -213,7 +205,8 @@ class GrownFolder:
     def _write_parts(self, lengths: Int64s, instant: int) -> tuple[dict[int, Done], list[OldPart]]:
         """Return the tasks that have written parts, by first user, and the older parts that stay."""
         n_known, wanted = len(self._known.users), self._settings.validation_users
-        cut = self._cut(instant, n_known, 1.0 if wanted == "all" else min(1.0, wanted / len(lengths)))
+        validated = 1.0 if wanted == "all" else min(1.0, wanted / len(lengths))
+        cut = Cut.at(instant, self._metadata, n_known, validated=validated)
         has_changed = self._have_new_rows(len(lengths))
         for part in self._parts:
             if not has_changed[part.first : part.stop].any():

@@ -1,7 +1,7 @@
 """Tasks that give the histories of a dataset new rows, and split and write them again, range by range of users."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,9 @@ from bert4rec.dataset.format import (
     NO_TARGET,
     TEST_TIED,
     history_columns,
+    kinds_of,
     negative_columns,
+    numbers_of_kinds,
 )
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.prepare.histories import with_visible
@@ -45,6 +47,14 @@ class Cut(NamedTuple):
     validated: float
     seed: int
     first_new: int
+
+    @classmethod
+    def at(cls, instant: int, metadata: Mapping[str, Any], first_new: int, *, validated: float = 0.0) -> "Cut":
+        """Return the cut at an `instant`, with the targets, hidden events and seed of the `metadata` of a dataset."""
+        settings, kinds = Preprocessing.from_saved(metadata["preprocessing"]), kinds_of(metadata)
+        targets = numbers_of_kinds("preprocessing.target_events", settings.target_events, kinds)
+        hidden = HiddenEvents.of(metadata["preprocessing"], kinds)
+        return cls(instant, targets, hidden, validated, settings.seed, first_new)
 
     def split(self, histories: pl.DataFrame) -> pl.DataFrame:
         """Return the histories with their offsets; the column `validated` says it of known users."""

@@ -47,7 +47,6 @@ class GrownTables:
 
         Those with the numbers `forgotten` lose all but their counts.
         """
-        gone = pl.Series([] if forgotten is None else forgotten, dtype=pl.Int64).implode()
         before = self._last(ITEMS).clear()
         numbers = items["item"].to_numpy()
         counts = {"count": n_more[numbers], "train_count": popularity[numbers]}
@@ -61,7 +60,7 @@ class GrownTables:
         def with_counts(frame: pl.DataFrame) -> pl.DataFrame:
             numbers = frame["item"].to_numpy()
             counts = pl.Series("train_count", popularity[numbers], dtype=frame.schema["train_count"])
-            frame = with_counts_alone(frame, gone)
+            frame = frame if forgotten is None else with_counts_alone(frame, forgotten)
             return frame.with_columns(pl.col("count") + n_more[numbers], counts).with_columns(types)
 
         self._write(ITEMS, with_counts, rows.sort("original"))
@@ -110,10 +109,10 @@ class GrownTables:
         write_ids(self._new / name, [[rows]], first=n_known)
 
 
-def with_counts_alone(items: pl.DataFrame, gone: pl.Series) -> pl.DataFrame:
-    """Return rows of a table of items, with nothing but counts for those with the numbers `gone`, which is a list."""
-    told = pl.exclude("item", "count", "train_count")
-    return items.with_columns(pl.when(~pl.col("item").is_in(gone)).then(told).name.keep())
+def with_counts_alone(items: pl.DataFrame, forgotten: Int64s) -> pl.DataFrame:
+    """Return rows of a table of items, with nothing but counts for those with the numbers `forgotten`."""
+    is_known = ~pl.col("item").is_in(pl.Series(forgotten).implode())
+    return items.with_columns(pl.when(is_known).then(pl.exclude("item", "count", "train_count")).name.keep())
 
 
 def _type_of(kind: str) -> pl.DataType:

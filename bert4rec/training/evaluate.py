@@ -153,7 +153,10 @@ def _known_items(dataset: Dataset, trained: Trained) -> KnownItems | None:
         indices = np.full(dataset.n_items, NO_ITEM, np.int64)
         for items, originals in StoredItemIds(dataset.folder).parts():
             indices[items] = ids.indices(originals)
-    elif not problem_of(dataset, n_items=trained.n_items, first_ids=trained.metadata["items"]):
+    elif not problem_of(
+        dataset, n_items=trained.n_items, first_ids=trained.metadata["items"],
+        fingerprint=trained.metadata["fingerprint"],
+    ):  # fmt: skip
         indices = np.arange(dataset.n_items)  # the dataset extends that of the model
         indices[trained.n_items :] = NO_ITEM
     else:

@@ -26,7 +26,7 @@ from bert4rec.checkpoint.store import verify
 from bert4rec.config.load import Overrides, load_config
 from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
-from bert4rec.dataset.format import VALIDATION, fingerprints_of
+from bert4rec.dataset.format import VALIDATION
 from bert4rec.dataset.reader import FIRST_IDS, Dataset, open_dataset, problem_of, require_kinds
 from bert4rec.dataset.runs import link_catalogue
 from bert4rec.dataset.trained import count_trained
@@ -111,9 +111,10 @@ def _open(config: Config, trained: Trained, run: Path) -> Dataset:
         raise DataError(f"{dataset.folder}: nothing to extend: {run} was trained on this dataset")
     if trained.catalogue is None:
         logger.warning(f"the dataset of {run} is not at {previous}: only the first {FIRST_IDS:,} ids are compared")
-    facts: dict[str, Any] = {"n_items": saved["n_items"], "first_ids": saved["items"], "previous": trained.catalogue}
-    is_own = saved["fingerprint"] in fingerprints_of(dataset.metadata)  # grown: then items may be forgotten
-    if not is_own and (problem := problem_of(dataset, **facts)):
+    if problem := problem_of(
+        dataset, n_items=saved["n_items"], first_ids=saved["items"], fingerprint=saved["fingerprint"],
+        previous=trained.catalogue,
+    ):  # fmt: skip
         advice = f"make it with --data.extends={previous}"
         raise DataError(f"{dataset.folder}: does not extend the dataset of {run}: {problem}; {advice}")
     if trained.has_dataset:

@@ -187,7 +187,7 @@ def _origin(config: Config, dataset: Dataset) -> Path | None:
         "item features (their values)": (_features(config, dataset), facts.get("features", "")),
     }
     if dataset.n_items > facts["n_items"] and not problem_of(
-        dataset, n_items=facts["n_items"], first_ids=facts["items"]
+        dataset, n_items=facts["n_items"], first_ids=facts["items"], fingerprint=facts["fingerprint"]
     ):
         options = [config.run.init_from, str(dataset.folder)]
         raise SettingsError(

@@ -86,11 +86,11 @@ def _clean_catalogue(catalogue: Path, numbers: Int64s) -> None:
     if not _is_whole(catalogue, METADATA):
         return
     metadata = json.loads((catalogue / METADATA).read_text(encoding="utf-8"))
-    gone, first, n_null, files = pl.Series(numbers).implode(), 0, 0, {**metadata["files"]}
+    first, n_null, files = 0, 0, {**metadata["files"]}
     with _copied(catalogue) as new:
         for name in sorted(name for name in files if name.startswith(f"{ITEMS}/")):
             rows = pl.read_parquet(catalogue / name)
-            cleaned = with_counts_alone(rows, gone)
+            cleaned = with_counts_alone(rows, numbers)
             if not cleaned.equals(rows):
                 (new / name).unlink()
                 write_ids(new / ITEMS, [[cleaned]], first=first)

@@ -280,11 +280,11 @@ class Nightly:
         first, n_windows = load_config(self._models / CONFIG), self._n_windows
         least_steps = STEPS_OF_SMALL_DAY * self._steps.world_size
         per_step = max(1, min(int(first.training.per_device), n_windows // least_steps))
-        n_epochs = int(self._run_settings.get("training.n_epochs", EPOCHS))
         changed = {
-            "run.dir": str(self._next), "run.name": folder.name, "training.n_epochs": n_epochs,
+            "run.dir": str(self._next), "run.name": folder.name, "training.n_epochs": EPOCHS,
             "training.max_minutes": self._settings.minutes, "training.per_device_train_batch_size": per_step,
-            "training.eval_every_n_epochs": n_epochs,  # at the end: few of the users who are validated have new rows
+            # at the end: few of the users who are validated have new rows
+            "training.eval_every_n_epochs": self._run_settings.get("training.n_epochs", EPOCHS),
             "training.learning_rate": first.training.learning_rate,
             "parallelism.sparse_learning_rate": first.parallelism.sparse_learning_rate,
             **self._run_settings,

@@ -133,7 +133,7 @@ class _Wanted:
         return any(_has(content, form, is_among_numbers=is_among_numbers) for form in self._forms)
 
     def is_in_column(self, path: Path, name: str, column: pa.Array) -> bool:
-        """Return whether a column of a file has an id, or the number of a forgotten user."""
+        """Return whether a column of a file has an id, or the number of a forgotten user or item."""
         if pa.types.is_integer(column.type):
             has_numbers = self.knows_numbers and name in ROWS[self.table] and path.parent.name not in (USERS, ITEMS)
             is_id = name == f"original_{self._name}" or (path.parent.name, name) == (self.table, "original")
@@ -147,7 +147,7 @@ class _Wanted:
         )
 
     def is_in_array(self, name: str, values: Array) -> bool:
-        """Return whether an array has an id, or, as `users`, the number of a forgotten one."""
+        """Return whether an array has an id, or, named as the table, the number of a forgotten user or item."""
         if values.dtype.kind in "US":
             return bool(np.isin(values.astype(str), self.texts).any())
         return name == self.table and self.knows_numbers and self.is_forgotten(values)

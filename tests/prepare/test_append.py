@@ -268,9 +268,8 @@ def test_of_a_lake_only_what_is_new_is_read_with_the_overlap(tmp_path: Path, dty
     pytest.importorskip("deltalake")
     table = pl.concat(days := shop(6))
     n_new, last = len(days[5]), int(table["time"][: -len(days[5])].max())  # type: ignore[arg-type]
-    since = {pl.Date: last - last % DAY - DAY, pl.Int64: 0}.get(
-        dtype, last - 6 * 3600
-    )  # 6 hours before a date is the day before
+    day_before = last - last % DAY - DAY  # of which 6 hours before a date are
+    since = {pl.Date: day_before, pl.Int64: 0}.get(dtype, last - 6 * 3600)
     n_read = table.filter(pl.col("time") >= since).height
     if dtype != pl.Int64:
         table = table.with_columns(pl.from_epoch("time").dt.replace_time_zone("UTC").cast(dtype))
