@@ -19,6 +19,7 @@ from bert4rec.prepare.append import Appended, append, settings_to_append
 from bert4rec.runtime.errors import DataError
 from bert4rec.sources.database import fetch_database
 from bert4rec.sources.times import moment
+from tests.conftest import long
 from tests.folders import id_table
 from tests.preparation import prepared, stored
 
@@ -54,8 +55,9 @@ def shop(n_days: int, *, seed: int = 1, n_users: int = 30, n_items: int = 40) ->
     return days
 
 
-def test_thirty_days_one_after_another_are_the_log_prepared_at_once(tmp_path: Path) -> None:
-    days = shop(30)
+@pytest.mark.parametrize("n_days", [12, long(30)])
+def test_days_one_after_another_are_the_log_prepared_at_once(tmp_path: Path, n_days: int) -> None:
+    days = shop(n_days)
     folder = prepared(tmp_path, *COLUMNS, table=pl.concat(days[:5]), name="first")
     with patch.object(grown_folder, "part_starts", lambda lengths: part_starts(lengths, most_rows=60)):
         for number, table in enumerate(days[5:]):

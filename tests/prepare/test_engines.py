@@ -103,7 +103,7 @@ def check_kills(place: Path, kill: Kill, n_kills: int, n_workers: int) -> None:
         assert contents(folder) == expected
 
 
-@pytest.mark.parametrize(("n_kills", "n_workers"), [(2, 2), long(25, 1), long(25, 2)])
+@pytest.mark.parametrize(("n_kills", "n_workers"), [long(25, 1), long(25, 2)])
 def test_after_kills_of_the_driver_finished_tasks_are_not_done_again(
     tmp_path: Path, n_kills: int, n_workers: int
 ) -> None:
@@ -165,6 +165,7 @@ def test_what_was_being_removed_is_not_used(tmp_path: Path) -> None:
     assert prepared(tmp_path, "killed", *options) == expected
 
 
+@pytest.mark.long
 def test_two_at_once_make_the_same_dataset(tmp_path: Path) -> None:
     options, folder = write_inputs(tmp_path)["text"], tmp_path / "shared"
     expected = prepared(tmp_path, "whole", *options)

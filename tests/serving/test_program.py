@@ -155,6 +155,7 @@ def test_files_of_a_network_that_knows_times_take_them(
     assert session.run(None, empty)[0].tolist() == [[-1, -1]] * 2
 
 
+@pytest.mark.long
 @PLAIN
 def test_a_program_in_a_file_needs_torch_alone_and_holds_no_pickle(
     written: Callable[..., Written], kind: type[SequenceModel], positions: str
