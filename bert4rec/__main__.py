@@ -31,6 +31,7 @@ COMMANDS = FIRST_HOUR | {
     "evaluate": "measure a trained model again, on its own or another dataset",
     "compare": "runs side by side: settings, metrics, paired differences, cost",
     "export": "a trained model for other programs: safetensors, item vectors, torch.export, ONNX",
+    "serve": "answer requests over HTTP, with a page to try it",
     "update": "a model that stays current: made of a run, updated every night with new rows",
     "models": "the versions of such a model: list, show, go back, remove old ones",
     "extend": "a new run for a dataset with new items, which keeps what a run has learnt",

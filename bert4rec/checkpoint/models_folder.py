@@ -12,6 +12,7 @@ from typing import Any
 from bert4rec.runtime.errors import DataError, SettingsError, join_names
 from bert4rec.runtime.files import atomic_write, shortened, sync, withdraw_directory
 
+MODELS_PAGE = "index.html"
 ALIASES = "aliases.json"  # makes a folder a models folder
 UPDATES = "updates.jsonl"  # a line for each update
 DATASET, VERSIONS = "dataset", "versions"  # folders

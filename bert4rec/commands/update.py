@@ -10,7 +10,9 @@ from bert4rec.config.load import Overrides, parse_command_line
 from bert4rec.runtime.console import log_to_terminal, quiet_libraries
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.startup import importing
+from bert4rec.serving.events import EVENTS
 
+OF_A_SERVER = "events"  # as input
 OF_THE_MODEL = ("model.", "preprocessing.", "run.")  # settings that the first version has decided
 OF_NEW_ROWS = ("data.", "update.tail", "update.overlap_hours")  # settings without a meaning if there are none
 OF_GOING_ON = ("update.minutes", "update.replay")  # settings without a meaning in a training anew
@@ -37,8 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", type=Path, help="the models folder, such as models/shop")
     first = "folder of a finished run of a transformer, whose dataset has times"
     parser.add_argument("--from", dest="first", metavar="RUN", type=Path, help=first)
-    rows = "the new rows: a file, folder, pattern, address or database"
+    rows = f"the new rows: a file, folder, pattern, address or database; or {OF_A_SERVER}: those that its server was sent"
     parser.add_argument("--data", metavar="INPUT", default="", help=rows)
+    events = f"where its server keeps events, if not in MODEL/{EVENTS}: a file of SQLite or postgresql://…"
+    parser.add_argument("--events", metavar="PLACE", default="", help=events)
     accept = "learn from rows although a check has stopped them as unusual"
     parser.add_argument("--accept", action="store_true", help=accept)
     full = "train anew on all rows, instead of going on; may be typed without new rows"
@@ -58,7 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
         with importing():
             from bert4rec.update.nightly import Nightly  # imports torch
 
-        outcome = Nightly(arguments.model, given, full=arguments.full, accept=arguments.accept).run()
+        options = {"full": arguments.full, "accept": arguments.accept, "events": _events(arguments)}
+        outcome = Nightly(arguments.model, given, **options).run()
         status = outcome.status
         if launched.is_rank_zero():
             print(outcome.sentence)
@@ -85,6 +90,11 @@ def _make(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _events(arguments: argparse.Namespace) -> str:
+    """Return where the server of the model keeps the events to read; "" if the rows are others."""
+    return arguments.events or str(arguments.model / EVENTS) if arguments.data == OF_A_SERVER else ""
+
+
 def _given(arguments: argparse.Namespace) -> Overrides:
     """Return the input and the settings of the command line. Raises `SettingsError`."""
     log_to_terminal(is_shown=launched.is_rank_zero(), outlives_reader=True)
@@ -101,7 +111,12 @@ def _given(arguments: argparse.Namespace) -> Overrides:
             raise SettingsError(f"{text}: is for an update that goes on from the champion; remove it, or --full")
         if not arguments.data and name.startswith(OF_NEW_ROWS):
             raise SettingsError(f"{text}: is about new rows; name them: --data=INPUT")
-    if arguments.data:
+    if arguments.events and arguments.data != OF_A_SERVER:
+        raise SettingsError(f"--events={arguments.events}: is for the events of a server: --data={OF_A_SERVER}")
+    if arguments.data == OF_A_SERVER:
+        if not arguments.events and not (arguments.model / EVENTS).is_file():
+            raise SettingsError(f"--data={OF_A_SERVER}: there is no {arguments.model / EVENTS}; name it: --events=PLACE")
+    elif arguments.data:
         overrides["data.path"], overrides.typed["data.path"] = arguments.data, f"--data={arguments.data}"
     elif not arguments.full:
         raise SettingsError(

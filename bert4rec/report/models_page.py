@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert4rec.checkpoint.models_folder import MODELS_PAGE
 from bert4rec.config.kinds import POPULARITY
 from bert4rec.report.charts import page_values
 from bert4rec.report.figures import MODEL
@@ -25,7 +26,6 @@ from bert4rec.report.update_charts import (
 )
 from bert4rec.runtime.files import atomic_write
 
-MODELS_PAGE = "index.html"
 N_TABLE_ROWS = 30  # newest updates and newest versions in the tables
 MANY_NOT_TAKEN = 3  # updates in a row without a new champion, from which the page warns
 MEANINGS = {

@@ -52,6 +52,11 @@ class UserHistories:
     def __len__(self) -> int:
         return len(self._users) - self._n_forgotten
 
+    @property
+    def are_numbers(self) -> bool:
+        """Return whether the ids of users are whole numbers; otherwise they are text."""
+        return self._users.are_numbers
+
     def all(self) -> Iterator[Histories]:
         """Yield the histories of all users who are not forgotten, by dense id."""
         parts = (known.slice(at, AT_ONCE) for part in self._users.parts(["user", "original"])
@@ -66,19 +71,24 @@ class UserHistories:
         Raises `ArgumentError` for a user who is not in the dataset; with `allow_unknown` such a user has no items, with
         a warning.
         """
-        values = [canonical_value(name, is_number=self._users.are_numbers) for name in names]
-        users = self._users.find(values)
-        if unknown := [str(name) for name, user in zip(names, users, strict=True) if user == UNKNOWN]:
+        values, found = self.find(names)
+        if unknown := [str(name) for name, history in zip(names, found, strict=True) if history is None]:
             what = f"{len(unknown):,} of {pluralize(len(names), 'user')} not in the dataset: {join_names(unknown)}"
             if not allow_unknown:
                 raise ArgumentError(f"{what}; {self._expected(unknown[0])}")
             logger.warning(what)
-        histories = iter(self._items(users[users != UNKNOWN]))
         nothing: History = TimedHistory([], [], self._at) if self._with_times else []
         return [
-            (name, nothing) if user == UNKNOWN else (value, next(histories))
-            for name, value, user in zip(names, values, users, strict=True)
+            (name, nothing) if history is None else (value, history)
+            for name, value, history in zip(names, values, found, strict=True)
         ]
+
+    def find(self, names: Sequence[Any]) -> tuple[list[Any], list[History | None]]:
+        """Return the original ids that the `names` of users mean, and their histories; None for an unknown user."""
+        values = [canonical_value(name, is_number=self.are_numbers) for name in names]
+        users = self._users.find(values)
+        histories = iter(self._items(users[users != UNKNOWN]))
+        return values, [None if user == UNKNOWN else next(histories) for user in users]
 
     def _expected(self, unknown: str) -> str:
         """Return the end of a message about an `unknown` user: what ids look like, and the nearest one."""

@@ -42,6 +42,7 @@ from bert4rec.prepare.grown_folder import APPENDED
 from bert4rec.runtime.arrays import Bools, Float64s, Int32s
 from bert4rec.runtime.errors import DivergenceError
 from bert4rec.runtime.files import atomic_write, withdraw_directory
+from bert4rec.serving.events import Events, settings_to_read
 from bert4rec.training.evaluate import rank_test
 from bert4rec.training.extend import extend
 from bert4rec.training.run import run as run_training
@@ -73,11 +74,14 @@ class Nightly:
     """An update of the model in the folder `models`, with the input and settings `given` on the command line.
 
     With `full`, a new model is trained on all rows, with the settings of the first version; the input may then be
-    missing. With `accept`, rows that are only unusual do not stop it. Every process of the launch makes the same calls.
+    missing. With `accept`, rows that are only unusual do not stop it. With `events`, the place where a server keeps
+    them, the rows are those that came since the last update. Every process of the launch makes the same calls.
     """
 
-    def __init__(self, models: Path, given: Overrides, *, full: bool, accept: bool = False) -> None:
-        self._models, self._full, self._accept, self._steps = models, full, accept, Steps()
+    def __init__(
+        self, models: Path, given: Overrides, *, full: bool, accept: bool = False, events: str = ""
+    ) -> None:
+        self._models, self._full, self._accept, self._events, self._steps = models, full, accept, events, Steps()
         self._next, self._dataset = models / UNFINISHED_UPDATE, models / DATASET
         self._given, self._run_settings, self._input = given, Overrides(), Overrides({}, given.typed)
         update_settings = Overrides()
@@ -101,8 +105,12 @@ class Nightly:
         if "sentence" in plan:
             return Outcome(plan["sentence"], plan["status"])
         champion = find_trained(version_folder(self._models, plan["champion"]))
-        if self._input:
-            line = {**plan, **self._steps.once(self._next / "append.json", self._append)}
+        if self._events:
+            claimed = self._steps.once(self._next / "claim.json", lambda: self._claim(plan["time"]))
+            if not claimed["events"]:
+                return self._end(plan | _without_version("stopped", ["no event has come since the last update"]))
+        if self._input or self._events:
+            line = {**plan, **self._steps.once(self._next / "append.json", lambda: self._append(plan["time"]))}
             seconds = line["seconds"] = {"append": line["seconds"]}
             if problems := self._problems_of(line):
                 return self._end(line | _without_version("stopped", problems))
@@ -170,7 +178,7 @@ class Nightly:
         """
         self._next.mkdir(exist_ok=True)
         file = self._next / UPDATE_PLAN
-        about = {"settings": dict(self._given), "full": self._full, "accept": self._accept}
+        about = {"settings": dict(self._given), "full": self._full, "accept": self._accept, "events": self._events}
         key = hashlib.sha256(json.dumps([about, _stamps(self._input)], sort_keys=True).encode()).hexdigest()
         if (self._next / DECISION).is_file():
             is_same = json.loads((self._next / DECISION).read_text(encoding="utf-8"))["key"] == key
@@ -193,9 +201,21 @@ class Nightly:
         atomic_write(file, json.dumps(plan))
         return plan
 
-    def _append(self) -> dict[str, Any]:
+    def _claim(self, update: str) -> dict[str, int]:
+        """Let this update take the events that no other one has appended, and return how many there are."""
+        events = Events(self._events)
+        appended = {line["time"] for line in read_updates(self._models) if line["decision"] != "stopped"}
+        n_events = events.claim(update, appended)
+        events.close()
+        return {"events": n_events}
+
+    def _append(self, update: str) -> dict[str, Any]:
         """Append the rows, and return what they are, as `updates.jsonl` has it."""
-        began, config = time.monotonic(), settings_to_append(self._dataset, self._input)
+        began, given = time.monotonic(), self._input
+        if self._events:
+            columns = read_metadata(self._dataset)["columns"]
+            given = Overrides({**settings_to_read(self._events, update, columns), **given}, given.typed)
+        config = settings_to_append(self._dataset, given)
         new = append(
             self._dataset, config, self._next / DATASET, tail=self._settings.tail, scored=self._next / "day",
             overlap_hours=self._settings.overlap_hours,

@@ -1,0 +1,175 @@
+"""The requests a second of `bert4rec serve`, and how long they take, beside a plain server of twenty lines.
+
+    python -m benchmarks.server_load [--items=100000] [--length=20] [--connections=16] [--seconds=20] [--rounds=3]
+
+The model has the shape of config.toml (width 64) with random weights. Both servers and the load are on this machine; the
+load is one process of raw sockets, whose share of a core is printed. Each request is another history. The servers take
+turns.
+"""
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+K = 10
+SERVERS = ("bert4rec serve", "plain")
+WARM_UP = 200  # requests
+LONGEST_START = 120.0  # seconds
+
+
+def main() -> None:
+    """Print a line for each server."""
+    options = _options()
+    if options.child:
+        serve(options)
+        return
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in SERVERS}
+    for _ in range(options.rounds):
+        for name in SERVERS:
+            found[name].append(measured(name, options))
+    for name, rounds in found.items():
+        best = {key: float(np.median([one[key] for one in rounds])) for key in rounds[0]}
+        print(
+            f"{name}: {options.items:,} items, histories of {options.length}, {options.connections} connections: "
+            f"{best['rate']:.0f} requests/s, median {best['p50']:.1f} ms, 99th percentile {best['p99']:.1f} ms; "
+            f"the load took {100 * best['load']:.0f} % of a core, the server {100 * best['server']:.0f} %; its memory "
+            f"grew by {best['growth']:.1f} MB over {best['n']:,.0f} requests"
+        )
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--items", type=int, default=100_000)
+    parser.add_argument("--length", type=int, default=20)
+    parser.add_argument("--connections", type=int, default=16)
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--child", choices=SERVERS, help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def random_model(n_items: int) -> Any:
+    """Return a recommender with random weights."""
+    from benchmarks.recommend import random_network
+    from bert4rec.serving.histories import ItemIds
+    from bert4rec.serving.recommender import Recommender
+
+    ids = ItemIds([f"i{item}" for item in range(n_items)], [f"Title {item}" for item in range(n_items)])
+    return Recommender(random_network(n_items), ids, settings={"model": {"kind": "bert4rec"}})
+
+
+def serve(options: argparse.Namespace) -> None:
+    """Serve with a random model until the process is killed."""
+    import torch
+    import uvicorn
+
+    torch.manual_seed(1)
+    model = random_model(options.items)
+    if options.child == "plain":
+        from fastapi import FastAPI
+
+        app: Any = FastAPI()
+
+        @app.post("/v1/recommend")
+        def recommend(body: dict[str, Any]) -> list[dict[str, Any]]:
+            (found,) = model.recommend([body["queries"][0]["items"]], body["k"])
+            return [{"item": one.item, "title": one.title, "score": one.score} for one in found]
+    else:
+        from bert4rec.server.app import Settings, make_app
+        from bert4rec.server.served import Served
+
+        threads = len(os.sched_getaffinity(0))
+        app = make_app(
+            Settings(Path("none"), threads=threads), Served("1", model, None, frozenset(), None, "")
+        )
+    uvicorn.run(app, port=options.port, log_level="error", access_log=False)
+
+
+def measured(name: str, options: argparse.Namespace) -> dict[str, float]:
+    """Return the figures of a round of a server."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    given = [f"--items={options.items}", f"--child={name}", f"--port={port}"]
+    server = subprocess.Popen([sys.executable, "-m", "benchmarks.server_load", *given])
+    try:
+        wait_for(port)
+        call_load(port, options, WARM_UP / 1000)
+        process = psutil.Process(server.pid)
+        before, cpu = process.memory_info().rss, sum(process.cpu_times()[:2])
+        figures = call_load(port, options, options.seconds)
+        figures["growth"] = (process.memory_info().rss - before) / 1e6
+        figures["server"] = (sum(process.cpu_times()[:2]) - cpu) / figures["seconds"]
+        return figures
+    finally:
+        server.kill()
+        server.wait()
+
+
+def wait_for(port: int) -> None:
+    """Return when something answers at the port."""
+    until = time.monotonic() + LONGEST_START
+    while time.monotonic() < until:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/openapi.json")  # noqa: S310
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise SystemExit("the server did not start")
+
+
+def call_load(port: int, options: argparse.Namespace, seconds: float) -> dict[str, float]:
+    """Return what the load measures, in a process of its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(load, (port, options.connections, options.items, options.length, seconds))
+
+
+def load(port: int, n_connections: int, n_items: int, length: int, seconds: float) -> dict[str, float]:
+    """Send requests over some connections, each after the answer to the one before, and return the figures."""
+    latencies: list[float] = []
+    draw = np.random.default_rng()
+
+    async def talk(until: float) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        while time.perf_counter() < until:
+            items = [f"i{item}" for item in draw.integers(n_items, size=length)]
+            body = json.dumps({"queries": [{"items": items}], "k": K}).encode()
+            head = f"POST /v1/recommend HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+            began = time.perf_counter()
+            writer.write(head.encode() + b"\r\n\r\n" + body)
+            answer = await reader.readuntil(b"\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 200"), answer
+            n = int(answer.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            await reader.readexactly(n)
+            latencies.append(time.perf_counter() - began)
+        writer.close()
+
+    async def all_connections() -> None:
+        until = time.perf_counter() + seconds
+        await asyncio.gather(*(talk(until) for _ in range(n_connections)))
+
+    began, cpu = time.perf_counter(), time.process_time()
+    asyncio.run(all_connections())
+    took = time.perf_counter() - began
+    p50, p99 = 1e3 * np.percentile(latencies, [50, 99])
+    return {
+        "rate": len(latencies) / took, "p50": p50, "p99": p99, "load": (time.process_time() - cpu) / took,
+        "n": len(latencies), "seconds": took,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""An HTTP server of recommendations, from a models folder, a run or a package."""

@@ -1,0 +1,230 @@
+"""Load a version of a model to answer requests with, and test that it answers as its report says."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bert4rec.checkpoint.models_folder import (
+    ALIASES,
+    CHAMPION,
+    DATASET,
+    PACKAGE,
+    UPDATES,
+    is_models_folder,
+    read_aliases,
+    read_updates,
+    version_folder,
+)
+from bert4rec.checkpoint.package import is_package, read_settings
+from bert4rec.checkpoint.run_folder import EXAMPLES
+from bert4rec.dataset.format import METADATA, NO_ITEM
+from bert4rec.dataset.ids import canonical_value
+from bert4rec.runtime.errors import DataError
+from bert4rec.server.search import TitleSearch
+from bert4rec.serving.events import StoredEvent
+from bert4rec.serving.histories import History, TimedHistory, items_of
+from bert4rec.serving.load import load_run
+from bert4rec.serving.network import Network
+from bert4rec.serving.package import load_package, read_network
+from bert4rec.serving.recommender import Recommender
+from bert4rec.serving.rules import Rules
+from bert4rec.serving.users import UserHistories
+
+RULES_KEPT = 64  # conditions whose items are kept in memory
+TESTED = 8  # examples of a report
+TOLERANCE = 1e-3  # of their scores; the report may be of a machine with other kernels
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """The `version` of a `model`, the histories of its `users`, and the names of the updates that these have.
+
+    `run` is the folder of its report, None for a package; `loaded` is when it was loaded.
+    """
+
+    version: str
+    model: Recommender
+    users: UserHistories | None
+    appended: frozenset[str]
+    run: Path | None
+    loaded: str
+
+    @classmethod
+    def load(cls, place: Path, dataset: Path | None = None) -> "Served":
+        """Return the champion of a models folder, or the model of a run or package, with its users if it has any.
+
+        Raises `DataError` if it cannot be loaded, or if it recommends nothing.
+        """
+        if is_package(place):
+            version, run, appended, model = place.name, None, frozenset[str](), load_package(place, dataset)
+        elif is_models_folder(place):
+            version = read_aliases(place)[CHAMPION]
+            run = version_folder(place, version)
+            appended = frozenset(line["time"] for line in read_updates(place) if line["decision"] != "stopped")
+            model = _mapped(load_run(run, dataset or place / DATASET), run / PACKAGE)
+        else:
+            version, run, appended, model = place.name, place, frozenset(), load_run(place, dataset)
+        network = model.require_histories()
+        users = None
+        if model.dataset is not None:
+            users = model.users(with_times=model.reads_times, with_events=bool(network.kinds))
+        served = cls(version, model, users, appended, run, datetime.now(UTC).isoformat(timespec="seconds"))
+        _ = served.search, served.can_come_again  # what takes time is done before it serves
+        return served
+
+    @cached_property
+    def search(self) -> TitleSearch:
+        """Return the search of items by title."""
+        return TitleSearch(self.model.ids)
+
+    @cached_property
+    def can_come_again(self) -> bool:
+        """Return whether it is known which items people take again."""
+        try:
+            return len(self.model.ids.comes_again) > 0
+        except DataError:
+            return False
+
+    @property
+    def kinds(self) -> Sequence[str]:
+        """Return the kinds of events that the model knows; the first is the unknown one."""
+        return self.model.require_histories().kinds
+
+    @cached_property
+    def rules(self) -> Any:
+        """Return a function of `where`, `at_most` and `per` that keeps the last rules."""
+
+        @lru_cache(RULES_KEPT)
+        def rules(where: str | None, at_most: int | None, per: str | None) -> Rules:
+            return self.model.rules(where=where, at_most=at_most, per=per)
+
+        return rules
+
+    def user_key(self, user: Any) -> str:
+        """Return the id of a user as events have it: 7, 7.0 and "7" are one user if ids are numbers."""
+        return _key(user, is_number=self.users is not None and self.users.are_numbers)
+
+    def item_key(self, item: Any) -> str:
+        """Return the id of an item as events have it."""
+        return _key(item, is_number=self.model.ids.are_numbers)
+
+    def histories_of(
+        self, users: Sequence[Any], events: Mapping[str, Sequence[StoredEvent]], at: Sequence[float | None]
+    ) -> list[History | None]:
+        """Return the history of each of `users`, with `events` of `user_key` that the dataset does not have.
+
+        None for a user without any. `at` are the query times; None: the time of the last item.
+        """
+        known = self.users.find(users)[1] if self.users and users else [None] * len(users)
+        histories = []
+        for user, history, now in zip(users, known, at, strict=True):
+            new = [event for event in events.get(self.user_key(user), ()) if event.taken not in self.appended]
+            histories.append(self._joined(history, new, now))
+        return histories
+
+    def _joined(self, history: History | None, events: Sequence[StoredEvent], at: float | None) -> History | None:
+        if history is None and not events:
+            return None
+        items, has_kinds = [*items_of(history or [])], len(self.kinds) > 0
+        if not (self.model.reads_times or has_kinds):
+            return items + [event.item for event in events]
+        if not isinstance(history, TimedHistory):
+            history = TimedHistory(items, [])
+        times = [*history.times, *(event.time for event in events)] if self.model.reads_times else []
+        kinds = [*history.events, *(event.event for event in events)] if has_kinds else []
+        items += [event.item for event in events]
+        order: Any = np.argsort(times, kind="stable").tolist() if times else range(len(items))  # some come late
+        rows = ([values[place] for place in order] if values else () for values in (items, times, kinds))
+        joined, times_in_order, kinds_in_order = rows
+        return TimedHistory(joined, times_in_order, at, kinds_in_order)
+
+    def about(self) -> dict[str, Any]:
+        """Return what the version is."""
+        return {
+            "version": self.version, "model": self.model.settings["model"]["kind"], "items": len(self.model.ids),
+            "users": len(self.users) if self.users else 0, "events": [*self.kinds[1:]],
+            "columns": [*self.model.ids.columns.column_names], "loaded": self.loaded,
+        }  # fmt: skip
+
+    def test(self) -> int:
+        """Recommend for examples of the report, and return how many of them gave the list that it has.
+
+        Those are left out whose history is another one by now, or whose query time is not known. Raises `DataError` if
+        a list differs, or if scores are no numbers.
+        """
+        model, some = self.model, self.model.ids.most_popular(3).tolist()
+        first = model.recommend([[*model.ids.of(some)]], 10, leave_out_seen=False)[0]
+        if not first or not all(np.isfinite(one.score) for one in first):
+            raise DataError(f"version {self.version} gives no scores")
+        path = self.run / EXAMPLES if self.run else None
+        if path is None or not path.is_file() or self.users is None:
+            return 0
+        tested = 0
+        for example in json.loads(path.read_text(encoding="utf-8"))["users"][:TESTED]:
+            query, expected = self._query_of(example), example["recommendations"]
+            if query is None or not expected:
+                continue
+            found = model.recommend([query], len(expected))[0]
+            scores = [one.score for one in found], [one["score"] for one in expected]
+            if len(found) != len(expected) or not np.allclose(*scores, TOLERANCE, TOLERANCE):
+                raise DataError(f"version {self.version} gives another list for an example of its report")
+            tested += 1
+        return tested
+
+    def _query_of(self, example: Mapping[str, Any]) -> History | None:
+        """Return the history of an example before its target; None if it is another one by now."""
+        assert self.users is not None, "asked before"
+        n, history = example["n_history"], self.users.find([example["user"]])[1][0]
+        if history is None:
+            return None
+        items, shown = items_of(history), [one["item"] for one in [*example["history"], example["target"]]]
+        if [*items[max(0, n + 1 - len(shown)) : n + 1]] != shown:
+            return None
+        if not isinstance(history, TimedHistory):
+            return items[:n]
+        at = history.times[n] if len(history.times) else None
+        return TimedHistory(items[:n], history.times[:n], at, history.events[:n])
+
+
+def signature(place: Path) -> tuple[Any, ...]:
+    """Return what changes when a models folder has another champion, dataset or line of updates."""
+    names = (ALIASES, UPDATES, f"{DATASET}/{METADATA}")
+    return tuple(_stamp(place / name) for name in names) if is_models_folder(place) else ()
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    try:
+        about = os.stat(path)
+    except FileNotFoundError:
+        return ()
+    return about.st_ino, about.st_mtime_ns, about.st_size
+
+
+def _mapped(model: Recommender, package: Path) -> Recommender:
+    """Return the `model` with the weights of its package, which processes share as one file in memory."""
+    if not isinstance(model.network, Network) or not package.is_dir():
+        return model
+    return replace(model, network=read_network(package, read_settings(package)))
+
+
+def _key(value: Any, *, is_number: bool) -> str:
+    canonical = canonical_value(value, is_number=is_number)
+    return str(value if canonical is None else canonical)
+
+
+def use_threads(n: int) -> None:
+    """Let torch compute on `n` threads."""
+    torch.set_num_threads(n)
+
+
+def unknown_items(model: Recommender, items: Sequence[Any]) -> list[Any]:
+    """Return those of `items` that the model does not know."""
+    return [one for one, index in zip(items, model.ids.indices(items), strict=True) if index == NO_ITEM]
