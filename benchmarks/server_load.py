@@ -2,9 +2,9 @@
 
     python -m benchmarks.server_load [--items=100000] [--length=20] [--connections=16] [--seconds=20] [--rounds=3]
 
-The model has the shape of config.toml (width 64) with random weights. Both servers and the load are on this machine; the
-load is one process of raw sockets, whose share of a core is printed. Each request is another history. The servers take
-turns.
+The model has the shape of config.toml (width 64) with random weights. Both servers and the load are on this machine;
+the load is one process of raw sockets, whose share of a core is printed. Each request is another history. The servers
+take turns.
 """
 
 import argparse
@@ -25,7 +25,8 @@ import psutil
 
 K = 10
 SERVERS = ("bert4rec serve", "plain")
-WARM_UP = 200  # requests
+HEADERS = "content-type: application/json"
+WARM_UP_SECONDS = 0.2
 LONGEST_START = 120.0  # seconds
 
 
@@ -88,13 +89,13 @@ def serve(options: argparse.Namespace) -> None:
             (found,) = model.recommend([body["queries"][0]["items"]], body["k"])
             return [{"item": one.item, "title": one.title, "score": one.score} for one in found]
     else:
-        from bert4rec.server.app import Settings, make_app
+        from bert4rec.server.app import make_app
+        from bert4rec.server.parts import Settings
         from bert4rec.server.served import Served
 
         threads = len(os.sched_getaffinity(0))
-        app = make_app(
-            Settings(Path("none"), threads=threads), Served("1", model, None, frozenset(), None, "")
-        )
+        served = Served("1", model, None, frozenset(), None, "")
+        app = make_app(Settings(Path("none"), threads=threads), served)
     uvicorn.run(app, port=options.port, log_level="error", access_log=False)
 
 
@@ -107,7 +108,7 @@ def measured(name: str, options: argparse.Namespace) -> dict[str, float]:
     server = subprocess.Popen([sys.executable, "-m", "benchmarks.server_load", *given])
     try:
         wait_for(port)
-        call_load(port, options, WARM_UP / 1000)
+        call_load(port, options, WARM_UP_SECONDS)
         process = psutil.Process(server.pid)
         before, cpu = process.memory_info().rss, sum(process.cpu_times()[:2])
         figures = call_load(port, options, options.seconds)
@@ -124,7 +125,7 @@ def wait_for(port: int) -> None:
     until = time.monotonic() + LONGEST_START
     while time.monotonic() < until:
         try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/openapi.json")  # noqa: S310
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/openapi.json")
             return
         except OSError:
             time.sleep(0.1)
@@ -147,7 +148,7 @@ def load(port: int, n_connections: int, n_items: int, length: int, seconds: floa
         while time.perf_counter() < until:
             items = [f"i{item}" for item in draw.integers(n_items, size=length)]
             body = json.dumps({"queries": [{"items": items}], "k": K}).encode()
-            head = f"POST /v1/recommend HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+            head = f"POST /v1/recommend HTTP/1.1\r\nhost: x\r\n{HEADERS}\r\ncontent-length: {len(body)}"
             began = time.perf_counter()
             writer.write(head.encode() + b"\r\n\r\n" + body)
             answer = await reader.readuntil(b"\r\n\r\n")

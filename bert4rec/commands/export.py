@@ -4,8 +4,9 @@ import argparse
 from pathlib import Path
 
 from bert4rec.checkpoint.package import FORMATS, USUAL_FORMATS
-from bert4rec.commands.recommend import SEEN, add_model_arguments, add_seen_argument
+from bert4rec.commands.recommend import add_model_arguments, add_seen_argument
 from bert4rec.config.help import nearest_values
+from bert4rec.config.kinds import SEEN
 from bert4rec.config.stored import dataset_folder
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import SettingsError, did_you_mean

@@ -67,6 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--user", metavar="ID", action="append", help="with forget: a user, as in the log; may be given several times")
     add("--users", metavar="FILE", type=Path, help="with forget: a file with a user a line")
     add("--item", metavar="ID", action="append", help="with forget: an item, as in the log; may be given several times")
+    events = "with forget: where a server keeps events, if not in MODEL/events.db: a file of SQLite or postgresql://…"
+    add("--events", metavar="PLACE", default="", help=events)
     prove = "with forget: change nothing, but search every file of MODEL for the ids, and print what was looked at"
     add("--prove", action="store_true", help=f"{prove}; exit status 1 if they are found")
     add("--json", action="store_true", help="print JSON")
@@ -79,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise SettingsError(f"{arguments.version}: unexpected; `bert4rec models show MODEL` alone takes a version")
     if arguments.keep is not None and action != "prune":
         raise SettingsError(f"--keep={arguments.keep}: unexpected; `bert4rec models prune MODEL` alone takes it")
-    for option in ("user", "users", "item", "prove"):
+    for option in ("user", "users", "item", "events", "prove"):
         if getattr(arguments, option) and action != "forget":
             raise SettingsError(f"--{option}: unexpected; `bert4rec models forget MODEL` alone takes it")
     read_aliases(model)  # refuses any other folder before it gets a lock
@@ -148,16 +150,17 @@ def _forget(arguments: argparse.Namespace) -> Answer:
         raise SettingsError("forget: users and items at once; forget the users first, then the items")
     log_to_terminal(stream="stderr")
     answer = _prove if arguments.prove else _forget_ids
-    return answer(arguments.model, ITEMS if items else USERS, items or users)
+    return answer(arguments.model, ITEMS if items else USERS, items or users, arguments.events)
 
 
-def _forget_ids(model: Path, table: str, names: Sequence[str]) -> Answer:
+def _forget_ids(model: Path, table: str, names: Sequence[str], events: str) -> Answer:
     with importing():
         from bert4rec.update.forget import forget
 
     with quiet_libraries():
-        forgotten = forget(model, table, names)
+        forgotten = forget(model, table, names, events)
     counted, rows = pluralize(forgotten.n, table[:-1]), pluralize(forgotten.rows, "row")
+    rows += f" and {pluralize(forgotten.events, 'event')}" if forgotten.events else ""
     unknown = f"; not in the dataset: {join_names(forgotten.unknown)}" if forgotten.unknown else ""
     lines = [f"{model}: {counted} with {rows} forgotten{unknown}"]
     if forgotten.versions:
@@ -166,10 +169,11 @@ def _forget_ids(model: Path, table: str, names: Sequence[str]) -> Answer:
         lines += [f"  {name}" for name in forgotten.versions]
         lines += ["So does an update that continues from them; one that trains anew is free of it:", f"  {update}"]
     values = {table: forgotten.n, "rows": forgotten.rows, "unknown": forgotten.unknown, "versions": forgotten.versions}
+    values["events"] = forgotten.events
     return Answer("\n".join(lines), values)
 
 
-def _prove(model: Path, table: str, names: Sequence[str]) -> Answer:
+def _prove(model: Path, table: str, names: Sequence[str], _: str) -> Answer:
     with importing():
         from bert4rec.update.forget import ids_of
         from bert4rec.update.prove import search, table_of

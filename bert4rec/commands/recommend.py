@@ -3,12 +3,13 @@
 import argparse
 import csv
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert4rec.config.kinds import SEEN
 from bert4rec.config.load import Overrides, load_config, parse_command_line
 from bert4rec.config.tables import Data, Preprocessing, instant
 from bert4rec.runtime.console import BAR, NO_BAR, ProgressBar, log_to_terminal, visible
@@ -16,7 +17,6 @@ from bert4rec.runtime.errors import ArgumentError, DataError, SettingsError, for
 from bert4rec.runtime.startup import importing, threads_of_process
 
 if TYPE_CHECKING:
-    from bert4rec.evaluation.seen_items import SeenRule
     from bert4rec.serving.histories import Histories, History, ItemIds
     from bert4rec.serving.recommender import Recommendation, Recommendations, Recommender
     from bert4rec.serving.rules import Rules
@@ -25,8 +25,6 @@ COLUMN_SETTINGS = ("data.user_column", "data.item_column", "data.time_column")
 FILE_SETTINGS = (
     *COLUMN_SETTINGS, "data.order_column", "data.event_column", "data.time_format", "data.separator", "data.has_header",
 )  # fmt: skip
-# Values of --seen, and of leave_out_seen.
-SEEN: "Mapping[str, SeenRule]" = {"keep": False, "leave-out": True, "by-item": "by_item"}
 ABOUT_SEEN = {
     True: "are left out", False: "may be recommended",
     "by_item": "are left out, but those that people take again may be recommended",

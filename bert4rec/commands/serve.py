@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+import signal
 import socket
 import tempfile
 from functools import partial
@@ -16,12 +17,13 @@ from bert4rec.runtime.errors import DataError, SettingsError, pluralize
 from bert4rec.runtime.startup import importing, threads_of_process
 
 if TYPE_CHECKING:
-    from bert4rec.server.app import Settings
+    from bert4rec.server.parts import Settings
 
 KEY_VARIABLE = "BERT4REC_API_KEY"
 SECONDS_TO_END = 30  # for what was begun when SIGTERM comes
 IDLE_SECONDS = 75  # of a connection; more than a proxy in front of it keeps one
 NOWHERE = "none"
+BACKLOG = 2048  # connections that wait to be accepted, as in uvicorn
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     key = f"a file with the key that requests need; or the variable {KEY_VARIABLE}; default: none is needed"
     parser.add_argument("--api-key-file", metavar="FILE", type=Path, help=key)
     parser.add_argument("--root-path", metavar="PATH", default="", help="the path under which a proxy shows it")
+    tools = "tools for assistants (MCP): http, at /mcp beside the rest; or stdio, and then nothing else"
+    parser.add_argument("--mcp", choices=("http", "stdio"), nargs="?", const="http", help=tools)
     log = "a line of JSON on standard error for each request, without ids"
     parser.add_argument("--access-log", action="store_true", help=log)
 
@@ -61,6 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise SettingsError(f"--port={arguments.port}: must be from 0 to 65,535")
     if arguments.root_path and not arguments.root_path.startswith("/"):
         raise SettingsError(f"--root-path={arguments.root_path}: must begin with /")
+    if arguments.mcp == "stdio":
+        return _serve_assistant(arguments)
     key = _key(arguments.api_key_file)
     listening = _listen(arguments.host, arguments.port)
     with importing():
@@ -68,13 +74,15 @@ def run(arguments: argparse.Namespace) -> int:
         import uvicorn
         import uvicorn.supervisors
 
-        from bert4rec.server.app import Settings, make_app
+        from bert4rec.server.app import make_app
         from bert4rec.server.metrics import SHARED
+        from bert4rec.server.parts import Settings
         from bert4rec.server.served import Served
     threads = arguments.threads or threads_of_process(arguments.workers) or torch.get_num_threads()
     settings = Settings(
-        arguments.model, arguments.dataset, _events(arguments), key, threads, arguments.root_path, arguments.access_log
-    )
+        arguments.model, arguments.dataset, _events(arguments), key, threads, arguments.root_path, arguments.access_log,
+        with_tools=arguments.mcp == "http",
+    )  # fmt: skip
     host, port = listening.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     config: dict[str, Any] = {
@@ -82,7 +90,9 @@ def run(arguments: argparse.Namespace) -> int:
         "timeout_graceful_shutdown": SECONDS_TO_END, "root_path": "", "lifespan": "on", "fd": None,
     }  # fmt: skip
     served = Served.load(settings.model, settings.dataset)  # what is wrong with it is one line, from one process
+    listening.listen(BACKLOG)  # who reads the address may connect at once
     _say(served, settings, address)
+    signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn ends by it, and raises it again when all is answered
     if arguments.workers == 1:
         uvicorn.Server(uvicorn.Config(make_app(settings, served), **config)).run([listening])
         return 0
@@ -91,6 +101,21 @@ def run(arguments: argparse.Namespace) -> int:
         os.environ[SHARED] = folder
         multiple = uvicorn.Config(partial(make_app, settings), factory=True, workers=arguments.workers, **config)
         uvicorn.supervisors.Multiprocess(multiple, sockets=[listening]).run()
+    return 0
+
+
+def _serve_assistant(arguments: argparse.Namespace) -> int:
+    """Serve one assistant, over standard input and output, until it ends; return the exit status."""
+    with importing():
+        import asyncio
+
+        from bert4rec.server.metrics import Metrics
+        from bert4rec.server.parts import Settings, started
+        from bert4rec.server.tools import make_tools
+    threads = arguments.threads or threads_of_process(1) or 1
+    settings = Settings(arguments.model, arguments.dataset, _events(arguments), threads=threads)
+    with started(settings, Metrics()) as parts:
+        asyncio.run(make_tools(lambda: parts).run_stdio_async())
     return 0
 
 
@@ -131,11 +156,11 @@ def _key(file: Path | None) -> str:
 
 def _events(arguments: argparse.Namespace) -> str:
     """Return where events are kept; "" for nowhere."""
-    from bert4rec.serving.events import EVENTS
+    from bert4rec.serving.events import EVENTS_FILE
 
     if arguments.events:
         return "" if arguments.events == NOWHERE else str(arguments.events)
-    return str(arguments.model / EVENTS) if is_models_folder(arguments.model) else ""
+    return str(arguments.model / EVENTS_FILE) if is_models_folder(arguments.model) else ""
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -146,6 +171,8 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
     except OSError as error:
-        raise SettingsError(f"--host={host} --port={port}: {error.strerror}; name another one, or stop what is there") from None
+        raise SettingsError(
+            f"--host={host} --port={port}: {error.strerror}; name another one, or stop what is there"
+        ) from None
     listening.set_inheritable(True)
     return listening

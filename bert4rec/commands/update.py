@@ -10,7 +10,7 @@ from bert4rec.config.load import Overrides, parse_command_line
 from bert4rec.runtime.console import log_to_terminal, quiet_libraries
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.startup import importing
-from bert4rec.serving.events import EVENTS
+from bert4rec.serving.events import EVENTS_FILE
 
 OF_A_SERVER = "events"  # as input
 OF_THE_MODEL = ("model.", "preprocessing.", "run.")  # settings that the first version has decided
@@ -39,9 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", type=Path, help="the models folder, such as models/shop")
     first = "folder of a finished run of a transformer, whose dataset has times"
     parser.add_argument("--from", dest="first", metavar="RUN", type=Path, help=first)
-    rows = f"the new rows: a file, folder, pattern, address or database; or {OF_A_SERVER}: those that its server was sent"
+    rows = (
+        f"the new rows: a file, folder, pattern, address or database; or {OF_A_SERVER}: those that its server was sent"
+    )
     parser.add_argument("--data", metavar="INPUT", default="", help=rows)
-    events = f"where its server keeps events, if not in MODEL/{EVENTS}: a file of SQLite or postgresql://…"
+    events = f"where its server keeps events, if not in MODEL/{EVENTS_FILE}: a file of SQLite or postgresql://…"
     parser.add_argument("--events", metavar="PLACE", default="", help=events)
     accept = "learn from rows although a check has stopped them as unusual"
     parser.add_argument("--accept", action="store_true", help=accept)
@@ -92,7 +94,7 @@ def _make(arguments: argparse.Namespace) -> int:
 
 def _events(arguments: argparse.Namespace) -> str:
     """Return where the server of the model keeps the events to read; "" if the rows are others."""
-    return arguments.events or str(arguments.model / EVENTS) if arguments.data == OF_A_SERVER else ""
+    return arguments.events or str(arguments.model / EVENTS_FILE) if arguments.data == OF_A_SERVER else ""
 
 
 def _given(arguments: argparse.Namespace) -> Overrides:
@@ -114,8 +116,10 @@ def _given(arguments: argparse.Namespace) -> Overrides:
     if arguments.events and arguments.data != OF_A_SERVER:
         raise SettingsError(f"--events={arguments.events}: is for the events of a server: --data={OF_A_SERVER}")
     if arguments.data == OF_A_SERVER:
-        if not arguments.events and not (arguments.model / EVENTS).is_file():
-            raise SettingsError(f"--data={OF_A_SERVER}: there is no {arguments.model / EVENTS}; name it: --events=PLACE")
+        if not arguments.events and not (arguments.model / EVENTS_FILE).is_file():
+            raise SettingsError(
+                f"--data={OF_A_SERVER}: there is no {arguments.model / EVENTS_FILE}; name it: --events=PLACE"
+            )
     elif arguments.data:
         overrides["data.path"], overrides.typed["data.path"] = arguments.data, f"--data={arguments.data}"
     elif not arguments.full:

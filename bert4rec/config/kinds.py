@@ -4,6 +4,7 @@
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 POPULARITY = "popularity"
 RECENT_POPULARITY = "recent_popularity"
 EASE = "ease"
+SEEN: Mapping[str, bool | Literal["by_item"]] = {"keep": False, "leave-out": True, "by-item": "by_item"}
+"""Values of --seen and of a request, and of leave_out_seen."""
 Updates: TypeAlias = Literal["replicated", "fused", "dense_shards"]
 SHARDING_TYPES = ("row_wise", "table_wise", "column_wise")
 

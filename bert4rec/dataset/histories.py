@@ -34,7 +34,8 @@ class Rows:
     has seen too much of the catalogue are all NO_ITEM, and n is 0 if no row has negatives. If the dataset is read with
     times, `times` [total] and `target_times` [B] are in seconds. If it has kinds of events, `events` [total] are their
     numbers. If events before targets are hidden, `n_visible` [total] says for each position of a training window how
-    many of the window's first positions are input when it is predicted.
+    many of the window's first positions are input when it is predicted. `weights` [total] are those of the positions in
+    the loss; None if all are 1.
     """
 
     items: Int32s
@@ -46,6 +47,7 @@ class Rows:
     target_times: Int64s | None = None
     events: Array | None = None
     n_visible: Int64s | None = None
+    weights: Float32s | None = None
 
     @property
     def numbers(self) -> Int64s:
@@ -54,7 +56,7 @@ class Rows:
 
     def part(self, is_kept: Bools) -> Self:
         """Return the rows with some of their positions [total] alone, those that are kept."""
-        values = {name: getattr(self, name) for name in ("items", TIMES, EVENTS, "n_visible")}
+        values = {name: getattr(self, name) for name in ("items", TIMES, EVENTS, "n_visible", "weights")}
         kept = {name: array[is_kept] for name, array in values.items() if array is not None}
         return replace(self, **kept, lengths=np.bincount(self.numbers[is_kept], minlength=len(self.lengths)))
 
@@ -330,13 +332,18 @@ class TrainingWindows(_Entries):
         bounds = self._bounds(indices)
         return replace(self.histories.read(*bounds), n_visible=self.histories.n_visible(*bounds))
 
-    def of_last(self, n_last: Int64s) -> Int64s:
-        """Return the numbers of the windows with one of the `n_last` [N] last training interactions of each history."""
+    def of_last(self, n_last: Int64s) -> tuple[Int64s, Int64s]:
+        """Return the windows with some of the `n_last` [N] last training interactions of each history.
+
+        These are their numbers [B], and how many of the last items of each are among those [B].
+        """
         n_train = np.concatenate([*self.histories.n_train_parts(with_target=True)])
         n = self._n_entries(n_train)
         wanted = np.minimum(n, -(-n_last // self._step))
         stops, n_before = np.cumsum(n), np.cumsum(wanted) - wanted
-        return np.repeat(stops - wanted - n_before, wanted) + np.arange(wanted.sum())
+        numbers = np.repeat(stops - wanted - n_before, wanted) + np.arange(wanted.sum())
+        n_later = np.repeat(stops - 1, wanted) - numbers
+        return numbers, np.minimum(self._max_len, np.repeat(n_last, wanted) - n_later * self._step)
 
     def _n_entries(self, n_train: Int64s) -> Int64s:
         n_more = np.maximum(0, -(-(n_train - self._max_len) // self._step))

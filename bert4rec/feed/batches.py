@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -25,6 +25,7 @@ from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.seeded import Permutation
 from bert4rec.runtime.signals import call_when_ended
 
+WEIGHT_OF_NEW = 5.0  # of a new item in the loss of an update; benchmarks.nightly measures what it gives
 MakeExamples: TypeAlias = Callable[[Rows, Int64s, int], Batch]
 """Some training windows, their numbers [B] and the epoch → the training batch."""
 
@@ -111,28 +112,39 @@ class Windows:
     def __len__(self) -> int:
         return len(self._windows)
 
-    def batch(self, indices: Int64s, epoch: int) -> Batch:
-        """Return the windows at `indices` [B], sorted by length to keep the padding of attention small."""
-        indices = indices[np.argsort(self._windows.lengths(indices), kind="stable")]
-        return self._make(self._windows.read(indices), self._windows.first_number + indices, epoch)
+    def batch(self, indices: Int64s, epoch: int, n_new: Int64s | None = None) -> Batch:
+        """Return the windows at `indices` [B], sorted by length to keep the padding of attention small.
+
+        The last `n_new` [B] items of each have `WEIGHT_OF_NEW` in the loss, the others 1.
+        """
+        order = np.argsort(self._windows.lengths(indices), kind="stable")
+        indices, rows = indices[order], self._windows.read(indices[order])
+        if n_new is not None:
+            is_new = rows.lengths.cumsum()[rows.numbers] - np.arange(len(rows.items)) <= n_new[order][rows.numbers]
+            rows = replace(rows, weights=np.where(is_new, WEIGHT_OF_NEW, 1.0).astype(np.float32))
+        return self._make(rows, self._windows.first_number + indices, epoch)
 
 
-class ChosenExamples(SmallPickle):
-    """Read those of the `examples` with the numbers in the file `chosen`, which all processes of a host map."""
+class ChosenWindows(SmallPickle):
+    """Read those of the `windows` that the file `chosen` lists, which all processes of a host map.
 
-    def __init__(self, examples: Examples, chosen: Path) -> None:
-        self._examples, self._chosen = examples, chosen
+    It has a row for each window [n, 2]: its number, and how many of its last items are new.
+    """
+
+    def __init__(self, windows: Windows, chosen: Path) -> None:
+        self._windows, self._file = windows, chosen
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return len(self._chosen)
 
     def batch(self, indices: Int64s, epoch: int) -> AnyBatch:
-        """Return the examples at `indices` [B] of the chosen ones."""
-        return self._examples.batch(self._numbers[indices], epoch)
+        """Return the windows at `indices` [B] of the chosen ones."""
+        numbers, n_new = self._chosen[indices].T
+        return self._windows.batch(numbers, epoch, n_new)
 
     @cached_property
-    def _numbers(self) -> Int64s:
-        return np.load(self._chosen, mmap_mode="r").view(np.ndarray)
+    def _chosen(self) -> Int64s:
+        return np.load(self._file, mmap_mode="r").view(np.ndarray)
 
 
 class TrainingBatches:

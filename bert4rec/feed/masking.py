@@ -110,7 +110,7 @@ class Masking:
         epoch_key = splitmix64(_words(np.array([self.seed])), _words(np.array([epoch])))
         sequence_keys = splitmix64(epoch_key, _words(sequence_ids))
         only_last = _uniform(sequence_keys, 1) < self.last_item_mask_prob
-        weights = _weights_of(rows.events, self.event_weights)
+        weights = _weights_of(rows, self.event_weights)
         if weights is not None:
             is_kept = _until_last(weights > 0, rows.lengths, only_last)
             rows, weights = rows.part(is_kept), weights[is_kept]
@@ -134,7 +134,7 @@ class Masking:
         batch = Batch.from_items(inputs, lengths, positions, targets, gaps, instants)
         return batch._replace(
             events=None if rows.events is None else long(np.where(is_chosen, 0, rows.events)),
-            weights=_weights_at(positions, weights, self.event_weights),
+            weights=_weights_at(positions, weights, rows, self.event_weights),
         )
 
     def _choose(self, keys: Words, sequence_keys: Words, only_last: Bools, rows: Int64s, is_target: Bools) -> Bools:
@@ -156,15 +156,20 @@ class Masking:
         return np.select([is_mask, is_random], [np.int64(NO_ITEM), random_items], items)
 
 
-def _weights_of(events: Array | None, event_weights: Sequence[float]) -> Float32s | None:
-    """Return the weights [total] of positions in the loss by their `events`; None if all are 1."""
-    return None if events is None or not event_weights else np.array(event_weights, np.float32)[events]
+def _weights_of(rows: "Rows", event_weights: Sequence[float]) -> Float32s | None:
+    """Return the weights [total] of positions in the loss, their own times those of their events; None if all are 1."""
+    if rows.events is None or not event_weights:
+        return rows.weights
+    weights = np.array(event_weights, np.float32)[rows.events]
+    return weights if rows.weights is None else weights * rows.weights
 
 
-def _weights_at(positions: Tensor, weights: Float32s | None, event_weights: Sequence[float]) -> Tensor | None:
-    """Return the `weights` [total] of the `positions` to predict [M]; None if they are all 1."""
-    is_equal = weights is None or all(weight in (0, 1) for weight in event_weights)
-    return None if is_equal else torch.from_numpy(weights)[positions]
+def _weights_at(
+    positions: Tensor, weights: Float32s | None, rows: "Rows", event_weights: Sequence[float]
+) -> Tensor | None:
+    """Return the `weights` [total] of the `positions` to predict [M]; None if no batch has others than 0 and 1."""
+    is_equal = rows.weights is None and all(weight in (0, 1) for weight in event_weights)
+    return None if weights is None or is_equal else torch.from_numpy(weights)[positions]
 
 
 def _until_last(is_target: Bools, lengths: Int64s, only_last: Bools) -> Bools:
@@ -264,7 +269,7 @@ class Shifting:
             gaps, instants = gaps[is_shown], (seconds + gaps if is_next else seconds)[is_shown]
         positions = torch.arange(len(targets))
         batch = Batch.from_items(*tensors_of(shown), positions, long(targets), gaps, instants)
-        batch, weights = batch._replace(events=events_of(shown)), _weights_of(rows.events, self.event_weights)
+        batch, weights = batch._replace(events=events_of(shown)), _weights_of(rows, self.event_weights)
         if weights is None:
             return batch
         if rows.n_visible is not None:
@@ -277,7 +282,7 @@ class Shifting:
             positions=positions,
             targets=long(np.where(is_target, targets, NO_ITEM))[positions],
             instants=None if instants is None else instants[positions],
-            weights=_weights_at(positions, weights, self.event_weights),
+            weights=_weights_at(positions, weights, rows, self.event_weights),
         )
 
     def _with_short_inputs(self, batch: Batch, rows: "Rows", weights: Float32s) -> Batch:
@@ -302,7 +307,7 @@ class Shifting:
             targets=F.pad(long(rows.items[predicted]), (0, len(without)), value=NO_ITEM)[at],
             instants=None if batch.instants is None else batch.instants[positions],
             weights=_weights_at(
-                at, np.append(weights[predicted], np.zeros(len(without), np.float32)), self.event_weights
+                at, np.append(weights[predicted], np.zeros(len(without), np.float32)), rows, self.event_weights
             ),
             widths=Widths.of(batch.lengths, positions),
         )

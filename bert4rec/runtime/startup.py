@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import NoReturn
 
 ACTIVATE = "type `source .venv/bin/activate` first (`make setup` makes .venv), then the same command again"
+INACTIVE = "activate the .venv of the project first"
+DISTRIBUTION = "bert4rec-torchrec"
 CGROUPS = Path("/sys/fs/cgroup")
 CPU_FILES = {2: ["cpu.max"], 1: ["cpu.cfs_quota_us", "cpu.cfs_period_us"]}  # version of control groups → limit
 # Between two parallel regions a thread of libgomp spins, by default for some milliseconds. On cores that other programs
@@ -25,7 +27,7 @@ SPIN_COUNT = "1000"
 def require_python() -> None:
     """End the process with status 2 if this Python is older than 3.11."""
     if sys.version_info < (3, 11):  # noqa: UP036
-        _exit("is too old, 3.11 to 3.13 are supported")
+        _exit("is too old, 3.11 to 3.13 are supported", INACTIVE)
 
 
 def exit_for_missing(error: ModuleNotFoundError) -> NoReturn:
@@ -33,7 +35,7 @@ def exit_for_missing(error: ModuleNotFoundError) -> NoReturn:
     name = (error.name or "").partition(".")[0]
     if name in ("", "bert4rec"):
         raise error
-    _exit(f"does not have the package {name}")
+    _exit(f"does not have the package {name}", _to_install(name))
 
 
 @contextmanager
@@ -53,9 +55,25 @@ def importing() -> Iterator[None]:
         gc.enable()
 
 
-def _exit(problem: str) -> NoReturn:
+def _to_install(name: str) -> str:
+    """Return what to type for the missing package `name`, if this one is installed and knows where it belongs."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        wanted = requires(DISTRIBUTION) or []
+    except PackageNotFoundError:
+        return INACTIVE
+    for line in wanted:
+        requirement, _, condition = line.partition(";")
+        if requirement.replace("-", "_").lower().startswith(name.lower()):
+            extra = condition.partition('extra == "')[2].partition('"')[0]
+            return f"type pip install '{DISTRIBUTION}{f'[{extra}]' if extra else ''}'"
+    return INACTIVE
+
+
+def _exit(problem: str, advice: str) -> NoReturn:
     """End the process with status 2: this Python has the `problem`."""
-    advice = ACTIVATE if os.path.exists("train.py") else "activate the .venv of the project first"
+    advice = ACTIVATE if os.path.exists("train.py") else advice
     if os.environ.get("LOCAL_RANK", "0") == "0":  # once per host, if a launcher has started several processes
         version = "{}.{}.{}".format(*sys.version_info[:3])
         print(f"error: {sys.executable} (Python {version}) {problem}: {advice}", file=sys.stderr)

@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from importlib.metadata import version as version_of
 from importlib.resources import files
-from pathlib import Path
+from itertools import zip_longest
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request, Response
@@ -15,23 +14,22 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
-from bert4rec import __version__
-from bert4rec.checkpoint.models_folder import MODELS_PAGE
+from bert4rec.config.kinds import SEEN
 from bert4rec.dataset.format import NO_ITEM
+from bert4rec.runtime.startup import DISTRIBUTION
 from bert4rec.server import bodies
 from bert4rec.server.guard import Guard
-from bert4rec.server.inbox import Inbox, key_of, now
+from bert4rec.server.inbox import key_of, now
 from bert4rec.server.metrics import Metrics
-from bert4rec.server.scorer import Answer, Options, Problem, Scorer, TooBusyError
+from bert4rec.server.parts import Parts, Settings, started
+from bert4rec.server.scorer import Answer, Options, Problem, TooBusyError
 from bert4rec.server.scorer import Query as Asked
-from bert4rec.server.served import Served, use_threads
-from bert4rec.server.watch import Watch
-from bert4rec.serving.events import Event, Events
+from bert4rec.server.served import Served
+from bert4rec.serving.events import Event
 from bert4rec.serving.histories import TimedHistory, items_of
 
-SEEN = {"leave-out": True, "keep": False, "by-item": "by_item"}
+VERSION_OF_PROGRAM = version_of(DISTRIBUTION)
 MOST_FOUND = 100
-PATIENCE_OF_READS = 1.0  # seconds; all queries wait meanwhile
 MOST_UNKNOWN_SHOWN = 10
 MOST_OF_USER = 200  # items of a user's history that are shown
 PAGE_HEADERS = {
@@ -50,55 +48,24 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What is served and how: the `model`, its `dataset` if it was moved, and where `events` are kept ("": nowhere)."""
-
-    model: Path
-    dataset: Path | None = None
-    events: str = ""
-    key: str = ""
-    threads: int = 1
-    root_path: str = ""
-    log: bool = False
-    with_tools: bool = False
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What answers: the `scorer`, the `inbox` of events if they are kept, and the figures."""
-
-    scorer: Scorer
-    inbox: Inbox | None
-    metrics: Metrics
-    page: Path | None
-
-
 def make_app(settings: Settings, served: Served | None = None) -> Guard:
     """Return the application; `served` is the model if it is loaded already."""
-    metrics = Metrics()
+    metrics, tools = Metrics(), None
+    if settings.with_tools:
+        from bert4rec.server.tools import make_tools, tools_app
+
+        tools = make_tools(lambda: app.state.parts)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        use_threads(settings.threads)
-        first = served or Served.load(settings.model, settings.dataset)
-        metrics.serves(first.version)
-        inbox = Inbox(Events(settings.events)) if settings.events else None
-        events = Events(settings.events, patience=PATIENCE_OF_READS) if settings.events else None
-        scorer = Scorer(first, metrics, events)
-        page = settings.model / MODELS_PAGE
-        watch = Watch(settings.model, settings.dataset, scorer, metrics)
-        app.state.parts = Parts(scorer, inbox, metrics, page if page.is_file() else None)
-        try:
-            yield
-        finally:
-            watch.end()
-            scorer.end()
-            if inbox:
-                inbox.end()
+        with started(settings, metrics, served) as app.state.parts:
+            async with AsyncExitStack() as also:
+                if tools:
+                    await also.enter_async_context(tools.session_manager.run())
+                yield
 
     app = FastAPI(
-        title="bert4rec", version=__version__, lifespan=lifespan, root_path=settings.root_path, responses=ERRORS,
+        title="bert4rec", version=VERSION_OF_PROGRAM, lifespan=lifespan, root_path=settings.root_path, responses=ERRORS,
         description="Recommendations of a sequential model.", docs_url=None, redoc_url=None,
     )  # fmt: skip
     app.add_exception_handler(RequestValidationError, _not_valid)
@@ -106,6 +73,8 @@ def make_app(settings: Settings, served: Served | None = None) -> Guard:
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(TooBusyError, _too_busy)
     _add_paths(app)
+    if tools:
+        app.router.routes.extend(tools_app(tools).routes)
     return Guard(app, metrics, key=settings.key, log=settings.log)
 
 
@@ -137,7 +106,7 @@ async def _recommend(body: bodies.RecommendRequest, request: Request) -> Respons
         Asked(body.k, options, query.user, None if query.items is None else _history(query), query.at)
         for query in body.queries
     ]
-    return _lists(await _parts(request).scorer.ask(asked))
+    return _lists(await _parts(request).scorer.recommend(asked))
 
 
 def _history(query: bodies.Query) -> Any:
@@ -160,7 +129,9 @@ async def _similar(body: bodies.SimilarRequest, request: Request) -> Response:
 
 async def _items(
     request: Request,
-    query: Annotated[str, Query(max_length=200, description="words of a title, or of an id; empty: popular items")] = "",
+    query: Annotated[
+        str, Query(max_length=200, description="words of a title, or of an id; empty: popular items")
+    ] = "",
     limit: Annotated[int, Query(ge=1, le=MOST_FOUND, description="the most items to return")] = 10,
 ) -> Response:
     served = _parts(request).scorer.served
@@ -180,11 +151,8 @@ async def _user(
     times, kinds = (history.times, history.events) if isinstance(history, TimedHistory) else ((), ())
     shown = [
         {**one, "time": time, "event": kind or ""}
-        for one, time, kind in zip(
-            _named_ids(served, items), times[-limit:] or [None] * len(items), kinds[-limit:] or [""] * len(items),
-            strict=True,
-        )
-    ]  # fmt: skip
+        for one, time, kind in zip_longest(_named_ids(served, items), times[-limit:], kinds[-limit:])
+    ]
     return _json({"version": served.version, "items": shown, "n_items": len(items_of(history))})
 
 
@@ -210,7 +178,7 @@ async def _events(body: bodies.EventsRequest, request: Request) -> Response:
 
 async def _version(request: Request) -> Response:
     parts = _parts(request)
-    more = {"keeps_events": parts.inbox is not None, "has_page": parts.page is not None, "program": __version__}
+    more = {"keeps_events": parts.inbox is not None, "has_page": parts.page is not None, "program": VERSION_OF_PROGRAM}
     about = parts.scorer.served.about()
     return _json({**about, "knows_users": about["users"] > 0 or parts.inbox is not None, **more})
 

@@ -1,10 +1,12 @@
 """The bodies of requests and answers."""
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, model_validator
 
-MOST_QUERIES, MOST_EVENTS, MOST_ITEMS, MOST_K = 256, 1000, 10_000, 1000
+MOST_QUERIES, MOST_EVENTS_SENT, LONGEST_HISTORY, MOST_K = 256, 1000, 10_000, 1000
 MOST_LISTED = 100_000  # items to allow or deny
 LONGEST_ID, LONGEST_CONDITION = 512, 2000  # characters
 LARGEST = 2**63 - 1
@@ -45,15 +47,15 @@ class Query(Body):
     """Who a list is for: a user of the dataset or of the events, or a history."""
 
     user: Id | None = Field(None, description="a user; the history is that of the dataset and of the events since")
-    items: Annotated[list[Id], Field(max_length=MOST_ITEMS)] | None = Field(
+    items: Annotated[list[Id], Field(max_length=LONGEST_HISTORY)] | None = Field(
         None, description="a history: ids of items, the oldest first; [] for a visitor of whom nothing is known",
         examples=[["a12", "b7"]],
     )  # fmt: skip
-    times: Annotated[list[Seconds], Field(max_length=MOST_ITEMS)] | None = Field(
+    times: Annotated[list[Seconds], Field(max_length=LONGEST_HISTORY)] | None = Field(
         None, description="the time of each item in seconds since 1970, ascending; for a model that reads times",
         examples=[[1_790_000_000, 1_790_000_060]],
     )  # fmt: skip
-    events: Annotated[list[Name | None], Field(max_length=MOST_ITEMS)] | None = Field(
+    events: Annotated[list[Name | None], Field(max_length=LONGEST_HISTORY)] | None = Field(
         None, description="the kind of event of each item, for a model that knows kinds", examples=[["view", "cart"]]
     )
     at: Seconds | None = Field(None, description="when the list is shown; default: at the time of the last item")
@@ -67,6 +69,10 @@ class Query(Body):
                 raise ValueError(f"{name} belong to items, and there are none")
             if values is not None and self.items is not None and len(values) != len(self.items):
                 raise ValueError(f"{len(self.items)} items and {len(values)} {name}; each item needs one")
+        if self.times and any(time > later for time, later in pairwise(self.times)):
+            raise ValueError("times descend; the oldest item comes first")
+        if self.times and self.at is not None and self.at < self.times[-1]:
+            raise ValueError("at is before the last item")
         return self
 
 
@@ -86,7 +92,7 @@ class RecommendRequest(Rules):
         "default: as in the evaluation of the model",
     )
     allow: Annotated[list[Id], Field(max_length=MOST_LISTED)] | None = Field(
-        None, description="recommend only these items"
+        None, description="recommend only these items; those that the model does not know are skipped"
     )
     deny: Annotated[list[Id], Field(max_length=MOST_LISTED)] = Field([], description="never recommend these items")
 
@@ -102,7 +108,7 @@ class SimilarRequest(Rules):
 
 
 class NewEvent(Body):
-    """What a user did with an item."""
+    """An event: a user did something with an item."""
 
     user: Id = Field(description="the user, who may be new")
     item: Id = Field(description="the item, which may be new")
@@ -123,7 +129,9 @@ class EventsRequest(Body):
     model_config = ConfigDict(
         json_schema_extra={"example": {"events": [{"user": "c-17", "item": "a12", "key": "click-8123"}]}}
     )
-    events: Annotated[list[NewEvent], Field(min_length=1, max_length=MOST_EVENTS)] = Field(description="the events")
+    events: Annotated[list[NewEvent], Field(min_length=1, max_length=MOST_EVENTS_SENT)] = Field(
+        description="the events"
+    )
 
 
 class Item(BaseModel):
@@ -160,7 +168,7 @@ class FoundItem(BaseModel):
 
 
 class FoundItems(BaseModel):
-    """What a search has found."""
+    """The items that a search has found."""
 
     version: str = Field(description="the version that answered")
     items: list[FoundItem] = Field(description="the best first")
@@ -182,14 +190,14 @@ class UserAnswer(BaseModel):
 
 
 class StoredEvents(BaseModel):
-    """What became of events; they are on disk."""
+    """The numbers of stored events; they are on disk."""
 
     stored: int = Field(description="events that are stored now")
     known: int = Field(description="events whose key was there already")
 
 
 class Version(BaseModel):
-    """What answers."""
+    """The version that answers."""
 
     model_config = ConfigDict(protected_namespaces=())
     version: str = Field(description="the version that answers now")
@@ -206,12 +214,12 @@ class Version(BaseModel):
 
 
 class Error(BaseModel):
-    """What is wrong, in one line."""
+    """An error, in one line."""
 
     error: str = Field(examples=["queries.0.items: give either a user or items"])
 
 
-def one_line(errors: list[Any]) -> str:
+def one_line(errors: Sequence[Any]) -> str:
     """Return the first of pydantic's errors in one line, without the value, which may be long."""
     first = errors[0]
     where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query"))

@@ -44,7 +44,7 @@ class Guard:
 
         try:
             await self._answer(scope, receive, sent)
-        except Exception as error:  # noqa: BLE001  # what happens to one request must not end the server
+        except Exception as error:  # what happens to one request must not end the server
             logger.error("a request could not be answered", exc_info=error)
             if not status:
                 await refuse(sent, 500, "the server could not answer; its log says why")
@@ -66,7 +66,9 @@ class Guard:
         try:
             body = await asyncio.wait_for(_read(receive, headers), SECONDS_OF_BODY)
         except _TooLargeError:
-            await refuse(send, 413, f"the body is larger than {MOST_BYTES:,} bytes; send fewer queries or events at once")
+            await refuse(
+                send, 413, f"the body is larger than {MOST_BYTES:,} bytes; send fewer queries or events at once"
+            )
             return
         except TimeoutError:
             await refuse(send, 408, f"the body did not come within {SECONDS_OF_BODY:.0f} s")

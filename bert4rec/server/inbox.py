@@ -12,8 +12,8 @@ from bert4rec.runtime.errors import DataError
 from bert4rec.server.scorer import UNAVAILABLE, Problem, TooBusyError
 from bert4rec.serving.events import Event, Events
 
-MOST_AT_ONCE = 10_000  # events in a transaction
-MOST_WAITING = 50_000
+MOST_IN_TRANSACTION = 10_000  # events in a transaction
+MOST_EVENTS_WAITING = 50_000
 
 
 class _Delivery(NamedTuple):
@@ -44,7 +44,7 @@ class Inbox:
         loop = asyncio.get_running_loop()
         delivery = _Delivery(events, loop, loop.create_future())
         with self._changed:
-            if self._n_waiting > MOST_WAITING:
+            if self._n_waiting > MOST_EVENTS_WAITING:
                 raise TooBusyError
             self._waiting.append(delivery)
             self._n_waiting += len(events)
@@ -67,7 +67,7 @@ class Inbox:
                 if not self._waiting:
                     return
                 deliveries, n = list[_Delivery](), 0
-                while self._waiting and (not deliveries or n + len(self._waiting[0].events) <= MOST_AT_ONCE):
+                while self._waiting and (not deliveries or n + len(self._waiting[0].events) <= MOST_IN_TRANSACTION):
                     deliveries.append(self._waiting.popleft())
                     n += len(deliveries[-1].events)
                 self._n_waiting -= n
@@ -80,7 +80,7 @@ class Inbox:
             new = self._events.add([event for delivery in deliveries for event in delivery.events])
         except DataError:
             return [Problem("the events cannot be stored now; send them again later", UNAVAILABLE)] * len(deliveries)
-        except Exception as error:  # noqa: BLE001  # the thread must go on
+        except Exception as error:  # the thread must go on
             return [error] * len(deliveries)
         counts = []
         for delivery in deliveries:

@@ -10,8 +10,9 @@ from prometheus_client import multiprocess
 
 from bert4rec.serving.recommender import Recommendations
 
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.2, 0.5, 1.0, 2.5, 10.0)
-SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
+STEPS_OF_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.2, 0.5, 1.0, 2.5, 10.0)
+STEPS_OF_SIZE = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 LISTS_COMPARED = 1000
 SHARED = "PROMETHEUS_MULTIPROC_DIR"  # environment variable: the folder of several processes' figures
 
@@ -22,19 +23,19 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = prometheus.CollectorRegistry()
         n, registry = "bert4rec_", self._registry
-        labels, in_all = ["route", "status"], "livesum"
+        labels = ["route", "status"]
         self.requests = prometheus.Counter(f"{n}requests", "Answered requests", labels, registry=registry)
         self.seconds = prometheus.Histogram(
-            f"{n}request_seconds", "Time of a request", ["route"], buckets=SECONDS, registry=registry
+            f"{n}request_seconds", "Time of a request", ["route"], buckets=STEPS_OF_SECONDS, registry=registry
         )
         self.batches = prometheus.Histogram(
-            f"{n}batch_queries", "Queries that were answered together", buckets=SIZES, registry=registry
+            f"{n}batch_queries", "Queries that were answered together", buckets=STEPS_OF_SIZE, registry=registry
         )
         self.batch_seconds = prometheus.Histogram(
-            f"{n}batch_seconds", "Time of a batch", buckets=SECONDS, registry=registry
+            f"{n}batch_seconds", "Time of a batch", buckets=STEPS_OF_SECONDS, registry=registry
         )
         self.waiting = prometheus.Gauge(
-            f"{n}waiting_queries", "Queries that wait", registry=registry, multiprocess_mode=in_all
+            f"{n}waiting_queries", "Queries that wait", registry=registry, multiprocess_mode="livesum"
         )
         self.items = prometheus.Counter(f"{n}history_items", "Items of histories", registry=registry)
         self.unknown = prometheus.Counter(
@@ -87,5 +88,5 @@ class Metrics:
         if SHARED not in os.environ:
             return prometheus.generate_latest(self._registry)
         registry = prometheus.CollectorRegistry()
-        multiprocess.MultiProcessCollector(registry)
+        multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return prometheus.generate_latest(registry)

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from bert4rec.evaluation.seen_items import SeenRule
 from bert4rec.runtime.errors import ArgumentError, DataError, UserError
 from bert4rec.server.metrics import Metrics
-from bert4rec.server.served import Served, unknown_items
+from bert4rec.server.served import Served, known_items, unknown_items
 from bert4rec.serving.events import Events, StoredEvent
 from bert4rec.serving.histories import History, items_of
 from bert4rec.serving.recommender import Recommendations
 
-MOST_AT_ONCE = 256  # queries of a batch
-MOST_WAITING = 4096  # queries that wait
+MOST_IN_BATCH = 256  # queries of a batch
+MOST_QUERIES_WAITING = 4096  # queries that wait
 LISTS_KEPT = 10_000
 BAD_VALUE, UNAVAILABLE = 422, 503  # HTTP status
 
@@ -30,7 +30,7 @@ class TooBusyError(Exception):
 
 
 class Problem(Exception):  # noqa: N818  # an answer
-    """What is wrong with a query, in one line, and the status of HTTP for it."""
+    """Says what is wrong with a query, in one line, and the status of HTTP for it."""
 
     def __init__(self, text: str, status: int = BAD_VALUE) -> None:
         super().__init__(text)
@@ -115,7 +115,7 @@ class Scorer:
         """Let a version answer all batches that begin from now on."""
         self._served = served
 
-    async def ask(self, queries: Sequence[Query]) -> list[Answer]:
+    async def recommend(self, queries: Sequence[Query]) -> list[Answer]:
         """Return the answers to the queries of one request, all by one version.
 
         Raises `TooBusyError`, and `Problem` for a query that cannot be answered.
@@ -138,7 +138,7 @@ class Scorer:
         loop = asyncio.get_running_loop()
         job = _Job(queries, work, loop, loop.create_future())
         with self._changed:
-            if self._n_waiting + len(queries) > MOST_WAITING and self._waiting:
+            if self._n_waiting + len(queries) > MOST_QUERIES_WAITING and self._waiting:
                 raise TooBusyError
             self._waiting.append(job)
             self._n_waiting += len(queries)
@@ -154,7 +154,7 @@ class Scorer:
                 if not self._waiting:
                     return
                 jobs, n = list[_Job](), 0
-                while self._waiting and (not jobs or n + len(self._waiting[0].queries) <= MOST_AT_ONCE):
+                while self._waiting and (not jobs or n + len(self._waiting[0].queries) <= MOST_IN_BATCH):
                     jobs.append(self._waiting.popleft())
                     n += len(jobs[-1].queries)
                 self._n_waiting -= n
@@ -222,7 +222,7 @@ class Scorer:
                 raise Problem("this server knows no users; give items instead of a user")
             return {}
         try:
-            return self._events.of_users({served.user_key(user) for user in users})
+            return self._events.by_user({served.user_key(user) for user in users})
         except DataError as error:
             logger.warning(str(error))
             raise Problem("the events of users cannot be read now; try again later", UNAVAILABLE) from None
@@ -262,14 +262,15 @@ def _recommend(served: Served, options: Options, asked: Sequence[tuple[History, 
     model, k = served.model, max(k for _, k in asked)
     if options.seen == "by_item" and not served.can_come_again:
         raise ArgumentError("seen = by-item: this model does not know which items people take again")
-    for name, listed in (("allow", options.allow or ()), ("deny", options.deny)):
-        if unknown := unknown_items(model, listed):
-            raise ArgumentError(f"{name}: the model does not know the item {unknown[0]}")
+    # An item that the model does not know is not recommended anyway.
+    allow, deny = (None if some is None else known_items(model, some) for some in (options.allow, options.deny))
+    if options.allow and not allow:
+        raise ArgumentError(f"allow: the model knows none of the items, such as {options.allow[0]}")
     rules = _rules(served, options)
     # The first part alone: at the end of the parts it would warn on the terminal of what the answer says.
     lists = next(
         model.recommend_in_parts(
-            [[history for history, _ in asked]], k, leave_out_seen=options.seen, allow=options.allow, deny=options.deny,
+            [[history for history, _ in asked]], k, leave_out_seen=options.seen, allow=allow, deny=deny or (),
             rules=rules,
         )
     )  # fmt: skip
@@ -289,7 +290,7 @@ def _without_errors(work: Callable[[], list[Any]], n: int) -> list[Any]:
     """Return what `work` returns; if it raises, `n` times what is wrong: the thread must go on."""
     try:
         return work()
-    except BaseException as error:  # noqa: BLE001  # polars has panics, which are no exceptions
+    except BaseException as error:  # polars has panics, which are no exceptions
         return [_problem(error)] * n
 
 

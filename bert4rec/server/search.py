@@ -23,10 +23,9 @@ class TitleSearch:
     def __init__(self, ids: ItemIds) -> None:
         everything = range(len(ids))
         titles, names = ids.titles_of(everything), ids.of(everything)
-        self._order: Int64s = np.argsort(-np.asarray(ids.popularity, np.float64), kind="stable")
-        lines = [
-            "" if names[item] is None else simplified(titles[item] or str(names[item])) for item in self._order.tolist()
-        ]
+        order: Int64s = np.argsort(-np.asarray(ids.popularity, np.float64), kind="stable")
+        self._order = order if ids.forgotten is None else order[~ids.forgotten[order]]
+        lines = [simplified(titles[item] or str(names[item])) for item in self._order.tolist()]
         self._starts = np.cumsum([0, *(len(line) + 1 for line in lines)])[:-1]
         self._text = END.join([*lines, ""])
 
@@ -41,10 +40,14 @@ class TitleSearch:
         longest = re.escape(max(words, key=len))
         starts = [re.compile(rf"(?<!\w){re.escape(word)}") for word in words]
         found: dict[int, None] = {}
-        for pattern, is_good in (
-            (rf"(?<!\w){longest}", lambda line: all(start.search(line) for start in starts)),
-            (longest, lambda line: all(word in line for word in words)),
-        ):
+
+        def begins(line: str) -> bool:
+            return all(start.search(line) for start in starts)
+
+        def has(line: str) -> bool:
+            return all(word in line for word in words)
+
+        for pattern, is_good in ((rf"(?<!\w){longest}", begins), (longest, has)):
             for row in self._rows(re.compile(pattern)):
                 if row not in found and is_good(self._line(row)):
                     found[row] = None

@@ -40,7 +40,7 @@ from bert4rec.serving.users import UserHistories
 
 RULES_KEPT = 64  # conditions whose items are kept in memory
 TESTED = 8  # examples of a report
-TOLERANCE = 1e-3  # of their scores; the report may be of a machine with other kernels
+TOLERANCE_OF_SCORES = 1e-3  # of their scores; the report may be of a machine with other kernels
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,7 +174,7 @@ class Served:
                 continue
             found = model.recommend([query], len(expected))[0]
             scores = [one.score for one in found], [one["score"] for one in expected]
-            if len(found) != len(expected) or not np.allclose(*scores, TOLERANCE, TOLERANCE):
+            if len(found) != len(expected) or not np.allclose(*scores, TOLERANCE_OF_SCORES, TOLERANCE_OF_SCORES):
                 raise DataError(f"version {self.version} gives another list for an example of its report")
             tested += 1
         return tested
@@ -210,7 +210,7 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 def _mapped(model: Recommender, package: Path) -> Recommender:
     """Return the `model` with the weights of its package, which processes share as one file in memory."""
-    if not isinstance(model.network, Network) or not package.is_dir():
+    if not isinstance(model.network, Network) or not is_package(package):
         return model
     return replace(model, network=read_network(package, read_settings(package)))
 
@@ -228,3 +228,8 @@ def use_threads(n: int) -> None:
 def unknown_items(model: Recommender, items: Sequence[Any]) -> list[Any]:
     """Return those of `items` that the model does not know."""
     return [one for one, index in zip(items, model.ids.indices(items), strict=True) if index == NO_ITEM]
+
+
+def known_items(model: Recommender, items: Sequence[Any]) -> list[Any]:
+    """Return those of `items` that the model knows."""
+    return [one for one, index in zip(items, model.ids.indices(items), strict=True) if index != NO_ITEM]

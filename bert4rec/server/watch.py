@@ -9,8 +9,8 @@ from bert4rec.server.metrics import Metrics
 from bert4rec.server.scorer import Scorer
 from bert4rec.server.served import Served, signature
 
-SECONDS = 1.0  # between two looks
-PATIENCE = 3  # looks at a folder whose champion cannot be loaded: it may be in the middle of a change
+SECONDS_OF_PAUSE = 1.0  # between two looks
+MOST_ATTEMPTS = 3  # looks at a folder whose champion cannot be loaded: it may be in the middle of a change
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Watch:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._end.wait(SECONDS):
+        while not self._end.wait(SECONDS_OF_PAUSE):
             self.look()
 
     def look(self) -> None:
@@ -46,9 +46,9 @@ class Watch:
         try:
             served = Served.load(self._place, self._dataset)
             n_tested = served.test() if served.version != before.version else 0
-        except Exception as error:  # noqa: BLE001  # whatever is wrong with it, the old one answers
+        except Exception as error:  # whatever is wrong with it, the old one answers
             self._n_failed += 1
-            if self._n_failed >= PATIENCE or not isinstance(error, UserError | OSError):
+            if self._n_failed >= MOST_ATTEMPTS or not isinstance(error, UserError | OSError):
                 self._seen, self._n_failed = now, 0
                 self._metrics.switches.labels("failed").inc()
                 logger.warning(f"goes on with {before.version}: {in_one_line(error)}")

@@ -1,8 +1,8 @@
 """Keep the events that a server gets until an update has them: in SQLite, or in PostgreSQL if several hosts serve.
 
 Both have the same table and get the same statements. An event is stored once, however often it is sent: its key is the
-table's. `received` is when it came, in nanoseconds, so that events of one second keep their order; `taken` names the update that read an event, or is null; events of updates that have appended their rows are in
-the dataset.
+table's. `received` is when it came, in nanoseconds, so that events of one second keep their order. `taken` names the
+update that has read an event, or is null; what updates have appended is in the dataset.
 """
 
 import os
@@ -16,16 +16,16 @@ from typing import Any, NamedTuple, TypeVar
 from bert4rec.config.addresses import VARIABLE, is_url, without_secrets
 from bert4rec.runtime.errors import DataError, in_one_line
 
-EVENTS = "events.db"  # in a models folder
+EVENTS_FILE = "events.db"  # in a models folder
 SCHEMA = (
     "CREATE TABLE IF NOT EXISTS events (key TEXT PRIMARY KEY, user_id TEXT NOT NULL, item_id TEXT NOT NULL, "
     "time BIGINT NOT NULL, event TEXT NOT NULL, rating DOUBLE PRECISION, received BIGINT NOT NULL, taken TEXT)",
     "CREATE INDEX IF NOT EXISTS events_of_users ON events (user_id, time)",
     "CREATE INDEX IF NOT EXISTS events_of_updates ON events (taken)",
 )
-SETUP_OF_SQLITE = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
+SETUP_OF_SQLITE = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA secure_delete = ON")
 SECONDS_OF_WAITING = 30.0  # for another writer, and for a database that is started again
-AT_ONCE = 500  # values in a statement
+VALUES_AT_ONCE = 500  # values in a statement
 COLUMNS = {"user": "user_id", "item": "item_id", "time": "time", "event": "event", "rating": "rating"}
 POSTGRESQL = ("postgresql://", "postgres://")
 
@@ -87,18 +87,22 @@ class Events:
             now = time.time_ns()
             new = [(*row, now + number, None) for number, row in enumerate(rows) if row.key not in known]
             if new:
-                self._execute_many(connection, f"INSERT INTO events VALUES ({_marks(new[0])}) ON CONFLICT DO NOTHING", new)
+                self._execute_many(
+                    connection, f"INSERT INTO events VALUES ({_marks(new[0])}) ON CONFLICT DO NOTHING", new
+                )
             return {row[0] for row in new}
 
         return self._again(add, writes=True)
 
-    def of_users(self, users: Collection[str]) -> dict[str, list[StoredEvent]]:
+    def by_user(self, users: Collection[str]) -> dict[str, list[StoredEvent]]:
         """Return user → events by time, for the users who have any."""
         columns, found = "user_id, item_id, time, event, taken", dict[str, list[StoredEvent]]()
 
         def read(connection: Any) -> list[Any]:
             parts = _parts([*users])
-            return [row for part in parts for row in self._select(connection, columns, "user_id", part, "time, received")]
+            return [
+                row for part in parts for row in self._select(connection, columns, "user_id", part, "time, received")
+            ]
 
         for user, *event in self._again(read):
             found.setdefault(user, []).append(StoredEvent(*event))
@@ -118,6 +122,14 @@ class Events:
 
         return self._again(claim, writes=True)
 
+    def ids(self, column: str) -> list[str]:
+        """Return the different users ("user_id") or items ("item_id") that have events."""
+
+        def read(connection: Any) -> list[str]:
+            return [one for (one,) in self._execute(connection, f"SELECT DISTINCT {column} FROM events", ())]
+
+        return self._again(read)
+
     def forget(self, column: str, ids: Sequence[str]) -> int:
         """Remove all events of the users ("user_id") or items ("item_id") with these `ids`; return how many."""
 
@@ -127,7 +139,10 @@ class Events:
                 for part in _parts(ids)
             )
 
-        return self._again(forget, writes=True)
+        n_events = self._again(forget, writes=True)
+        if self._is_sqlite:  # what was written before the removal is in the log of SQLite until it is emptied
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return n_events
 
     def close(self) -> None:
         """Close the connection."""
@@ -178,7 +193,7 @@ class Events:
 
     def _connect(self) -> Any:
         if self._is_sqlite:
-            connection = sqlite3.connect(
+            connection: Any = sqlite3.connect(
                 self._place, timeout=self._patience, isolation_level=None, check_same_thread=False
             )
             setup: Sequence[str] = (*SETUP_OF_SQLITE, *SCHEMA)
@@ -208,7 +223,7 @@ def settings_to_read(place: str | Path, update: str, columns: Collection[str]) -
 
 
 def _parts(values: Sequence[T]) -> list[Sequence[T]]:
-    return [values[start : start + AT_ONCE] for start in range(0, len(values), AT_ONCE)]
+    return [values[start : start + VALUES_AT_ONCE] for start in range(0, len(values), VALUES_AT_ONCE)]
 
 
 def _marks(values: Sequence[Any]) -> str:

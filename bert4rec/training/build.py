@@ -32,7 +32,7 @@ from bert4rec.dataset.reader import Dataset, Sizes, moved_share, read_metadata
 from bert4rec.evaluation.evaluator import BatchCallback, Evaluator
 from bert4rec.evaluation.ranker import Metrics
 from bert4rec.evaluation.seen_items import BY_ITEM, LeavesOut
-from bert4rec.feed.batches import AT_START, ChosenExamples, HostShare, Position, TrainingBatches
+from bert4rec.feed.batches import AT_START, ChosenWindows, HostShare, Position, TrainingBatches, Windows
 from bert4rec.feed.features import FeatureReader, feature_reader_of
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.pairs import parts_of_pairs
@@ -399,13 +399,14 @@ def training_batches(
 ) -> TrainingBatches:  # fmt: skip
     """Return the training batches of this rank from `start`, with the item `features`.
 
-    `chosen`: a file with the numbers of the examples to train on; None for all.
+    `chosen`: a file that lists the windows to train on, as `ChosenWindows` reads it; None for all examples.
     """
     training, windows = config.training, training_windows(config, dataset)
     settings = _example_settings(config) | {"event_weights": event_weights(config, dataset.histories)}
     examples = model_class(config.model.kind).examples(windows, n_items=dataset.n_items, **settings)
     if chosen:
-        examples = ChosenExamples(examples, chosen)
+        assert isinstance(examples, Windows), "pairs are not updated"
+        examples = ChosenWindows(examples, chosen)
     share: Partition | HostShare = Partition(world.rank, world.world_size)
     if placement := dataset.placement:
         share = _host_share(len(examples), placement)

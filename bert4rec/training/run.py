@@ -48,7 +48,7 @@ def run(config: Config, *, may_exit: bool = True, windows: Path | None = None) -
     """Train, validate, test, write the report, and return the run folder. Every rank of the launch calls this.
 
     With `may_exit`, a signal ends the process, with the signal's status, if the training is stuck. `windows`: a file
-    with the numbers of the training windows to train on, instead of all.
+    that lists the training windows to train on, instead of all.
     """
     began = time.monotonic()
     store, rank, world_size = rendezvous()

@@ -21,6 +21,7 @@ from bert4rec.prepare.forget_items import forget_items
 from bert4rec.runtime.arrays import Int64s
 from bert4rec.runtime.errors import DataError, join_names
 from bert4rec.runtime.files import atomic_write, put_back, replace_directory, withdraw_directory
+from bert4rec.serving.events import EVENTS_FILE, Events
 from bert4rec.update.clean_run import clean_of_items, clean_of_users
 from bert4rec.update.finish import DECISION, TAILS, UNFINISHED_UPDATE, UPDATE_PLAN, finish
 
@@ -30,13 +31,15 @@ REPLACED_DATASET = ".dataset.old"  # the dataset while it is replaced, on a file
 class Forgotten(NamedTuple):
     """Count what was forgotten: the number of users or items, `n`, and of their `rows`.
 
-    `unknown`: ids that the dataset does not have; `versions`: names of those that learnt from the rows.
+    `unknown`: ids that the dataset does not have; `versions`: names of those that learnt from the rows; `events` that
+    a server had kept.
     """
 
     n: int
     rows: int
     unknown: list[str]
     versions: list[str]
+    events: int = 0
 
 
 def ids_of(models: Path, table: str, names: Sequence[str]) -> list[int | str]:
@@ -53,11 +56,11 @@ def ids_of(models: Path, table: str, names: Sequence[str]) -> list[int | str]:
     return [*dict.fromkeys(ids)]
 
 
-def forget(models: Path, table: str, names: Sequence[str]) -> Forgotten:
+def forget(models: Path, table: str, names: Sequence[str], events: str = "") -> Forgotten:
     """Forget the users or items, as `table` says, with these `names`, and return what was forgotten.
 
-    An unfinished update is removed; if it was decided, it is finished first. Raises `DataError` if the dataset has none
-    of them, or no other rows.
+    Their `events`, by default those in the models folder, go first. An unfinished update is removed; if it was decided,
+    it is finished first. Raises `DataError` if the dataset has none of them, or no other rows.
     """
     unfinished, dataset, replaced = models / UNFINISHED_UPDATE, models / DATASET, models / REPLACED_DATASET
     if replaced.is_dir():
@@ -70,6 +73,9 @@ def forget(models: Path, table: str, names: Sequence[str]) -> Forgotten:
     found = _table(models, table).find(ids)
     unknown = [str(one) for one, number in zip(ids, found, strict=True) if number == UNKNOWN]
     numbers = np.sort(found[found != UNKNOWN])
+    n_events = _forget_events(events or models / EVENTS_FILE, table, ids)
+    if n_events and not len(numbers):
+        return Forgotten(0, 0, unknown, [], n_events)
     if not len(numbers):
         advice = "they are forgotten already, or written in another way: --prove looks for them in every file"
         raise DataError(f"{models}: has no {table[:-1]} {join_names(unknown)}; {advice}")
@@ -88,7 +94,17 @@ def forget(models: Path, table: str, names: Sequence[str]) -> Forgotten:
     replace_directory(unfinished / DATASET, dataset, replaced=replaced)
     withdraw_directory(unfinished)
     learnt = [version.name for version in versions if numbers[0] < version.about[table]]
-    return Forgotten(len(numbers), n_rows, unknown, learnt)
+    return Forgotten(len(numbers), n_rows, unknown, learnt, n_events)
+
+
+def _forget_events(place: str | Path, table: str, ids: Sequence[int | str]) -> int:
+    """Remove the events of users or items that a server has kept, and return how many there were."""
+    if isinstance(place, Path) and not place.is_file():
+        return 0
+    events = Events(place)
+    n_events = events.forget("user_id" if table == USERS else "item_id", [str(one) for one in ids])
+    events.close()
+    return n_events
 
 
 def _table(models: Path, table: str) -> IdTable:

@@ -78,9 +78,7 @@ class Nightly:
     them, the rows are those that came since the last update. Every process of the launch makes the same calls.
     """
 
-    def __init__(
-        self, models: Path, given: Overrides, *, full: bool, accept: bool = False, events: str = ""
-    ) -> None:
+    def __init__(self, models: Path, given: Overrides, *, full: bool, accept: bool = False, events: str = "") -> None:
         self._models, self._full, self._accept, self._events, self._steps = models, full, accept, events, Steps()
         self._next, self._dataset = models / UNFINISHED_UPDATE, models / DATASET
         self._given, self._run_settings, self._input = given, Overrides(), Overrides({}, given.typed)
@@ -282,17 +280,17 @@ class Nightly:
         return load_config(self._models / CONFIG, with_dataset(str(self._next / DATASET), overrides))
 
     def _choose_windows(self, champion: Trained, file: Path) -> int:
-        """Write the numbers of the windows that the challenger is trained on, and return how many there are."""
+        """Write down the windows that the challenger is trained on, and return how many there are."""
         length, step, seed = (
             int(champion.settings[name]) for name in ("model.max_len", "training.sliding_step", "training.seed")
         )
         dataset, older = (open_dataset(place, verify=False) for place in (self._next / DATASET, self._dataset))
         windows = dataset.windows(max_len=length, step=step or length)
         seed += int(dataset.metadata[APPENDED])
-        numbers = choose_windows(windows, older.histories, replay=self._settings.replay, seed=seed)
-        write_windows(file, numbers)
-        logger.info(f"trains on {len(numbers):,} of {len(windows):,} windows")
-        return len(numbers)
+        chosen = choose_windows(windows, older.histories, replay=self._settings.replay, seed=seed)
+        write_windows(file, chosen)
+        logger.info(f"trains on {len(chosen):,} of {len(windows):,} windows")
+        return len(chosen)
 
     def _extend(self, champion: Trained, folder: Path) -> dict[str, Any]:
         """Make the run of the challenger from the champion, with the settings for an update."""

@@ -31,6 +31,7 @@ from bert4rec.dataset.id_tables import IdTable, to_numpy
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.runtime.arrays import Array, Int64s
 from bert4rec.runtime.errors import DataError, format_bytes, in_one_line, pluralize
+from bert4rec.serving.events import Events
 from bert4rec.update.finish import TAILS
 
 WORD = re.compile(rb"[\w\-\x80-\xff]")  # a byte of this kind beside a text makes it a part of another id
@@ -244,6 +245,14 @@ def _in_text(path: Path, wanted: _Wanted) -> Found:
     return has_id, 0
 
 
+def _in_events(path: Path, wanted: _Wanted) -> Found:
+    """Look at the users or items of a server's events; SQLite overwrites what it removes."""
+    events = Events(path)
+    ids = events.ids("user_id" if wanted.table == USERS else "item_id")
+    events.close()
+    return not {*ids}.isdisjoint(wanted.texts), len(ids)
+
+
 def _in_bytes(path: Path, wanted: _Wanted) -> Found:
     if not path.stat().st_size:
         return False, 0
@@ -257,6 +266,7 @@ KINDS_OF_FILES: Mapping[str, tuple[str, Callable[[Path, _Wanted], Found]]] = {
     ".npy": ("NumPy", _in_arrays),
     ".npz": ("NumPy", _in_arrays),
     ".safetensors": ("safetensors, headers", _in_safetensors),
+    ".db": ("SQLite", _in_events),
     ".json": ("JSON", _in_text),
     ".jsonl": ("JSON", _in_text),
     ".html": ("HTML", _in_text),

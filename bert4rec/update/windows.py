@@ -11,18 +11,19 @@ REPLAY_STREAM = 0x5245504C  # separates the draw of older windows from all else 
 
 
 def choose_windows(windows: TrainingWindows, older: Histories, *, replay: float, seed: int) -> Int64s:
-    """Return the numbers, ascending, of the windows with interactions that were not for training in `older`.
+    """Return the windows with interactions that were not for training in `older`, as `ChosenWindows` reads them [n, 2].
 
     Of the other windows as many are drawn, by the `seed`, that they are the share `replay` of all that are returned, or
-    all of them if they are fewer. Both histories number users alike.
+    all of them if they are fewer. They are in ascending order. Both histories number users alike.
     """
-    new = windows.of_last(new_interactions(windows.histories, older))
+    new, n_new = windows.of_last(new_interactions(windows.histories, older))
     n_others = min(round(len(new) * replay / (1 - replay)), len(windows) - len(new))
     generator = np.random.default_rng([seed, REPLAY_STREAM])
     drawn = generator.choice(len(windows) - len(new), n_others, replace=False, shuffle=False)
     # the numbers of the others, counted without the new ones → those of all windows
     others = drawn + np.searchsorted(new - np.arange(len(new)), drawn, side="right")
-    return np.sort(np.concatenate([new, others]))
+    chosen = np.stack([np.concatenate([new, others]), np.concatenate([n_new, np.zeros_like(others)])], axis=1)
+    return chosen[np.argsort(chosen[:, 0])]
 
 
 def new_interactions(histories: Histories, older: Histories) -> Int64s:
@@ -32,8 +33,8 @@ def new_interactions(histories: Histories, older: Histories) -> Int64s:
     return np.maximum(0, histories.n_train - n_older[histories.users])
 
 
-def write_windows(path: Path, numbers: Int64s) -> None:
-    """Write the numbers of windows to a file that processes map."""
+def write_windows(path: Path, chosen: Int64s) -> None:
+    """Write the chosen windows to a file that processes map."""
     unfinished = path.with_suffix(".tmp.npy")
-    np.save(unfinished, numbers)
+    np.save(unfinished, chosen)
     unfinished.replace(path)

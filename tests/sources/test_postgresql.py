@@ -1,15 +1,8 @@
 """What a real PostgreSQL says and holds: every type, logins, a connection that breaks; it runs as a user of its own."""
 
-import os
-import pwd
-import shutil
-import socket
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from datetime import UTC, date, datetime
-from glob import glob
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,12 +12,11 @@ import pytest
 
 from bert4rec.sources.database import fetch_database
 from tests.checks import Capture, Patch, one_line
+from tests.postgresql import PASSWORD, PROGRAMS, running
 from tests.sources.same_rows import COLUMNS, ROWS, made
 
 dbapi = pytest.importorskip("adbc_driver_postgresql.dbapi")
-PROGRAMS = next(iter(sorted(glob("/usr/lib/postgresql/*/bin"), reverse=True)), "")
 pytestmark = pytest.mark.skipif(not PROGRAMS, reason="no PostgreSQL here: apt-get install postgresql")
-PASSWORD = "5ec/2e7@"
 Shop = tuple[str, Callable[[str], None]]
 SHOP = """
 DROP SCHEMA IF EXISTS old, public CASCADE; CREATE SCHEMA public; CREATE SCHEMA old;
@@ -41,25 +33,8 @@ INSERT INTO typed (small) VALUES (8);
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     """Its address, without the password, while it runs."""
-    user = "nobody" if os.geteuid() == 0 else None
-    place = Path(tempfile.mkdtemp(dir="/tmp"))  # where others may enter
-    if user:
-        os.chown(place, pwd.getpwnam(user).pw_uid, -1)
-    (place / "password").write_text(PASSWORD)
-    (place / "password").chmod(0o644)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-
-    def run(program: str, *options: str) -> None:
-        command = [f"{PROGRAMS}/{program}", "-D", "data", *options]
-        subprocess.run(command, check=True, user=user, cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    run("initdb", "-U", "ann", "-A", "scram-sha-256", "--pwfile", "password", "--no-sync", "-E", "UTF8")
-    run("pg_ctl", "start", "-w", "-l", "log", "-o", f"-p {port} -k {place} -h 127.0.0.1 -F")
-    yield f"postgresql://ann@127.0.0.1:{port}/postgres"
-    run("pg_ctl", "stop", "-m", "immediate")
-    shutil.rmtree(place)
+    with running() as (address, _):
+        yield address
 
 
 @pytest.fixture

@@ -219,9 +219,7 @@ QUOTED = '"i-5 ""é""&co"'  # as CSV writes it
 AS_TEXT = [QUOTED if number == 5 else f"i-{number}" for number in range(11)]
 
 
-@pytest.mark.parametrize(
-    ("items", "item"), [long(range(11), "5"), (AS_TEXT, 'i-5 "é"&co'), long(AS_TEXT, "i-1")]
-)
+@pytest.mark.parametrize(("items", "item"), [long(range(11), "5"), (AS_TEXT, 'i-5 "é"&co'), long(AS_TEXT, "i-1")])
 def test_a_forgotten_item_is_in_no_file_and_in_no_list_and_the_nights_go_on(
     tmp_path: Path, capsys: Capture, items: Sequence[Any], item: str
 ) -> None:

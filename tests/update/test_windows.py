@@ -6,10 +6,14 @@ import numpy as np
 import polars as pl
 import pytest
 
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.held_out import LaterTargets
 from bert4rec.dataset.reader import open_dataset
+from bert4rec.feed.batch import Batch
+from bert4rec.feed.batches import WEIGHT_OF_NEW, ChosenWindows, MakeExamples, Windows
+from bert4rec.feed.masking import Masking, Shifting
 from bert4rec.prepare.append import append, settings_to_append
-from bert4rec.update.windows import choose_windows, new_interactions
+from bert4rec.update.windows import choose_windows, new_interactions, write_windows
 from tests.preparation import prepared
 
 FIRST = 1_700_000_000
@@ -46,16 +50,48 @@ def test_windows_with_new_interactions_are_all_chosen_and_others_are_drawn_once(
         ends = [n_train - step * (n_windows - 1 - place) for place in range(n_windows)]
         starts = [0, *ends[:-1]]  # of what a window has more than the one before
         wanted += [
-            number + place for place in range(n_windows) if n and ends[place] > n_train - n and starts[place] < n_train
-        ]
+            [number + place, min(length, ends[place] - (n_train - n))]
+            for place in range(n_windows) if n and ends[place] > n_train - n and starts[place] < n_train
+        ]  # fmt: skip
         number += n_windows
     assert number == len(windows)
     assert choose_windows(windows, older.histories, replay=0.0, seed=1).tolist() == wanted
     half = choose_windows(windows, older.histories, replay=0.5, seed=1)
-    assert {*wanted} <= {*half.tolist()}
-    assert len(half) == len({*half.tolist()}) == min(2 * len(wanted), len(windows))
+    assert {*map(tuple, wanted)} <= {*map(tuple, half.tolist())}
+    numbers = half[:, 0].tolist()
+    assert len(numbers) == len({*numbers}) == min(2 * len(wanted), len(windows))
+    assert numbers == sorted(numbers)
+    assert half[:, 1].sum() == sum(n for _, n in wanted)  # the others have none
     assert half.tolist() == choose_windows(windows, older.histories, replay=0.5, seed=1).tolist()
-    assert choose_windows(windows, older.histories, replay=0.99, seed=1).tolist() == [*range(len(windows))]
+    everything = choose_windows(windows, older.histories, replay=0.99, seed=1)
+    assert everything[:, 0].tolist() == [*range(len(windows))]
+
+
+@pytest.mark.parametrize("make", [Shifting(), Masking(1, 33, 0.5, 0.2, 0.8, 0.1)], ids=["shifted", "masked"])
+@pytest.mark.parametrize("length", [8, 50])
+def test_new_items_have_another_weight_in_the_loss(
+    folders: tuple[Path, Path], tmp_path: Path, make: MakeExamples, length: int
+) -> None:
+    older, grown = map(open_dataset, folders)
+    windows = grown.windows(max_len=length, step=length)
+    chosen = choose_windows(windows, older.histories, replay=0.5, seed=1)
+    write_windows(tmp_path / "chosen.npy", chosen)
+    every = Windows(windows, make)
+    some = ChosenWindows(every, tmp_path / "chosen.npy")
+    assert len(some) == len(chosen)
+    for place, (number, n_new) in enumerate(chosen.tolist()):
+        batch, plain = some.batch(np.array([place]), 3), every.batch(np.array([number]), 3)
+        assert isinstance(batch, Batch)
+        assert isinstance(plain, Batch)
+        assert batch.targets.tolist() == plain.targets.tolist()
+        assert batch.items.ids.tolist() == plain.items.ids.tolist()
+        n = int(windows.lengths(np.array([number]))[0])
+        shift = 1 if isinstance(make, Shifting) else 0  # a target is the next item
+        expected = [WEIGHT_OF_NEW if at + shift >= n - n_new else 1.0 for at in plain.positions.tolist()]
+        real = (batch.targets != NO_ITEM).tolist()
+        assert batch.weights is not None
+        found = zip(batch.weights.tolist(), expected, real, strict=True)
+        assert all(weight == wanted for weight, wanted, is_real in found if is_real)
 
 
 def test_later_targets_are_those_after_the_training_parts(folders: tuple[Path, Path]) -> None:

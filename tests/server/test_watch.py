@@ -1,0 +1,86 @@
+"""A new champion takes over without a pause; one that cannot be loaded does not."""
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bert4rec import load
+from bert4rec.__main__ import main
+from bert4rec.checkpoint.models_folder import ALIASES, read_aliases, write_aliases
+from bert4rec.server import watch
+from bert4rec.server.served import Served
+from tests.fixture_types import Patch
+from tests.server.conftest import Asking, Serve, figure, items_in
+
+pytestmark = pytest.mark.usefixtures("alone", "quick")
+
+HISTORY = [1, 2, 3, 4]
+
+
+@pytest.fixture
+def two_versions(shop: Path, monkeypatch: Patch) -> Path:
+    monkeypatch.setattr(watch, "SECONDS_OF_PAUSE", 0.02)
+    assert main(["update", str(shop), f"--data={shop.parents[1] / 'day-3.csv'}", "--full"]) in (0, 3)
+    return shop
+
+
+def wait(what: Callable[[], object]) -> None:
+    until = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def version(client: Asking) -> str:
+    name: str = client.read("GET", "/v1/version")["version"]
+    return name
+
+
+def test_each_answer_is_of_the_version_that_it_names(two_versions: Path, serve: Serve) -> None:
+    names = [one.name for one in (two_versions / "versions").iterdir()]
+    lists = {
+        name: [[one.item for one in load(two_versions / "versions" / name).recommend([HISTORY], 8)[0]]]
+        for name in names
+    }
+    assert lists[names[0]] != lists[names[1]]
+    client, seen = serve(two_versions), list[str]()
+    for switch in range(6):
+        write_aliases(two_versions, {**read_aliases(two_versions), "champion": names[switch % 2]})
+        wait(lambda: version(client) == read_aliases(two_versions)["champion"])
+        for _ in range(3):
+            answer = client.recommend([{"items": HISTORY}] * 2, k=8)
+            assert items_in(answer) == lists[answer["version"]] * 2
+            seen.append(answer["version"])
+    assert {*seen} == {*names}
+    assert figure(client, "bert4rec_switches_total") >= 5
+
+
+def test_a_version_that_cannot_be_loaded_or_fails_its_test_is_not_taken(
+    two_versions: Path, serve: Serve, monkeypatch: Patch
+) -> None:
+    champion = read_aliases(two_versions)["champion"]
+    other = next(one.name for one in (two_versions / "versions").iterdir() if one.name != champion)
+    client = serve(two_versions)
+    before = client.recommend([{"items": HISTORY}], k=8)
+    shutil.move(two_versions / "versions" / other / "checkpoints", two_versions / "away")
+    write_aliases(two_versions, {"champion": other})
+    wait(lambda: figure(client, "bert4rec_switches_total") == 1)
+    assert client.recommend([{"items": HISTORY}], k=8) == before
+    assert client.get("/health/ready").status_code == 200
+    shutil.move(two_versions / "away", two_versions / "versions" / other / "checkpoints")
+    examples = two_versions / "versions" / other / "examples.json"
+    text = examples.read_text()
+    examples.write_text(text.replace('"score": ', '"score": 9'))
+    write_aliases(two_versions, {"champion": other, "previous": champion})
+    wait(lambda: figure(client, "bert4rec_switches_total") == 2)
+    assert version(client) == champion
+    examples.write_text(text)
+    (two_versions / ALIASES).touch()
+    wait(lambda: version(client) == other)
+
+
+def test_the_examples_of_a_report_are_its_test(two_versions: Path) -> None:
+    assert Served.load(two_versions).test() > 0
