@@ -26,9 +26,8 @@ from bert4rec.launch import TORCHRUN
 from bert4rec.runtime.console import hide_warnings
 from bert4rec.runtime.errors import SettingsError, UserError, pluralize
 from bert4rec.runtime.files import GB, MIB
-from bert4rec.runtime.startup import importing, usable_cores
+from bert4rec.runtime.startup import DISTRIBUTION, importing, usable_cores
 
-DISTRIBUTION = "bert4rec-torchrec"
 MATCHING = ("torch", "torchrec", "fbgemm_gpu")  # compiled against one another: modules, in the order of their imports
 SETUP = "`make setup` installs what fits together"
 

@@ -32,13 +32,20 @@ def context() -> set[str]:
 
 
 def test_the_image_has_what_it_needs_and_nothing_else_and_a_user_without_rights() -> None:
-    files, instructions = context(), defaultdict[str, list[str]](list)
+    files, stages = context(), dict[str, dict[str, list[str]]]()
     for line in (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ").splitlines():
         name, _, words = line.partition(" ")
-        instructions[name].append(words)
+        if name == "FROM":
+            stages[words.split()[-1]] = instructions = defaultdict[str, list[str]](list)
+        elif stages:
+            instructions[name].append(words)
+    *_, (last, instructions) = stages.items()
+    assert last == "train"  # what is built if no target is named
+    assert stages["serve"]["USER"] == instructions["USER"]
+    assert "torchrec" not in str(stages["serve"])
     assert {path.partition("/")[0] for path in files} == {
         ".torchxconfig", "LICENSE", "README.md", "bert4rec", "config.toml", "configs", "preprocessing.py",
-        "pyproject.toml", "requirements.lock", "scripts", "train.py",
+        "pyproject.toml", "requirements-serve.lock", "requirements.lock", "scripts", "train.py",
     }  # fmt: skip
     assert not [path for path in files if "__pycache__" in path]
     assert {path.relative_to(ROOT).as_posix() for path in ROOT.glob("bert4rec/**/*.py")} <= files

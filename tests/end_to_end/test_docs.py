@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^(<!-- not run: [^\n]*-->\n)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SCRIPTS = {"preprocessing.py": "prepare", "train.py": "train"}
-NO_PROGRAMS = {"source", "cd", "git", "pip"}  # of the shell, and what brings the project here
+NO_PROGRAMS = {"source", "cd", "git", "pip", "curl"}  # of the shell, and what brings the project here
 
 SMALL = """\
 [data]
