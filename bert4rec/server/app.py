@@ -41,7 +41,8 @@ PAGE_HEADERS = {
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": bodies.Error, "description": text}
     for status, text in {
-        401: "the key is missing or wrong", 404: "there is no such thing", 408: "the body did not come in time",
+        400: "the body is no JSON", 401: "the key is missing or wrong", 404: "there is no such thing",
+        405: "the path has other methods", 408: "the body did not come in time",
         413: "the body is too large", 422: "a value cannot be used", 429: "too many requests wait",
         503: "not now; try again later",
     }.items()

@@ -20,6 +20,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import uvicorn
 
@@ -109,6 +110,50 @@ def test_workers_answer_alike_and_one_that_is_killed_comes_back(shop: Path) -> N
                 time.sleep(0.2)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("alone", "quick")
+def test_clients_that_cut_drip_and_lie_cost_the_others_nothing(shop: Path) -> None:
+    draw, body = random.Random(1), json.dumps({"queries": [{"items": [1, 2]}]}).encode()
+    head = b"POST /v1/recommend HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    whole = head + b"content-length: %d\r\n\r\n%s" % (len(body), body)
+    kinds = (
+        lambda: whole[: draw.randrange(len(whole))],
+        lambda: bytes(draw.randrange(256) for _ in range(draw.randrange(1, 400))),
+        lambda: head + b"content-length: 99999999999\r\n\r\n" + body,
+        lambda: head + b"content-length: -1\r\n\r\n" + body,
+        lambda: head + b"transfer-encoding: chunked\r\n\r\nffffff\r\n" + body,
+        lambda: b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\n\r\n",
+        lambda: b"GET / HTTP/1.1\r\n" + b"a: " + b"b" * 200_000 + b"\r\n\r\n",
+        lambda: b"GET /../../../../etc/passwd HTTP/1.1\r\nhost: x\r\n\r\n",
+        lambda: b"GET /v1/users/%00%ff%2e%2e HTTP/1.1\r\nhost: x\r\n\r\n",
+        lambda: whole * draw.randrange(1, 4),
+    )
+    with served(shop, "--events=none") as (address, process):
+        host, port = address.removeprefix("http://").split(":")
+        expected, idle = recommend(address, [{"items": [1, 2]}]), list[socket.socket]()
+        for number in range(3000):
+            connection = socket.create_connection((host, int(port)), timeout=5)
+            try:
+                connection.sendall(kinds[number % len(kinds)]())
+                if number % 3 == 0:
+                    connection.settimeout(0.02)
+                    answer = connection.recv(65_536)
+                    assert b" 500 " not in answer.split(b"\r\n")[0]
+                    assert str(ROOT).encode() not in answer
+                    assert b"root:" not in answer
+            except OSError:  # it hangs up, or waits for more
+                pass
+            idle.append(connection)
+            if len(idle) > 200:  # so many stay open without a word
+                idle.pop(0).close()
+            if number == 500:
+                before = psutil.Process(process.pid).memory_info().rss
+            if number % 100 == 0:
+                assert recommend(address, [{"items": [1, 2]}]) == expected
+        assert psutil.Process(process.pid).memory_info().rss - before < 60e6
+        assert recommend(address, [{"items": [1, 2]}]) == expected
 
 
 def children_of(process: int) -> list[str]:
