@@ -17,6 +17,7 @@ from bert4rec.runtime.errors import DataError, SettingsError, pluralize
 from bert4rec.runtime.startup import importing, threads_of_process
 
 if TYPE_CHECKING:
+    from bert4rec.server.guard import Guard
     from bert4rec.server.parts import Settings
 
 KEY_VARIABLE = "BERT4REC_API_KEY"
@@ -99,9 +100,17 @@ def run(arguments: argparse.Namespace) -> int:
     del served
     with tempfile.TemporaryDirectory(prefix="bert4rec-serve-") as folder:
         os.environ[SHARED] = folder
-        multiple = uvicorn.Config(partial(make_app, settings), factory=True, workers=arguments.workers, **config)
+        multiple = uvicorn.Config(partial(_worker, settings), factory=True, workers=arguments.workers, **config)
         uvicorn.supervisors.Multiprocess(multiple, sockets=[listening]).run()
     return 0
+
+
+def _worker(settings: "Settings") -> "Guard":
+    """Return the application of one of several processes."""
+    from bert4rec.server.app import make_app
+
+    log_to_terminal(stream="stderr", outlives_reader=True)
+    return make_app(settings)
 
 
 def _serve_assistant(arguments: argparse.Namespace) -> int:

@@ -1,5 +1,6 @@
 """The application: the paths, and what stands behind them."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -30,6 +31,7 @@ from bert4rec.serving.histories import TimedHistory, items_of
 
 VERSION_OF_PROGRAM = version_of(DISTRIBUTION)
 MOST_FOUND = 100
+MOST_AHEAD = 86_400  # seconds of an event: local times are up to 14 hours ahead of UTC
 MOST_UNKNOWN_SHOWN = 10
 MOST_OF_USER = 200  # items of a user's history that are shown
 PAGE_HEADERS = {
@@ -83,7 +85,7 @@ def _add_paths(app: FastAPI) -> None:
     app.post("/v1/recommend", response_model=bodies.Lists, summary="The next items for users or histories")(_recommend)
     app.post("/v1/similar", response_model=bodies.Lists, summary="The items most similar to items")(_similar)
     app.get("/v1/items", response_model=bodies.FoundItems, summary="Items by title")(_items)
-    app.get("/v1/users/{user}", response_model=bodies.UserAnswer, summary="The history of a user")(_user)
+    app.get("/v1/users/{user:path}", response_model=bodies.UserAnswer, summary="The history of a user")(_user)
     app.post("/v1/events", response_model=bodies.StoredEvents, summary="Store events")(_events)
     app.get("/v1/version", response_model=bodies.Version, summary="What answers")(_version)
     app.get("/health/live", summary="Whether the process answers")(_live)
@@ -136,7 +138,8 @@ async def _items(
     limit: Annotated[int, Query(ge=1, le=MOST_FOUND, description="the most items to return")] = 10,
 ) -> Response:
     served = _parts(request).scorer.served
-    return _json({"version": served.version, "items": _named(served, served.search.find(query, limit))})
+    found = await asyncio.to_thread(served.search.find, query, limit)
+    return _json({"version": served.version, "items": _named(served, found)})
 
 
 async def _user(
@@ -167,7 +170,11 @@ async def _events(body: bodies.EventsRequest, request: Request) -> Response:
         if event.event is not None and served.kinds and event.event not in served.kinds:
             known = ", ".join(served.kinds[1:])
             raise Problem(f"events.{number}.event: the model knows no kind {event.event}; it knows: {known}")
-        user, item, kind = served.user_key(event.user), served.item_key(event.item), event.event or ""
+        if (keys := served.keys_of_event(event.user, event.item)) is None:
+            raise Problem(f"events.{number}: the ids of the dataset are whole numbers; {event.user}, {event.item}")
+        if event.time is not None and event.time > received + MOST_AHEAD:
+            raise Problem(f"events.{number}.time: is in the future; expected seconds since 1970")
+        (user, item), kind = keys, event.event or ""
         key = event.key or key_of(user, item, event.time, kind)
         when = received if event.time is None else int(event.time)
         rows.append(Event(key, user, item, when, kind, event.rating))

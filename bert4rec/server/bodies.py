@@ -222,7 +222,9 @@ class Error(BaseModel):
 def one_line(errors: Sequence[Any]) -> str:
     """Return the first of pydantic's errors in one line, without the value, which may be long."""
     first = errors[0]
-    where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query"))
-    text = str(first["msg"]).removeprefix("Value error, ")
-    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return f"{where}: {text}{more}" if where else f"{text}{more}"
+    place = [str(part) for part in first["loc"] if part not in ("body", "query")]
+    text, n_more = str(first["msg"]).removeprefix("Value error, "), len(errors) - 1
+    if place and place[-1].startswith("constrained-"):  # neither of the types of an id
+        place, text, n_more = place[:-1], f"must be a whole number, or text of 1 to {LONGEST_ID} characters", 0
+    more = f" (and {n_more} more)" if n_more else ""
+    return f"{'.'.join(place)}: {text}{more}" if place else f"{text}{more}"

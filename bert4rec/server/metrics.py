@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections import Counter, deque
+from pathlib import Path
 
 import prometheus_client as prometheus
 from prometheus_client import multiprocess
@@ -59,6 +60,7 @@ class Metrics:
             f"{n}lists_alike_ratio", f"Share of the last {LISTS_COMPARED:,} lists that are the most frequent one",
             registry=registry, multiprocess_mode="livemax",
         )  # fmt: skip
+        self._version = ""
         self._lists, self._counts, self._lock = deque[int](), Counter[int](), threading.Lock()
 
     def count_list(self, found: Recommendations, *, n_items: int, n_unknown: int) -> None:
@@ -76,7 +78,9 @@ class Metrics:
 
     def serves(self, version: str) -> None:
         """Note which version answers from now on."""
-        self.version.clear()
+        if self._version:
+            self.version.labels(self._version).set(0)
+        self._version = version
         self.version.labels(version).set(1)
         self.loaded.set(time.time())
 
@@ -87,6 +91,9 @@ class Metrics:
             self.alike.set(largest / max(1, len(self._lists)))
         if SHARED not in os.environ:
             return prometheus.generate_latest(self._registry)
+        for path in Path(os.environ[SHARED]).glob("gauge_live*.db"):  # of processes that may have ended
+            if not Path("/proc", process := path.stem.rpartition("_")[2]).exists():
+                multiprocess.mark_process_dead(process)  # type: ignore[no-untyped-call]
         registry = prometheus.CollectorRegistry()
         multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return prometheus.generate_latest(registry)

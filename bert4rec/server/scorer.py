@@ -19,7 +19,7 @@ from bert4rec.serving.recommender import Recommendations
 
 MOST_IN_BATCH = 256  # queries of a batch
 MOST_QUERIES_WAITING = 4096  # queries that wait
-LISTS_KEPT = 10_000
+LISTS_KEPT, LONGEST_KEPT = 2000, 50  # answers that are kept, and the items of each
 BAD_VALUE, UNAVAILABLE = 422, 503  # HTTP status
 
 logger = logging.getLogger(__name__)
@@ -80,6 +80,11 @@ class _Job:
     future: "asyncio.Future[Any]"
     result: Any = field(default=None)
 
+    @property
+    def size(self) -> int:
+        """Return the number of queries; other work counts as one."""
+        return max(1, len(self.queries))
+
     def end(self) -> None:
         """Hand over the result; in the event loop."""
         if self.future.done():  # the client has gone
@@ -124,7 +129,7 @@ class Scorer:
         return answers
 
     async def do(self, work: Callable[[Served], Any]) -> Any:
-        """Return what `work` returns for the version of the next batch."""
+        """Return what `work` returns for the version of the next batch. Raises as `recommend` does."""
         return await self._enter([], work)
 
     def end(self) -> None:
@@ -138,10 +143,10 @@ class Scorer:
         loop = asyncio.get_running_loop()
         job = _Job(queries, work, loop, loop.create_future())
         with self._changed:
-            if self._n_waiting + len(queries) > MOST_QUERIES_WAITING and self._waiting:
+            if self._waiting and self._n_waiting + job.size > MOST_QUERIES_WAITING:
                 raise TooBusyError
             self._waiting.append(job)
-            self._n_waiting += len(queries)
+            self._n_waiting += job.size
             self._changed.notify()
         self._metrics.waiting.set(self._n_waiting)
         return await job.future
@@ -154,9 +159,9 @@ class Scorer:
                 if not self._waiting:
                     return
                 jobs, n = list[_Job](), 0
-                while self._waiting and (not jobs or n + len(self._waiting[0].queries) <= MOST_IN_BATCH):
+                while self._waiting and (not jobs or n + self._waiting[0].size <= MOST_IN_BATCH):
                     jobs.append(self._waiting.popleft())
-                    n += len(jobs[-1].queries)
+                    n += jobs[-1].size
                 self._n_waiting -= n
             self._answer(jobs)
 
@@ -235,9 +240,9 @@ class Scorer:
         """Return a list or an exception for each history and k."""
         results: list[Any] = [None] * len(asked)
         keys = [(served.version, options, k, repr(history)) for history, k in asked]
-        is_kept = not served.model.reads_times  # which are asked about now
+        is_kept = [k <= LONGEST_KEPT and not served.model.reads_times for _, k in asked]  # times are as of now
         for place, key in enumerate(keys):
-            if is_kept and (found := self._lists.get(key)) is not None:
+            if is_kept[place] and (found := self._lists.get(key)) is not None:
                 self._lists.move_to_end(key)
                 results[place] = found
         if not (missing := [place for place, result in enumerate(results) if result is None]):
@@ -250,7 +255,7 @@ class Scorer:
             return [_problem(error)]
         for place, found in zip(missing, found_lists, strict=True):
             results[place] = found
-            if is_kept:
+            if is_kept[place]:
                 self._lists[keys[place]] = found
         while len(self._lists) > LISTS_KEPT:
             self._lists.popitem(last=False)

@@ -110,11 +110,16 @@ class Served:
 
     def user_key(self, user: Any) -> str:
         """Return the id of a user as events have it: 7, 7.0 and "7" are one user if ids are numbers."""
-        return _key(user, is_number=self.users is not None and self.users.are_numbers)
+        return _key(user, is_number=self.users is not None and self.users.are_numbers) or str(user)
 
-    def item_key(self, item: Any) -> str:
-        """Return the id of an item as events have it."""
-        return _key(item, is_number=self.model.ids.are_numbers)
+    def keys_of_event(self, user: Any, item: Any) -> tuple[str, str] | None:
+        """Return the ids of a user and an item as events have them; None if an update could not read them.
+
+        That is text where the ids of the dataset are numbers.
+        """
+        is_number = self.users is not None and self.users.are_numbers
+        keys = _key(user, is_number=is_number), _key(item, is_number=self.model.ids.are_numbers)
+        return None if None in keys else keys  # type: ignore[return-value]
 
     def histories_of(
         self, users: Sequence[Any], events: Mapping[str, Sequence[StoredEvent]], at: Sequence[float | None]
@@ -215,9 +220,9 @@ def _mapped(model: Recommender, package: Path) -> Recommender:
     return replace(model, network=read_network(package, read_settings(package)))
 
 
-def _key(value: Any, *, is_number: bool) -> str:
+def _key(value: Any, *, is_number: bool) -> str | None:
     canonical = canonical_value(value, is_number=is_number)
-    return str(value if canonical is None else canonical)
+    return None if canonical is None else str(canonical)
 
 
 def use_threads(n: int) -> None:

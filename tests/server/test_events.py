@@ -3,6 +3,7 @@
 import json
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,8 @@ def test_events_that_cannot_be_used_are_refused_whole(shop: Path, serve: Serve) 
         {"user": "", "item": 5},
         {**good, "time": "x"},
         {**good, "time": 1e300},
+        {**good, "time": time.time() + 2 * 86_400},
+        {**good, "item": "no number"},
         {**good, "more": 1},
         {**good, "user": 1.5},
     ):
