@@ -27,8 +27,7 @@ RUN --mount=type=secret,id=pip \
     PIP_CONFIG_FILE=/run/secrets/pip pip --disable-pip-version-check --no-input install --no-cache-dir \
         -r /tmp/requirements-serve.lock "$(grep '^torch==' /tmp/requirements-serve.lock)+cpu"
 RUN --mount=type=bind,from=wheel,source=/build/dist,target=/dist \
-    pip --disable-pip-version-check install --no-cache-dir --no-deps --no-index /dist/*.whl && \
-    python -m compileall -q /opt/venv/lib
+    pip --disable-pip-version-check install --no-cache-dir --no-deps --no-index /dist/*.whl
 WORKDIR /models
 VOLUME ["/models"]
 USER 1000:1000

@@ -20,6 +20,9 @@ from torchx.workspace.api import walk_workspace
 
 from bert4rec import __version__
 from tests.conftest import SMALL
+from tests.update.conftest import first_run, quick, shop
+
+__all__ = ["first_run", "quick", "shop"]
 
 ROOT = Path(__file__).parents[2]
 TAG = "localhost/bert4rec-test"
@@ -83,8 +86,8 @@ class Docker:
     def build(self, *options: str, mounts: list[str]) -> None:
         output("docker", "build", f"--tag={TAG}", *options, ROOT)
 
-    def run(self, script: str) -> str:
-        return output("docker", "run", "--rm", "--shm-size=1g", TAG, "bash", "-c", script)
+    def run(self, script: str, *options: str) -> str:
+        return output("docker", "run", "--rm", "--shm-size=1g", *options, TAG, "bash", "-c", script)
 
     def remove(self) -> None:
         output("docker", "image", "rm", TAG)
@@ -97,10 +100,10 @@ class Buildah:
         volumes = [f"--volume={path}:{path}:ro" for path in mounts]
         output("buildah", "build", "--isolation=chroot", f"--tag={TAG}", *volumes, *options, ROOT)
 
-    def run(self, script: str) -> str:
+    def run(self, script: str, *options: str) -> str:
         self.container = output("buildah", "from", "--pull-never", TAG).strip()
         own = ["--isolation=chroot", "--hostname=localhost"]  # or nothing would resolve the name of the host
-        return output("buildah", "run", *own, self.container, "bash", "-c", script)
+        return output("buildah", "run", *own, *options, self.container, "bash", "-c", script)
 
     def remove(self) -> None:
         output("buildah", "rm", self.container)
@@ -130,6 +133,39 @@ def settings_of_pip(file: Path) -> list[str]:
     words = [word for value in settings["global"].values() for word in value.split()]
     paths = [word.removeprefix("file://").removesuffix("/simple") for word in words]  # an index stands beside its files
     return sorted({path for path in paths if path.startswith("/") and os.path.exists(path)})
+
+
+SERVES = """set -e
+bert4rec serve /served/shop --port=8000 >&2 & server=$!
+python - <<'END'
+import json, time, urllib.request
+def ask(path, body=None):
+    headers = {"Content-Type": "application/json"}
+    return json.load(urllib.request.urlopen(urllib.request.Request("http://127.0.0.1:8000" + path, body, headers)))
+for _ in range(600):
+    try:
+        ask("/health/ready")
+        break
+    except OSError:
+        time.sleep(0.1)
+found = ask("/v1/recommend", json.dumps({"queries": [{"user": "u1"}], "k": 5}).encode())
+print("answers", len(found["lists"][0]["items"]))
+END
+kill $server && wait $server
+! command -v cc && ! python -c 'import torchrec' 2>/dev/null && [ ! -w /opt/venv ] && echo "user $(id -u), nothing besides"
+"""
+
+
+@pytest.mark.image
+@pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("alone", "quick")
+def test_the_small_image_serves(builder: Docker | Buildah, shop: Path, tmp_path: Path) -> None:
+    mounts = settings_of_pip(tmp_path / "pip.conf")
+    base = [f"--build-arg=BASE_IMAGE={os.environ['BASE_IMAGE']}"] if "BASE_IMAGE" in os.environ else []
+    builder.build("--target=serve", f"--secret=id=pip,src={tmp_path / 'pip.conf'}", *base, mounts=mounts)
+    for path in (shop, *shop.rglob("*")):
+        os.chown(path, 1000, 1000)
+    assert builder.run(SERVES, f"--volume={shop.parent}:/served") == "answers 5\nuser 1000, nothing besides\n"
 
 
 @pytest.mark.image

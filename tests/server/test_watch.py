@@ -1,9 +1,11 @@
 """A new champion takes over without a pause; one that cannot be loaded does not."""
 
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,6 +58,35 @@ def test_each_answer_is_of_the_version_that_it_names(two_versions: Path, serve: 
             seen.append(answer["version"])
     assert {*seen} == {*names}
     assert figure(client, "bert4rec_switches_total") >= 5
+
+
+@pytest.mark.long
+def test_a_hundred_switches_under_load_cost_no_request_its_answer(two_versions: Path, serve: Serve) -> None:
+    names = [one.name for one in (two_versions / "versions").iterdir()]
+    histories = [[item, item + 1, item + 2] for item in range(20)]
+    lists = {
+        name: [[one.item for one in found] for found in load(two_versions / "versions" / name).recommend(histories, 8)]
+        for name in names
+    }
+    client, answers, ending = serve(two_versions), list[Any](), threading.Event()
+
+    def load_it() -> None:
+        while not ending.is_set():
+            answers.append(client.recommend([{"items": history} for history in histories], k=8))
+
+    clients = [threading.Thread(target=load_it) for _ in range(4)]
+    for one in clients:
+        one.start()
+    for switch in range(100):
+        write_aliases(two_versions, {"champion": names[switch % 2], "previous": names[1 - switch % 2]})
+        wait(lambda: client.app._app.state.parts.scorer.served.version == read_aliases(two_versions)["champion"])  # type: ignore[attr-defined]
+    ending.set()
+    for one in clients:
+        one.join()
+    assert figure(client, "bert4rec_switches_total") in (99, 100)
+    assert {answer["version"] for answer in answers} == {*names}
+    assert all(items_in(answer) == lists[answer["version"]] for answer in answers)
+    print(f"{len(answers):,} requests of 20 queries during 100 switches, none failed")
 
 
 def test_a_version_that_cannot_be_loaded_or_fails_its_test_is_not_taken(
