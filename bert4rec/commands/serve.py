@@ -50,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     key = f"a file with the key that requests need; or the variable {KEY_VARIABLE}; default: none is needed"
     parser.add_argument("--api-key-file", metavar="FILE", type=Path, help=key)
     parser.add_argument("--root-path", metavar="PATH", default="", help="the path under which a proxy shows it")
+    near = "find lists among near items (usearch), for more than a million; what that misses is measured first"
+    parser.add_argument("--ann", action="store_true", help=near)
     tools = "tools for assistants (MCP): http, at /mcp beside the rest; or stdio, and then nothing else"
     parser.add_argument("--mcp", choices=("http", "stdio"), nargs="?", const="http", help=tools)
     log = "a line of JSON on standard error for each request, without ids"
@@ -78,11 +80,11 @@ def run(arguments: argparse.Namespace) -> int:
         from bert4rec.server.app import make_app
         from bert4rec.server.metrics import SHARED
         from bert4rec.server.parts import Settings
-        from bert4rec.server.served import Served
+        from bert4rec.server.served import Served, use_threads
     threads = arguments.threads or threads_of_process(arguments.workers) or torch.get_num_threads()
     settings = Settings(
         arguments.model, arguments.dataset, _events(arguments), key, threads, arguments.root_path, arguments.access_log,
-        with_tools=arguments.mcp == "http",
+        with_tools=arguments.mcp == "http", searches_near=arguments.ann,
     )  # fmt: skip
     host, port = listening.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -90,7 +92,10 @@ def run(arguments: argparse.Namespace) -> int:
         "log_level": "error", "access_log": False, "timeout_keep_alive": IDLE_SECONDS, "server_header": False,
         "timeout_graceful_shutdown": SECONDS_TO_END, "root_path": "", "lifespan": "on", "fd": None,
     }  # fmt: skip
-    served = Served.load(settings.model, settings.dataset)  # what is wrong with it is one line, from one process
+    use_threads(threads)
+    served = Served.load(
+        settings.model, settings.dataset, searches_near=arguments.ann
+    )  # what is wrong with it is one line, from one process
     listening.listen(BACKLOG)  # who reads the address may connect at once
     _say(served, settings, address)
     signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn ends by it, and raises it again when all is answered
@@ -122,7 +127,9 @@ def _serve_assistant(arguments: argparse.Namespace) -> int:
         from bert4rec.server.parts import Settings, started
         from bert4rec.server.tools import make_tools
     threads = arguments.threads or threads_of_process(1) or 1
-    settings = Settings(arguments.model, arguments.dataset, _events(arguments), threads=threads)
+    settings = Settings(
+        arguments.model, arguments.dataset, _events(arguments), threads=threads, searches_near=arguments.ann
+    )
     with started(settings, Metrics()) as parts:
         asyncio.run(make_tools(lambda: parts).run_stdio_async())
     return 0

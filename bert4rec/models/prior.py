@@ -137,6 +137,13 @@ class Source:
         if self.bias is not None:
             scores += weights[0] * self.bias[offset : offset + n_items]
 
+    def targets_of(self, last: Tensor) -> Int64s:
+        """Return the items with weights from the `last` items [n]; several times, if from several."""
+        items = last[: self.kind.n_last]
+        bounds = [self._starts[at].tolist() for at in (items[items != NO_ITEM], items[items != NO_ITEM] + 1)]
+        parts = [self._targets[start:stop].numpy() for start, stop in zip(*bounds, strict=True)]
+        return np.concatenate([np.empty(0, np.int64), *parts])
+
     def of_pairs(self, last: Tensor, ids: Tensor, weights: list[float]) -> Tensor:
         """Return what `add` adds to the scores of the items `ids` [B, C], 0 for those of other processes."""
         last = last[:, : self.kind.n_last]
@@ -199,6 +206,20 @@ class Prior:
         for name, values in self.weights.items():
             scores += self.sources[name].of_pairs(last, ids, values)
         return scores
+
+    @property
+    def biases(self) -> Tensor:
+        """Return what is added to the scores of all its items [n], whatever the history."""
+        total = torch.zeros(len(self.items), device=self.device)
+        for name, values in self.weights.items():
+            if (bias := self.sources[name].bias) is not None:
+                total += values[0] * bias
+        return total
+
+    def targets_of(self, last: Tensor) -> Int64s:
+        """Return the items that the prior adds to after the `last` items [n] of a history, the newest first."""
+        found = [source.targets_of(last) for source in self.sources.values()]
+        return np.concatenate([np.empty(0, np.int64), *found])
 
     def only(self, name: str) -> "Prior":
         """Return a prior of one of the sources that have a weight, with this weight."""

@@ -209,6 +209,7 @@ class Version(BaseModel):
     knows_users: bool = Field(description="whether a query may name a user")
     keeps_events: bool = Field(description="whether events are stored")
     has_page: bool = Field(description="whether there is a page of the nights of this model, /nights")
+    data_until: str | None = Field(description="the time of the last row of the dataset; null if it is not known")
     loaded: str = Field(description="when it was loaded", examples=["2026-11-26T03:12:40+00:00"])
     program: str = Field(description="the version of bert4rec")
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bert4rec.checkpoint.models_folder import MODELS_PAGE
@@ -21,7 +22,7 @@ class Settings:
     """Settings of a server: the `model`, its `dataset` if it was moved, and where `events` are kept ("": nowhere).
 
     With a `key`, requests need it; `root_path` is where a proxy shows the server; with `log`, requests are logged;
-    `with_tools`, assistants find tools at /mcp.
+    `with_tools`, assistants find tools at /mcp; with `searches_near`, lists are found among near items.
     """
 
     model: Path
@@ -32,6 +33,7 @@ class Settings:
     root_path: str = ""
     log: bool = False
     with_tools: bool = False
+    searches_near: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,14 @@ class Parts:
 def started(settings: Settings, metrics: Metrics, served: Served | None = None) -> Iterator[Parts]:
     """Start the parts, with the model `served` if it is loaded already; at the end, what has begun is answered."""
     use_threads(settings.threads)
-    first = served or Served.load(settings.model, settings.dataset)
+    load = partial(Served.load, settings.model, settings.dataset, searches_near=settings.searches_near)
+    first = served or load()
     first.test()  # also makes the first answers fast
     metrics.serves(first.version)
     inbox = Inbox(Events(settings.events)) if settings.events else None
     events = Events(settings.events, patience=PATIENCE_OF_READS) if settings.events else None
     scorer, page = Scorer(first, metrics, events), settings.model / MODELS_PAGE
-    watch = Watch(settings.model, settings.dataset, scorer, metrics)
+    watch = Watch(settings.model, load, scorer, metrics)
     try:
         yield Parts(scorer, inbox, metrics, page if page.is_file() else None)
     finally:

@@ -1,7 +1,9 @@
 """Load a version of a model to answer requests with, and test that it answers as its report says."""
 
 import json
+import logging
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -27,6 +29,7 @@ from bert4rec.checkpoint.package import is_package, read_settings
 from bert4rec.checkpoint.run_folder import EXAMPLES
 from bert4rec.dataset.format import METADATA, NO_ITEM
 from bert4rec.dataset.ids import canonical_value
+from bert4rec.dataset.reader import read_metadata
 from bert4rec.runtime.errors import DataError
 from bert4rec.server.search import TitleSearch
 from bert4rec.serving.events import StoredEvent
@@ -39,8 +42,11 @@ from bert4rec.serving.rules import Rules
 from bert4rec.serving.users import UserHistories
 
 RULES_KEPT = 64  # conditions whose items are kept in memory
+N_RECALL = 256  # histories by which a search among near items is measured
 TESTED = 8  # examples of a report
 TOLERANCE_OF_SCORES = 1e-3  # of their scores; the report may be of a machine with other kernels
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +64,11 @@ class Served:
     loaded: str
 
     @classmethod
-    def load(cls, place: Path, dataset: Path | None = None) -> "Served":
+    def load(cls, place: Path, dataset: Path | None = None, *, searches_near: bool = False) -> "Served":
         """Return the champion of a models folder, or the model of a run or package, with its users if it has any.
 
-        Raises `DataError` if it cannot be loaded, or if it recommends nothing.
+        With `searches_near`, lists are found among near items, and the log says how many are missed. Raises `DataError`
+        if it cannot be loaded, or if it recommends nothing.
         """
         if is_package(place):
             version, run, appended, model = place.name, None, frozenset[str](), load_package(place, dataset)
@@ -73,17 +80,29 @@ class Served:
         else:
             version, run, appended, model = place.name, place, frozenset(), load_run(place, dataset)
         network = model.require_histories()
+        if searches_near:
+            model = _with_nearest(model)
         users = None
         if model.dataset is not None:
             users = model.users(with_times=model.reads_times, with_events=bool(network.kinds))
         served = cls(version, model, users, appended, run, datetime.now(UTC).isoformat(timespec="seconds"))
-        _ = served.search, served.can_come_again  # what takes time is done before it serves
+        if searches_near:
+            served.measure_recall()
+        _ = served.search, served.can_come_again, served.data_until  # what takes time is done before it serves
         return served
 
     @cached_property
     def search(self) -> TitleSearch:
         """Return the search of items by title."""
         return TitleSearch(self.model.ids)
+
+    @cached_property
+    def data_until(self) -> str | None:
+        """Return the time of the last row of the dataset, None if it has no times or is not there."""
+        metadata = read_metadata(self.model.dataset) if self.model.dataset else {}
+        if not metadata.get("has_times"):
+            return None
+        return datetime.fromtimestamp(metadata["time_span"][1], UTC).isoformat(timespec="seconds")
 
     @cached_property
     def can_come_again(self) -> bool:
@@ -151,12 +170,33 @@ class Served:
         joined, times_in_order, kinds_in_order = rows
         return TimedHistory(joined, times_in_order, at, kinds_in_order)
 
+    def measure_recall(self) -> None:
+        """Log how many of the best items a search among near ones finds, and how fast."""
+        draw = np.random.default_rng(1)
+        if self.users is not None:
+            histories = [history for _, history in next(self.users.all())[:N_RECALL]]
+        else:
+            items = draw.integers(len(self.model.ids), size=(N_RECALL, 3))
+            histories = [self.model.ids.of(row) for row in items.tolist()]
+        found, seconds = [], []
+        for model in (self.model, replace(self.model, nearest=None)):
+            began = time.perf_counter()
+            found.append([{one.item for one in some} for some in next(model.recommend_in_parts([histories]))])
+            seconds.append((time.perf_counter() - began) / len(histories))
+        n_found = sum(len(near & best) for near, best in zip(*found, strict=True))
+        recall = n_found / max(1, sum(map(len, found[1])))
+        logger.info(
+            f"near items have {100 * recall:.1f} % of the best ten for {len(histories)} histories, at "
+            f"{1000 * seconds[0]:.2f} ms each; a search of all items takes {1000 * seconds[1]:.2f} ms"
+        )
+
     def about(self) -> dict[str, Any]:
         """Return what the version is."""
         return {
             "version": self.version, "model": self.model.settings["model"]["kind"], "items": len(self.model.ids),
             "users": len(self.users) if self.users else 0, "events": [*self.kinds[1:]],
             "columns": [*self.model.ids.columns.column_names], "loaded": self.loaded,
+            "data_until": self.data_until,
         }  # fmt: skip
 
     def test(self) -> int:
@@ -211,6 +251,16 @@ def _stamp(path: Path) -> tuple[int, ...]:
     except FileNotFoundError:
         return ()
     return about.st_ino, about.st_mtime_ns, about.st_size
+
+
+def _with_nearest(model: Recommender) -> Recommender:
+    """Return the `model` with a graph of its items. Raises `DataError` if it has no vectors that score them."""
+    if not isinstance(model.network, Network):
+        raise DataError("--ann: the model only counts, and has no vectors among which near ones can be found")
+    from bert4rec.serving.nearest import NearestItems
+
+    vectors = model.network.item_vectors
+    return replace(model, nearest=NearestItems(vectors, model.prior, threads=torch.get_num_threads()))
 
 
 def _mapped(model: Recommender, package: Path) -> Recommender:

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from bert4rec.runtime.errors import UserError, in_one_line
@@ -16,13 +17,13 @@ logger = logging.getLogger(__name__)
 
 
 class Watch:
-    """Looks at the models folder `place` in a thread; the `scorer` gets what has changed when it is loaded and tested.
+    """Looks at the models folder `place` in a thread; the `scorer` gets what `load` returns when it has changed.
 
     A version that cannot be loaded, or fails its test, is not taken; the one before goes on.
     """
 
-    def __init__(self, place: Path, dataset: Path | None, scorer: Scorer, metrics: Metrics) -> None:
-        self._place, self._dataset, self._scorer, self._metrics = place, dataset, scorer, metrics
+    def __init__(self, place: Path, load: Callable[[], Served], scorer: Scorer, metrics: Metrics) -> None:
+        self._place, self._load, self._scorer, self._metrics = place, load, scorer, metrics
         self._seen, self._end, self._n_failed = signature(place), threading.Event(), 0
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         if self._seen:  # a run and a package do not change
@@ -44,7 +45,7 @@ class Watch:
             return
         before = self._scorer.served
         try:
-            served = Served.load(self._place, self._dataset)
+            served = self._load()
             n_tested = served.test() if served.version != before.version else 0
         except Exception as error:  # whatever is wrong with it, the old one answers
             self._n_failed += 1

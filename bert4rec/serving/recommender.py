@@ -36,6 +36,7 @@ from bert4rec.serving.network import ItemVectors, Network
 from bert4rec.serving.rules import Rules, is_within, make_rules
 
 if TYPE_CHECKING:
+    from bert4rec.serving.nearest import NearestItems
     from bert4rec.serving.users import UserHistories
 
 BATCH = 256  # histories per forward pass
@@ -94,8 +95,9 @@ class Recommender:
     The `prior`, if there is one, is added to the scores of the network; it reads whole histories, the network their
     end. Scores depend only on the histories, so any user can be scored. With `leaves_out_seen`, items of a history are
     not recommended for it, with "by_item" only those that people take again, unless a call overrides this. `hidden`
-    events are left out of histories. `settings` are those of the training, by table. `ItemVectors` only support similar
-    items, and `Counted` has no vectors; other calls raise `DataError`. It never changes, so that threads can share it.
+    events are left out of histories. With `nearest`, near items alone are searched, unless a call has rules or leaves
+    out items. `settings` are those of the training, by table. `ItemVectors` only support similar items, and `Counted`
+    has no vectors; other calls raise `DataError`. It never changes, so that threads can share it.
     """
 
     network: Network | ItemVectors | Counted
@@ -107,6 +109,7 @@ class Recommender:
     no_users: str = "the model has no dataset"
     hidden: HiddenEvents | None = None
     prior: Prior | None = None
+    nearest: "NearestItems | None" = None
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def recommend(
@@ -160,7 +163,10 @@ class Recommender:
         leaves_out = self._left_out(checked_seen(leave_out_seen, default=self.leaves_out_seen))
         hidden_items, unknown = self._hidden(allow, deny, rules), UnknownItems()
         popular = cache(partial(self._most_popular, k, hidden_items, rules))
-        shown = CandidateSet.of(self._scored, hidden_items, rules, prior=self.prior)
+        is_whole = hidden_items is None and rules.groups is None
+        shown: CandidateSet | NearestItems = CandidateSet.of(self._scored, hidden_items, rules, prior=self.prior)
+        if self.nearest is not None and is_whole:
+            shown = self.nearest
         n_histories = n_empty = 0
 
         def is_scored(history: KnownHistory) -> bool:

@@ -152,7 +152,8 @@ found = ask("/v1/recommend", json.dumps({"queries": [{"user": "u1"}], "k": 5}).e
 print("answers", len(found["lists"][0]["items"]))
 END
 kill $server && wait $server
-! command -v cc && ! python -c 'import torchrec' 2>/dev/null && [ ! -w /opt/venv ] && echo "user $(id -u), nothing besides"
+! command -v cc && ! python -c 'import torchrec' 2>/dev/null && [ ! -w /opt/venv ]
+echo "user $(id -u), nothing besides"
 """
 
 
