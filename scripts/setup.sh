@@ -92,7 +92,7 @@ torch=$(sed -n 's/^ *"\(torch==.*\)",$/\1/p' pyproject.toml)
 install() {
     {
         .venv/bin/python -m pip --disable-pip-version-check --no-input install \
-            -c requirements.lock -e ".[dev,onnx,sql,lake,excel,serve,mcp]" "$@" 2>&1 &&
+            -c requirements.lock -e ".[dev,onnx,sql,lake,excel,serve,mcp,ann]" "$@" 2>&1 &&
             : >.venv/.installed
     } | while IFS= read -r line; do
         printf '%s\n' "$line" >>"$log"

@@ -117,7 +117,7 @@ def test_a_machine_that_cannot_is_told_what_it_lacks(
 def test_the_cpu_build_is_asked_for_with_a_stand_in_for_fbgemm_gpu(installing: Clone, build: str, more: str):
     assert installing.setup(TORCH_BUILD=build).returncode == 0
     (call,) = installing.pip_calls()
-    assert call.endswith(f"install -c requirements.lock -e .[dev,onnx,sql,lake,excel,serve,mcp]{more}")
+    assert call.endswith(f"install -c requirements.lock -e .[dev,onnx,sql,lake,excel,serve,mcp,ann]{more}")
     alias = installing.folder / ".venv/fbgemm-gpu/pyproject.toml"
     wanted = 'name = "fbgemm-gpu"\nversion = "1.8.0+cpu"\ndependencies = ["fbgemm-gpu-cpu==1.8.0"]'
     assert build == "cuda" or wanted in alias.read_text()
@@ -191,7 +191,7 @@ def test_without_a_cpu_build_the_cuda_build_is_taken_and_its_size_told(installin
     assert "CUDA" in result.stdout
     first, second = installing.pip_calls()
     assert "torch==2.13.0+cpu" in first
-    assert second.endswith("requirements.lock -e .[dev,onnx,sql,lake,excel,serve,mcp] ./.venv/fbgemm-gpu")
+    assert second.endswith("requirements.lock -e .[dev,onnx,sql,lake,excel,serve,mcp,ann] ./.venv/fbgemm-gpu")
 
 
 @pytest.mark.parametrize(
