@@ -27,12 +27,12 @@ class Guard:
     """The application `app` behind a guard. With a `key`, requests need it; with `log`, each is a line of JSON."""
 
     def __init__(self, app: App, metrics: Metrics, *, key: str = "", log: bool = False) -> None:
-        self._app, self._metrics, self._key, self._log = app, metrics, key.encode(), log
+        self.app, self._metrics, self._key, self._log = app, metrics, key.encode(), log
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer a request, or let the application do it."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         began, status = time.perf_counter(), 0
 
@@ -84,7 +84,7 @@ class Guard:
             has_been_read = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        await self._app(scope, again, send)
+        await self.app(scope, again, send)
 
     def _has_key(self, headers: Mapping[bytes, bytes]) -> bool:
         scheme, _, token = headers.get(b"authorization", b"").partition(b" ")

@@ -102,7 +102,7 @@ def test_what_is_wrong_is_one_line(shop: Path, serve: Serve) -> None:
 
 def test_a_bad_query_costs_no_other_request_its_answer(shop: Path, serve: Serve) -> None:
     model, client = load(shop), serve(shop)
-    parts = client.app._app.state.parts  # type: ignore[attr-defined]
+    parts = client.app.app.state.parts  # type: ignore[attr-defined]
     options = scorer.Options()
 
     async def both() -> list[Any]:
@@ -169,7 +169,7 @@ def test_bodies_have_limits(shop: Path, serve: Serve, monkeypatch: Patch) -> Non
 def test_who_waits_too_long_a_queue_is_told_to_come_again(shop: Path, serve: Serve, monkeypatch: Patch) -> None:
     monkeypatch.setattr(scorer, "MOST_QUERIES_WAITING", 3)
     client = serve(shop)
-    parts = client.app._app.state.parts  # type: ignore[attr-defined]
+    parts = client.app.app.state.parts  # type: ignore[attr-defined]
 
     async def many() -> list[Any]:
         query = [scorer.Query(3, scorer.Options(), history=[1])]

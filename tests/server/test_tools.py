@@ -50,7 +50,7 @@ def test_tools_in_this_process(shop: Path, serve: Serve, monkeypatch: Patch) -> 
     from bert4rec.server.tools import make_tools
 
     client = serve(shop, with_tools=True)
-    parts = client.app._app.state.parts  # type: ignore[attr-defined]
+    parts = client.app.app.state.parts  # type: ignore[attr-defined]
     check(shop, *asyncio.run(use(make_tools(lambda: parts))))
     headers = {"Accept": "application/json, text/event-stream"}
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}

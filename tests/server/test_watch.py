@@ -79,7 +79,7 @@ def test_a_hundred_switches_under_load_cost_no_request_its_answer(two_versions: 
         one.start()
     for switch in range(100):
         write_aliases(two_versions, {"champion": names[switch % 2], "previous": names[1 - switch % 2]})
-        wait(lambda: client.app._app.state.parts.scorer.served.version == read_aliases(two_versions)["champion"])  # type: ignore[attr-defined]
+        wait(lambda: client.app.app.state.parts.scorer.served.version == read_aliases(two_versions)["champion"])  # type: ignore[attr-defined]
     ending.set()
     for one in clients:
         one.join()

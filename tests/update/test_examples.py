@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from bert4rec.__main__ import Parser
 from bert4rec.checkpoint.models_folder import read_updates
+from bert4rec.commands.serve import add_arguments
+from bert4rec.server.app import make_app
+from bert4rec.server.parts import Settings
 from tests.launch import ROOT
 from tests.update.conftest import day_of
 
@@ -50,9 +54,32 @@ def test_cron_systemd_and_kubernetes_run_the_same_command() -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_systemd_accepts_its_units() -> None:
-    units = [str(NIGHTLY / f"bert4rec-update.{kind}") for kind in ("service", "timer")]
+    units = [str(NIGHTLY / f"bert4rec-{name}") for name in ("update.service", "update.timer", "serve.service")]
     done = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_systemd_kubernetes_and_compose_serve_with_options_and_paths_that_there_are() -> None:
+    unit = (NIGHTLY / "bert4rec-serve.service").read_text()
+    deployment, service = yaml.safe_load_all((NIGHTLY / "serve.yaml").read_text())
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    compose = yaml.safe_load((NIGHTLY / "compose.yaml").read_text())["services"]
+    parser = Parser()
+    add_arguments(parser)
+    for words in (
+        unit.partition(".venv/bin/bert4rec ")[2].splitlines()[0].removesuffix("'").split(), container["command"][1:],
+    ):  # fmt: skip
+        assert words[0] == "serve"
+        assert parser.parse_args(words[1:]).model.name == "shop"
+    paths = {route.path for route in make_app(Settings(Path("none"))).app.routes}
+    probes = [container[f"{name}Probe"]["httpGet"] for name in ("startup", "readiness", "liveness")]
+    assert {probe["path"] for probe in probes} <= paths
+    assert {probe["port"] for probe in probes} == {port["name"] for port in container["ports"]}
+    assert service["spec"]["selector"] == deployment["spec"]["template"]["metadata"]["labels"]
+    volumes = {volume["name"] for volume in deployment["spec"]["template"]["spec"]["volumes"]}
+    assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+    assert set(compose) == {"serve", "update"}
+    assert "bert4rec update /models/shop --data=events" in compose["update"]["command"][-1]
 
 
 @pytest.mark.long  # half a minute
