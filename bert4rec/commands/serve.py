@@ -93,9 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
         "timeout_graceful_shutdown": SECONDS_TO_END, "root_path": "", "lifespan": "on", "fd": None,
     }  # fmt: skip
     use_threads(threads)
-    served = Served.load(
-        settings.model, settings.dataset, searches_near=arguments.ann
-    )  # what is wrong with it is one line, from one process
+    # Also before several processes load it: what is wrong with it is one line.
+    served = Served.load(settings.model, settings.dataset, searches_near=arguments.ann)
     listening.listen(BACKLOG)  # who reads the address may connect at once
     _say(served, settings, address)
     signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn ends by it, and raises it again when all is answered

@@ -99,17 +99,17 @@ class Scorer:
     """Answers requests by the version that it `serves`, one batch after another; `events` are those of live users."""
 
     def __init__(self, served: Served, metrics: Metrics, events: Events | None = None) -> None:
-        self._served, self._metrics, self._events = served, metrics, events
+        self._serving, self._metrics, self._events = (served, 0), metrics, events  # and how many came before it
         self._waiting, self._n_waiting = deque[_Job](), 0
         self._is_ending, self._changed = False, threading.Condition()
-        self._lists: OrderedDict[Any, Recommendations] = OrderedDict()
+        self._lists, self._number_of_lists = OrderedDict[Any, Recommendations](), 0
         self._thread = threading.Thread(target=self._run, name="scorer", daemon=True)
         self._thread.start()
 
     @property
     def served(self) -> Served:
         """Return the version that answers now."""
-        return self._served
+        return self._serving[0]
 
     @property
     def is_alive(self) -> bool:
@@ -117,8 +117,8 @@ class Scorer:
         return self._thread.is_alive()
 
     def serve(self, served: Served) -> None:
-        """Let a version answer all batches that begin from now on."""
-        self._served = served
+        """Let a version answer all batches that begin from now on; it may be the same one with another dataset."""
+        self._serving = served, self._serving[1] + 1
 
     async def recommend(self, queries: Sequence[Query]) -> list[Answer]:
         """Return the answers to the queries of one request, all by one version.
@@ -166,7 +166,10 @@ class Scorer:
             self._answer(jobs)
 
     def _answer(self, jobs: Sequence[_Job]) -> None:
-        served, began = self._served, time.perf_counter()
+        (served, number), began = self._serving, time.perf_counter()
+        if number != self._number_of_lists:
+            self._lists.clear()
+            self._number_of_lists = number
         asking = [job for job in jobs if job.work is None and not job.future.cancelled()]
         queries = [query for job in asking for query in job.queries]
         answers = iter(_without_errors(lambda: self._recommend(served, queries), len(queries)))
@@ -239,7 +242,7 @@ class Scorer:
     def _lists_of(self, served: Served, options: Options, asked: Sequence[tuple[History, int]]) -> list[Any]:
         """Return a list or an exception for each history and k."""
         results: list[Any] = [None] * len(asked)
-        keys = [(served.version, options, k, repr(history)) for history, k in asked]
+        keys = [(options, k, repr(history)) for history, k in asked]
         is_kept = [k <= LONGEST_KEPT and not served.model.reads_times for _, k in asked]  # times are as of now
         for place, key in enumerate(keys):
             if is_kept[place] and (found := self._lists.get(key)) is not None:

@@ -113,5 +113,16 @@ def test_a_version_that_cannot_be_loaded_or_fails_its_test_is_not_taken(
     wait(lambda: version(client) == other)
 
 
+def test_a_forgotten_item_is_in_no_list_from_then_on(two_versions: Path, serve: Serve) -> None:
+    client = serve(two_versions)
+    query = [{"items": [], "times": []}, {"items": HISTORY}]
+    before = client.recommend(query, k=5)
+    item = items_in(before)[1][0]
+    assert main(["models", "forget", str(two_versions), f"--item={item}"]) == 0
+    wait(lambda: item not in items_in(client.recommend(query, k=5))[1])
+    assert client.recommend(query, k=5)["version"] == before["version"]
+    wait(lambda: str(item) not in [str(one["item"]) for one in client.read("GET", "/v1/items?limit=100")["items"]])
+
+
 def test_the_examples_of_a_report_are_its_test(two_versions: Path) -> None:
     assert Served.load(two_versions).test() > 0
