@@ -50,11 +50,16 @@ BY_HAND = {"preprocessing.validation_users": "all", "preprocessing.n_eval_negati
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """With pytest-xdist each worker has cores of its own: threads of two that share one mostly wait for each other."""
+    """With pytest-xdist each worker has cores of its own: threads of two that share one mostly wait for each other.
+
+    Of more workers than cores several share one, each with one thread.
+    """
     worker = getattr(config, "workerinput", None)
     cores = sorted(os.sched_getaffinity(0))
-    if worker and worker["workercount"] <= len(cores):
-        os.sched_setaffinity(0, cores[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]])
+    if worker:
+        number, n_workers = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+        own = cores[number::n_workers] if n_workers <= len(cores) else [cores[number % len(cores)]]
+        os.sched_setaffinity(0, own)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -20,7 +20,7 @@ from bert4rec.prepare.shared_work import fetched
 from bert4rec.prepare.split import KnownSplit, SplitRule, mark, sample_held_out
 from bert4rec.prepare.stages import Done, Stages, saved
 from bert4rec.prepare.survey import LogSurvey
-from bert4rec.runtime.arrays import Bools, Int64s
+from bert4rec.runtime.arrays import Bools, Int64s, load_array
 from bert4rec.runtime.errors import DataError, pluralize
 from bert4rec.sources.times import DAY, moment
 
@@ -52,7 +52,7 @@ class NumberedPart(NamedTuple):
             bounds = (min(max(0, place), self.n_users) for place in numbers)
             start, stop = (int(number.search_sorted(place, side="left")) for place in bounds)
             rows, user = rows[start:stop], user[start:stop]
-        items = pl.Series("item", np.load(fetched(self.item_ids), mmap_mode="r")[rows["item"].to_numpy()])
+        items = pl.Series("item", load_array(fetched(self.item_ids), is_mapped=True)[rows["item"].to_numpy()])
         histories = to_histories(rows.with_columns(user.cast(pl.Int32).alias("user"), items))
         return histories if self.hidden is None else with_visible(histories, self.hidden)
 
@@ -175,7 +175,7 @@ def split_part(
 
     `tested`: the file with the users that are in the test sample, None for all.
     """
-    marked = mark(part.histories(), rule, None if tested is None else np.load(fetched(tested), mmap_mode="r"))
+    marked = mark(part.histories(), rule, None if tested is None else load_array(fetched(tested), is_mapped=True))
     log = LogSurvey(n_items, has_times="times" in marked.columns, target_events=targets)
     log.add(marked)
     marked.select("user", n=pl.col("items").list.len()).write_ipc(folder / "lengths.arrow", compression="lz4")

@@ -26,7 +26,7 @@ from bert4rec.prepare.runs import (
 from bert4rec.prepare.shared_work import fetched
 from bert4rec.prepare.stages import Done, Stages, saved, whole_file
 from bert4rec.prepare.ties import shuffled, with_numbers
-from bert4rec.runtime.arrays import Int64s
+from bert4rec.runtime.arrays import Int64s, load_array
 from bert4rec.runtime.errors import DataError
 
 PART, ROWS_BY_ITEM = "part.arrow", "counts.arrow"  # of a range of users: the rows, and the rows of each item
@@ -232,7 +232,7 @@ def order_range(
             if extends
             else users
         )
-        rows = shuffled(rows, ids, pl.Series(np.load(fetched(prints))), seed=settings.seed)
+        rows = shuffled(rows, ids, pl.Series(load_array(fetched(prints))), seed=settings.seed)
     rows = in_time_order(rows, newest_first=order["newest_first"] and prints is None)
     kept = apply(filters_in_order(settings), rows, dropped)
     kept = with_numbers(kept, has_fractions=has_fractions)
@@ -249,7 +249,7 @@ def _write_kept(folder: Path, kept: pl.DataFrame, dropped: Counter[str]) -> dict
 def limit_part(folder: Path, part: Path, frequent: Path, settings: Preprocessing) -> dict[str, Any]:
     """Write the rows of a part whose items are `frequent`, a file with a Boolean by code, and whose users stay."""
     rows, dropped = pl.read_ipc(fetched(part)), Counter[str]()
-    is_frequent = pl.Series(np.load(fetched(frequent), mmap_mode="r")[rows["item"].to_numpy()])
+    is_frequent = pl.Series(load_array(fetched(frequent), is_mapped=True)[rows["item"].to_numpy()])
     filters = {"min_item_interactions": pl.lit(is_frequent), **filters_of_users(settings)}
     kept = apply(filters, rows, dropped)
     return {"rows": len(rows), **_write_kept(folder, kept, dropped)}

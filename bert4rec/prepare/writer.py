@@ -50,7 +50,7 @@ from bert4rec.prepare.shared_work import fetched
 from bert4rec.prepare.split import SplitRule, mark, with_offsets
 from bert4rec.prepare.stages import Stages
 from bert4rec.prepare.ties import draw_targets, has_ties, is_tied, tie_key
-from bert4rec.runtime.arrays import Bools, Int64s, Integers
+from bert4rec.runtime.arrays import Bools, Int64s, Integers, load_array
 
 ROWS_PER_BATCH = 1 << 14  # more batches would cost memory and time in every process that opens the split
 Draw: TypeAlias = Callable[[pl.DataFrame, str], pl.DataFrame]
@@ -152,7 +152,7 @@ class Split:
     def users(self) -> SplitUsers:
         """Return the arrays, mapped."""
         names = self.cumulated, self.validated, self.tested
-        return SplitUsers(*(None if path is None else np.load(fetched(path), mmap_mode="r") for path in names))  # type: ignore
+        return SplitUsers(*(None if path is None else load_array(fetched(path), is_mapped=True) for path in names))  # type: ignore
 
 
 class SplitBlock(NamedTuple):

@@ -154,7 +154,7 @@ def test_several_users_of_a_file_and_some_who_are_not_there(models: Path, tmp_pa
     (tmp_path / "users.txt").write_text("c-2\n\n c-9 \nc-2\nnobody\n")
     answer = values(capsys, "models", "forget", models, "--users", tmp_path / "users.txt", "--user=c-11")
     names = [version.name for version in find_versions(models)]
-    assert answer == {"users": 3, "rows": 3 * N_ROWS, "unknown": ["nobody"], "versions": names}
+    assert answer == {"users": 3, "rows": 3 * N_ROWS, "unknown": ["nobody"], "versions": names, "events": 0}
     assert found(capsys, models, "c-2", "c-9", "c-11") == []
     (only := tmp_path / "empty.txt").write_text("\n")
     for words in (["--user=c-2"], ["--users", only], [], ["--users", tmp_path / "nothing"]):
