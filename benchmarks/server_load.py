@@ -31,7 +31,7 @@ from bert4rec.runtime.console import log_to_terminal
 K = 10
 SERVERS = ("bert4rec serve", "plain")
 HEADERS = "content-type: application/json"
-WARM_UP_SECONDS = 0.2
+WARM_UP_SECONDS = 1.0
 LONGEST_START = 600.0  # seconds
 
 
@@ -41,7 +41,7 @@ def main() -> None:
     if options.child:
         serve(options)
         return
-    servers = SERVERS[:1] if options.ann else SERVERS
+    servers = SERVERS[:1] if options.ann or options.alone else SERVERS
     found: dict[str, list[dict[str, float]]] = {name: [] for name in servers}
     for _ in range(options.rounds):
         for name in servers:
@@ -64,6 +64,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ann", action="store_true")
+    parser.add_argument("--alone", action="store_true", help="without the plain server")
     parser.add_argument("--child", choices=SERVERS, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -114,7 +115,7 @@ def serve(options: argparse.Namespace) -> None:
         served = Served("1", model, None, frozenset(), None, "")
         if options.ann:
             log_to_terminal()
-            served.measure_recall()
+            served.find_breadth()
         app = make_app(Settings(Path("none"), threads=threads), served)
     uvicorn.run(app, port=options.port, log_level="error", access_log=False)
 

@@ -35,6 +35,7 @@ from bert4rec.server.search import TitleSearch
 from bert4rec.serving.events import StoredEvent
 from bert4rec.serving.histories import History, TimedHistory, items_of
 from bert4rec.serving.load import load_run
+from bert4rec.serving.nearest import BREADTHS, NearestItems
 from bert4rec.serving.network import Network
 from bert4rec.serving.package import load_package, read_network
 from bert4rec.serving.recommender import Recommender
@@ -42,7 +43,7 @@ from bert4rec.serving.rules import Rules
 from bert4rec.serving.users import UserHistories
 
 RULES_KEPT = 64  # conditions whose items are kept in memory
-N_RECALL = 256  # histories by which a search among near items is measured
+N_RECALL, RECALL = 256, 0.95  # histories by which a search among near items is measured, and what it should find
 TESTED = 8  # examples of a report
 TOLERANCE_OF_SCORES = 1e-3  # of their scores; the report may be of a machine with other kernels
 
@@ -87,7 +88,7 @@ class Served:
             users = model.users(with_times=model.reads_times, with_events=bool(network.kinds))
         served = cls(version, model, users, appended, run, datetime.now(UTC).isoformat(timespec="seconds"))
         if searches_near:
-            served.measure_recall()
+            served.find_breadth()
         _ = served.search, served.can_come_again, served.data_until  # what takes time is done before it serves
         return served
 
@@ -170,24 +171,25 @@ class Served:
         joined, times_in_order, kinds_in_order = rows
         return TimedHistory(joined, times_in_order, at, kinds_in_order)
 
-    def measure_recall(self) -> None:
-        """Log how many of the best items a search among near ones finds, and how fast."""
+    def find_breadth(self) -> None:
+        """Let the search among near items look at as many as it takes to find `RECALL` of the best, and log both."""
+        assert self.model.nearest is not None, "a search among near items was asked for"
         draw = np.random.default_rng(1)
         if self.users is not None:
             histories = [history for _, history in next(self.users.all())[:N_RECALL]]
         else:
             items = draw.integers(len(self.model.ids), size=(N_RECALL, 3))
             histories = [self.model.ids.of(row) for row in items.tolist()]
-        found, seconds = [], []
-        for model in (self.model, replace(self.model, nearest=None)):
-            began = time.perf_counter()
-            found.append([{one.item for one in some} for some in next(model.recommend_in_parts([histories]))])
-            seconds.append((time.perf_counter() - began) / len(histories))
-        n_found = sum(len(near & best) for near, best in zip(*found, strict=True))
-        recall = n_found / max(1, sum(map(len, found[1])))
+        best, _ = _tens(replace(self.model, nearest=None), histories)
+        for breadth in BREADTHS:
+            self.model.nearest.look_at(breadth)
+            found, seconds = _tens(self.model, histories)
+            recall = sum(len(one & two) for one, two in zip(found, best, strict=True)) / max(1, sum(map(len, best)))
+            if recall >= RECALL:
+                break
         logger.info(
             f"near items have {100 * recall:.1f} % of the best ten for {len(histories)} histories, at "
-            f"{1000 * seconds[0]:.2f} ms each; a search of all items takes {1000 * seconds[1]:.2f} ms"
+            f"{1000 * seconds:.2f} ms each; {breadth:,} items are looked at"
         )
 
     def about(self) -> dict[str, Any]:
@@ -253,12 +255,17 @@ def _stamp(path: Path) -> tuple[int, ...]:
     return about.st_ino, about.st_mtime_ns, about.st_size
 
 
+def _tens(model: Recommender, histories: Sequence[History]) -> tuple[list[set[Any]], float]:
+    """Return the ten best items for each history, and the seconds for one."""
+    began = time.perf_counter()
+    lists = next(model.recommend_in_parts([histories]))
+    return [{one.item for one in found} for found in lists], (time.perf_counter() - began) / max(1, len(histories))
+
+
 def _with_nearest(model: Recommender) -> Recommender:
     """Return the `model` with a graph of its items. Raises `DataError` if it has no vectors that score them."""
     if not isinstance(model.network, Network):
         raise DataError("--ann: the model only counts, and has no vectors among which near ones can be found")
-    from bert4rec.serving.nearest import NearestItems
-
     vectors = model.network.item_vectors
     return replace(model, nearest=NearestItems(vectors, model.prior, threads=torch.get_num_threads()))
 

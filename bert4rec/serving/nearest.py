@@ -13,7 +13,7 @@ from bert4rec.runtime.arrays import Int64s
 from bert4rec.serving.candidates import Queries
 
 CONNECTIVITY, EFFORT_OF_BUILDING = 16, 128  # of the graph: neighbours of an item, items looked at for each new one
-BREADTH = 256  # items that are looked at for a query, at least
+BREADTHS = (256, 512, 1024, 2048, 4096)  # items that are looked at for a query
 MOST_OF_PRIOR = 4096  # items that the prior adds to a search
 AT_ONCE_SCORED = 64  # queries
 
@@ -22,7 +22,7 @@ class NearestItems:
     """A graph of the item `vectors` [V, D] (HNSW, Malkov and Yashunin 2016), for the largest products with a query.
 
     Products are made angles by one more dimension, which gives all vectors the same norm (Bachrach et al. 2014). A
-    search looks at `BREADTH` items or more, and at those that the `prior` adds to; these are then scored exactly, so
+    search looks at `breadth` items or more, and at those that the `prior` adds to; these are then scored exactly, so
     that only an item that was not looked at can be missing. Raises `ModuleNotFoundError` without usearch.
     """
 
@@ -30,15 +30,21 @@ class NearestItems:
         from usearch.index import Index
 
         self._vectors, self._prior, self._threads = vectors, prior, threads
+        self.breadth = BREADTHS[0]
         biases = torch.zeros(len(vectors)) if prior is None else prior.biases
         points = torch.cat([vectors, biases[:, None]], 1)
         squares = points.square().sum(1)
         added = (squares.max() - squares).clamp(min=0).sqrt()
         self._index = Index(
             ndim=points.shape[1] + 1, metric="cos", dtype="f16", connectivity=CONNECTIVITY,
-            expansion_add=EFFORT_OF_BUILDING, expansion_search=BREADTH,
+            expansion_add=EFFORT_OF_BUILDING, expansion_search=BREADTHS[0],
         )  # fmt: skip
         self._index.add(np.arange(len(vectors)), torch.cat([points, added[:, None]], 1).numpy(), threads=threads)
+
+    def look_at(self, breadth: int) -> None:
+        """Look at so many items for each query; more find more of the best, and take longer."""
+        self.breadth = breadth
+        self._index.expansion_search = breadth  # type: ignore[misc]  # its stub has no setter
 
     def best(self, queries: Queries, k: int) -> tuple[Tensor, Tensor]:
         """Return scores and indices [B, at most k] of the best items but the seen ones; missing ones score -inf."""
@@ -47,7 +53,7 @@ class NearestItems:
         return torch.cat([scores for scores, _ in found]), torch.cat([items for _, items in found])
 
     def _best(self, queries: Queries, k: int) -> tuple[Tensor, Tensor]:
-        n = min(len(self._vectors), max(BREADTH, k + max(map(len, queries.seen))))
+        n = min(len(self._vectors), max(self.breadth, k + max(map(len, queries.seen))))
         hidden = queries.hidden.float()
         points = F.pad(F.pad(hidden, (0, 1), value=1.0), (0, 1)).numpy()  # times the bias, and the added dimension
         keys = np.asarray(self._index.search(points, n, threads=self._threads).keys, np.int64).reshape(len(points), -1)
