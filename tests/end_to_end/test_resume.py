@@ -28,6 +28,7 @@ def training_of(run: Path) -> dict[str, Any]:
     return json.loads((run / "report.json").read_text())["training"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("alone")
 def test_an_interrupt_leaves_the_bar_whole_and_a_command_that_resumes(
     make: Settings, tmp_path: Path, capsys: Capture

@@ -128,6 +128,7 @@ preprocessing.main(sys.argv[1:])
 """
 
 
+@pytest.mark.long
 def test_other_settings_and_other_items_do_not_take_what_a_killed_run_has_left(tmp_path: Path) -> None:
     options, folder = write_inputs(tmp_path)["features"], tmp_path / "killed"
     items = pl.read_parquet(tmp_path / "items.parquet")

@@ -156,6 +156,7 @@ def test_the_same_file_again_is_stopped_before_training_and_changes_nothing(shop
     assert [update["decision"] for update in read_updates(shop)][1:] == ["stopped"]
 
 
+@pytest.mark.long
 def test_a_model_that_is_trained_anew_has_seen_all_rows_and_no_weights_of_the_champion(
     shop: Path, monkeypatch: Patch
 ) -> None:
