@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 KEY_VARIABLE = "BERT4REC_API_KEY"
 SECONDS_TO_END = 30  # for what was begun when SIGTERM comes
+SECONDS_OF_DATABASE = 5.0  # in which the one of the events must answer at the start
 IDLE_SECONDS = 75  # of a connection; more than a proxy in front of it keeps one
 NOWHERE = "none"
 BACKLOG = 2048  # connections that wait to be accepted, as in uvicorn
@@ -81,6 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
         from bert4rec.server.metrics import SHARED
         from bert4rec.server.parts import Settings
         from bert4rec.server.served import Served, use_threads
+        from bert4rec.serving.events import Events
     threads = arguments.threads or threads_of_process(arguments.workers) or torch.get_num_threads()
     settings = Settings(
         arguments.model, arguments.dataset, _events(arguments), key, threads, arguments.root_path, arguments.access_log,
@@ -93,14 +95,17 @@ def run(arguments: argparse.Namespace) -> int:
         "timeout_graceful_shutdown": SECONDS_TO_END, "root_path": "", "lifespan": "on", "fd": None,
     }  # fmt: skip
     use_threads(threads)
-    # Also before several processes load it: what is wrong with it is one line.
+    # Also before several processes do the same: what is wrong is one line.
+    if settings.events:
+        Events(settings.events, patience=SECONDS_OF_DATABASE).close()
     served = Served.load(settings.model, settings.dataset, searches_near=arguments.ann)
     listening.listen(BACKLOG)  # who reads the address may connect at once
     _say(served, settings, address)
     signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn ends by it, and raises it again when all is answered
     if arguments.workers == 1:
-        uvicorn.Server(uvicorn.Config(make_app(settings, served), **config)).run([listening])
-        return 0
+        server = uvicorn.Server(uvicorn.Config(make_app(settings, served), **config))
+        server.run([listening])
+        return int(not server.started)
     del served
     with tempfile.TemporaryDirectory(prefix="bert4rec-serve-") as folder:
         os.environ[SHARED] = folder

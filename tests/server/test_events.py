@@ -188,6 +188,20 @@ def test_a_database_that_is_away_is_one_line(tmp_path: Path) -> None:
         Events("mysql://host/db")
 
 
+@pytest.mark.parametrize(
+    "place", ["mysql://host/db", "/no folder/events.db", "postgresql://127.0.0.1:9/db", "postgresql://$NOWHERE/db"]
+)
+def test_a_place_that_cannot_keep_events_is_one_line(
+    shop: Path, place: str, capsys: Capture, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr("bert4rec.commands.serve.SECONDS_OF_DATABASE", 0.1)
+    capsys.readouterr()
+    assert main(["serve", str(shop), "--port=0", f"--events={place}"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert len(said.err.splitlines()) == 1
+
+
 def test_a_server_with_other_ids_finds_users_by_their_numbers(shop: Path, serve: Serve) -> None:
     client = serve(shop)
     client.store({"user": "u1", "item": 7.0 and "7", "time": LATER})
