@@ -1,12 +1,13 @@
 """The requests a second of `bert4rec serve`, and how long they take, beside a plain server of twenty lines.
 
     python -m benchmarks.server_load [--items=100000] [--length=20] [--connections=16] [--seconds=20] [--rounds=3]
-                                     [--ann]
+                                     [--ann | --alone | --events]
 
 The model has the shape of config.toml (width 64) with random weights; vectors of items have 16 factors and some noise,
 since near ones could not be found among vectors of noise alone. Both servers and the load are on this machine; the load
 is one process of raw sockets, whose share of a core is printed. Each request is another history. The servers take
-turns. `--ann` measures `bert4rec serve --ann` instead.
+turns. `--ann` measures `bert4rec serve --ann` instead, `--alone` without the plain server, `--events` requests that
+store one event each, in SQLite.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from dataclasses import replace
@@ -41,7 +43,7 @@ def main() -> None:
     if options.child:
         serve(options)
         return
-    servers = SERVERS[:1] if options.ann or options.alone else SERVERS
+    servers = SERVERS[:1] if options.ann or options.alone or options.events else SERVERS
     found: dict[str, list[dict[str, float]]] = {name: [] for name in servers}
     for _ in range(options.rounds):
         for name in servers:
@@ -64,6 +66,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ann", action="store_true")
+    parser.add_argument("--events", action="store_true")
     parser.add_argument("--alone", action="store_true", help="without the plain server")
     parser.add_argument("--child", choices=SERVERS, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
@@ -116,7 +119,8 @@ def serve(options: argparse.Namespace) -> None:
         if options.ann:
             log_to_terminal()
             served.find_breadth()
-        app = make_app(Settings(Path("none"), threads=threads), served)
+        events = str(Path(tempfile.mkdtemp(), "events.db")) if options.events else ""
+        app = make_app(Settings(Path("none"), events=events, threads=threads), served)
     uvicorn.run(app, port=options.port, log_level="error", access_log=False)
 
 
@@ -125,7 +129,13 @@ def measured(name: str, options: argparse.Namespace) -> dict[str, float]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    given = [f"--items={options.items}", f"--child={name}", f"--port={port}", *["--ann"] * options.ann]
+    given = [
+        f"--items={options.items}",
+        f"--child={name}",
+        f"--port={port}",
+        *["--ann"] * options.ann,
+        *["--events"] * options.events,
+    ]
     server = subprocess.Popen([sys.executable, "-m", "benchmarks.server_load", *given])
     try:
         wait_for(port)
@@ -156,20 +166,23 @@ def wait_for(port: int) -> None:
 def call_load(port: int, options: argparse.Namespace, seconds: float) -> dict[str, float]:
     """Return what the load measures, in a process of its own."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(load, (port, options.connections, options.items, options.length, seconds))
+        return pool.apply(load, (port, options, seconds))
 
 
-def load(port: int, n_connections: int, n_items: int, length: int, seconds: float) -> dict[str, float]:
+def load(port: int, options: argparse.Namespace, seconds: float) -> dict[str, float]:
     """Send requests over some connections, each after the answer to the one before, and return the figures."""
     latencies: list[float] = []
-    draw = np.random.default_rng()
+    draw, path = np.random.default_rng(), "/v1/events" if options.events else "/v1/recommend"
 
     async def talk(until: float) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         while time.perf_counter() < until:
-            items = [f"i{item}" for item in draw.integers(n_items, size=length)]
-            body = json.dumps({"queries": [{"items": items}], "k": K}).encode()
-            head = f"POST /v1/recommend HTTP/1.1\r\nhost: x\r\n{HEADERS}\r\ncontent-length: {len(body)}"
+            items = [f"i{item}" for item in draw.integers(options.items, size=options.length)]
+            content: Any = {"queries": [{"items": items}], "k": K}
+            if options.events:
+                content = {"events": [{"user": f"u{draw.integers(10**9)}", "item": items[0]}]}
+            body = json.dumps(content).encode()
+            head = f"POST {path} HTTP/1.1\r\nhost: x\r\n{HEADERS}\r\ncontent-length: {len(body)}"
             began = time.perf_counter()
             writer.write(head.encode() + b"\r\n\r\n" + body)
             answer = await reader.readuntil(b"\r\n\r\n")
@@ -181,7 +194,7 @@ def load(port: int, n_connections: int, n_items: int, length: int, seconds: floa
 
     async def all_connections() -> None:
         until = time.perf_counter() + seconds
-        await asyncio.gather(*(talk(until) for _ in range(n_connections)))
+        await asyncio.gather(*(talk(until) for _ in range(options.connections)))
 
     began, cpu = time.perf_counter(), time.process_time()
     asyncio.run(all_connections())
