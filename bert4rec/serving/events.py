@@ -25,6 +25,7 @@ SCHEMA = (
 )
 SETUP_OF_SQLITE = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA secure_delete = ON")
 SECONDS_OF_WAITING = 30.0  # for another writer, and for a database that is started again
+DAYS_KEPT = 30  # of events that are in the dataset: so long their keys are known
 VALUES_AT_ONCE = 500  # values in a statement
 COLUMNS = {"user": "user_id", "item": "item_id", "time": "time", "event": "event", "rating": "rating"}
 POSTGRESQL = ("postgresql://", "postgres://")
@@ -109,7 +110,10 @@ class Events:
         return found
 
     def claim(self, update: str, appended: Collection[str]) -> int:
-        """Let the `update` take all events that no update has `appended`, and return how many it has then."""
+        """Let the `update` take all events that no update has `appended`, and return how many it has then.
+
+        Those that one has appended, and that came more than `DAYS_KEPT` ago, are removed.
+        """
 
         def claim(connection: Any) -> int:
             taken = {name for (name,) in self._execute(connection, "SELECT DISTINCT taken FROM events", ()).fetchall()}
@@ -117,6 +121,9 @@ class Events:
                 where = "taken IS NULL" if name is None else "taken = ?"
                 values = (update,) if name is None else (update, name)
                 self._execute(connection, f"UPDATE events SET taken = ? WHERE {where}", values)
+            for name in taken & {*appended}:
+                old = (name, time.time_ns() - DAYS_KEPT * 86_400 * 10**9)
+                self._execute(connection, "DELETE FROM events WHERE taken = ? AND received < ?", old)
             count = "SELECT count(*) FROM events WHERE taken = ?"
             return int(self._execute(connection, count, (update,)).fetchone()[0])
 

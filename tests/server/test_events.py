@@ -188,6 +188,19 @@ def test_a_database_that_is_away_is_one_line(tmp_path: Path) -> None:
         Events("mysql://host/db")
 
 
+def test_events_that_are_in_the_dataset_are_removed_after_a_while(tmp_path: Path, monkeypatch: Patch) -> None:
+    events, rows = Events(tmp_path / "events.db"), [Event(str(number), "u1", "1", number) for number in range(5)]
+    events.add(rows[:3])
+    assert events.claim("first", []) == 3
+    events.add(rows[3:])
+    assert events.claim("second", ["first"]) == 2  # the first ones are still known
+    assert events.add(rows) == set()
+    monkeypatch.setattr("bert4rec.serving.events.DAYS_KEPT", 0)
+    assert events.claim("third", ["first"]) == 2  # the second update has not appended its own
+    assert [event.taken for event in events.by_user(["u1"])["u1"]] == ["third"] * 2
+    events.close()
+
+
 @pytest.mark.parametrize(
     "place", ["mysql://host/db", "/no folder/events.db", "postgresql://127.0.0.1:9/db", "postgresql://$NOWHERE/db"]
 )
