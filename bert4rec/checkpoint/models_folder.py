@@ -172,6 +172,11 @@ def read_updates(models: Path) -> list[dict[str, Any]]:
         raise DataError(f"{path}: cannot be read: {error}") from None
 
 
+def appended_by(models: Path) -> set[str]:
+    """Return the names of the updates whose rows the dataset has. Raises `DataError`."""
+    return {update["time"] for update in read_updates(models) if update["decision"] != "stopped"}
+
+
 def _about(folder: Path) -> dict[str, Any]:
     try:
         about: dict[str, Any] = json.loads((folder / ABOUT).read_text(encoding="utf-8"))

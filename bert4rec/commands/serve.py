@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         from bert4rec.server.app import make_app
         from bert4rec.server.metrics import SHARED
         from bert4rec.server.parts import Settings
-        from bert4rec.server.served import Served, use_threads
+        from bert4rec.server.served import Served
         from bert4rec.serving.events import Events
     threads = arguments.threads or threads_of_process(arguments.workers) or torch.get_num_threads()
     settings = Settings(
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         "log_level": "error", "access_log": False, "timeout_keep_alive": IDLE_SECONDS, "server_header": False,
         "timeout_graceful_shutdown": SECONDS_TO_END, "root_path": "", "lifespan": "on", "fd": None,
     }  # fmt: skip
-    use_threads(threads)
+    torch.set_num_threads(threads)
     # Also before several processes do the same: what is wrong is one line.
     if settings.events:
         Events(settings.events, patience=SECONDS_OF_DATABASE).close()

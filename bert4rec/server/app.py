@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -19,11 +20,12 @@ from bert4rec.config.kinds import SEEN
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.runtime.startup import DISTRIBUTION
 from bert4rec.server import bodies
+from bert4rec.server.batches import TooBusyError
 from bert4rec.server.guard import Guard
-from bert4rec.server.inbox import key_of, now
+from bert4rec.server.inbox import key_of
 from bert4rec.server.metrics import Metrics
 from bert4rec.server.parts import Parts, Settings, started
-from bert4rec.server.scorer import Answer, Options, Problem, TooBusyError
+from bert4rec.server.scorer import Answer, Options, Problem
 from bert4rec.server.scorer import Query as Asked
 from bert4rec.server.served import Served
 from bert4rec.serving.events import Event
@@ -164,7 +166,7 @@ async def _events(body: bodies.EventsRequest, request: Request) -> Response:
     parts = _parts(request)
     if parts.inbox is None:
         raise Problem("this server keeps no events; start it with a models folder or with --events=PLACE", 404)
-    served, received = parts.scorer.served, now()
+    served, received = parts.scorer.served, int(time.time())
     rows = []
     for number, event in enumerate(body.events):
         if event.event is not None and served.kinds and event.event not in served.kinds:

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from bert4rec.checkpoint.models_folder import MODELS_PAGE
 from bert4rec.server.inbox import Inbox
 from bert4rec.server.metrics import Metrics
 from bert4rec.server.scorer import Scorer
-from bert4rec.server.served import Served, use_threads
+from bert4rec.server.served import Served
 from bert4rec.server.watch import Watch
 from bert4rec.serving.events import Events
 
@@ -49,7 +51,7 @@ class Parts:
 @contextmanager
 def started(settings: Settings, metrics: Metrics, served: Served | None = None) -> Iterator[Parts]:
     """Start the parts, with the model `served` if it is loaded already; at the end, what has begun is answered."""
-    use_threads(settings.threads)
+    torch.set_num_threads(settings.threads)
     load = partial(Served.load, settings.model, settings.dataset, searches_near=settings.searches_near)
     first = served or load()
     first.test()  # also makes the first answers fast

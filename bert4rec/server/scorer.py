@@ -1,18 +1,17 @@
 """Answer queries in batches, in one thread that has the cores for itself: what waits meanwhile is the next batch."""
 
-import asyncio
 import logging
-import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from bert4rec.evaluation.seen_items import SeenRule
 from bert4rec.runtime.errors import ArgumentError, DataError, UserError
+from bert4rec.server.batches import Batches
 from bert4rec.server.metrics import Metrics
-from bert4rec.server.served import Served, known_items, unknown_items
+from bert4rec.server.served import Served
 from bert4rec.serving.events import Events, StoredEvent
 from bert4rec.serving.histories import History, items_of
 from bert4rec.serving.recommender import Recommendations
@@ -25,10 +24,6 @@ BAD_VALUE, UNAVAILABLE = 422, 503  # HTTP status
 logger = logging.getLogger(__name__)
 
 
-class TooBusyError(Exception):
-    """Too many queries wait already."""
-
-
 class Problem(Exception):  # noqa: N818  # an answer
     """Says what is wrong with a query, in one line, and the status of HTTP for it."""
 
@@ -38,7 +33,7 @@ class Problem(Exception):  # noqa: N818  # an answer
 
 
 class Options(NamedTuple):
-    """How to recommend; queries with the same options are answered together."""
+    """The options of a list; queries with the same ones are answered together."""
 
     seen: SeenRule | None = None
     allow: tuple[Any, ...] | None = None
@@ -70,41 +65,13 @@ class Answer(NamedTuple):
     is_known: bool = True
 
 
-@dataclass(eq=False)
-class _Job:
-    """Work for one request, done with one version: its answers go to the `future` of the event `loop`."""
-
-    queries: Sequence[Query]
-    work: Callable[[Served], Any] | None
-    loop: asyncio.AbstractEventLoop
-    future: "asyncio.Future[Any]"
-    result: Any = field(default=None)
-
-    @property
-    def size(self) -> int:
-        """Return the number of queries; other work counts as one."""
-        return max(1, len(self.queries))
-
-    def end(self) -> None:
-        """Hand over the result; in the event loop."""
-        if self.future.done():  # the client has gone
-            return
-        if isinstance(self.result, Exception):
-            self.future.set_exception(self.result)
-        else:
-            self.future.set_result(self.result)
-
-
 class Scorer:
     """Answers requests by the version that it `serves`, one batch after another; `events` are those of live users."""
 
     def __init__(self, served: Served, metrics: Metrics, events: Events | None = None) -> None:
         self._serving, self._metrics, self._events = (served, 0), metrics, events  # and how many came before it
-        self._waiting, self._n_waiting = deque[_Job](), 0
-        self._is_ending, self._changed = False, threading.Condition()
         self._lists, self._number_of_lists = OrderedDict[Any, Recommendations](), 0
-        self._thread = threading.Thread(target=self._run, name="scorer", daemon=True)
-        self._thread.start()
+        self._batches = Batches("scorer", self._answer, most_in_batch=MOST_IN_BATCH, most_waiting=MOST_QUERIES_WAITING)
 
     @property
     def served(self) -> Served:
@@ -114,7 +81,7 @@ class Scorer:
     @property
     def is_alive(self) -> bool:
         """Return whether requests are answered."""
-        return self._thread.is_alive()
+        return self._batches.is_alive
 
     def serve(self, served: Served) -> None:
         """Let a version answer all batches that begin from now on; it may be the same one with another dataset."""
@@ -125,69 +92,40 @@ class Scorer:
 
         Raises `TooBusyError`, and `Problem` for a query that cannot be answered.
         """
-        answers: list[Answer] = await self._enter(queries, None)
+        answers: list[Answer] = await self._enter(queries, len(queries))
         return answers
 
     async def do(self, work: Callable[[Served], Any]) -> Any:
         """Return what `work` returns for the version of the next batch. Raises as `recommend` does."""
-        return await self._enter([], work)
+        return await self._enter(work, 1)
 
     def end(self) -> None:
         """Answer what waits, and end the thread."""
-        with self._changed:
-            self._is_ending = True
-            self._changed.notify()
-        self._thread.join()
+        self._batches.end()
 
-    async def _enter(self, queries: Sequence[Query], work: Callable[[Served], Any] | None) -> Any:
-        loop = asyncio.get_running_loop()
-        job = _Job(queries, work, loop, loop.create_future())
-        with self._changed:
-            if self._waiting and self._n_waiting + job.size > MOST_QUERIES_WAITING:
-                raise TooBusyError
-            self._waiting.append(job)
-            self._n_waiting += job.size
-            self._changed.notify()
-        self._metrics.waiting.set(self._n_waiting)
-        return await job.future
+    async def _enter(self, work: Any, size: int) -> Any:
+        self._metrics.waiting.set(self._batches.n_waiting + size)
+        return await self._batches.enter(work, size)
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._waiting and not self._is_ending:
-                    self._changed.wait()
-                if not self._waiting:
-                    return
-                jobs, n = list[_Job](), 0
-                while self._waiting and (not jobs or n + self._waiting[0].size <= MOST_IN_BATCH):
-                    jobs.append(self._waiting.popleft())
-                    n += jobs[-1].size
-                self._n_waiting -= n
-            self._answer(jobs)
-
-    def _answer(self, jobs: Sequence[_Job]) -> None:
+    def _answer(self, works: Sequence[Any]) -> list[Any]:
+        """Return the answers to the queries of each request, or what its function returns, or an exception."""
         (served, number), began = self._serving, time.perf_counter()
         if number != self._number_of_lists:
             self._lists.clear()
             self._number_of_lists = number
-        asking = [job for job in jobs if job.work is None and not job.future.cancelled()]
-        queries = [query for job in asking for query in job.queries]
+        queries = [query for work in works if not callable(work) for query in work]
         answers = iter(_without_errors(lambda: self._recommend(served, queries), len(queries)))
-        for job in asking:
-            mine = [next(answers) for _ in job.queries]
-            job.result = next((one for one in mine if isinstance(one, Exception)), mine)
-        for job in jobs:
-            if job.work is not None:
-                work = job.work
-                job.result = _without_errors(lambda: [work(served)], 1)[0]  # noqa: B023  # called at once
+        results = list[Any]()
+        for work in works:
+            if callable(work):
+                results += _without_errors(partial(_listed, work, served), 1)
+            else:
+                mine = [next(answers) for _ in work]
+                results.append(next((one for one in mine if isinstance(one, Exception)), mine))
         if queries:
             self._metrics.batches.observe(len(queries))
             self._metrics.batch_seconds.observe(time.perf_counter() - began)
-        by_loop: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
-        for job in jobs:
-            by_loop.setdefault(job.loop, []).append(job)
-        for loop, ended in by_loop.items():
-            loop.call_soon_threadsafe(_end_all, ended)
+        return results
 
     def _recommend(self, served: Served, queries: Sequence[Query]) -> list[Any]:
         """Return an `Answer` or an exception for each query."""
@@ -204,7 +142,7 @@ class Scorer:
                     answers[place] = found
                     continue
                 history = histories[place]
-                unknown = unknown_items(served.model, items_of(history)) if history else []
+                unknown = _chosen(served, items_of(history), are_known=False) if history else []
                 self._metrics.count_list(found, n_items=len(items_of(history or [])), n_unknown=len(unknown))
                 answers[place] = Answer(served.version, found, unknown, history is not None)
         return answers
@@ -271,7 +209,9 @@ def _recommend(served: Served, options: Options, asked: Sequence[tuple[History, 
     if options.seen == "by_item" and not served.can_come_again:
         raise ArgumentError("seen = by-item: this model does not know which items people take again")
     # An item that the model does not know is not recommended anyway.
-    allow, deny = (None if some is None else known_items(model, some) for some in (options.allow, options.deny))
+    allow, deny = (
+        None if some is None else _chosen(served, some, are_known=True) for some in (options.allow, options.deny)
+    )
     if options.allow and not allow:
         raise ArgumentError(f"allow: the model knows none of the items, such as {options.allow[0]}")
     rules = _rules(served, options)
@@ -285,6 +225,11 @@ def _recommend(served: Served, options: Options, asked: Sequence[tuple[History, 
     return [Recommendations(found[:k], fallback=found.fallback) for found, (_, k) in zip(lists, asked, strict=True)]
 
 
+def _chosen(served: Served, items: Sequence[Any], *, are_known: bool) -> list[Any]:
+    """Return those of `items` that the model knows, or those that it does not know."""
+    return [one for one, is_known in zip(items, served.model.knows(items), strict=True) if is_known == are_known]
+
+
 def _rules(served: Served, options: Options) -> Any:
     try:
         return served.rules(options.where, options.at_most, options.per)
@@ -292,6 +237,10 @@ def _rules(served: Served, options: Options) -> Any:
         if type(error).__name__ != "PanicException":
             raise
         raise ArgumentError(f"where = {options.where}: cannot be computed") from None
+
+
+def _listed(work: Callable[[Served], Any], served: Served) -> list[Any]:
+    return [work(served)]
 
 
 def _without_errors(work: Callable[[], list[Any]], n: int) -> list[Any]:
@@ -314,8 +263,3 @@ def _problem(error: BaseException) -> Exception:
         return Problem("the data of the server cannot be read at the moment", UNAVAILABLE)
     logger.error("a request could not be answered", exc_info=error)
     return Problem("the server could not answer; its log says why", 500)
-
-
-def _end_all(jobs: Sequence[_Job]) -> None:
-    for job in jobs:
-        job.end()

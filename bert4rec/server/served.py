@@ -20,14 +20,14 @@ from bert4rec.checkpoint.models_folder import (
     DATASET,
     PACKAGE,
     UPDATES,
+    appended_by,
     is_models_folder,
     read_aliases,
-    read_updates,
     version_folder,
 )
 from bert4rec.checkpoint.package import is_package, read_settings
 from bert4rec.checkpoint.run_folder import EXAMPLES
-from bert4rec.dataset.format import METADATA, NO_ITEM
+from bert4rec.dataset.format import METADATA
 from bert4rec.dataset.ids import canonical_value
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.runtime.errors import DataError
@@ -76,7 +76,7 @@ class Served:
         elif is_models_folder(place):
             version = read_aliases(place)[CHAMPION]
             run = version_folder(place, version)
-            appended = frozenset(line["time"] for line in read_updates(place) if line["decision"] != "stopped")
+            appended = frozenset(appended_by(place))
             model = _mapped(load_run(run, dataset or place / DATASET), run / PACKAGE)
         else:
             version, run, appended, model = place.name, place, frozenset(), load_run(place, dataset)
@@ -280,18 +280,3 @@ def _mapped(model: Recommender, package: Path) -> Recommender:
 def _key(value: Any, *, is_number: bool) -> str | None:
     canonical = canonical_value(value, is_number=is_number)
     return None if canonical is None else str(canonical)
-
-
-def use_threads(n: int) -> None:
-    """Let torch compute on `n` threads."""
-    torch.set_num_threads(n)
-
-
-def unknown_items(model: Recommender, items: Sequence[Any]) -> list[Any]:
-    """Return those of `items` that the model does not know."""
-    return [one for one, index in zip(items, model.ids.indices(items), strict=True) if index == NO_ITEM]
-
-
-def known_items(model: Recommender, items: Sequence[Any]) -> list[Any]:
-    """Return those of `items` that the model knows."""
-    return [one for one, index in zip(items, model.ids.indices(items), strict=True) if index != NO_ITEM]

@@ -10,9 +10,10 @@ from pydantic import BaseModel, Field
 
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.runtime.errors import UserError
+from bert4rec.server.batches import TooBusyError
 from bert4rec.server.bodies import FoundItem, Id, Item
 from bert4rec.server.parts import Parts
-from bert4rec.server.scorer import Options, Problem, Query, TooBusyError
+from bert4rec.server.scorer import Options, Problem, Query
 from bert4rec.server.served import Served
 
 MOST_SHOWN = 50
@@ -108,7 +109,7 @@ def tools_app(tools: MCPServer) -> Any:
 
 
 async def _answered(asked: Any) -> Any:
-    """Return what is awaited; what is wrong is told to the assistant."""
+    """Return what is awaited; an error says to the assistant what is wrong."""
     try:
         return await asked
     except Problem as problem:

@@ -164,9 +164,9 @@ class Recommender:
         hidden_items, unknown = self._hidden(allow, deny, rules), UnknownItems()
         popular = cache(partial(self._most_popular, k, hidden_items, rules))
         is_whole = hidden_items is None and rules.groups is None
-        shown: CandidateSet | NearestItems = CandidateSet.of(self._scored, hidden_items, rules, prior=self.prior)
-        if self.nearest is not None and is_whole:
-            shown = self.nearest
+        shown = (self.nearest if is_whole else None) or CandidateSet.of(
+            self._scored, hidden_items, rules, prior=self.prior
+        )
         n_histories = n_empty = 0
 
         def is_scored(history: KnownHistory) -> bool:

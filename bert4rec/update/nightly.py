@@ -23,6 +23,7 @@ import numpy as np
 from bert4rec.checkpoint.models_folder import (
     CHAMPION,
     DATASET,
+    appended_by,
     new_version_name,
     read_aliases,
     read_updates,
@@ -202,8 +203,7 @@ class Nightly:
     def _claim(self, update: str) -> dict[str, int]:
         """Let this update take the events that no other one has appended, and return how many there are."""
         events = Events(self._events)
-        appended = {line["time"] for line in read_updates(self._models) if line["decision"] != "stopped"}
-        n_events = events.claim(update, appended)
+        n_events = events.claim(update, appended_by(self._models))
         events.close()
         return {"events": n_events}
 

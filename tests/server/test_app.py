@@ -10,6 +10,7 @@ import pytest
 from bert4rec import load
 from bert4rec.server import guard, scorer
 from bert4rec.server.app import make_app
+from bert4rec.server.batches import TooBusyError
 from bert4rec.server.parts import Settings
 from bert4rec.serving.recommender import Recommender
 from tests.fixture_types import Patch
@@ -176,7 +177,7 @@ def test_who_waits_too_long_a_queue_is_told_to_come_again(shop: Path, serve: Ser
         return await asyncio.gather(*(parts.scorer.recommend(query) for _ in range(50)), return_exceptions=True)
 
     results = asyncio.run(many())
-    busy = [one for one in results if isinstance(one, scorer.TooBusyError)]
+    busy = [one for one in results if isinstance(one, TooBusyError)]
     answered = [one for one in results if isinstance(one, list)]
     assert busy
     assert answered

@@ -158,7 +158,7 @@ def test_the_events_of_who_is_forgotten_are_in_no_file(shop: Path, serve: Serve,
 
 
 def test_many_writers_of_one_file_store_each_event_once(tmp_path: Path) -> None:
-    """As the workers of a server, with the same events sent to several of them."""
+    """The workers of a server, with the same events sent to several of them."""
     place, stored = tmp_path / "events.db", list[int]()
 
     def write(first: int) -> None:
