@@ -22,6 +22,7 @@ from bert4rec.checkpoint.models_folder import (
     roll_back,
 )
 from bert4rec.checkpoint.run_folder import REPORT, lock
+from bert4rec.config.addresses import without_secrets
 from bert4rec.dataset.format import ITEMS, USERS
 from bert4rec.runtime.console import log_to_terminal, quiet_libraries
 from bert4rec.runtime.errors import SettingsError, format_bytes, join_names, pluralize
@@ -148,9 +149,12 @@ def _forget(arguments: argparse.Namespace) -> Answer:
         raise SettingsError("forget: expected --user=ID, --users=FILE with a user a line, or --item=ID")
     if users and items:
         raise SettingsError("forget: users and items at once; forget the users first, then the items")
+    if arguments.prove and arguments.events:
+        place = without_secrets(arguments.events)
+        raise SettingsError(f"--events={place}: --prove searches the files of MODEL alone; remove one of them")
     log_to_terminal(stream="stderr")
-    answer = _prove if arguments.prove else _forget_ids
-    return answer(arguments.model, ITEMS if items else USERS, items or users, arguments.events)
+    model, table, names = arguments.model, ITEMS if items else USERS, items or users
+    return _prove(model, table, names) if arguments.prove else _forget_ids(model, table, names, arguments.events)
 
 
 def _forget_ids(model: Path, table: str, names: Sequence[str], events: str) -> Answer:
@@ -173,7 +177,7 @@ def _forget_ids(model: Path, table: str, names: Sequence[str], events: str) -> A
     return Answer("\n".join(lines), values)
 
 
-def _prove(model: Path, table: str, names: Sequence[str], _: str) -> Answer:
+def _prove(model: Path, table: str, names: Sequence[str]) -> Answer:
     with importing():
         from bert4rec.update.forget import ids_of
         from bert4rec.update.prove import search, table_of

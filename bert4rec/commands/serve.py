@@ -1,7 +1,6 @@
 """`bert4rec serve MODEL`: answer requests for recommendations over HTTP."""
 
 import argparse
-import logging
 import os
 import signal
 import socket
@@ -27,7 +26,15 @@ IDLE_SECONDS = 75  # of a connection; more than a proxy in front of it keeps one
 NOWHERE = "none"
 BACKLOG = 2048  # connections that wait to be accepted, as in uvicorn
 
-logger = logging.getLogger(__name__)
+USUAL_HOST, USUAL_PORT = "127.0.0.1", 8000
+OF_HTTP = {
+    "host": USUAL_HOST,
+    "port": USUAL_PORT,
+    "workers": 1,
+    "api_key_file": None,
+    "root_path": "",
+    "access_log": False,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model = "a models folder, such as models/shop, a run folder or an exported package"
     parser.add_argument("model", metavar="MODEL", type=Path, help=model)
     parser.add_argument("--dataset", metavar="FOLDER", type=Path, help="the dataset, if it was moved")
-    parser.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1, this machine alone; 0.0.0.0: all")
-    parser.add_argument("--port", type=int, default=8000, help="default: 8000; 0: any free one")
+    parser.add_argument("--host", default=USUAL_HOST, help="default: 127.0.0.1, this machine alone; 0.0.0.0: all")
+    parser.add_argument("--port", type=int, default=USUAL_PORT, help="default: 8000; 0: any free one")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes; default: 1")
     threads = "threads of each of them; default: the cores, shared among them"
     parser.add_argument("--threads", type=int, metavar="N", help=threads)
@@ -70,6 +77,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.root_path and not arguments.root_path.startswith("/"):
         raise SettingsError(f"--root-path={arguments.root_path}: must begin with /")
     if arguments.mcp == "stdio":
+        for name, usual in OF_HTTP.items():
+            if getattr(arguments, name) != usual:
+                raise SettingsError(
+                    f"--{name.replace('_', '-')}: is for HTTP, and --mcp=stdio has none; remove one of them"
+                )
         return _serve_assistant(arguments)
     key = _key(arguments.api_key_file)
     listening = _listen(arguments.host, arguments.port)

@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 from bert4rec.commands import launched
+from bert4rec.config.addresses import without_secrets
 from bert4rec.config.help import PREPARE_OPTIONS
 from bert4rec.config.load import Overrides, parse_command_line
 from bert4rec.runtime.console import log_to_terminal, quiet_libraries
@@ -114,7 +115,8 @@ def _given(arguments: argparse.Namespace) -> Overrides:
         if not arguments.data and name.startswith(OF_NEW_ROWS):
             raise SettingsError(f"{text}: is about new rows; name them: --data=INPUT")
     if arguments.events and arguments.data != OF_A_SERVER:
-        raise SettingsError(f"--events={arguments.events}: is for the events of a server: --data={OF_A_SERVER}")
+        place = without_secrets(arguments.events)
+        raise SettingsError(f"--events={place}: is for the events of a server: --data={OF_A_SERVER}")
     if arguments.data == OF_A_SERVER:
         if not arguments.events and not (arguments.model / EVENTS_FILE).is_file():
             raise SettingsError(

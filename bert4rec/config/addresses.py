@@ -1,7 +1,11 @@
 """Tell addresses from paths, check them, and leave out what must not be shown."""
 
+import os
 import re
 from importlib.util import find_spec
+from urllib.parse import quote
+
+from bert4rec.runtime.errors import DataError
 
 LISTED = ("s3", "gs", "hf")  # their files can be listed, so a pattern can name several
 SCHEMES = (*LISTED, "https", "http")
@@ -86,6 +90,16 @@ def _check_database(scheme: str, url: str) -> None:
             "has a password, which others could see in the list of processes; remove it and set PGPASSWORD, or name "
             "a variable with it, in single quotes: 'postgresql://ann:$SHOP_PASSWORD@host/shop'"
         )
+
+
+def with_variables(text: str, place: str) -> str:
+    """Return the `text`, of the address `place`, with the values of its environment variables, quoted for an address.
+
+    Raises `DataError` for a variable that is not set.
+    """
+    if unset := [name for name in VARIABLE.findall(place) if name not in os.environ]:
+        raise DataError(f"{without_secrets(place)}: the environment variable {unset[0]} is not set")
+    return VARIABLE.sub(lambda found: quote(os.environ[found[1]], safe=""), text)
 
 
 def without_secrets(text: str) -> str:

@@ -11,7 +11,7 @@ MOST_LISTED = 100_000  # items to allow or deny
 LONGEST_ID, LONGEST_CONDITION = 512, 2000  # characters
 LARGEST = 2**63 - 1
 
-Name: TypeAlias = Annotated[StrictStr, Field(min_length=1, max_length=LONGEST_ID)]
+Name: TypeAlias = Annotated[StrictStr, Field(min_length=1, max_length=LONGEST_ID, pattern=r"^[^\x00]+$")]  # PostgreSQL
 Id: TypeAlias = Annotated[StrictInt, Field(ge=-LARGEST, le=LARGEST)] | Name
 Seconds: TypeAlias = Annotated[
     StrictInt | StrictFloat, Field(ge=-62_135_596_800, le=253_402_300_799)

@@ -5,7 +5,6 @@ table's. `received` is when it came, in nanoseconds, so that events of one secon
 update that has read an event, or is null; what updates have appended is in the dataset.
 """
 
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -13,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from bert4rec.config.addresses import VARIABLE, is_url, without_secrets
+from bert4rec.config.addresses import check_url, is_url, with_variables, without_secrets
 from bert4rec.runtime.errors import DataError, in_one_line
 
 EVENTS_FILE = "events.db"  # in a models folder
@@ -64,9 +63,13 @@ class Events:
         self._place, self._patience = str(place), patience
         self._is_sqlite = not self._place.startswith(POSTGRESQL)
         self._connection: Any = None
+        shown = without_secrets(self._place)
         if self._is_sqlite and is_url(self._place):
-            expected = "expected a file, or postgresql://…"
-            raise DataError(f"{without_secrets(self._place)}: events are kept in SQLite or PostgreSQL; {expected}")
+            raise DataError(f"{shown}: events are kept in SQLite or PostgreSQL; expected a file, or postgresql://…")
+        try:
+            check_url(self._place)
+        except ValueError as error:
+            raise DataError(f"{shown}: {error}") from None
         if self._is_sqlite:
             self._errors: tuple[type[Exception], ...] = (sqlite3.OperationalError,)
         else:
@@ -207,9 +210,7 @@ class Events:
         else:
             import psycopg
 
-            if unset := [name for name in VARIABLE.findall(self._place) if name not in os.environ]:
-                raise DataError(f"{without_secrets(self._place)}: the environment variable {unset[0]} is not set")
-            address = VARIABLE.sub(lambda found: os.environ[found[1]], self._place)
+            address = with_variables(self._place, self._place)
             connection = psycopg.connect(address, autocommit=True, connect_timeout=10)
             setup = SCHEMA
         for statement in setup:

@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bert4rec.config.addresses import DRIVERS, VARIABLE, is_url, without_secrets
+from bert4rec.config.addresses import DRIVERS, VARIABLE, is_url, with_variables, without_secrets
 from bert4rec.config.recognition import MOST_CHOICES
 from bert4rec.runtime.errors import DataError, join_names, nearest
 
@@ -95,9 +95,7 @@ def _driver(place: str) -> tuple[str, Callable[[], Any]]:
     driver = import_module(f"adbc_driver_{name}.dbapi")
     if name == "sqlite":
         return name, lambda: driver.connect(f"file:{quote(os.path.abspath(place))}?mode=ro", autocommit=True)
-    if unset := [variable for variable in VARIABLE.findall(place) if variable not in os.environ]:
-        raise DataError(f"{without_secrets(place)}: the environment variable {unset[0]} is not set")
-    address = VARIABLE.sub(lambda found: quote(os.environ[found[1]], safe=""), rest if name == "snowflake" else place)
+    address = with_variables(rest if name == "snowflake" else place, place)
     if name == "bigquery":
         names = zip(("project", "dataset"), rest.split("/"), strict=False)
         options = {f"adbc.bigquery.sql.{key}_id": value for key, value in names if value}

@@ -85,6 +85,7 @@ def test_events_that_cannot_be_used_are_refused_whole(shop: Path, serve: Serve) 
         {**good, "time": time.time() + 2 * 86_400},
         {**good, "item": "no number"},
         {**good, "more": 1},
+        {**good, "user": "a\0b"},
         {**good, "user": 1.5},
     ):
         client.store(good, bad, status=422)
@@ -202,7 +203,14 @@ def test_events_that_are_in_the_dataset_are_removed_after_a_while(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "place", ["mysql://host/db", "/no folder/events.db", "postgresql://127.0.0.1:9/db", "postgresql://$NOWHERE/db"]
+    "place",
+    [
+        "mysql://host/db",
+        "postgresql://ann:secret@host/db",
+        "/no folder/events.db",
+        "postgresql://127.0.0.1:9/db",
+        "postgresql://$NOWHERE/db",
+    ],
 )
 def test_a_place_that_cannot_keep_events_is_one_line(
     shop: Path, place: str, capsys: Capture, monkeypatch: Patch
@@ -254,3 +262,14 @@ def test_several_hosts_keep_their_events_in_postgresql(
     events.close()
     capsys.readouterr()
     assert PASSWORD.encode() not in (shop / "updates.jsonl").read_bytes()
+
+
+def test_options_that_would_do_nothing_are_refused(shop: Path, capsys: Capture) -> None:
+    for words in (
+        ["serve", str(shop), "--mcp=stdio", "--port=9000"], ["serve", str(shop), "--mcp=stdio", "--access-log"],
+        ["models", "forget", str(shop), "--user=u1", "--prove", "--events=postgresql://db/shop"],
+    ):  # fmt: skip
+        capsys.readouterr()
+        assert main(words) == 2
+        said = capsys.readouterr()
+        assert (said.out, len(said.err.splitlines())) == ("", 1)
