@@ -1,13 +1,14 @@
 """The requests a second of `bert4rec serve`, and how long they take, beside a plain server of twenty lines.
 
     python -m benchmarks.server_load [--items=100000] [--length=20] [--connections=16] [--seconds=20] [--rounds=3]
-                                     [--ann | --alone | --events]
+                                     [--ann | --alone | --events] [--rectools=PYTHON]
 
 The model has the shape of config.toml (width 64) with random weights; vectors of items have 16 factors and some noise,
 since near ones could not be found among vectors of noise alone. Both servers and the load are on this machine; the load
 is one process of raw sockets, whose share of a core is printed. Each request is another history. The servers take
-turns. `--ann` measures `bert4rec serve --ann` instead, `--alone` without the plain server, `--events` requests that
-store one event each, in SQLite.
+turns. `--rectools` adds `recommend` of RecTools behind such a plain server (`benchmarks/rectools_server.py`), run by
+the Python of an environment that has it. `--ann` measures `bert4rec serve --ann` instead, `--alone` without the plain
+server, `--events` requests that store one event each, in SQLite.
 """
 
 import argparse
@@ -31,7 +32,7 @@ import psutil
 from bert4rec.runtime.console import log_to_terminal
 
 K = 10
-SERVERS = ("bert4rec serve", "plain")
+SERVERS = ("bert4rec serve", "plain", "RecTools")
 HEADERS = "content-type: application/json"
 WARM_UP_SECONDS = 1.0
 LONGEST_START = 600.0  # seconds
@@ -43,7 +44,7 @@ def main() -> None:
     if options.child:
         serve(options)
         return
-    servers = SERVERS[:1] if options.ann or options.alone or options.events else SERVERS
+    servers = SERVERS[: 1 if options.ann or options.alone or options.events else 3 if options.rectools else 2]
     found: dict[str, list[dict[str, float]]] = {name: [] for name in servers}
     for _ in range(options.rounds):
         for name in servers:
@@ -68,6 +69,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--ann", action="store_true")
     parser.add_argument("--events", action="store_true")
     parser.add_argument("--alone", action="store_true", help="without the plain server")
+    parser.add_argument("--rectools", metavar="PYTHON", help="beside RecTools, in this Python's environment")
     parser.add_argument("--child", choices=SERVERS, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -136,7 +138,10 @@ def measured(name: str, options: argparse.Namespace) -> dict[str, float]:
         *["--ann"] * options.ann,
         *["--events"] * options.events,
     ]
-    server = subprocess.Popen([sys.executable, "-m", "benchmarks.server_load", *given])
+    command = [sys.executable, "-m", "benchmarks.server_load", *given]
+    if name == "RecTools":
+        command = [options.rectools, "benchmarks/rectools_server.py", given[0], given[2]]
+    server = subprocess.Popen(command)
     try:
         wait_for(port)
         call_load(port, options, WARM_UP_SECONDS)

@@ -227,6 +227,7 @@ def spare(patch: pytest.MonkeyPatch, *, pictures: bool = True) -> None:
         patch.setattr("bert4rec.report.pages.charts", lambda contents: ())
         patch.setattr("bert4rec.report.pages.learning_curve", lambda *_: None)
         patch.setattr("bert4rec.report.pages.to_png", lambda _: b"a picture")
+        patch.setattr("bert4rec.report.models_page.update_charts", lambda updates: ())
 
 
 @pytest.fixture

@@ -56,6 +56,7 @@ Path("found").write_text(json.dumps([repr(dataset), str(run.folder), n_found]))
 """
 
 
+@pytest.mark.long
 def test_a_program_of_others_prepares_trains_and_recommends(small_folder: Path, tmp_path: Path) -> None:
     settings = SMALL | {"training.n_epochs": 1}
     command = [sys.executable, "-W", "error", "-c", PROGRAM, json.dumps(settings)]

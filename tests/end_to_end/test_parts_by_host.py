@@ -151,6 +151,7 @@ def assert_same_figures(report: dict[str, Any], alone: dict[str, Any]) -> None:
     assert {name: report[name] for name in names} == {name: alone[name] for name in names}
 
 
+@pytest.mark.long
 def test_all_users_are_judged_as_on_the_whole_dataset(
     whole: Path, trained: tuple[list[Path], Path], tmp_path: Path
 ) -> None:
@@ -210,6 +211,7 @@ def test_what_is_counted_is_that_of_the_whole_dataset(
     assert_same_prior(*runs)
 
 
+@pytest.mark.long
 def test_a_run_has_the_prior_of_the_whole_dataset(
     whole: Path, trained: tuple[list[Path], Path], tmp_path: Path, group_of_one: None
 ) -> None:

@@ -66,6 +66,7 @@ def test_with_the_whole_catalogue_as_neighbourhood_it_is_ease() -> None:
     np.testing.assert_allclose(as_matrix(found, 30), as_matrix(exact, 30), atol=2e-6)
 
 
+@pytest.mark.long
 def test_the_parts_in_which_pairs_are_counted_change_nothing(
     small_dataset: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

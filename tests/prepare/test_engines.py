@@ -55,6 +55,7 @@ class Twice(TaskExecutor):
         return future
 
 
+@pytest.mark.long
 def test_each_task_writes_the_same_bytes_again_and_small_tasks_make_the_same_dataset(tmp_path: Path) -> None:
     for name, options in write_inputs(tmp_path).items():
         expected = prepared(tmp_path, f"{name}-whole", *options)
@@ -76,10 +77,9 @@ class _Open:
 
 def test_two_processes_make_the_same_dataset(tmp_path: Path) -> None:
     inputs = write_inputs(tmp_path)
-    for name in ("kinds", "late"):
-        expected = prepared(tmp_path, f"{name}-1", *inputs[name])
-        with small_tasks(1000):
-            assert prepared(tmp_path, f"{name}-2", *inputs[name], "--preprocessing.workers=2") == expected
+    expected = prepared(tmp_path, "one", *inputs["late"])
+    with small_tasks(1000):
+        assert prepared(tmp_path, "two", *inputs["late"], "--preprocessing.workers=2") == expected
 
 
 @pytest.mark.long
@@ -110,7 +110,7 @@ def test_after_kills_of_the_driver_finished_tasks_are_not_done_again(
     check_kills(tmp_path, end_driver, n_kills, n_workers)
 
 
-@pytest.mark.parametrize("n_kills", [2, long(50)])
+@pytest.mark.parametrize("n_kills", [1, long(50)])
 def test_after_kills_of_workers_finished_tasks_are_not_done_again(tmp_path: Path, n_kills: int) -> None:
     check_kills(tmp_path, end_local_worker, n_kills, n_workers=2)
 

@@ -20,6 +20,7 @@ from bert4rec.prepare import executors
 from bert4rec.prepare.executors import WorkerDiedError, open_executor
 from bert4rec.runtime.errors import ColumnUnknownError, DataError, SettingsError
 from bert4rec.runtime.startup import usable_cores
+from tests.conftest import long
 from tests.launch import ROOT, Launched, start
 
 MEMORY = 100 << 20  # bytes of a task on Ray
@@ -248,7 +249,7 @@ def wait_for_end(pids: list[int]) -> None:
     assert not [each for each in left if each.status() != psutil.STATUS_ZOMBIE]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [long(signal.SIGINT), long(signal.SIGTERM), signal.SIGKILL])
 @pytest.mark.parametrize("engine", ["local", of_ray("ray")])
 def test_workers_end_with_their_driver(engine: str, number: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "driver.py").write_text(DRIVER)

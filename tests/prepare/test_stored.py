@@ -122,6 +122,7 @@ def test_a_frame_goes_to_storage(bucket: str, log: Path) -> None:
     assert found.folder == dataset_folder(f"{bucket}/frame")
 
 
+@pytest.mark.long
 def test_google_storage_is_another_place_for_the_same_files(
     tmp_path: Path, bucket: str, log: Path, storage: Storage, capsys: Capture
 ) -> None:  # fmt: skip

@@ -127,6 +127,7 @@ def test_what_a_stopped_update_took_is_taken_by_the_next(shop: Path, serve: Serv
     assert history_of(shop, "u1") == [*before, *range(5)]
 
 
+@pytest.mark.long
 def test_an_update_with_a_file_leaves_the_events_for_the_next(shop: Path, serve: Serve) -> None:
     client, before = serve(shop), history_of(shop, "u1")
     client.store({"user": "u1", "item": 5, "time": FIRST + 3 * 86_400 - 1})

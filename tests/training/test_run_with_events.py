@@ -43,7 +43,7 @@ def config_of(small_config: Settings, folder: Path, **changes: Any) -> Config:
     return small_config(**SHORT | data_settings | {"data.dataset_dir": str(folder)} | changes)
 
 
-@pytest.mark.parametrize(("kind", "times"), [("sasrec", "target"), ("bert4rec", "history")])
+@pytest.mark.parametrize(("kind", "times"), [long("sasrec", "target"), ("bert4rec", "history")])
 def test_the_whole_way(
     small_config: Settings, event_folder: Path, small_folder: Path, tmp_path: Path, kind: str, times: str
 ) -> None:
@@ -228,7 +228,7 @@ def test_hidden_events_are_no_input_of_a_kind_that_only_counts_either(hidden_sho
     assert len(asked_before_targets(folder, open_dataset(hidden_shop, with_times=True))) == 300
 
 
-@pytest.mark.parametrize("kind", ["bert4rec", "sasrec"])
+@pytest.mark.parametrize("kind", ["bert4rec", long("sasrec")])
 def test_hidden_events_leave_honest_figures(hidden_shop: Path, tmp_path: Path, capsys: Capture, kind: str) -> None:
     folder = trained_on(hidden_shop, tmp_path, **{"model.kind": kind})
     report, dataset = report_of(folder), open_dataset(hidden_shop, with_times=True)

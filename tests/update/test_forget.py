@@ -133,6 +133,7 @@ def test_every_file_that_has_a_user_is_found_before_and_none_after(models: Path,
     assert len(arrays["users"]) == len(arrays["champion"]) == len(arrays["challenger"]) == 13
 
 
+@pytest.mark.long
 def test_users_whose_ids_are_numbers_are_found_where_ids_are(tmp_path: Path, capsys: Capture) -> None:
     models = made(tmp_path, [str(20 + number) for number in range(14)])
     capsys.readouterr()

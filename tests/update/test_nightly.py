@@ -66,6 +66,7 @@ def test_a_night_appends_scores_trains_judges_and_switches(shop: Path) -> None:
     assert update["score"]["new_users"]["users"] == counts.filter(~is_known, pl.col("n") > 1).height > 0
 
 
+@pytest.mark.long
 def test_a_forgotten_user_who_comes_back_is_a_new_one(shop: Path) -> None:
     older = pl.concat([day_of(number, n_rows=300) for number in range(3)])
     user = next(one for one in day_of(3)["user"] if one in older["user"].to_list())
@@ -121,6 +122,7 @@ def kill_before(monkeypatch: Patch, place: Any, name: str, n: int) -> None:
     monkeypatch.setattr(place, name, count)
 
 
+@pytest.mark.long
 def test_an_update_that_is_killed_anywhere_goes_on_and_ends_with_the_bits_of_an_unbroken_one(
     shop: Path, first_run: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
@@ -172,6 +174,7 @@ def test_a_model_that_is_trained_anew_has_seen_all_rows_and_no_weights_of_the_ch
     assert load(champion(shop)).knows(day_of(4)["item"].to_list()).all()
 
 
+@pytest.mark.long
 def test_a_model_is_trained_anew_without_new_rows_and_nights_go_on(shop: Path) -> None:
     night(shop, 3)
     before = champion(shop), (shop / "dataset" / "metadata.json").read_bytes()
@@ -208,6 +211,7 @@ def test_a_day_of_one_time_and_new_users_trains_and_cannot_tell(shop: Path) -> N
     assert load(champion(shop)).knows([39]).all()
 
 
+@pytest.mark.long
 def test_a_bad_setting_is_one_line_and_the_update_can_be_typed_again(shop: Path) -> None:
     before = champion(shop)
     with pytest.raises(SettingsError, match=r"training\.n_epochs"):

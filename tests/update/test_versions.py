@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bert4rec import Run, load
 from bert4rec.checkpoint.models_folder import find_versions, read_aliases, run_at, set_champion
 from bert4rec.checkpoint.run_folder import find_trained
@@ -67,6 +69,7 @@ def test_large_files_are_links_and_what_a_training_changes_are_copies(
     assert load(tmp_path / "shop").recommend(HISTORIES, 3)
 
 
+@pytest.mark.long
 def test_the_package_of_a_version_needs_torch_alone(first_models: Path) -> None:
     package = run_at(first_models) / "package"
     blocks = re.findall(r"```python\n(.*?)```", (package / "README.md").read_text(), re.DOTALL)
@@ -248,6 +251,7 @@ print(n, "changes")
 """
 
 
+@pytest.mark.long
 def test_killed_anywhere_it_can_be_typed_again(run_to_update: Path, tmp_path: Path) -> None:
     models = tmp_path / "models" / "shop"
     words = [sys.executable, "-c", KILLED, str(models), str(run_to_update), "7"]

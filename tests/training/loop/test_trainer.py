@@ -106,7 +106,7 @@ KINDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["bert4rec", long("sasrec"), "matrix_factorization"])
+@pytest.mark.parametrize("kind", ["bert4rec", long("sasrec"), long("matrix_factorization")])
 def test_an_interrupted_training_ends_as_one_without_a_break(
     event_folder: Path, rated_folder: Path, tmp_path: Path, monkeypatch: Patch, kind: str
 ) -> None:
