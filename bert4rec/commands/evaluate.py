@@ -26,11 +26,12 @@ FREE = (
 )  # fmt: skip
 OUTPUT = "evaluation"
 LIST_FORMS = ("csv", "jsonl", "parquet")
+TARGETS = ("last", "random", "successive")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model and the folder of the results; some settings are options, too."""
-    parser.usage = "%(prog)s RUN [DATASET] [--output=FOLDER] [--lists[=FORM]] [--table.key=value …]"
+    parser.usage = "%(prog)s RUN [DATASET] [--output=FOLDER] [--lists[=FORM]] [--targets=WHICH] [--table.key=value …]"
     parser.description = (
         "Evaluates the best weights of a run, a checkpoint, or a model package, on any number of processes. Without "
         "DATASET, it uses the dataset of the run and gets exactly the figures of the run's report. With DATASET, items "
@@ -48,6 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--lists", metavar="FORM", nargs="?", const=LIST_FORMS[0], type=_list_form, help="also write the "
         f"ten best items and the actual item of each test user, as {', '.join(LIST_FORMS)} (without FORM: csv)",
     )  # fmt: skip
+    chosen = (
+        "of a dataset that is split by time, predict these interactions from split_at on instead of each user's first: "
+        "the last or a random one of each user, or all, each with what comes before it"
+    )
+    parser.add_argument("--targets", choices=TARGETS, default="", help=chosen)
     parser.add_argument("-o", "--output", metavar="FOLDER", type=Path, help=output)
 
 
@@ -76,7 +82,7 @@ def _evaluate(arguments: argparse.Namespace, trained: Trained, config: Config) -
 
     run = trained.run or Path()
     output = arguments.output or (models_folder_of(run) or run) / OUTPUT  # a version never changes
-    evaluation = evaluate(config, trained, output, lists=arguments.lists or "")
+    evaluation = evaluate(config, trained, output, lists=arguments.lists or "", targets=arguments.targets)
     report = evaluation.report
     if launched.is_rank_zero():
         if "ratings" in report:

@@ -15,6 +15,7 @@ from bert4rec.runtime.arrays import Array, Bools, Int32s, Int64s
 from bert4rec.runtime.errors import DataError
 
 MEASURED_AT_ONCE = 8192  # histories that are in memory while their inputs are measured
+TARGET_STREAM = 8  # of random numbers; lower ones are those of a preparation
 
 
 @dataclass(frozen=True)
@@ -195,23 +196,65 @@ class EvaluationSplit:
         return np.cumsum([0, *counts])
 
 
-class LaterTargets(EvaluationSplit):
-    """Read up to `n` interactions after the training parts of `histories`, drawn by `seed`, each with its history."""
+class ChosenTargets(EvaluationSplit):
+    """Read other targets than those of the dataset: at ascending `places` [N] of the histories in `rows` [N]."""
 
-    def __init__(self, name: str, histories: Histories, folder: Path, *, n: int, seed: int) -> None:
+    def __init__(self, name: str, histories: Histories, folder: Path, rows: Int64s, places: Int64s) -> None:
         super().__init__(name, histories, folder)
-        firsts = np.maximum(1, histories.n_train)
-        later = np.maximum(0, histories.lengths - firsts)
-        ends, total = np.cumsum(later), int(later.sum())
-        chosen = np.sort(np.random.default_rng(seed).choice(total, min(n, total), replace=False, shuffle=False))
-        self._rows = np.searchsorted(ends, chosen, side="right")
-        self._places = firsts[self._rows] + chosen - (ends - later)[self._rows]
+        self._rows, self._places = rows, places
 
     def __len__(self) -> int:
         return len(self._rows)
 
+    @property
+    def are_tied(self) -> Bools | None:
+        """Return None: whole seconds, which a dataset has, do not tell."""
+        return None
+
     def _find(self, indices: Int64s) -> tuple[Int64s, Int64s]:
         return self._rows[indices], self._places[indices]
+
+
+def later_targets(histories: Histories, folder: Path, *, n: int, seed: int) -> ChosenTargets:
+    """Return up to `n` interactions after the training parts, drawn by `seed`."""
+    firsts = np.maximum(1, histories.n_train)
+    n_later = np.maximum(0, histories.lengths - firsts)
+    total = int(n_later.sum())
+    drawn = np.random.default_rng(seed).choice(total, min(n, total), replace=False, shuffle=False)
+    return _chosen(histories, folder, firsts, n_later, np.sort(drawn))
+
+
+def targets_from(histories: Histories, folder: Path, which: str, *, instant: int, seed: int) -> ChosenTargets:
+    """Return interactions from an `instant` (seconds) on, but no user's first: of each user the "last" one, or a
+    "random" one by `seed`; or "successive": all.
+
+    These are the targets of Gusak et al., "Time to Split" (2025). Users need no interaction before the instant.
+    """
+    firsts = np.maximum(1, _n_before(histories, instant))
+    n_later = np.maximum(0, histories.lengths - firsts)
+    if which != "successive":
+        draw = np.random.default_rng([seed, TARGET_STREAM]).random(len(n_later))
+        skipped = n_later - 1 if which == "last" else (draw * n_later).astype(np.int64)
+        firsts, n_later = firsts + np.maximum(0, skipped), np.minimum(n_later, 1)
+    return _chosen(histories, folder, firsts, n_later, np.arange(n_later.sum()))
+
+
+def _n_before(histories: Histories, instant: int) -> Int64s:
+    """Return how many interactions of each history [N] are before an `instant`; they are in order of time."""
+    n, past = np.zeros_like(lengths := histories.lengths), lengths.copy()
+    while len(open_ones := np.flatnonzero(n < past)):  # bisection in all histories at once
+        middle = (n[open_ones] + past[open_ones]) // 2
+        is_before = histories.values_at(TIMES, open_ones, middle) < instant
+        n[open_ones[is_before]] = middle[is_before] + 1
+        past[open_ones[~is_before]] = middle[~is_before]
+    return n
+
+
+def _chosen(histories: Histories, folder: Path, firsts: Int64s, n_of_each: Int64s, numbers: Int64s) -> ChosenTargets:
+    """Return the targets with ascending `numbers` among `n_of_each` [H] of the histories, from places `firsts` [H]."""
+    ends = np.cumsum(n_of_each)
+    rows = np.searchsorted(ends, numbers, side="right")
+    return ChosenTargets(TEST, histories, folder, rows, firsts[rows] + numbers - (ends - n_of_each)[rows])
 
 
 def _parts(rows: Int64s, places: Int64s) -> Iterator[tuple[Int64s, Int64s]]:

@@ -38,7 +38,7 @@ from bert4rec.dataset.format import (
     read_version,
     target_kinds,
 )
-from bert4rec.dataset.held_out import EvaluationSplit
+from bert4rec.dataset.held_out import ChosenTargets, EvaluationSplit
 from bert4rec.dataset.hidden import HiddenEvents
 from bert4rec.dataset.histories import Histories, TrainingWindows
 from bert4rec.dataset.id_tables import IdTable, to_numpy
@@ -178,7 +178,7 @@ class Dataset(Catalogue):
         The rank of a user without negatives is LEFT_OUT.
         """
         path = self.folder / ORACLE
-        if not path.exists():
+        if not path.exists() or isinstance(self.splits[TEST], ChosenTargets):
             return {}
         table = self.read_version(partial(pq.read_table, path))
         return {name: table[name].fill_null(LEFT_OUT).to_numpy() for name in table.column_names if name != "user"}

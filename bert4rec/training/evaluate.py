@@ -19,8 +19,8 @@ from bert4rec.checkpoint.run_folder import REPORT, Trained
 from bert4rec.checkpoint.store import verify
 from bert4rec.checkpoint.stored_tensors import MODEL_PREFIX, StoredTensors
 from bert4rec.config.tables import Config
-from bert4rec.dataset.format import EVALUATED, METADATA, NO_ITEM, TEST, fingerprints_of
-from bert4rec.dataset.held_out import LaterTargets
+from bert4rec.dataset.format import EVALUATED, METADATA, NO_ITEM, TEST, VALIDATION, fingerprints_of
+from bert4rec.dataset.held_out import ChosenTargets, later_targets, targets_from
 from bert4rec.dataset.reader import Dataset, Sizes, open_catalogue, open_dataset, problem_of, require_kinds
 from bert4rec.dataset.trained import count_trained
 from bert4rec.evaluation.evaluator import Evaluator
@@ -70,18 +70,18 @@ class Evaluation:
     folder: Path | None
 
 
-def evaluate(config: Config, trained: Trained, output: Path, *, lists: str = "") -> Evaluation:
+def evaluate(config: Config, trained: Trained, output: Path, *, lists: str = "", targets: str = "") -> Evaluation:
     """Evaluate `trained` weights, write the results to `output`, or to `output`-2, -3, … if it exists, and return them.
 
-    `lists` is the format of the file with the list of each test user, "" for none. Every rank of the launch calls
-    this. Raises `UserError`.
+    `lists` is the format of the file with the list of each test user, "" for none; `targets` are those of
+    `targets_from` instead of the dataset's own, "" for these. Every rank of the launch calls this. Raises `UserError`.
     """
     if lists and "full" not in config.evaluation.protocols:
         raise SettingsError(
             f'--lists={lists}: needs "full" in evaluation.protocols, the ranking of the whole catalogue'
         )
     store, rank, world_size = rendezvous()
-    world, dataset, known = preflight(store, rank, world_size, lambda: _prepare(config, trained, store))
+    world, dataset, known = preflight(store, rank, world_size, lambda: _prepare(config, trained, store, targets))
     if config.data.parts_by_host:
         dataset = keep_own_parts(dataset, world, store, partial(_checked, trained))
     training = config.training
@@ -100,11 +100,13 @@ def load_weights(trained: Trained, model: nn.Module) -> None:
 
 
 def _prepare(
-    config: Config, trained: Trained, store: dist.Store
+    config: Config, trained: Trained, store: dist.Store, targets: str = ""
 ) -> tuple[tuple[Processes, Dataset, KnownItems | None], CommonFacts]:
     """Return this rank, its dataset and the known items; and the facts that must be equal on all ranks."""
     world = this_process(config.parallelism.device, store, minutes=config.parallelism.timeout_minutes)
     dataset = _open_dataset(config, trained, verify=world.local_rank == 0)
+    if targets:
+        dataset = _with_targets(dataset, targets, config)
     refuse_parts_by_host(config)
     require_counted_kinds(config, dataset)
     facts = environment_facts(config.model_dump(mode="json"), dataset.metadata["fingerprint"], world.device.type)
@@ -140,6 +142,30 @@ def _checked(trained: Trained, dataset: Dataset) -> Dataset:
     if not any(len(dataset.splits[split]) for split in EVALUATED) and trained.settings["training.loss"] != "mse":
         raise DataError(f"{dataset.folder}: holds nothing out for validation or test, so there is nothing to evaluate")
     return dataset
+
+
+def _with_targets(dataset: Dataset, which: str, config: Config) -> Dataset:
+    """Return the dataset with the targets of `targets_from` for its test, and without a validation.
+
+    Raises `SettingsError` for a dataset that does not begin its test at an instant.
+    """
+    settings = dataset.metadata["preprocessing"]
+    if settings["split"] != "time":
+        raise SettingsError(
+            f"--targets={which}: needs a dataset that is split by time, and {dataset.folder} has split = "
+            f"{settings['split']}; prepare the data with --split=time"
+        )
+    if settings.get("target_events"):
+        raise SettingsError(f"--targets={which}: {dataset.folder} has target_events; leave one of them out")
+    if config.data.parts_by_host:
+        raise SettingsError(f"--targets={which}: needs the whole dataset on each host, data.parts_by_host = false")
+    histories, instant = dataset.histories, dataset.metadata["split_instant"]
+    test = targets_from(histories, dataset.folder, which, instant=instant, seed=settings["seed"])
+    if not len(test):
+        raise DataError(f"{dataset.folder}: no user has an interaction after the first and from split_at on")
+    nothing = np.zeros(0, np.int64)
+    splits = {TEST: test, VALIDATION: ChosenTargets(VALIDATION, histories, dataset.folder, nothing, nothing)}
+    return replace(dataset, splits=splits, metadata={**dataset.metadata, "targets": which})
 
 
 def _known_items(dataset: Dataset, trained: Trained) -> KnownItems | None:
@@ -226,7 +252,7 @@ def rank_test(
             rankings = evaluator.ranks(model, held_out, progress.advance)
         later = {}
         if baselines:
-            every = LaterTargets(TEST, dataset.histories, dataset.folder, n=MOST_LATER, seed=training.seed)
+            every = later_targets(dataset.histories, dataset.folder, n=MOST_LATER, seed=training.seed)
             later = evaluator.baselines_on(every)
         if not world.is_rank_zero:
             return RankedTest(np.zeros(0, np.int32), np.zeros(0, np.int32), {}, np.zeros((0, LIST_LENGTH), np.int64))
@@ -268,6 +294,11 @@ def _complete(
     config, evaluator, model = _ready(config, trained, world, dataset, known)
     evaluator = replace(evaluator, n_listed=LIST_LENGTH if lists else 0)
     held_out = evaluator.held_out()
+    if "targets" in dataset.metadata:  # what was counted by the preparation is about others
+        n, n_seen = len(held_out[TEST]), int(held_out[TEST].sum())
+        about = {"repeated_targets": {TEST: {"users": n_seen, "of": n}}, "left_out": {TEST: {"users": 0, "of": n}}}
+        dataset = replace(dataset, metadata={**dataset.metadata, **about})
+        evaluator = replace(evaluator, dataset=dataset, protocols=["full"])
     on_rank_zero(lambda: _attempt(output))  # fail before the work, not after it
     with Interruption() as interruption:
         with RankingProgress(interruption, world, n_batches=evaluator.n_batches(held_out)) as progress:
@@ -431,6 +462,8 @@ def _compare(report: Mapping[str, Any], trained: Trained) -> None:
         logger.info(f"{path} is about other weights: the best of {trained.run}")
     elif report["dataset"]["fingerprint"] != run_report["dataset"]["fingerprint"]:
         logger.info(f"{path} is about another dataset")
+    elif "targets" in report["dataset"]:
+        logger.info(f"{path} is about the first target of each user")
     elif different := differences(report, run_report):
         logger.warning(f"these figures differ from those of {path}: {different}")
     else:

@@ -42,7 +42,7 @@ from bert4rec.training.state import State
 WITH_TIMES = {"none": "", "history": " with times", "target": " with the target's time"}  # behind a model's name
 FACTS = (
     "users_read", "items_read", "rows_read", "bad_rows", "guests", "dropped", "density", "lengths", "time_span",
-    "train_positions", PREVIOUS,
+    "train_positions", "targets", PREVIOUS,
 )  # fmt: skip
 """Keys of the dataset's metadata that a report copies, so that it can be read without the dataset."""
 RESULTS = ("test", "validation", "ratings")  # the parts of a report that go to the trackers

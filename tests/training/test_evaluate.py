@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import polars as pl
 import pyarrow.parquet as pq
 import pytest
 import torch.distributed as dist
@@ -22,7 +23,7 @@ from bert4rec.checkpoint.run_folder import Trained, find_trained
 from bert4rec.commands.evaluate import settings_of
 from bert4rec.config.tables import Config
 from bert4rec.dataset.runs import CATALOGUE
-from bert4rec.evaluation import ranker
+from bert4rec.evaluation import BEST_POSSIBLE, ranker
 from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.report.figures import SPLITS
 from bert4rec.report.summary import unknown_items
@@ -42,9 +43,9 @@ from tests.runs import edit_facts, flip, in_step, report_of
 pytestmark = pytest.mark.usefixtures("alone")
 
 
-def evaluated(path: Path, output: Path, *options: str) -> Evaluation:
+def evaluated(path: Path, output: Path, *options: str, targets: str = "") -> Evaluation:
     trained = find_trained(path)
-    return evaluate(settings_of(trained, options), trained, output)
+    return evaluate(settings_of(trained, options), trained, output, targets=targets)
 
 
 @pytest.fixture
@@ -159,6 +160,26 @@ def test_other_weights_other_data_other_figures(whole: Path, tmp_path: Path, say
     (whole / "report.json").write_text(json.dumps(report))
     value = evaluated(whole, out, small, "--evaluation.ks=[10]").report["test"]["uniform"]["HR@10"]
     assert says(whole / "report.json", f"HR@10 {value:.6g}, not 2")
+
+
+def test_other_targets_of_a_split_by_time(whole: Path, tmp_path: Path) -> None:
+    """The figures are those of the ranks; the last of all targets of a user is its last."""
+    other = tmp_path / "by_time"
+    options = [f"--{key}={value}" for key, value in (SMALL | {"preprocessing.split": "time"}).items()]
+    assert preprocessing.main(["--config=config.toml", f"--data.dataset_dir={other}", *options]) == 0
+    tables = {}
+    for which in ("last", "random", "successive"):
+        report = evaluated(whole, tmp_path / which, str(other), targets=which).report
+        assert (report["dataset"]["targets"], [*report["test"]], "validation" in report) == (which, ["full"], False)
+        assert BEST_POSSIBLE not in report
+        tables[which] = table = pl.read_parquet(tmp_path / which / "ranks-test.parquet")
+        assert report["test"]["full"]["users"] == report["dataset"]["repeated_targets"]["test"]["of"] == len(table)
+        assert report["test"]["full"]["HR@10"] == pytest.approx((table["full"] <= 10).mean())
+    every = tables["successive"]
+    assert len(every) > tables["last"]["user"].n_unique() == len(tables["last"]) == len(tables["random"])
+    assert every.group_by("user", maintain_order=True).last().equals(tables["last"])
+    with pytest.raises(UserError, match="split by time"):
+        evaluated(whole, tmp_path / "x", targets="last")
 
 
 def test_what_ends_early_leaves_nothing(whole: Path, small_folder: Path, tmp_path: Path, monkeypatch: Patch) -> None:

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.dataset.held_out import LaterTargets
+from bert4rec.dataset.held_out import later_targets
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.feed.batch import Batch
 from bert4rec.feed.batches import WEIGHT_OF_NEW, ChosenWindows, MakeExamples, Windows
@@ -97,7 +97,7 @@ def test_new_items_have_another_weight_in_the_loss(
 def test_later_targets_are_those_after_the_training_parts(folders: tuple[Path, Path]) -> None:
     dataset = open_dataset(folders[1].with_name("scored"))
     histories = dataset.histories
-    every = LaterTargets("test", histories, dataset.folder, n=10**6, seed=1)
+    every = later_targets(histories, dataset.folder, n=10**6, seed=1)
     n_later = np.maximum(0, histories.lengths - np.maximum(1, histories.n_train))
     is_new = histories.users >= open_dataset(folders[0]).n_users  # whose first row is no target
     assert len(every) == n_later.sum() == 60 - is_new.sum()
@@ -108,5 +108,5 @@ def test_later_targets_are_those_after_the_training_parts(folders: tuple[Path, P
     ends = np.cumsum(lengths)
     later = [whole[end - n : end] for end, n in zip(ends, n_later, strict=True)]
     assert rows.targets.tolist() == np.concatenate(later).tolist()
-    some = LaterTargets("test", histories, dataset.folder, n=7, seed=1)
+    some = later_targets(histories, dataset.folder, n=7, seed=1)
     assert len(some) == 7
