@@ -375,8 +375,8 @@ class Training(Table):
     but at least 64 windows over all processes (sasrec: 16) if that leaves 16 steps"""
     learning_rate: Positive = 1e-3
     """learning rate of the dense parameters; that of the embedding tables is parallelism.sparse_learning_rate"""
-    optimizer: Literal["adamw", "sgd"] = "adamw"
-    """optimizer of the dense parameters"""
+    optimizer: Literal["adamw", "muon", "sgd"] = "adamw"
+    """optimizer of the dense parameters; muon = Muon for the matrices of the transformer blocks, adamw for the rest"""
     weight_decay: float = Field(0.0, ge=0)
     """decoupled weight decay of the dense matrices; that of the embedding tables is parallelism.sparse_weight_decay"""
     lr_schedule: Literal["constant", "linear", "cosine", "one_cycle"] = "constant"

@@ -20,6 +20,7 @@ from bert4rec.models.prior import source_bytes
 from bert4rec.models.ranking_model import RankingModel, model_class
 from bert4rec.models.tables import is_of_table, set_precision
 from bert4rec.runtime.files import MIB
+from bert4rec.sharding.muon import is_for_muon
 
 FLOAT, ID = 4, 8  # bytes of a weight, gradient or score, and of an id
 BYTES = {"fp32": FLOAT, "fp16": 2, "bf16": 2}  # of a value in a table or a message
@@ -37,7 +38,7 @@ ENCODER_COPIES = 1.6  # ratio of the peak of backward to the kept activations, w
 SCORE_COPIES = 3  # of the scores of a sampled loss: scores, softmax, gradient
 HIDDEN_COPIES = 3  # of gathered hidden states: values, gradient in pieces, gradient concatenated
 SHARED_COPIES = 4  # of the gradients of all groups' rows: gathered, concatenated, sorted, rows looked up; not measured
-UPDATE_COPIES = {"sgd": 0, "adagrad": 1, "rowwise_adagrad": 1, "adam": 0, "adamw": 2}  # of a weight being updated
+UPDATE_COPIES = {"sgd": 0, "adagrad": 1, "rowwise_adagrad": 1, "adam": 0, "adamw": 2, "muon": 4}  # of a weight
 
 FEATURE_COPIES = 3  # of the vectors of a part of the catalogue: with features, their product, and a gradient
 ITEM_COUNT = 4  # bytes per item of the counts of the popularity baseline, which a host's processes share
@@ -229,7 +230,10 @@ def step_count_bytes(job: Job, table: str) -> int:
 def dense_bytes(job: Job) -> tuple[int, int]:
     """Return the bytes of weights and of optimizer state of the dense part, which every process holds."""
     sizes = _dense_sizes(job)
-    return sum(sizes), 2 * sum(sizes) + FLOAT * len(sizes) if job.optimizer == "adamw" else 0
+    if job.optimizer == "sgd":
+        return sum(sizes), 0
+    by_muon = [*_dense_sizes(job, by_muon=True)] if job.optimizer == "muon" else []
+    return sum(sizes), 2 * sum(sizes) - sum(by_muon) + FLOAT * (len(sizes) - len(by_muon))
 
 
 def peak_bytes(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
@@ -417,7 +421,7 @@ def _streaming(job: Job, shards: Sequence[Shard]) -> int:
     return _lookup_bytes(job, {CANDIDATE: n_rows} | job.values_of({CANDIDATE: n_rows}), LOOKUP_COPIES, shards)
 
 
-def _dense_sizes(job: Job) -> list[int]:
-    """Return the bytes of each weight of the dense part."""
-    named = job.built.named_parameters()
-    return [value.numel() * FLOAT for name, value in named if not is_of_table(name)]
+def _dense_sizes(job: Job, *, by_muon: bool = False) -> list[int]:
+    """Return the bytes of each weight of the dense part; or only of those that Muon updates, if it is used."""
+    dense = ((name, value) for name, value in job.built.named_parameters() if not is_of_table(name))
+    return [value.numel() * FLOAT for name, value in dense if not by_muon or is_for_muon(name, value)]

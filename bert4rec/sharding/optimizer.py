@@ -14,6 +14,7 @@ from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 from bert4rec.config.kinds import Updates
 from bert4rec.models.names import FEATURE_VALUES
 from bert4rec.models.tables import Table, is_of_table, saved_name
+from bert4rec.sharding.muon import Muon, is_for_muon
 from bert4rec.sharding.parallelize import unwrap
 from bert4rec.sharding.plan import EPSILON
 from bert4rec.sharding.torchrec_internals import (
@@ -100,11 +101,10 @@ class Optimizers:
         fused = [table for table in tables if updates[table.config.name] == "fused"]
         self._fused: Any = model.fused_optimizer if fused else None
         self._kernels = kernels(unwrap(model)) if fused else []
-        groups, rate = _dense_groups(named, settings.weight_decay), settings.sparse_learning_rate
-        self.dense = _ordinary(settings.optimizer, groups, settings.learning_rate)
+        self._dense, rate = _dense(named, settings), settings.sparse_learning_rate
         weights = [table.weight for table in self._ordinary_tables]
         self.sparse = _ordinary(settings.sparse_optimizer, weights, rate) if weights else None
-        rates = ((self.sparse, rate), (self._fused, rate), (self.dense, settings.learning_rate))
+        rates = ((self.sparse, rate), (self._fused, rate), *((each, settings.learning_rate) for each in self._dense))
         self._rates: list[tuple[Any, float]] = [each for each in rates if each[0] is not None]
         self.n_updates = 0  # since initialization
         for each, _ in self._rates:
@@ -162,8 +162,9 @@ class Optimizers:
         self.n_updates = n
 
     def _dense_state(self) -> Iterator[tuple[str, Any]]:
+        state = {parameter: each.state[parameter] for each in self._dense for parameter in each.state}
         for name, parameter in zip(self._dense_names, self._dense_parameters, strict=True):
-            for slot, value in self.dense.state[parameter].items():
+            for slot, value in state.get(parameter, {}).items():
                 if slot != "step":
                     yield f"{name}.{slot}", value
 
@@ -264,6 +265,17 @@ def _ordinary(name: str, parameters: Sequence[Any], learning_rate: float) -> tor
     if name == "adagrad":  # on CUDA, foreach copies all weights twice at once, instead of one weight at a time
         adaptive["foreach"] = False
     return ORDINARY[name](parameters, lr=learning_rate, **adaptive)
+
+
+def _dense(named: Mapping[str, nn.Parameter], settings: OptimizerSettings) -> list[torch.optim.Optimizer]:
+    """Return the optimizers of the dense parameters: with "muon" that of the matrices of blocks, and AdamW."""
+    name, rate, found = settings.optimizer, settings.learning_rate, list[torch.optim.Optimizer]()
+    if name == "muon":
+        matrices = {each: value for each, value in named.items() if is_for_muon(saved_name(each), value)}
+        named, name = {each: value for each, value in named.items() if each not in matrices}, "adamw"
+        if matrices:
+            found.append(Muon(matrices.values(), rate, settings.weight_decay))
+    return [*found, _ordinary(name, _dense_groups(named, settings.weight_decay), rate)]
 
 
 def _dense_groups(named: Mapping[str, nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:

@@ -30,6 +30,7 @@ SAMPLED = {"training.loss": "sampled_softmax"} | ADAGRAD
 EXACT = SOFTMAX | ADAM
 TABLES = {"model.feature_tables_from": 4}  # those of brand and of tags
 WEIGHTS = {"training.event_weights": {"purchase": 1.0, "cart": 0.3}}
+MUON = {"training.optimizer": "muon"}
 BEFORE, AT = {"model.times": "history"}, {"model.times": "target"}
 IN_ONE, IN_TWO = {GROUP_SIZE: 1}, {GROUP_SIZE: 2}
 EVENTS = "encoder.events.weight"
@@ -135,7 +136,7 @@ def message_bytes_of_a_step(config: Config) -> tuple[int, list[int]]:
         ("small", "sasrec", EXACT, (2, "dmp", "row_wise")),
         # The last global batch has a single sequence: the other ranks still run every forward pass.
         long("small", "bert4rec", SOFTMAX | ROWWISE | {"batch": 96}, (2, "dmp", "row_wise")),
-        ("small", "bert4rec", SOFTMAX | ROWWISE | {"batch": 96}, (3, "dmp", "row_wise")),
+        ("small", "bert4rec", SOFTMAX | ROWWISE | MUON | {"batch": 96}, (3, "dmp", "row_wise")),
         # One table is trained as a parameter, one in backward.
         ("small", "two tables", SOFTMAX | ROWWISE, (2, "dmp", "row_wise")),
         long("small", "two tables", SOFTMAX | ROWWISE, (3, "ddp", "")),
@@ -144,7 +145,7 @@ def message_bytes_of_a_step(config: Config) -> tuple[int, list[int]]:
         # Item features, events and times.
         ("events", "sasrec", EXACT | TABLES | WEIGHTS | AT, (2, "dmp", "row_wise")),
         ("events", "bert4rec", SAMPLED | WEIGHTS | BEFORE | {"model.feature_tables_from": 1}, (3, "dmp", "row_wise")),
-        ("events", "sasrec", EXACT | TABLES | IN_ONE, (2, "dmp", "row_wise")),
+        ("events", "sasrec", EXACT | TABLES | IN_ONE | MUON, (2, "dmp", "row_wise")),
         ("events", "matrix_factorization", SAMPLED | TABLES | IN_ONE, (2, "dmp", "row_wise")),
         ("events", "sasrec", SAMPLED | TABLES | IN_TWO | ROWWISE, (4, "dmp", "row_wise")),
         ("events", "sasrec", EXACT | IN_TWO, (4, "dmp", "row_wise")),
@@ -307,7 +308,7 @@ PLANNED: list[tuple[int, str, str, dict[str, Any]]] = [
     *[(3, "small", "bert4rec", SAMPLED | parallel("dmp", optimizer) | {"parallelism.table_precision": "fp16"})
       for optimizer in OPTIMIZERS],
     *[(2, "small", "bert4rec", {MODE: mode, "model.head": "linear", "training.optimizer": optimizer})
-      for mode, optimizer in itertools.product(("dmp", "ddp"), ("adamw", "sgd"))],
+      for mode, optimizer in itertools.product(("dmp", "ddp"), ("adamw", "sgd", "muon"))],
     *[(2, "small", "two tables", parallel("dmp", optimizer, sharding))
       for optimizer, sharding in itertools.product(OPTIMIZERS[1:], SHARDINGS[:2])],
     *[(2, "rated", "matrix_factorization", parallel(mode, optimizer, **factors))

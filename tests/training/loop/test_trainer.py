@@ -95,7 +95,7 @@ ABILITIES = {
 }  # fmt: skip
 KINDS = {
     "bert4rec": ABILITIES | {
-        "training.loss": "softmax", "parallelism.mode": "ddp", "model.times": "history",
+        "training.loss": "softmax", "parallelism.mode": "ddp", "model.times": "history", "training.optimizer": "muon",
     },
     "sasrec": ABILITIES | {
         "training.loss": "sampled_softmax", "parallelism.mode": "dmp", "model.times": "target",
