@@ -9,6 +9,7 @@ import pytest
 
 from bert4rec.report.models_page import write_models_page
 from bert4rec.report.update_charts import days_of, scores, update_charts
+from tests.conftest import spare
 from tests.report.runs_by_hand import HOSTILE
 from tests.report.test_html_page import Reader
 
@@ -61,6 +62,12 @@ def page_of(folder: Path, *arguments: Any) -> str:
     return " ".join(page.texts)
 
 
+@pytest.fixture
+def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a page says besides its charts, which take most of the time."""
+    spare(monkeypatch)
+
+
 def test_one_update_shows_the_state_the_scores_the_reasons_and_the_way_back(tmp_path: Path) -> None:
     update = update_of(0)
     versions = [version_of(update), version_of(update, time="2025-10-01T00-00-00", parent=None, decision=None)]
@@ -84,6 +91,7 @@ def test_one_update_shows_the_state_the_scores_the_reasons_and_the_way_back(tmp_
     assert "Warning." not in text
 
 
+@pytest.mark.usefixtures("without_charts")
 @pytest.mark.parametrize(
     ("decision", "taken", "champion", "words"),
     [
@@ -106,6 +114,7 @@ def test_the_last_decision_is_a_sentence(
     assert "these users are too few" not in gates_own
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_what_comes_from_data_is_text(tmp_path: Path) -> None:
     folder = tmp_path / "<b>shop & co</b>"
     folder.mkdir(parents=True)
@@ -158,6 +167,7 @@ def test_of_many_updates_the_means_of_seven_days_are_drawn_weighted_by_users() -
     assert np.allclose(mean.get_ydata(), [expected if 50 <= day < 57 else 0.12 for day in range(100)])
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_the_last_week_and_the_weeks_before_are_means_over_users(tmp_path: Path) -> None:
     updates = [update_of(day) for day in range(40)]
     for update in updates[:5]:
@@ -169,6 +179,7 @@ def test_the_last_week_and_the_weeks_before_are_means_over_users(tmp_path: Path)
     assert f"champion {mean:.4f} 0.2000 popularity" in page_of(tmp_path, updates, {}, [])
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_popularity_above_the_champion_and_a_champion_that_stays_are_warnings(tmp_path: Path) -> None:
     weak = update_of(0)
     weak["score"]["NDCG@10"] = 0.03
@@ -192,6 +203,7 @@ def test_missing_keys_and_no_updates_leave_out_what_they_would_show(tmp_path: Pa
     assert list(update_charts([])) == []
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_wrong_times_of_a_stopped_day_do_not_stretch_the_charts(tmp_path: Path) -> None:
     far = 10**12  # milliseconds read as seconds
     updates = [update_of(0), update_of(1, "stopped", day=[far, far]), update_of(0, "stopped"), update_of(2)]
