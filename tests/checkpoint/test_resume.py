@@ -37,6 +37,7 @@ def test_loader_processes_may_come_and_go(make: Make, whole: Path, monkeypatch: 
     assert_same_results(run(make(**changes)), whole)
 
 
+@pytest.mark.long
 def test_another_batch_size_goes_on_behind_the_seen(make: Make, small_dataset: Dataset, monkeypatch: Patch) -> None:
     n_sequences = len(small_dataset.windows(max_len=12, step=12))
     changes = {"training.lr_schedule": "linear", "run.name": "broken"}
@@ -144,6 +145,7 @@ def test_a_setting_that_the_run_does_not_know_has_not_changed() -> None:
     check_settings(saved, settings, "x")  # it is no part of the model that is trained
 
 
+@pytest.mark.long
 def test_where_the_best_is_lost_the_search_starts_again(make: Make, capsys: Capture) -> None:
     second_is_best = {"training.seed": 4, "parallelism.sparse_optimizer": "rowwise_adagrad"}
     folder = run(make(**second_is_best))

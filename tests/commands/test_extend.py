@@ -174,6 +174,7 @@ def test_what_cannot_be_read_leaves_nothing(old: Path, grown_folder: Path, tmp_p
     assert [path.name for path in old.parent.iterdir()] == ["run"]
 
 
+@pytest.mark.long
 def test_targets_that_a_run_has_trained_on_are_counted(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     """Only in a dataset that was split anew; one that extends that of the run has none, wherever that one is."""
     monkeypatch.chdir(tmp_path)
@@ -241,6 +242,7 @@ def place(featured: Path, tmp_path: Path, monkeypatch: Patch) -> Path:
     return Path()
 
 
+@pytest.mark.long
 def test_a_file_of_new_items_is_enough(place: Path, featured_folder: Path, capsys: Capture) -> None:
     """All is that of a run which is extended by a preparation with these items."""
     before = files_of(place)

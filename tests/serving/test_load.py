@@ -321,6 +321,7 @@ def refused_by_stage() -> list[set[str]]:
     ]
 
 
+@pytest.mark.long
 def test_a_package_a_run_and_conditions_need_few_packages(made: Path, tmp_path: Path) -> None:
     refused = refused_by_stage()
     assert {"tomli", "tomli_w", "pyarrow", "polars", "torchrec", "pydantic", "datasets"} <= refused[0]

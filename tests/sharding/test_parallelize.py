@@ -191,6 +191,7 @@ def test_every_way_trains_the_model_of_one_process(
         assert not final.size or np.abs(final - initial).max() > 0.001
 
 
+@pytest.mark.long
 def test_as_many_draws_of_negatives_train_the_same_model(train: Train) -> None:
     """Two and four processes with two draws a step."""
 

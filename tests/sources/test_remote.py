@@ -224,6 +224,7 @@ def test_sequences_and_titles_are_read_from_elsewhere(storage: Storage, tmp_path
     assert items.filter(pl.col("title").is_not_null()).select("original", "title").rows() == [(5, "Amélie")]
 
 
+@pytest.mark.long
 def test_many_rows_with_few_times_keep_the_order_of_their_files(storage: Storage) -> None:
     number = pl.int_range(20_000, eager=True)
     frame = pl.DataFrame({"user": number * 7 % 500, "item": number * number % 97, "at": 10**9 + number % 2})
