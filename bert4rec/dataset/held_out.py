@@ -87,6 +87,11 @@ class EvaluationSplit:
         return self._histories.users_at(self._find(indices)[0])
 
     @property
+    def users_of_several(self) -> Int32s | None:
+        """Return the user of each row [N] if a user may have several, else None."""
+        return None
+
+    @property
     def last_times(self) -> Int64s | None:
         """Return the time of the last item of each input [N], in seconds; None if the dataset has no times."""
         if not self._histories.has_times:
@@ -205,6 +210,11 @@ class ChosenTargets(EvaluationSplit):
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    @property
+    def users_of_several(self) -> Int32s | None:
+        """Return the user of each row [N] if one has several, else None."""
+        return self.users if (np.diff(self._rows) == 0).any() else None
 
     @property
     def are_tied(self) -> Bools | None:

@@ -423,7 +423,7 @@ class Evaluator:
         if missed is not None:
             for values in ranks.values():
                 values[missed & (values != LEFT_OUT)] = MISSED
-        return Ranking(ranks, lists)
+        return Ranking(ranks, lists, users=rows.users_of_several)
 
     def _ranker(self, scorer: Scorer, between: BatchCallback = lambda: None) -> Ranker:
         return Ranker(

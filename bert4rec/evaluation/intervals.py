@@ -8,6 +8,8 @@ users with each value, which is multinomial in a draw. So a million users cost n
 values. Ranks above `EXACT_RANKS` within 2 % of each other share a cell, and so do other values within a thousandth of
 their range: the mean stays exact, the interval differs in its fourth digit.
 
+If users may have several targets, users are drawn with all of theirs, and the mean over targets is computed.
+
 The test is the paired permutation test: if two systems do not differ, each user's difference is equally likely with the
 opposite sign (Smucker et al., A Comparison of Statistical Significance Tests for Information Retrieval, 2007).
 """
@@ -55,8 +57,16 @@ class Difference(NamedTuple):
     p: float
 
 
-def rank_intervals(ranks: Integers, ks: Sequence[int]) -> dict[str, Interval]:
-    """Return the interval of each metric that `ranking_metrics` computes from the `ranks` [U]."""
+def rank_intervals(ranks: Integers, ks: Sequence[int], users: Integers | None = None) -> dict[str, Interval]:
+    """Return the interval of each metric that `ranking_metrics` computes from the `ranks` [U].
+
+    `users` [U] are those of the targets, if a user may have several.
+    """
+    if users is not None:
+        is_ranked = ranks != LEFT_OUT
+        values = dict(gains(ranks[is_ranked], ks))
+        found = _intervals_by_user(np.stack([*values.values()], axis=1), users[is_ranked])
+        return dict(zip(values, found, strict=True))
     distinct, counts = np.unique(ranks[ranks != LEFT_OUT], return_counts=True)
     metric_values = dict(gains(distinct, ks))
     others = {name: values for name, values in metric_values.items() if not name.startswith("HR@")}
@@ -82,19 +92,28 @@ def share_interval(n_hits: int, n: int) -> Interval:
     return [low, 1.0 if n_hits == n else (middle + margin) / (1 + z2)]
 
 
-def mean_interval(values: Float64s) -> Interval:
-    """Return the interval of the mean of `values` [U] without NaN."""
-    (interval,) = _intervals(_cells_of(values[~np.isnan(values)]))
+def mean_interval(values: Float64s, users: Integers | None = None) -> Interval:
+    """Return the interval of the mean of `values` [U] without NaN; `users` as for `rank_intervals`."""
+    is_there = ~np.isnan(values)
+    if users is not None:
+        (interval,) = _intervals_by_user(values[is_there, None], users[is_there])
+    else:
+        (interval,) = _intervals(_cells_of(values[is_there]))
     return interval
 
 
-def paired_difference(differences: Float64s) -> Difference:
+def paired_difference(differences: Float64s, users: Integers | None = None) -> Difference:
     """Return the mean of the `differences` [U] of a metric between two systems, its interval and its p-value.
 
-    The p-value is two-sided, from `PERMUTATIONS` random choices of signs and the observed one.
+    The p-value is two-sided, from `PERMUTATIONS` random choices of signs and the observed one. `users` as for
+    `rank_intervals`: all differences of a user have one sign.
     """
-    ((low, high),) = _intervals(_cells_of(differences))
-    return Difference(float(differences.mean()), low, high, _p_value(differences))
+    low, high = mean_interval(differences, users)
+    if users is None:
+        return Difference(float(differences.mean()), low, high, _p_value(differences))
+    by_user = np.zeros(len(names := np.unique(users)))
+    np.add.at(by_user, np.searchsorted(names, users), differences)
+    return Difference(float(differences.mean()), low, high, _p_value(by_user))
 
 
 def _intervals(cells: Cells) -> list[Interval]:
@@ -103,6 +122,17 @@ def _intervals(cells: Cells) -> list[Interval]:
     draws = np.random.default_rng(SEED).multinomial(n, cells.counts / n, size=RESAMPLES)
     tail = (1 - CONFIDENCE) / 2
     bounds: list[Interval] = np.quantile(draws @ cells.values / n, [tail, 1 - tail], axis=0).T.tolist()
+    return bounds
+
+
+def _intervals_by_user(values: Float64s, users: Integers) -> list[Interval]:
+    """Return the interval of the mean of each column of `values` [U, M], if the `users` [U] may have several rows."""
+    _, place = np.unique(users, return_inverse=True)
+    sums = np.stack([np.bincount(place, column) for column in (*values.T, np.ones(len(values)))], axis=1)
+    generator, shares = np.random.default_rng(SEED), np.full(len(sums), 1 / len(sums))
+    drawn = np.stack([generator.multinomial(len(sums), shares) @ sums for _ in range(RESAMPLES)])
+    tail = (1 - CONFIDENCE) / 2
+    bounds: list[Interval] = np.quantile(drawn[:, :-1] / drawn[:, -1:], [tail, 1 - tail], axis=0).T.tolist()
     return bounds
 
 
@@ -147,17 +177,20 @@ def _joined(cells: Int64s, counts: Int64s, values: Float64s) -> Cells:
 class Ranking:
     """The ranks of the targets, and the lists of the best items if the full catalogue was ranked.
 
-    `orderless` is the same ranking after histories in random order, if it was made.
+    `orderless` is the same ranking after histories in random order, if it was made. `users` [U] are those of the
+    targets, if a user may have several.
     Metrics and intervals are available on rank zero only.
     """
 
     ranks: Ranks
     lists: Lists | None = None
     orderless: "Ranking | None" = None
+    users: Integers | None = None
 
-    def select(self, users: Bools) -> "Ranking":
-        """Return the ranks of the `users` [U], without the lists."""
-        return Ranking({name: ranks[users] for name, ranks in self.ranks.items()})
+    def select(self, chosen: Bools) -> "Ranking":
+        """Return the ranks of the `chosen` [U] targets, without the lists."""
+        users = None if self.users is None else self.users[chosen]
+        return Ranking({name: ranks[chosen] for name, ranks in self.ranks.items()}, users=users)
 
     def metrics(self, ks: Sequence[int]) -> Metrics:
         """Return protocol → metric → value at the cut-offs `ks`."""
@@ -169,10 +202,10 @@ class Ranking:
     def intervals(self, ks: Sequence[int]) -> dict[str, dict[str, Interval]]:
         """Return protocol → metric → interval, of all metrics that are means over users."""
         ranked = {name: values for name, values in self.ranks.items() if (values != LEFT_OUT).any()}
-        intervals = {name: rank_intervals(values, ks) for name, values in ranked.items()}
+        intervals = {name: rank_intervals(values, ks, self.users) for name, values in ranked.items()}
         if self.lists and "full" in intervals:
-            by_metric = self.lists.user_values()
-            intervals["full"] |= {name: mean_interval(v) for name, v in by_metric.items() if not np.isnan(v).all()}
+            by_metric = {name: v for name, v in self.lists.user_values().items() if not np.isnan(v).all()}
+            intervals["full"] |= {name: mean_interval(v, self.users) for name, v in by_metric.items()}
         return intervals
 
     def ndcg_of_users(self, protocol: str) -> Float64s:
@@ -182,7 +215,9 @@ class Ranking:
 
     def difference_from(self, other: "Ranking", protocol: str) -> dict[str, Any]:
         """Return by how much NDCG@10 is higher than that of `other`, by `paired_difference`."""
-        value, low, high, p = paired_difference(self.ndcg_of_users(protocol) - other.ndcg_of_users(protocol))
+        users = None if self.users is None else self.users[self.ranks[protocol] != LEFT_OUT]
+        differences = self.ndcg_of_users(protocol) - other.ndcg_of_users(protocol)
+        value, low, high, p = paired_difference(differences, users)
         return {"difference": value, "interval": [low, high], "p": p}
 
 

@@ -46,6 +46,7 @@ class TargetFacts(NamedTuple):
     - `last_time` [U]: the time of the last item before the target, in seconds; None if the dataset has no times.
     - `is_tied` [U]: whether the target has the time of the item before it; None if that is unknown.
     - `copies`: whether the target's item is in the input; None without kinds of events that are predicted.
+    - `users_of_several` [U]: their users, if a user may have several targets, else None.
     - `categories`: for each item feature of the kind category the values [U] of the targets; "" for one without.
     """
 
@@ -56,6 +57,7 @@ class TargetFacts(NamedTuple):
     categories: Mapping[str, Sequence[str]] = MappingProxyType({})
     is_tied: Bools | None = None
     copies: Copies | None = None
+    users_of_several: Integers | None = None
 
     @classmethod
     def of(cls, dataset: Dataset, split: str, is_repeated: Bools) -> "TargetFacts":
@@ -65,7 +67,13 @@ class TargetFacts(NamedTuple):
         targets = rows.targets(indices)
         categories = {} if dataset.features is None else dataset.features.categories_of(targets.astype(np.int64))
         return cls(
-            rows.lengths(indices), dataset.popularity[targets], is_repeated, rows.last_times, categories, rows.are_tied
+            rows.lengths(indices),
+            dataset.popularity[targets],
+            is_repeated,
+            rows.last_times,
+            categories,
+            rows.are_tied,
+            users_of_several=dataset.splits[split].users_of_several,
         )
 
 
@@ -89,11 +97,12 @@ def slices(
         "time": _joined(_by_time(facts.last_time), _name_of_thirds),
         **{f"category: {name}": _by_category(values) for name, values in facts.categories.items()},
     }
+    several = facts.users_of_several
     found = {
         kind: [
             {"name": name, "users": int(part.sum())}
-            | _figures(ranks[part])
-            | _strongest({kind: ranks[part] for kind, ranks in (baselines or {}).items()})
+            | _figures(ranks[part], users := None if several is None else several[part])
+            | _strongest({kind: ranks[part] for kind, ranks in (baselines or {}).items()}, users)
             for name, part in parts
             if part.any()
         ]
@@ -102,20 +111,20 @@ def slices(
     return {kind: parts for kind, parts in found.items() if parts}
 
 
-def _figures(ranks: Integers) -> dict[str, Any]:
+def _figures(ranks: Integers, users: Integers | None) -> dict[str, Any]:
     metrics = ranking_metrics(ranks, [AT])
     figures: dict[str, Any] = {metric: metrics[metric] for metric in SLICE_METRICS}
     if len(ranks) >= LEAST_USERS:
-        intervals = rank_intervals(ranks, [AT])
+        intervals = rank_intervals(ranks, [AT], users)
         figures["intervals"] = {metric: intervals[metric] for metric in SLICE_METRICS}
     return figures
 
 
-def _strongest(baselines: Mapping[str, Integers]) -> dict[str, Any]:
+def _strongest(baselines: Mapping[str, Integers], users: Integers | None) -> dict[str, Any]:
     if not baselines:
         return {}
     kind = max(baselines, key=lambda name: ranking_metrics(baselines[name], [AT])[f"NDCG@{AT}"])
-    return {"strongest_baseline": {"kind": kind, **_figures(baselines[kind])}}
+    return {"strongest_baseline": {"kind": kind, **_figures(baselines[kind], users)}}
 
 
 def _joined(parts: Iterable[tuple[T, Bools]], name: Callable[[list[T]], str]) -> Parts:

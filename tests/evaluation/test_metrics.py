@@ -172,6 +172,35 @@ def test_no_difference_is_no_finding_and_a_clear_one_is() -> None:
     assert paired_difference(np.ones(100)) == (1.0, 1.0, 1.0, 1 / (1 + PERMUTATIONS))
 
 
+def test_users_of_several_targets_are_drawn_with_all_of_theirs() -> None:
+    draw, users = np.random.default_rng(4), np.arange(60)
+    ranks, others = (draw.integers(1, 15, 60) for _ in range(2))
+    several, ranks_of_several, others_of_several = (np.repeat(values, 5) for values in (users, ranks, others))
+    order = draw.permutation(300)
+    once, five = (
+        Ranking({"full": one}, users=of_users)
+        for one, of_users in ((ranks, users), (ranks_of_several[order], several[order]))
+    )
+    assert once.metrics(KS)["full"] == pytest.approx(five.metrics(KS)["full"])
+    for one, two in zip(once.intervals(KS)["full"].items(), five.intervals(KS)["full"].items(), strict=True):
+        assert one[0] == two[0]
+        assert one[1] == pytest.approx(two[1])  # five times the same says no more than once
+    usual = rank_intervals(ranks, [10])["NDCG@10"]
+    assert np.ptp(once.intervals([10])["full"]["NDCG@10"]) == pytest.approx(np.ptp(usual), rel=0.1)
+    assert np.ptp(rank_intervals(ranks_of_several, [10])["NDCG@10"]) < 0.6 * np.ptp(usual)
+    found = five.difference_from(Ranking({"full": others_of_several[order]}), "full")
+    expected = once.difference_from(Ranking({"full": others}), "full")
+    assert found["interval"] == pytest.approx(expected["interval"])
+    assert (found["difference"], found["p"]) == (pytest.approx(expected["difference"]), expected["p"])
+    half = five.select(several[order] < 30)
+    assert half.users is not None
+    assert sorted(set(half.users.tolist())) == [*range(30)]
+    # Users with many targets count more, as in the mean over targets.
+    uneven = Ranking({"full": np.array([1, 9, 9, 9])}, users=np.array([0, 1, 1, 1]))
+    low, high = uneven.intervals([1])["full"]["HR@1"]
+    assert (low, high, uneven.metrics([1])["full"]["HR@1"]) == (0.0, 1.0, 0.25)
+
+
 def test_users_with_tied_targets_are_left_out_of_the_comparison_if_they_are_a_fifth() -> None:
     """The model is best on tied targets alone, and one baseline on each group."""
     is_tied = np.arange(50) < 10
