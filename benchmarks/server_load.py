@@ -44,7 +44,8 @@ def main() -> None:
     if options.child:
         serve(options)
         return
-    servers = SERVERS[: 1 if options.ann or options.alone or options.events else 3 if options.rectools else 2]
+    others = ["plain", "RecTools"] if options.rectools else ["plain"]
+    servers = ["bert4rec serve"] if options.ann or options.alone or options.events else ["bert4rec serve", *others]
     found: dict[str, list[dict[str, float]]] = {name: [] for name in servers}
     for _ in range(options.rounds):
         for name in servers:
@@ -72,7 +73,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rectools", metavar="PYTHON", help="beside RecTools, in this Python's environment")
     parser.add_argument("--child", choices=SERVERS, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.rectools and (options.ann or options.alone or options.events):
+        parser.error("--rectools: is beside the plain server, which --ann, --alone and --events leave out")
+    return options
 
 
 def random_model(n_items: int) -> Any:

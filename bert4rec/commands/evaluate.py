@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "DATASET, it uses the dataset of the run and gets exactly the figures of the run's report. With DATASET, items "
         "are matched by their own ids; an item that the model does not know is left out of histories and candidates, "
         "and counts as missed if it is the target. Writes report.json, and ranks-test.parquet and "
-        "ranks-validation.parquet with one row per user. Several "
+        "ranks-validation.parquet with one row per user (with --targets=successive, one per target). Several "
         "processes: torchrun --standalone --nproc_per_node=2 -m bert4rec evaluate RUN"
     )
     parser.epilog = f"--table.key=value: as `bert4rec train` takes it, over the settings of the run: {', '.join(FREE)}"

@@ -86,7 +86,7 @@ class EvaluationSplit:
         """Return the users [B] of the rows at `indices` [B]."""
         return self._histories.users_at(self._find(indices)[0])
 
-    @property
+    @cached_property
     def users_of_several(self) -> Int32s | None:
         """Return the user of each row [N] if a user may have several, else None."""
         return None
@@ -211,9 +211,9 @@ class ChosenTargets(EvaluationSplit):
     def __len__(self) -> int:
         return len(self._rows)
 
-    @property
+    @cached_property
     def users_of_several(self) -> Int32s | None:
-        """Return the user of each row [N] if one has several, else None."""
+        """Return the user of each row [N] if one has several, else None; it is asked for by each ranking."""
         return self.users if (np.diff(self._rows) == 0).any() else None
 
     @property
@@ -235,10 +235,10 @@ def later_targets(histories: Histories, folder: Path, *, n: int, seed: int) -> C
 
 
 def targets_from(histories: Histories, folder: Path, which: str, *, instant: int, seed: int) -> ChosenTargets:
-    """Return interactions from an `instant` (seconds) on, but no user's first: of each user the "last" one, or a
-    "random" one by `seed`; or "successive": all.
+    """Return interactions from an `instant` (seconds) on, as in Gusak et al., "Time to Split" (2025).
 
-    These are the targets of Gusak et al., "Time to Split" (2025). Users need no interaction before the instant.
+    `which` is "last" or "random" for one of each user, drawn by `seed`, or "successive" for all. The first interaction
+    of a user is never among them. Users need no interaction before the instant.
     """
     firsts = np.maximum(1, _n_before(histories, instant))
     n_later = np.maximum(0, histories.lengths - firsts)
@@ -251,13 +251,14 @@ def targets_from(histories: Histories, folder: Path, which: str, *, instant: int
 
 def _n_before(histories: Histories, instant: int) -> Int64s:
     """Return how many interactions of each history [N] are before an `instant`; they are in order of time."""
-    n, past = np.zeros_like(lengths := histories.lengths), lengths.copy()
-    while len(open_ones := np.flatnonzero(n < past)):  # bisection in all histories at once
-        middle = (n[open_ones] + past[open_ones]) // 2
-        is_before = histories.values_at(TIMES, open_ones, middle) < instant
-        n[open_ones[is_before]] = middle[is_before] + 1
-        past[open_ones[~is_before]] = middle[~is_before]
-    return n
+    most = histories.lengths
+    least = np.zeros_like(most)
+    while len(rows := np.flatnonzero(least < most)):  # bisection, in all histories at once
+        middle = (least[rows] + most[rows]) // 2
+        is_before = histories.values_at(TIMES, rows, middle) < instant
+        least[rows[is_before]] = middle[is_before] + 1
+        most[rows[~is_before]] = middle[~is_before]
+    return least
 
 
 def _chosen(histories: Histories, folder: Path, firsts: Int64s, n_of_each: Int64s, numbers: Int64s) -> ChosenTargets:

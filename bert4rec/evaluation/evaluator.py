@@ -18,9 +18,8 @@ from bert4rec.evaluation import BEST_POSSIBLE
 from bert4rec.evaluation.damage import without_damage
 from bert4rec.evaluation.intervals import (
     COMPARED_AT,
-    CONFIDENCE,
-    RESAMPLES,
     Ranking,
+    about_intervals,
     strongest_baseline,
     untied_comparison,
 )
@@ -300,7 +299,7 @@ class Evaluator:
                     results["untied"], is_compared = untied, ~np.asarray(self._test.are_tied)
                 if without := without_damage(self.dataset, ranks[TEST], baselines, is_compared):
                     results["without"] = without
-            results["intervals"] = {"confidence": CONFIDENCE, "resamples": RESAMPLES, **intervals}
+            results["intervals"] = {**about_intervals(), **intervals}
         if order := self._losses_without_order(ranks):
             results["order"] = order
         if TEST in ranks and "full" in ranks[TEST].ranks:

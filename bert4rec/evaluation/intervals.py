@@ -57,6 +57,11 @@ class Difference(NamedTuple):
     p: float
 
 
+def about_intervals() -> dict[str, Any]:
+    """Return the confidence of all intervals and the number of draws, for a report."""
+    return {"confidence": CONFIDENCE, "resamples": RESAMPLES}
+
+
 def rank_intervals(ranks: Integers, ks: Sequence[int], users: Integers | None = None) -> dict[str, Interval]:
     """Return the interval of each metric that `ranking_metrics` computes from the `ranks` [U].
 
@@ -108,11 +113,11 @@ def paired_difference(differences: Float64s, users: Integers | None = None) -> D
     The p-value is two-sided, from `PERMUTATIONS` random choices of signs and the observed one. `users` as for
     `rank_intervals`: all differences of a user have one sign.
     """
-    low, high = mean_interval(differences, users)
-    if users is None:
-        return Difference(float(differences.mean()), low, high, _p_value(differences))
-    by_user = np.zeros(len(names := np.unique(users)))
-    np.add.at(by_user, np.searchsorted(names, users), differences)
+    (low, high), by_user = mean_interval(differences, users), differences
+    if users is not None:
+        names, place = np.unique(users, return_inverse=True)
+        by_user = np.zeros(len(names))
+        np.add.at(by_user, place, differences)
     return Difference(float(differences.mean()), low, high, _p_value(by_user))
 
 
@@ -120,9 +125,7 @@ def _intervals(cells: Cells) -> list[Interval]:
     """Return the interval of the mean of each metric, at `CONFIDENCE`."""
     n = int(cells.counts.sum())
     draws = np.random.default_rng(SEED).multinomial(n, cells.counts / n, size=RESAMPLES)
-    tail = (1 - CONFIDENCE) / 2
-    bounds: list[Interval] = np.quantile(draws @ cells.values / n, [tail, 1 - tail], axis=0).T.tolist()
-    return bounds
+    return _bounds(draws @ cells.values / n)
 
 
 def _intervals_by_user(values: Float64s, users: Integers) -> list[Interval]:
@@ -131,8 +134,13 @@ def _intervals_by_user(values: Float64s, users: Integers) -> list[Interval]:
     sums = np.stack([np.bincount(place, column) for column in (*values.T, np.ones(len(values)))], axis=1)
     generator, shares = np.random.default_rng(SEED), np.full(len(sums), 1 / len(sums))
     drawn = np.stack([generator.multinomial(len(sums), shares) @ sums for _ in range(RESAMPLES)])
+    return _bounds(drawn[:, :-1] / drawn[:, -1:])
+
+
+def _bounds(means: Float64s) -> list[Interval]:
+    """Return the interval of each column of `means` [draws, M], at `CONFIDENCE`."""
     tail = (1 - CONFIDENCE) / 2
-    bounds: list[Interval] = np.quantile(drawn[:, :-1] / drawn[:, -1:], [tail, 1 - tail], axis=0).T.tolist()
+    bounds: list[Interval] = np.quantile(means, [tail, 1 - tail], axis=0).T.tolist()
     return bounds
 
 

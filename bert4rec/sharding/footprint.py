@@ -232,7 +232,7 @@ def dense_bytes(job: Job) -> tuple[int, int]:
     sizes = _dense_sizes(job)
     if job.optimizer == "sgd":
         return sum(sizes), 0
-    by_muon = [*_dense_sizes(job, by_muon=True)] if job.optimizer == "muon" else []
+    by_muon = _dense_sizes(job, by_muon=True) if job.optimizer == "muon" else []
     return sum(sizes), 2 * sum(sizes) - sum(by_muon) + FLOAT * (len(sizes) - len(by_muon))
 
 

@@ -1,4 +1,4 @@
-"""The optimizer Muon, for matrices whose output passes through the residual stream."""
+"""The optimizer Muon, for the matrices of transformer blocks."""
 
 from typing import Any
 

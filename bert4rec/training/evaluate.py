@@ -156,7 +156,9 @@ def _with_targets(dataset: Dataset, which: str, config: Config) -> Dataset:
             f"{settings['split']}; prepare the data with --split=time"
         )
     if settings.get("target_events"):
-        raise SettingsError(f"--targets={which}: {dataset.folder} has target_events; leave one of them out")
+        raise SettingsError(
+            f"--targets={which}: takes all events, but {dataset.folder} has target_events; leave out --targets"
+        )
     if config.data.parts_by_host:
         raise SettingsError(f"--targets={which}: needs the whole dataset on each host, data.parts_by_host = false")
     histories, instant = dataset.histories, dataset.metadata["split_instant"]

@@ -46,7 +46,7 @@ def found(dataset: Dataset, which: str, seed: int = 1) -> list[tuple[str, list[s
 
 
 def expected(log: dict[str, list[tuple[str, int]]]) -> dict[str, list[tuple[str, list[str], str]]]:
-    """Of each user all interactions from the instant on that have one before them, each with all before it."""
+    """All interactions from the instant on by user, but no user's first, each with all before it."""
     asked = {}
     for user, mine in log.items():
         items = [item for item, _ in mine]

@@ -64,7 +64,7 @@ def page_of(folder: Path, *arguments: Any) -> str:
 
 @pytest.fixture
 def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a page says besides its charts, which take most of the time."""
+    """Pages without charts, which take most of the time."""
     spare(monkeypatch)
 
 
