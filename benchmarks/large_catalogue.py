@@ -20,8 +20,8 @@ steps, reading and masking included, after 10 to warm up. Evaluation, checkpoint
 
 What the plan of a run refuses is not trained: the table says what a process would need. By default each mode takes its
 own optimizer for the item table: ddp Adam; dmp, since fbgemm has no fused Adam on CPU, row-wise Adagrad, which computes
-and keeps less. --sparse-optimizer gives both the same one. With --write the table goes to its place in docs/results.md,
-the curve to docs/results-archive.md.
+and keeps less. --sparse-optimizer gives both the same one. With --write the table or the curve goes to its place in
+docs/results-archive.md.
 """
 
 import argparse
@@ -43,7 +43,7 @@ from bert4rec.config.load import load_config
 from bert4rec.runtime.errors import UserError
 
 ROOT = Path(__file__).parent.parent
-RESULTS, ARCHIVE = ROOT / "docs" / "results.md", ROOT / "docs" / "results-archive.md"
+ARCHIVE = ROOT / "docs" / "results-archive.md"
 PAGE_WIDTH = 120
 
 MODES = ("ddp", "dmp")
@@ -83,9 +83,9 @@ class Contestant(NamedTuple):
 def main() -> None:
     """Measure, print the table, write it to the page of results if asked to."""
     options = _options()
-    name, page = ("catalogue curve", ARCHIVE) if options.curve else ("large catalogue", RESULTS)
+    name = "catalogue curve" if options.curve else "large catalogue"
     if options.write:
-        replaced(page.read_text(), name, "")  # rather now than after half an hour
+        replaced(ARCHIVE.read_text(), name, "")  # rather now than after half an hour
     try:
         measured = measure(options)
     except UserError as error:
@@ -93,7 +93,7 @@ def main() -> None:
     text = f"{_heading(options, measured)}\n\n{table(measured)}"
     print(f"\n{text}")
     if options.write:
-        page.write_text(replaced(page.read_text(), name, text))
+        ARCHIVE.write_text(replaced(ARCHIVE.read_text(), name, text))
 
 
 def _options() -> argparse.Namespace:

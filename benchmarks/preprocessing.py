@@ -12,7 +12,7 @@ Seconds are those that preprocessing.py says of its stages; the total is that of
 Peak memory is the proportional set size of the process and all that it starts, looked at ten times a second: the pages
 that they have mapped, not what the kernel keeps of files. The file has just been written: it is read from the kernel's
 cache, as far as that holds it.
-With --write the table goes to its place in docs/results.md.
+With --write the table goes to its place in docs/results-archive.md.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from benchmarks.large_catalogue import RESULTS, ROOT, replaced
+from benchmarks.large_catalogue import ARCHIVE, ROOT, replaced
 
 ROWS, ITEMS = 228_648_342, 2_360_650  # of Goodreads
 ROWS_PER_USER, SPREAD = 261, 1.35  # mean, and sigma of the logarithm: a fifth of the rows is of users of 20 to 200
@@ -51,10 +51,10 @@ class Figures(NamedTuple):
 
 
 def main() -> None:
-    """Measure, print the table, put it into docs/results.md if asked to."""
+    """Measure, print the table, put it into docs/results-archive.md if asked to."""
     options = _options()
     if options.write:
-        replaced(RESULTS.read_text(), "preprocessing", "")  # rather now than after twenty minutes
+        replaced(ARCHIVE.read_text(), "preprocessing", "")  # rather now than after twenty minutes
     lines = []
     with tempfile.TemporaryDirectory(prefix="bert4rec-", dir=options.folder) as folder:
         for n_rows in options.rows:
@@ -68,7 +68,7 @@ def main() -> None:
     text = "\n".join([*_heading(), *lines])
     print(f"\n{text}")
     if options.write:
-        RESULTS.write_text(replaced(RESULTS.read_text(), "preprocessing", text))
+        ARCHIVE.write_text(replaced(ARCHIVE.read_text(), "preprocessing", text))
 
 
 def _options() -> argparse.Namespace:
@@ -77,7 +77,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--limits", type=_limits, default=[(20, 200), (5, 0)], help="interactions of a user, from-to")
     parser.add_argument("--workers", type=lambda text: text.split(","), default=["1", "2"], help="also on Ray: ray:2")
     parser.add_argument("--folder", help="where the files go for the time being; needs 12 GB for the full size")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/results.md")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/results-archive.md")
     return parser.parse_args()
 
 

@@ -15,6 +15,8 @@ AVERAGE_AGE = 0.1
 ENOUGH_STEPS, FEWEST_STEPS = 64, 16  # steps per epoch: with fewer windows, batches are smaller (docs/results.md)
 FEW_STEPS = 5  # steps per epoch below which a warning is given
 LARGEST_PER_DEVICE = 64
+LEARNING_RATE = 0.001  # of AdamW, and of the tables beside Muon
+MUON_RATE, LARGEST_RATE = 0.008, 0.016  # of Muon, with 64 windows a step, and at most (docs/results.md)
 FEWEST_NEGATIVES = 256  # of a draw
 # Positions that share a negative: with 4 the validations are worse than with 2, and with 8 a model learns several times
 # more slowly (docs/results-archive.md).
@@ -83,7 +85,8 @@ def resolve(config: Config, device_type: str, facts: Facts, world_size: int = 1)
         )
     rate = parallelism.sparse_learning_rate
     if rate == "auto":
-        rate = 0.02 if "adagrad" in optimizer else config.training.learning_rate
+        is_for_adam = config.training.optimizer != "muon"
+        rate = 0.02 if "adagrad" in optimizer else config.training.rate if is_for_adam else LEARNING_RATE
     # An average doubles the memory of tables, which fused updates are for, and decaying rates need none.
     is_averaged = updates != "fused" and config.training.lr_schedule == "constant"
     config = _decide(config, "training", average_age=AVERAGE_AGE if is_averaged else 0.0)
@@ -95,7 +98,10 @@ def resolve(config: Config, device_type: str, facts: Facts, world_size: int = 1)
 def _resolve_sizes(config: Config, facts: Facts, world_size: int) -> Config:
     """Return the settings with [model], the loss, the batch size and the negatives resolved."""
     config = resolve_model(_resolve_loss(config, facts.n_items), facts)
-    config = _decide(config, "training", per_device_train_batch_size=_per_device(config, facts, world_size))
+    is_transformer = KINDS[config.model.kind].is_transformer
+    per_device, optimizer = _per_device(config, facts, world_size), "muon" if is_transformer else "adamw"
+    config = _decide(config, "training", per_device_train_batch_size=per_device, optimizer=optimizer)
+    config = _decide(config, "training", learning_rate=_learning_rate(config, world_size))
     return _decide(config, "training", **_negatives(config, facts.n_items, world_size))
 
 
@@ -213,6 +219,14 @@ def _per_device(config: Config, facts: Facts, world_size: int) -> int:
     global_batch = max(n_examples // ENOUGH_STEPS, min(kind.smallest_batch, n_examples // FEWEST_STEPS))
     most = max(1, global_batch // world_size)
     return min(LARGEST_PER_DEVICE, 2 ** (most.bit_length() - 1))
+
+
+def _learning_rate(config: Config, world_size: int) -> float:
+    """Return the learning rate of the dense parameters; that of Muon grows with the root of the windows of a step."""
+    if config.training.optimizer != "muon":
+        return LEARNING_RATE
+    n_windows = config.training.per_device * world_size
+    return min(LARGEST_RATE, MUON_RATE * (n_windows / LARGEST_PER_DEVICE) ** 0.5)
 
 
 def _negatives(config: Config, n_items: int, world_size: int) -> dict[str, Any]:

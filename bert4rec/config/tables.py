@@ -373,10 +373,12 @@ class Training(Table):
     per_device_train_batch_size: Count | Literal["auto"] = "auto"
     """training batch size per process, in windows; auto = a power of two up to 64 that gives an epoch about 64 steps,
     but at least 64 windows over all processes (sasrec: 16) if that leaves 16 steps"""
-    learning_rate: Positive = 1e-3
-    """learning rate of the dense parameters; that of the embedding tables is parallelism.sparse_learning_rate"""
-    optimizer: Literal["adamw", "muon", "sgd"] = "adamw"
-    """optimizer of the dense parameters; muon = Muon for the matrices of the transformer blocks, adamw for the rest"""
+    learning_rate: Positive | Literal["auto"] = "auto"
+    """learning rate of the dense parameters; auto = 0.001, with muon in proportion to the root of the windows of a
+    step: 0.008 for 64, at most 0.016; that of the embedding tables is parallelism.sparse_learning_rate"""
+    optimizer: Literal["auto", "adamw", "muon", "sgd"] = "auto"
+    """optimizer of the dense parameters; muon = Muon for the matrices of the transformer blocks, adamw for the rest;
+    auto = muon for transformers, else adamw"""
     weight_decay: float = Field(0.0, ge=0)
     """decoupled weight decay of the dense matrices; that of the embedding tables is parallelism.sparse_weight_decay"""
     lr_schedule: Literal["constant", "linear", "cosine", "one_cycle"] = "constant"
@@ -443,6 +445,12 @@ class Training(Table):
         return self.per_device_train_batch_size
 
     @property
+    def rate(self) -> float:
+        """Return learning_rate, when it is decided."""
+        assert self.learning_rate != "auto", "the settings are resolved"
+        return self.learning_rate
+
+    @property
     def n_negatives(self) -> int:
         """Return n_train_negatives, when it is decided."""
         assert self.n_train_negatives != "auto", "the settings are resolved"
@@ -462,8 +470,8 @@ class Parallelism(Table):
     """optimizer of the embedding tables; auto = adam; rowwise_adagrad where fbgemm updates a table on CPU,
     adagrad if the table is column_wise there"""
     sparse_learning_rate: Positive | Literal["auto"] = "auto"
-    """learning rate of the embedding tables; auto = 0.02 for adagrad and rowwise_adagrad, else
-    training.learning_rate"""
+    """learning rate of the embedding tables; auto = 0.02 for adagrad and rowwise_adagrad; for the others 0.001
+    beside muon, else training.learning_rate"""
     compute_kernel: Literal["fused", "fused_uvm", "fused_uvm_caching"] = "fused"
     """memory of the item table (dmp on CUDA); fused = GPU; fused_uvm = host; fused_uvm_caching = host, with a fifth
     of the rows cached on the GPU"""

@@ -245,7 +245,7 @@ def _with_lower_rates(context: Context) -> str:
     """Return the advice after a divergence: another run, from the best weights if they were saved."""
     folder, table = context.folder, context.config.parallelism.sparse_learning_rate
     assert table != "auto", "the settings are resolved"
-    dense = context.config.training.learning_rate
+    dense = context.config.training.rate
     lower = [f"--training.learning_rate={dense / 10:.2g}", f"--parallelism.sparse_learning_rate={table / 10:.2g}"]
     has_best = (folder / CHECKPOINTS / BEST_LINK).is_dir()
     origin, words = ([f"--run.init_from={folder}"], ", from the best weights") if has_best else ([], "")

@@ -33,7 +33,10 @@ from bert4rec.training import build
 from bert4rec.training.state import State
 from bert4rec.training.trainer import Trainer
 
-STATE_SETTINGS = {"parallelism": ["sparse_optimizer"], "training": ["n_train_negatives", "negatives_shared_by"]}
+STATE_SETTINGS = {
+    "parallelism": ["sparse_optimizer"],
+    "training": ["optimizer", "learning_rate", "n_train_negatives", "negatives_shared_by"],
+}
 """Settings that "auto" does not choose anew when a run is resumed on other processes or another type of device."""
 
 logger = logging.getLogger(__name__)

@@ -298,12 +298,15 @@ class Nightly:
         first, n_windows = load_config(self._models / CONFIG), self._n_windows
         least_steps = STEPS_OF_SMALL_DAY * self._steps.world_size
         per_step = max(1, min(int(first.training.per_device), n_windows // least_steps))
+        rate = first.training.rate
+        if first.training.optimizer == "muon":  # as config/resolve.py chooses it for fewer windows a step
+            rate *= (per_step / first.training.per_device) ** 0.5
         changed = {
             "run.dir": str(self._next), "run.name": folder.name, "training.n_epochs": EPOCHS,
             "training.max_minutes": self._settings.minutes, "training.per_device_train_batch_size": per_step,
             # at the end: few of the users who are validated have new rows
             "training.eval_every_n_epochs": self._run_settings.get("training.n_epochs", EPOCHS),
-            "training.learning_rate": first.training.learning_rate,
+            "training.learning_rate": rate,
             "parallelism.sparse_learning_rate": first.parallelism.sparse_learning_rate,
             **self._run_settings,
         }  # fmt: skip

@@ -22,6 +22,7 @@ ADAM, ADAGRAD, ROWWISE = (
     f"{OPTIMIZER}={name} {RATE}={rate}"
     for name, rate in (("adam", 0.003), ("adagrad", 0.02), ("rowwise_adagrad", 0.02))
 )
+ADAMW = "--training.optimizer=adamw"
 AGE, SEEN, TIMES = "--training.average_age", "--evaluation.seen_items", "--model.times"
 STEP = "--max-len=50 --batch-size=64 --loss=gbce"
 NEGATIVES, SHARED = "--training.n_train_negatives", "--training.negatives_shared_by"
@@ -74,6 +75,12 @@ OF_SETTINGS = [
     ("--model=sasrec --model.input_norm=false", FEW, "--model.input_norm=false"),
     ("--model.input_norm=true", FEW, "--model.input_norm=true"),
 ]  # fmt: skip
+OF_RATES = [  # Muon's grows with the root of the windows of a step; tables have that of Adam
+    *[(f"--batch-size={n}", of, f"--training.optimizer=muon --lr={rate} {RATE}=0.001") for n, of, rate in (
+        (64, 1, 0.008), (16, 1, 0.004), (64, 2, 0.008 * 2**0.5), (64, 4, 0.016), (64, 64, 0.016))],
+    ("--lr=0.003", 1, f"--training.optimizer=muon --lr=0.003 {RATE}=0.001"),
+    (ADAMW, 64, f"{ADAMW} --lr=0.001 {RATE}=0.001"), (FACTORS, 64, f"{ADAMW} --lr=0.001 {RATE}=0.001"),
+]
 OF_UPDATES = [  # an average is of tables that fbgemm does not update
     *[(words, CUDA, f"{AGE}={age}") for words, age in (
         ("", 0.1), (GBCE, 0.0), ("--parallelism.compute_kernel=fused_uvm", 0.0), ("--model.head=linear", 0.0),
@@ -94,7 +101,8 @@ OF_STEPS = [
 @pytest.mark.parametrize(
     ("words", "facts", "where", "expected"),
     [
-        *[(f"--lr=0.003 {NEGATIVES}=9 {words}", FEW, *others) for words, *others in OF_OPTIMIZERS + OF_UPDATES],
+        *[(f"{ADAMW} --lr=0.003 {NEGATIVES}=9 {words}", FEW, *others) for words, *others in OF_OPTIMIZERS + OF_UPDATES],
+        *[(words, FEW, ("cpu", n), expected) for words, n, expected in OF_RATES],
         *[(words, facts, CPU, expected) for words, facts, expected in OF_LOGS + OF_SETTINGS],
         *[(f"{STEP} {words}", *others) for words, *others in OF_STEPS],
         ("--parallelism.compute_kernel=fused_uvm_caching", FEW, CUDA, "--parallelism.compute_kernel=fused_uvm_caching"),

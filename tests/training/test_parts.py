@@ -250,7 +250,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(make: Make, monkeypatch: Patch, 
     early, late = tmp_path / "runs" / "early", tmp_path / "runs" / "late"
     rates = "--training.learning_rate=0.0001 --parallelism.sparse_learning_rate=0.0001"
     with pytest.raises(DivergenceError, match=f"--config={early}/config.toml {rates}$"):
-        run(make(**{"training.n_epochs": 1, "run.name": "early"}))
+        run(make(**{"training.n_epochs": 1, "training.learning_rate": 0.001, "run.name": "early"}))
     leave_group()
     calls = -4
     monkeypatch.setattr(contents, "save", slowly)  # the best weights are still being written when the loss is nan
