@@ -85,8 +85,8 @@ def resolve(config: Config, device_type: str, facts: Facts, world_size: int = 1)
         )
     rate = parallelism.sparse_learning_rate
     if rate == "auto":
-        is_for_adam = config.training.optimizer != "muon"
-        rate = 0.02 if "adagrad" in optimizer else config.training.rate if is_for_adam else LEARNING_RATE
+        dense = LEARNING_RATE if config.training.optimizer == "muon" else config.training.rate
+        rate = 0.02 if "adagrad" in optimizer else dense
     # An average doubles the memory of tables, which fused updates are for, and decaying rates need none.
     is_averaged = updates != "fused" and config.training.lr_schedule == "constant"
     config = _decide(config, "training", average_age=AVERAGE_AGE if is_averaged else 0.0)
