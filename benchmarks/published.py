@@ -25,7 +25,7 @@ from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, ENVIRONMENT, FAC
 from bert4rec.config.kinds import KINDS, UNTRAINED
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Config
-from bert4rec.dataset.format import LEFT_OUT, TEST
+from bert4rec.dataset.format import LEFT_OUT, METADATA, TEST
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.evaluation.intervals import mean_interval
 from bert4rec.evaluation.metrics import gains
@@ -73,8 +73,7 @@ def run(options: argparse.Namespace, words: Sequence[str]) -> int:
     config = load_config(options.config, shared)
     # Bad settings of any model are found before the first training.
     default_seeds = {name: load_config(options.config, shared | own).training.seed for name, own in models.items()}
-    if not (config.data.folder / "metadata.json").is_file():
-        bert4rec.prepare(shared, config=options.config)
+    prepare_if_missing(shared, options.config)
     place = {"run.dir": str(Path(config.run.dir) / f"published-{config.data.folder.name}"), "run.resume": ""}
     finished: dict[str, list[Run]] = {}
     n_failed = 0
@@ -94,6 +93,12 @@ def run(options: argparse.Namespace, words: Sequence[str]) -> int:
     if n_failed:
         print(f"error: {n_failed} of the runs failed, see above; the same command tries them again", file=sys.stderr)
     return 1 if n_failed else 0
+
+
+def prepare_if_missing(settings: Settings, file: str | None) -> None:
+    """Prepare the dataset of these settings if its folder has none."""
+    if not (load_config(file, settings).data.folder / METADATA).is_file():
+        bert4rec.prepare(settings, config=file)
 
 
 def parse_models(words: Sequence[str]) -> dict[str, Settings]:

@@ -44,8 +44,9 @@ def main() -> None:
     if options.child:
         serve(options)
         return
-    others = ["plain", "RecTools"] if options.rectools else ["plain"]
-    servers = ["bert4rec serve"] if options.ann or options.alone or options.events else ["bert4rec serve", *others]
+    ours, plain, rectools = SERVERS
+    servers = [ours] if options.ann or options.alone or options.events else [ours, plain]
+    servers += [rectools] if options.rectools else []
     found: dict[str, list[dict[str, float]]] = {name: [] for name in servers}
     for _ in range(options.rounds):
         for name in servers:

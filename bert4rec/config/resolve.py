@@ -96,7 +96,7 @@ def resolve(config: Config, device_type: str, facts: Facts, world_size: int = 1)
 
 
 def _resolve_sizes(config: Config, facts: Facts, world_size: int) -> Config:
-    """Return the settings with [model], the loss, the batch size and the negatives resolved."""
+    """Return the settings with [model], the loss, batch size, optimizer, learning rate and negatives resolved."""
     config = resolve_model(_resolve_loss(config, facts.n_items), facts)
     is_transformer = KINDS[config.model.kind].is_transformer
     per_device, optimizer = _per_device(config, facts, world_size), "muon" if is_transformer else "adamw"
@@ -225,8 +225,12 @@ def _learning_rate(config: Config, world_size: int) -> float:
     """Return the learning rate of the dense parameters; that of Muon grows with the root of the windows of a step."""
     if config.training.optimizer != "muon":
         return LEARNING_RATE
-    n_windows = config.training.per_device * world_size
-    return min(LARGEST_RATE, MUON_RATE * (n_windows / LARGEST_PER_DEVICE) ** 0.5)
+    return min(LARGEST_RATE, scaled_rate(MUON_RATE, config.training.per_device * world_size / LARGEST_PER_DEVICE))
+
+
+def scaled_rate(rate: float, ratio: float) -> float:
+    """Return Muon's learning rate for steps of `ratio` times as many windows as those of `rate`."""
+    return rate * ratio**0.5
 
 
 def _negatives(config: Config, n_items: int, world_size: int) -> dict[str, Any]:

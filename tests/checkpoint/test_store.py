@@ -143,8 +143,10 @@ def test_the_best_that_could_be_saved_stays(make: Make, monkeypatch: Patch, caps
         write(*args)
 
     monkeypatch.setattr(store, "_write_shards", full_at_the_best)
-    best = {"training.seed": 4, "training.optimizer": "adamw", "model.positions": "learned"}
-    best["parallelism.sparse_optimizer"] = "rowwise_adagrad"
+    best = {
+        "training.seed": 4, "training.optimizer": "adamw", "parallelism.sparse_optimizer": "rowwise_adagrad",
+        "model.positions": "learned",
+    }  # fmt: skip
     folder = run(make(**best, **{"training.n_epochs": 4, "checkpoint.keep": 1}))  # the second is the best
     assert "warning: " in capsys.readouterr().out
     assert report_of(folder)["training"]["best_epoch"] == 1
