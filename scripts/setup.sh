@@ -112,6 +112,7 @@ pip_failed() {
 
 say "making .venv with $("$python" -V), $build build: some minutes, once (log: $log)"
 : >"$log"
+[ ! -L .venv ] || rm .venv # else the folder behind the link would be emptied
 rm -f .venv/.stamp
 "$python" -m venv --clear .venv >>"$log" 2>&1 || fail "'$python -m venv' failed: see $log."
 

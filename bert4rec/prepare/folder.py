@@ -147,10 +147,16 @@ def _is_worth_keeping(error: BaseException, began: float) -> bool:
 
 def _locked(work: Path) -> IO[str] | None:
     """Return the open lock of the folder `work`, which is made if it is missing; None if another process has it."""
-    path = work / DATASET_LOCK
     work.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileNotFoundError, FileExistsError):  # another process has removed the folder just now
+    with suppress(FileExistsError):  # another process has removed the folder just now
         work.mkdir(exist_ok=True)
+    return _locked_as_it_is(work)
+
+
+def _locked_as_it_is(folder: Path) -> IO[str] | None:
+    """Return the open lock of `folder`; None if another process has it or has removed the folder."""
+    path = folder / DATASET_LOCK
+    with suppress(FileNotFoundError):
         lock = path.open("w")
         with suppress(FileNotFoundError):
             if try_lock(lock) and os.path.samestat(os.fstat(lock.fileno()), path.stat()):
@@ -160,7 +166,7 @@ def _locked(work: Path) -> IO[str] | None:
 
 
 def _withdraw_unless_locked(folder: Path) -> None:
-    if lock := _locked(folder):
+    if lock := _locked_as_it_is(folder):  # one that is gone is not made again, for nobody would remove it
         with lock:
             withdraw_directory(folder)
 
