@@ -16,7 +16,7 @@ ENOUGH_STEPS, FEWEST_STEPS = 64, 16  # steps per epoch: with fewer windows, batc
 FEW_STEPS = 5  # steps per epoch below which a warning is given
 LARGEST_PER_DEVICE = 64
 LEARNING_RATE = 0.001  # of AdamW, and of the tables beside Muon
-MUON_RATE, LARGEST_RATE = 0.008, 0.016  # of Muon, with 64 windows a step, and at most (docs/results.md)
+MUON_RATE, LARGEST_RATE = 0.000125, 0.012  # of Muon, for each window of a step, and at most (docs/results.md)
 FEWEST_NEGATIVES = 256  # of a draw
 # Positions that share a negative: with 4 the validations are worse than with 2, and with 8 a model learns several times
 # more slowly (docs/results-archive.md).
@@ -222,15 +222,10 @@ def _per_device(config: Config, facts: Facts, world_size: int) -> int:
 
 
 def _learning_rate(config: Config, world_size: int) -> float:
-    """Return the learning rate of the dense parameters; that of Muon grows with the root of the windows of a step."""
+    """Return the learning rate of the dense parameters; that of Muon is in proportion to the windows of a step."""
     if config.training.optimizer != "muon":
         return LEARNING_RATE
-    return min(LARGEST_RATE, scaled_rate(MUON_RATE, config.training.per_device * world_size / LARGEST_PER_DEVICE))
-
-
-def scaled_rate(rate: float, ratio: float) -> float:
-    """Return Muon's learning rate for steps of `ratio` times as many windows as those of `rate`."""
-    return rate * ratio**0.5
+    return min(LARGEST_RATE, MUON_RATE * config.training.per_device * world_size)
 
 
 def _negatives(config: Config, n_items: int, world_size: int) -> dict[str, Any]:

@@ -374,8 +374,8 @@ class Training(Table):
     """training batch size per process, in windows; auto = a power of two up to 64 that gives an epoch about 64 steps,
     but at least 64 windows over all processes (sasrec: 16) if that leaves 16 steps"""
     learning_rate: Positive | Literal["auto"] = "auto"
-    """learning rate of the dense parameters; auto = 0.001, with muon in proportion to the root of the windows of a
-    step: 0.008 for 64, at most 0.016; that of the embedding tables is parallelism.sparse_learning_rate"""
+    """learning rate of the dense parameters; auto = 0.001, with muon in proportion to the windows of a step: 0.008
+    for 64, at most 0.012; that of the embedding tables is parallelism.sparse_learning_rate"""
     optimizer: Literal["auto", "adamw", "muon", "sgd"] = "auto"
     """optimizer of the dense parameters; muon = Muon for the matrices of the transformer blocks, adamw for the rest;
     auto = muon for transformers, else adamw"""

@@ -32,7 +32,6 @@ from bert4rec.checkpoint.models_folder import (
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, Trained, find_trained, found, lock
 from bert4rec.checkpoint.run_settings import WITHOUT_STATE, load_run_settings, with_dataset
 from bert4rec.config.load import Overrides, load_config
-from bert4rec.config.resolve import scaled_rate
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import NO_ITEM, TEST
 from bert4rec.dataset.reader import open_dataset, read_metadata
@@ -301,7 +300,7 @@ class Nightly:
         per_step = max(1, min(int(first.training.per_device), n_windows // least_steps))
         rate = first.training.rate
         if first.training.optimizer == "muon":
-            rate = scaled_rate(rate, per_step / first.training.per_device)
+            rate *= per_step / first.training.per_device  # as "auto" does
         changed = {
             "run.dir": str(self._next), "run.name": folder.name, "training.n_epochs": EPOCHS,
             "training.max_minutes": self._settings.minutes, "training.per_device_train_batch_size": per_step,
