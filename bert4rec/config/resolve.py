@@ -17,6 +17,7 @@ FEW_STEPS = 5  # steps per epoch below which a warning is given
 LARGEST_PER_DEVICE = 64
 LEARNING_RATE = 0.001  # of AdamW, and of the tables beside Muon
 MUON_RATE, LARGEST_RATE = 0.000125, 0.012  # of Muon, for each window of a step, and at most (docs/results.md)
+WEIGHT_DECAY = 0.1  # of Muon (docs/results.md)
 FEWEST_NEGATIVES = 256  # of a draw
 # Positions that share a negative: with 4 the validations are worse than with 2, and with 8 a model learns several times
 # more slowly (docs/results-archive.md).
@@ -96,12 +97,13 @@ def resolve(config: Config, device_type: str, facts: Facts, world_size: int = 1)
 
 
 def _resolve_sizes(config: Config, facts: Facts, world_size: int) -> Config:
-    """Return the settings with [model], the loss, batch size, optimizer, learning rate and negatives resolved."""
+    """Return the settings with [model], the loss, batch size, optimizer and negatives resolved."""
     config = resolve_model(_resolve_loss(config, facts.n_items), facts)
     is_transformer = KINDS[config.model.kind].is_transformer
     per_device, optimizer = _per_device(config, facts, world_size), "muon" if is_transformer else "adamw"
     config = _decide(config, "training", per_device_train_batch_size=per_device, optimizer=optimizer)
-    config = _decide(config, "training", learning_rate=_learning_rate(config, world_size))
+    rate, decay = _learning_rate(config, world_size), WEIGHT_DECAY if config.training.optimizer == "muon" else 0.0
+    config = _decide(config, "training", learning_rate=rate, weight_decay=decay)
     return _decide(config, "training", **_negatives(config, facts.n_items, world_size))
 
 

@@ -379,8 +379,9 @@ class Training(Table):
     optimizer: Literal["auto", "adamw", "muon", "sgd"] = "auto"
     """optimizer of the dense parameters; muon = Muon for the matrices of the transformer blocks, adamw for the rest;
     auto = muon for transformers, else adamw"""
-    weight_decay: float = Field(0.0, ge=0)
-    """decoupled weight decay of the dense matrices; that of the embedding tables is parallelism.sparse_weight_decay"""
+    weight_decay: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"
+    """decoupled weight decay of the dense matrices; auto = 0.1 with muon, else 0; that of the embedding tables is
+    parallelism.sparse_weight_decay"""
     lr_schedule: Literal["constant", "linear", "cosine", "one_cycle"] = "constant"
     """learning-rate schedule over n_epochs, for all parameters; linear, cosine = decay to 0; one_cycle = up from 1/25
     for 30 % of the steps, then down to almost 0"""

@@ -35,7 +35,7 @@ from bert4rec.training.trainer import Trainer
 
 STATE_SETTINGS = {
     "parallelism": ["sparse_optimizer"],
-    "training": ["optimizer", "learning_rate", "n_train_negatives", "negatives_shared_by"],
+    "training": ["optimizer", "learning_rate", "weight_decay", "n_train_negatives", "negatives_shared_by"],
 }
 """Settings that "auto" does not choose anew when a run is resumed on other processes or another type of device."""
 

@@ -18,6 +18,7 @@ FACTORS = "--model=matrix_factorization"
 GBCE = "--loss=gbce --training.n_train_negatives=9"
 WISE = "--parallelism.sharding_type"
 OPTIMIZER, RATE = "--parallelism.sparse_optimizer", "--parallelism.sparse_learning_rate"
+DECAY = "--training.weight_decay"
 ADAM, ADAGRAD, ROWWISE = (
     f"{OPTIMIZER}={name} {RATE}={rate}"
     for name, rate in (("adam", 0.003), ("adagrad", 0.02), ("rowwise_adagrad", 0.02))
@@ -80,9 +81,10 @@ OF_RATES = [  # Muon's is in proportion to the windows of a step; tables have th
         (f"--batch-size={n}", of, f"--training.optimizer=muon --lr={rate} {RATE}=0.001")
         for n, of, rate in ((64, 1, 0.008), (16, 1, 0.002), (16, 2, 0.004), (64, 2, 0.012), (64, 64, 0.012))
     ],
-    ("--lr=0.003", 1, f"--training.optimizer=muon --lr=0.003 {RATE}=0.001"),
-    (ADAMW, 64, f"{ADAMW} --lr=0.001 {RATE}=0.001"),
-    (FACTORS, 64, f"{ADAMW} --lr=0.001 {RATE}=0.001"),
+    ("--lr=0.003", 1, f"--training.optimizer=muon --lr=0.003 {RATE}=0.001 {DECAY}=0.1"),
+    (f"{DECAY}=0.0", 1, f"--training.optimizer=muon {DECAY}=0.0"),
+    (ADAMW, 64, f"{ADAMW} --lr=0.001 {RATE}=0.001 {DECAY}=0.0"),
+    (FACTORS, 64, f"{ADAMW} --lr=0.001 {RATE}=0.001 {DECAY}=0.0"),
 ]
 OF_UPDATES = [  # an average is of tables that fbgemm does not update
     *[(words, CUDA, f"{AGE}={age}") for words, age in (
