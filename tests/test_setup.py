@@ -34,7 +34,9 @@ INSTALLING_PYTHON = f"""#!/bin/sh
 case "$*" in
 *_base_executable*) case $0 in .venv/*) cat .venv/base ;; *) command -v "$0" ;; esac ;;
 *fcntl*) exec "{sys.executable}" "$@" ;;
-*"-m venv"*) mkdir -p .venv && rm -rf .venv/* && mkdir .venv/bin && cp "$0" .venv/bin/python && command -v "$0" >.venv/base ;;
+*"-m venv"*)
+    mkdir -p .venv && rm -rf .venv/* && mkdir .venv/bin
+    cp "$0" .venv/bin/python && command -v "$0" >.venv/base ;;
 *"-m pip"*install*)
     sleep "${{FAKE_SECONDS:-0}}"
     echo "$*" >>pip-calls
@@ -126,7 +128,8 @@ def test_the_cpu_build_is_asked_for_with_a_stand_in_for_fbgemm_gpu(installing: C
 def test_the_folder_behind_a_link_is_left_as_it_is(installing: Clone, tmp_path: Path):
     (tmp_path / "shared/bin").mkdir(parents=True)
     (installing.folder / ".venv").symlink_to(tmp_path / "shared")
-    assert installing.setup().returncode == 0 and installing.ready
+    assert installing.setup().returncode == 0
+    assert installing.ready
     assert [path.name for path in (tmp_path / "shared").rglob("*")] == ["bin"]
 
 
