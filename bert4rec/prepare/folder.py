@@ -166,7 +166,7 @@ def _locked_as_it_is(folder: Path) -> IO[str] | None:
 
 
 def _withdraw_unless_locked(folder: Path) -> None:
-    if lock := _locked_as_it_is(folder):  # one that is gone is not made again, for nobody would remove it
+    if lock := _locked_as_it_is(folder):  # one that is gone must not be made again
         with lock:
             withdraw_directory(folder)
 
