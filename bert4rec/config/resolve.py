@@ -102,8 +102,7 @@ def _resolve_sizes(config: Config, facts: Facts, world_size: int) -> Config:
     is_transformer = KINDS[config.model.kind].is_transformer
     per_device, optimizer = _per_device(config, facts, world_size), "muon" if is_transformer else "adamw"
     config = _decide(config, "training", per_device_train_batch_size=per_device, optimizer=optimizer)
-    rate, decay = _learning_rate(config, world_size), WEIGHT_DECAY if config.training.optimizer == "muon" else 0.0
-    config = _decide(config, "training", learning_rate=rate, weight_decay=decay)
+    config = _decide(config, "training", **_rates(config, world_size))
     return _decide(config, "training", **_negatives(config, facts.n_items, world_size))
 
 
@@ -223,11 +222,15 @@ def _per_device(config: Config, facts: Facts, world_size: int) -> int:
     return min(LARGEST_PER_DEVICE, 2 ** (most.bit_length() - 1))
 
 
-def _learning_rate(config: Config, world_size: int) -> float:
-    """Return the learning rate of the dense parameters; that of Muon is in proportion to the windows of a step."""
+def _rates(config: Config, world_size: int) -> dict[str, float]:
+    """Return the learning rate and the weight decay of the dense parameters, by their optimizer.
+
+    The learning rate of Muon is in proportion to the windows of a step.
+    """
     if config.training.optimizer != "muon":
-        return LEARNING_RATE
-    return min(LARGEST_RATE, MUON_RATE * config.training.per_device * world_size)
+        return {"learning_rate": LEARNING_RATE, "weight_decay": 0.0}
+    rate = min(LARGEST_RATE, MUON_RATE * config.training.per_device * world_size)
+    return {"learning_rate": rate, "weight_decay": WEIGHT_DECAY}
 
 
 def _negatives(config: Config, n_items: int, world_size: int) -> dict[str, Any]:

@@ -186,7 +186,7 @@ def test_the_dataset_may_move_and_the_device_be_another(make: Make, whole: Path,
 
 def test_a_run_from_other_processes_keeps_its_negatives_and_the_optimizer_of_the_other_mode(make: Make) -> None:
     """The defaults differ with a sampled loss: `ddp` takes Adam for the table, `dmp` on the CPU does not."""
-    sampled, chosen = {"training.loss": "gbce"}, {"n_train_negatives": 7, "negatives_shared_by": 1}
+    sampled, chosen = {"training.loss": "gbce"}, {"n_train_negatives": 7, "negatives_shared_by": 1, "weight_decay": 0.3}
     folder = run(make(**sampled, **{"parallelism.mode": "ddp"}))
     edit_facts(found(folder / "checkpoints")[-1], lambda facts: facts["config"]["training"].update(chosen))
     run(make(**sampled, **{"parallelism.mode": "dmp", "run.resume": str(folder), "training.n_epochs": 4}))
