@@ -81,8 +81,8 @@ bench-large: setup ## the two tables of large catalogues of the results: half an
 
 ML_1M = ml-1m.txt
 SEEDS = 1,2,3
-reproduce-ml-1m: setup ## docs/minutes.png: both transformers on the papers' file (ML_1M=…/ml-1m.txt), three seeds of 20 minutes each
-	$(call run,python -m benchmarks.minutes "SASRec, 128 wide" --seeds=$(SEEDS) --config=configs/ml-1m-benchmark.toml --data.path=$(ML_1M) --model=sasrec --model.embed_dim=128 --model.dropout=0.2)
+reproduce-ml-1m: setup ## docs/minutes.png: both transformers on the papers' file (ML_1M=…/ml-1m.txt), three seeds of 10 and 20 minutes each
+	$(call run,python -m benchmarks.minutes SASRec --until=1,2,5,10 --seeds=$(SEEDS) --config=configs/ml-1m-benchmark.toml --data.path=$(ML_1M) --model=sasrec)
 	$(call run,python -m benchmarks.minutes Bert4Rec --seeds=$(SEEDS) --config=configs/ml-1m-benchmark.toml --data.path=$(ML_1M))
 
 clean: ## delete .venv, .venvs, dist and caches; data/, runs/ and logs/ stay
