@@ -81,7 +81,7 @@ bench-large: setup ## the two tables of large catalogues of the results: half an
 
 ML_1M = ml-1m.txt
 SEEDS = 1,2,3
-reproduce-ml-1m: setup ## docs/minutes.png: both transformers on the papers' file (ML_1M=…/ml-1m.txt), three seeds of 10 and 20 minutes each
+reproduce-ml-1m: setup ## docs/minutes.png: on the papers' file (ML_1M=…/ml-1m.txt), three seeds of SASRec for 10 minutes and of Bert4Rec for 20
 	$(call run,python -m benchmarks.minutes SASRec --until=1,2,5,10 --seeds=$(SEEDS) --config=configs/ml-1m-benchmark.toml --data.path=$(ML_1M) --model=sasrec)
 	$(call run,python -m benchmarks.minutes Bert4Rec --seeds=$(SEEDS) --config=configs/ml-1m-benchmark.toml --data.path=$(ML_1M))
 
