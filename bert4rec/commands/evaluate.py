@@ -22,7 +22,7 @@ from bert4rec.runtime.startup import importing
 
 FREE = (
     "evaluation.*", "data.parts_by_host", "parallelism.mode", "parallelism.device", "parallelism.sharding_type",
-    "parallelism.compute_kernel", "training.precision", "training.compile",
+    "parallelism.compute_kernel", "training.precision", "training.compile", "model.prior",
 )  # fmt: skip
 OUTPUT = "evaluation"
 LIST_FORMS = ("csv", "jsonl", "parquet")
@@ -40,7 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "ranks-validation.parquet with one row per user (with --targets=successive, one per target). Several "
         "processes: torchrun --standalone --nproc_per_node=2 -m bert4rec evaluate RUN"
     )
-    parser.epilog = f"--table.key=value: as `bert4rec train` takes it, over the settings of the run: {', '.join(FREE)}"
+    parser.epilog = (
+        f"--table.key=value: as `bert4rec train` takes it, over the settings of the run: {', '.join(FREE)} (none: "
+        "without what is counted under the model)"
+    )
     parser.set_defaults(settings=[])
     model = "run folder (its best weights), a checkpoint, a models folder (its champion), or a model package"
     parser.add_argument("model", metavar="RUN", type=Path, help=model)
@@ -110,6 +113,8 @@ def settings_of(trained: Trained, argv: Sequence[str]) -> Config:
     for name in overrides:
         if not any(fnmatch(name, free) for free in FREE):
             raise SettingsError(f"{overrides.typed[name]}: cannot change in an evaluation; only: {', '.join(FREE)}")
+    if overrides.get("model.prior", "none") != "none":
+        raise SettingsError(f"{overrides.typed['model.prior']}: an evaluation can only leave the prior out: none")
     if trained.is_package and not dataset:
         raise SettingsError(f"{trained.folder}: a model package does not name its dataset; name one after it")
     if not dataset:

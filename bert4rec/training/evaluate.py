@@ -273,7 +273,7 @@ def _ready(
     feature_sizes = features.sizes if features else None
     sizes = Sizes(
         trained.n_items, dataset.n_users, features=feature_sizes, events=len(trained.kinds),
-        prior=list(trained.prior_weights),
+        prior=list(_prior_weights(config, trained)),
     )  # fmt: skip
     plan = plan_of_all(config, world, sizes, trains=False)
     logger.info(summary(plan))
@@ -284,7 +284,7 @@ def _ready(
     model = build_model(config, world, plan, features)
     again = None if is_own else partial(_again, trained, known)
     evaluator = make_evaluator(config, world, dataset, features, again)
-    evaluator = replace(evaluator, known_items=known, prior=_prior(trained, model, world, dataset, known))
+    evaluator = replace(evaluator, known_items=known, prior=_prior(config, trained, model, world, dataset, known))
     load_weights(trained, model)
     return config, evaluator, model
 
@@ -345,11 +345,16 @@ def _features(trained: Trained, dataset: Dataset) -> FeatureReader | None:
     return feature_reader_of(open_catalogue(trained.catalogue), tables_from)
 
 
+def _prior_weights(config: Config, trained: Trained) -> Mapping[str, list[float]]:
+    """Return the weights of the model's prior; none where the settings say so."""
+    return {} if config.model.prior == "none" else trained.prior_weights
+
+
 def _prior(
-    trained: Trained, model: nn.Module, world: Processes, dataset: Dataset, known: KnownItems | None
+    config: Config, trained: Trained, model: nn.Module, world: Processes, dataset: Dataset, known: KnownItems | None
 ) -> Prior | None:
     """Return the prior of the model for the items of `dataset`, with its weights; None if it has none."""
-    if not (weights := trained.prior_weights):
+    if not (weights := _prior_weights(config, trained)):
         return None
     partition, ids = unwrap(model).item_table.world, known.ids if known else None
     return own_prior(trained.prior, partition, world.device, dataset.n_items, weights=weights, known=ids)
@@ -392,6 +397,7 @@ def _about(config: Config, trained: Trained, evaluator: Evaluator) -> dict[str, 
         "weights": {"checkpoint": str(trained.folder), "checksum": trained.checksum},
         "device": evaluator.world.device.type,
         "settings": config.evaluation.model_dump(mode="json") | {"precision": evaluator.precision},
+        **({"without_prior": True} if trained.prior_weights and not evaluator.prior else {}),
         **({"trained_on": fingerprint} if fingerprint != evaluator.dataset.metadata["fingerprint"] else {}),
         **({"unknown": _unknown(evaluator, evaluator.known_items)} if evaluator.known_items else {}),
         **_trained_targets(evaluator.dataset, trained, evaluator.known_items),
@@ -462,6 +468,8 @@ def _compare(report: Mapping[str, Any], trained: Trained) -> None:
         return
     if not trained.is_reported:
         logger.info(f"{path} is about other weights: the best of {trained.run}")
+    elif "without_prior" in report["evaluation"]:
+        logger.info(f"{path} is about the model with what is counted under it")
     elif report["dataset"]["fingerprint"] != run_report["dataset"]["fingerprint"]:
         logger.info(f"{path} is about another dataset")
     elif "targets" in report["dataset"]:

@@ -271,6 +271,22 @@ def test_the_lists_of_all_test_users_have_the_hits_of_the_report(log_run: Path, 
             assert [one.score for one in best] == pytest.approx(row["scores"], abs=1e-5)
 
 
+def test_the_model_alone_is_that_of_a_run_without_a_prior(log_run: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="can only leave the prior out"):
+        settings_of(find_trained(log_run), ["--model.prior=auto"])
+    without, figures = tmp_path / "without", {}
+    shutil.copytree(log_run, without, symlinks=True)
+    edit_facts(without / "checkpoints/best", lambda facts: facts["state"].update(prior={}))
+    cases = {"all": (log_run, []), "alone": (log_run, ["--model.prior=none"]), "none": (without, [])}
+    for case, (folder, option) in cases.items():
+        trained = find_trained(folder)
+        result = evaluate(settings_of(trained, option), trained, tmp_path / case)
+        figures[case] = result.report["test"], pq.read_table(result.folder / "ranks-test.parquet")["popular"]
+        assert result.report["evaluation"].get("without_prior", False) is (case == "alone")
+        leave_group()
+    assert figures["alone"] == figures["none"] != figures["all"]
+
+
 # Without the items 7 and 8. The model does not know 9 and 10: targets of g and k, and the whole history of h.
 OTHER_LOG = {
     "a": LOG["a"],
