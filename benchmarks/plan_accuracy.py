@@ -42,6 +42,8 @@ class RandomItems:
     """A dataset, and its training windows: `n` of random items, of the greatest length."""
 
     typical_length = 50
+    placement = None
+    first_number = 0
     histories = SimpleNamespace(kinds=(), target_kinds=())
 
     def __init__(self, n: int, n_items: int) -> None:

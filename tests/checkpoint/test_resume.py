@@ -49,7 +49,7 @@ def test_another_batch_size_goes_on_behind_the_seen(make: Make, small_dataset: D
     assert training["steps"] == 5 + -(-(n_sequences - 80) // 10) + 2 * -(-n_sequences // 10)
     assert training["epochs"] == 3
     rates = {record["epoch"]: record["learning_rate"] for record in read_records(folder, "train")}
-    assert [rates[epoch] for epoch in (1, 2, 3)] == pytest.approx([0.001 * 2 / 3, 0.001 / 3, 0.0])
+    assert [rates[epoch] for epoch in (1, 2, 3)] == pytest.approx([0.002 * 2 / 3, 0.002 / 3, 0.0])  # that of 16
 
 
 def test_a_finished_run_goes_on_with_more_epochs(make: Make, whole: Path) -> None:

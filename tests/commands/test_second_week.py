@@ -26,8 +26,8 @@ N_GROUPS, IN_GROUP, N_NEW = 8, 8, 2  # items of a group; the last two are new in
 FIRST_WEEK = 0.75
 SETTINGS = {
     "model.kind": "sasrec", "model.embed_dim": 32, "model.ffn_dim": 64, "model.max_len": 20, "model.dropout": 0.1,
-    "training.per_device_train_batch_size": 32, "training.learning_rate": 0.005, "training.eval_every_n_epochs": 3,
-    "parallelism.device": "cpu", "evaluation.protocols": ["full"],
+    "training.per_device_train_batch_size": 32, "parallelism.sparse_learning_rate": 0.005,
+    "training.eval_every_n_epochs": 3, "parallelism.device": "cpu", "evaluation.protocols": ["full"],
 }  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def test_extending_and_training_is_as_good_as_training_anew(tmp_path: Path, monk
     train(SETTINGS | {"training.n_epochs": 18, "run.name": "old"}, dataset="data/old")
     train(SETTINGS | {"training.n_epochs": 18, "run.name": "fresh"}, dataset="data/new")
     assert main(["extend", "runs/old", "data/new", "--run.name=new"]) == 0
-    train({"run.resume": "runs/new", "training.n_epochs": 6})
+    train({"run.resume": "runs/new", "training.n_epochs": 9})
     reports: dict[str, Any] = {name: report_of(Path("runs", name)) for name in ("old", "fresh", "new")}
     assert reports["new"]["training"]["best_epoch"] > 0
     low, high = reports["fresh"]["intervals"]["test"]["full"]["NDCG@10"]
