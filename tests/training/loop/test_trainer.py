@@ -184,7 +184,8 @@ def test_a_run_saves_tests_and_starts_others_from_the_mean(make: Make, monkeypat
         assert not torch.equal(kept[MODEL_PREFIX + name], last[MODEL_PREFIX + name])
     assert not any(name.startswith(LATEST) for name in last)
     assert report_of(folder)["test"] != report_of(plain)["test"]
-    one_step = {"training.max_minutes": 1e-9, "training.learning_rate": 1e-12, "run.init_from": str(folder)}
+    rates = {"training.learning_rate": 1e-12, "parallelism.sparse_learning_rate": 1e-12}
+    one_step = {"training.max_minutes": 1e-9, "run.init_from": str(folder)} | rates
     best, first = (tensors_of(path / CHECKPOINTS / "best") for path in (folder, ran("started", **one_step)))
     for name in names:
         torch.testing.assert_close(first[LATEST + name], best[MODEL_PREFIX + name])
