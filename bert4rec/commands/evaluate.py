@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "processes: torchrun --standalone --nproc_per_node=2 -m bert4rec evaluate RUN"
     )
     parser.epilog = (
-        f"--table.key=value: as `bert4rec train` takes it, over the settings of the run: {', '.join(FREE)} (none: "
-        "without what is counted under the model)"
+        f"--table.key=value: as `bert4rec train` takes it, over the settings of the run: {', '.join(FREE)} (only "
+        "none: the model without its prior)"
     )
     parser.set_defaults(settings=[])
     model = "run folder (its best weights), a checkpoint, a models folder (its champion), or a model package"
@@ -114,7 +114,8 @@ def settings_of(trained: Trained, argv: Sequence[str]) -> Config:
         if not any(fnmatch(name, free) for free in FREE):
             raise SettingsError(f"{overrides.typed[name]}: cannot change in an evaluation; only: {', '.join(FREE)}")
     if overrides.get("model.prior", "none") != "none":
-        raise SettingsError(f"{overrides.typed['model.prior']}: an evaluation can only leave the prior out: none")
+        typed = overrides.typed["model.prior"]
+        raise SettingsError(f"{typed}: an evaluation can only leave the prior out; type --model.prior=none")
     if trained.is_package and not dataset:
         raise SettingsError(f"{trained.folder}: a model package does not name its dataset; name one after it")
     if not dataset:

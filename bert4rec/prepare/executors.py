@@ -55,7 +55,7 @@ def open_executor(
     gets `memory` bytes. A task that raises an `OSError`, or whose worker dies, runs again. Raises `SettingsError`
     without Ray; a future raises what its task raised, or `WorkerDiedError`.
     """
-    signal.siginterrupt(signal.SIGINT, True)  # as Python has it; Polars lets waits for tasks go on after Ctrl-C
+    signal.siginterrupt(signal.SIGINT, True)  # Polars undoes it: a wait for a task would go on after Ctrl-C
     if engine == "local" and n_workers == "auto":
         most = min(usable_cores(), host_memory() // WORKER_BYTES)
         n_workers = max(1, most) if n_bytes >= LARGE_LOG else 1

@@ -271,10 +271,10 @@ def _ready(
     config = resolved(config, world, dataset)
     features = _features(trained, dataset)
     feature_sizes = features.sizes if features else None
+    weights = {} if config.model.prior == "none" else trained.prior_weights
     sizes = Sizes(
-        trained.n_items, dataset.n_users, features=feature_sizes, events=len(trained.kinds),
-        prior=list(_prior_weights(config, trained)),
-    )  # fmt: skip
+        trained.n_items, dataset.n_users, features=feature_sizes, events=len(trained.kinds), prior=list(weights)
+    )
     plan = plan_of_all(config, world, sizes, trains=False)
     logger.info(summary(plan))
     logger.info(f"weights: {trained.folder}; dataset: {dataset.folder}")
@@ -284,7 +284,8 @@ def _ready(
     model = build_model(config, world, plan, features)
     again = None if is_own else partial(_again, trained, known)
     evaluator = make_evaluator(config, world, dataset, features, again)
-    evaluator = replace(evaluator, known_items=known, prior=_prior(config, trained, model, world, dataset, known))
+    prior = _prior(trained, weights, model, world, dataset, known)
+    evaluator = replace(evaluator, known_items=known, prior=prior)
     load_weights(trained, model)
     return config, evaluator, model
 
@@ -345,16 +346,12 @@ def _features(trained: Trained, dataset: Dataset) -> FeatureReader | None:
     return feature_reader_of(open_catalogue(trained.catalogue), tables_from)
 
 
-def _prior_weights(config: Config, trained: Trained) -> Mapping[str, list[float]]:
-    """Return the weights of the model's prior; none where the settings say so."""
-    return {} if config.model.prior == "none" else trained.prior_weights
-
-
 def _prior(
-    config: Config, trained: Trained, model: nn.Module, world: Processes, dataset: Dataset, known: KnownItems | None
-) -> Prior | None:
-    """Return the prior of the model for the items of `dataset`, with its weights; None if it has none."""
-    if not (weights := _prior_weights(config, trained)):
+    trained: Trained, weights: Mapping[str, list[float]], model: nn.Module, world: Processes, dataset: Dataset,
+    known: KnownItems | None,
+) -> Prior | None:  # fmt: skip
+    """Return the prior of the model with these `weights` for the items of `dataset`; None without weights."""
+    if not weights:
         return None
     partition, ids = unwrap(model).item_table.world, known.ids if known else None
     return own_prior(trained.prior, partition, world.device, dataset.n_items, weights=weights, known=ids)
