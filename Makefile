@@ -23,7 +23,7 @@ demo: setup ## end-to-end example with config.toml: prepare the data, train on t
 	$(call run,bert4rec report)
 
 test: setup ## all tests, in parallel, one file a worker
-	$(call run,python -m pytest --numprocesses=auto --dist=loadfile)
+	$(call run,python -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder)
 
 test-long: setup ## the tests of minutes: processes killed ten times, each pair of a mode and a sharding, the wheel
 	$(call run,python -m pytest -m long)

@@ -34,6 +34,7 @@ SMALL = {
     "training.n_epochs": 2,
     "training.per_device_train_batch_size": 16,
     "evaluation.per_device_eval_batch_size": 16,
+    "run.trackers": [],
 }
 
 # A log worked out by hand: the items of each user in order of time. The last is the test target, the one before it the
@@ -228,6 +229,10 @@ def spare(patch: pytest.MonkeyPatch, *, pictures: bool = True) -> None:
         patch.setattr("bert4rec.report.pages.learning_curve", lambda *_: None)
         patch.setattr("bert4rec.report.pages.to_png", lambda _: b"a picture")
         patch.setattr("bert4rec.report.models_page.update_charts", lambda updates: ())
+
+
+# A program has no ids, and takes seconds; tests/update/test_versions.py and tests/serving/test_program.py have some.
+WITHOUT_PROGRAM = "bert4rec.update.versions.USUAL_FORMATS", ("safetensors",)
 
 
 @pytest.fixture

@@ -53,18 +53,18 @@ def test_another_batch_size_goes_on_behind_the_seen(make: Make, small_dataset: D
 
 
 def test_a_finished_run_goes_on_with_more_epochs(make: Make, whole: Path) -> None:
-    longer = run(make(**{"run.name": "longer", "training.n_epochs": 5}))
+    longer = run(make(**{"run.name": "longer", "training.n_epochs": 4}))
     picture = (whole / "learning_curve.png").read_bytes()
-    assert run(make(**{"run.resume": str(whole), "training.n_epochs": 5})) == whole
+    assert run(make(**{"run.resume": str(whole), "training.n_epochs": 4})) == whole
     assert_same_results(whole, longer)
     assert json.loads((whole / "report-before.json").read_text())["training"]["epochs"] == 3
     assert (whole / "learning_curve-before.png").read_bytes() == picture
     assert "](learning_curve.png)" in (whole / "report.md").read_text()
     assert read_records(whole, "validation") == read_records(longer, "validation")
     assert read_records(whole, "resume") == [
-        {"kind": "resume", "step": 21, "world_size": 1, "changed": {"training.n_epochs": [3, 5]}}
+        {"kind": "resume", "step": 21, "world_size": 1, "changed": {"training.n_epochs": [3, 4]}}
     ]
-    run(make(**{"run.resume": str(whole), "training.n_epochs": 6}))
+    run(make(**{"run.resume": str(whole), "training.n_epochs": 5}))
     for number in ("", "-2"):
         names = {path.name for path in whole.glob(f"*-before{number}.*")}
         assert names == {f"{name}-before{number}.{end}" for name, end in REPORTS}
@@ -187,9 +187,9 @@ def test_the_dataset_may_move_and_the_device_be_another(make: Make, whole: Path,
 def test_a_run_from_other_processes_keeps_its_negatives_and_the_optimizer_of_the_other_mode(make: Make) -> None:
     """The defaults differ with a sampled loss: `ddp` takes Adam for the table, `dmp` on the CPU does not."""
     sampled, chosen = {"training.loss": "gbce"}, {"n_train_negatives": 7, "negatives_shared_by": 1, "weight_decay": 0.3}
-    folder = run(make(**sampled, **{"parallelism.mode": "ddp"}))
+    folder = run(make(**sampled, **{"parallelism.mode": "ddp", "training.n_epochs": 1}))
     edit_facts(found(folder / "checkpoints")[-1], lambda facts: facts["config"]["training"].update(chosen))
-    run(make(**sampled, **{"parallelism.mode": "dmp", "run.resume": str(folder), "training.n_epochs": 4}))
+    run(make(**sampled, **{"parallelism.mode": "dmp", "run.resume": str(folder), "training.n_epochs": 2}))
     (resumed,) = read_records(folder, "resume")
     assert resumed["changed"].keys() == {"training.n_epochs", "parallelism.mode"}
     training = load_config(folder / "config.toml").training

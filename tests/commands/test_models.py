@@ -13,7 +13,7 @@ from bert4rec.__main__ import main
 from bert4rec.checkpoint.models_folder import read_aliases, run_at, write_aliases
 from bert4rec.checkpoint.run_folder import lock
 from tests.checks import Capture
-from tests.conftest import BY_HAND, LOG, train_alone
+from tests.conftest import BY_HAND, LOG, WITHOUT_PROGRAM, train_alone
 from tests.folders import files_of
 from tests.runs import report_of
 
@@ -28,7 +28,9 @@ def made_models(log_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     """A models folder that was typed, with copies of its version as two older ones."""
     place = tmp_path_factory.mktemp("models")
     run = train_alone(log_folder, place / "runs", **BY_HAND, **{"run.name": "log"})
-    assert main(["update", str(place / "shop"), "--from", str(run)]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(*WITHOUT_PROGRAM)
+        assert main(["update", str(place / "shop"), "--from", str(run)]) == 0
     newest = run_at(place / "shop")
     for name, decision in ((OLDER, "cannot tell"), (OLDEST, "blessed")):
         copy = Path(shutil.copytree(newest, newest.with_name(name), symlinks=True))

@@ -29,6 +29,7 @@ def runs(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callab
             name = f"run{len(known)}"
             places = {"data.dataset_dir": str(small_folder), "run.dir": str(parent), "run.name": name}
             how = {"training.eval_every_n_epochs": 1, "model.dropout": 0.0, "parallelism.sparse_optimizer": "adagrad"}
+            how |= {"run.trackers": ["tensorboard"]}
             rate = {"training.per_device_train_batch_size": 32 if launcher is ALONE else 16}
             file = settings_file(load_config(None, SMALL | places | how | rate), parent)
             done = start([*launcher, file, f"--mode={mode}"])

@@ -148,7 +148,7 @@ def test_each_part_is_tested_by_its_scores_alone_unless_that_takes_long(small_da
 def test_counts_weights_and_ranks_do_not_depend_on_the_processes(
     ease_up_to: int, pools: Any, small_config: Callable[..., Config], tmp_path: Path, placed: list[tuple[int, str, int]]
 ) -> None:
-    changes = {"parallelism.mode": "dmp", "evaluation.per_device_eval_batch_size": 4}
+    changes = {"parallelism.mode": "dmp"}
     (alone,) = pools(1).run(results_with_prior, small_config(**changes), tmp_path / "1", ease_up_to)
     assert alone["figures"]["weights"].keys() == alone["figures"]["sources"].keys() != set()
     for n, sharding, group in placed:

@@ -75,13 +75,6 @@ class _Open:
         pass
 
 
-def test_two_processes_make_the_same_dataset(tmp_path: Path) -> None:
-    inputs = write_inputs(tmp_path)
-    expected = prepared(tmp_path, "one", *inputs["late"])
-    with small_tasks(1000):
-        assert prepared(tmp_path, "two", *inputs["late"], "--preprocessing.workers=2") == expected
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("n_workers", [2, 4])
 def test_any_number_of_processes_makes_the_same_dataset(tmp_path: Path, n_workers: int) -> None:

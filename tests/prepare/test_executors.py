@@ -22,75 +22,20 @@ from bert4rec.runtime.errors import ColumnUnknownError, DataError, SettingsError
 from bert4rec.runtime.startup import usable_cores
 from tests.conftest import long
 from tests.launch import ROOT, Launched, start
-
-MEMORY = 100 << 20  # bytes of a task on Ray
-KILLED, SLEEPS = "killed-{}", "sleeps-{}"
-
-
-# --- Tasks: module-level functions, as those of the package -----------------------------------------------------------
-def write(folder: Path, number: int) -> dict[str, int]:
-    """Write the file of a number, and return the process."""
-    temporary = folder / f".{number}-{os.getpid()}"
-    temporary.write_text(str(number))
-    temporary.rename(folder / str(number))
-    return {"number": number, "pid": os.getpid(), "threads": int(os.environ.get("POLARS_MAX_THREADS", 0))}
-
-
-def write_if_tried_before(folder: Path, number: int) -> dict[str, int]:
-    """Write the file of a number at the second try; the first names its process in a file, and sleeps."""
-    if (folder / KILLED.format(number)).exists():
-        return write(folder, number)
-    sleep(folder, number, KILLED)
-    raise AssertionError("nothing has killed this process")
-
-
-def sleep(folder: Path, number: int, name: str = SLEEPS) -> None:
-    """Name the process in a file, and sleep for ten minutes."""
-    temporary = folder / f".pid-{number}"
-    temporary.write_text(str(os.getpid()))
-    temporary.rename(folder / name.format(number))
-    time.sleep(600)
-
-
-def write_with_more_memory(folder: Path, number: int, planned: int) -> None:
-    """Write the file of a number; with only the `planned` memory, first use more and more until the other task dies."""
-    import ray
-
-    memory = int(ray.get_runtime_context().get_assigned_resources()["memory"])
-    (folder / f"try-{number}-{memory}").write_text(str(os.getpid()))
-    if memory == planned:
-        other, used = wait_for(folder / f"try-{1 - number}-{planned}"), []
-        while psutil.pid_exists(other):
-            used += [b"x" * (100 << 20)] * (len(used) < 50)
-            time.sleep(0.1)
-    write(folder, number)
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def fail(error: Exception) -> None:
-    raise error
-
-
-def fail_until(folder: Path, n_tries: int) -> int:
-    """Raise an error of the storage until this is try `n_tries`, and return how many there were."""
-    (folder / f"try-{time.time_ns()}").touch()
-    if (n_done := len([*folder.glob("try-*")])) < n_tries:
-        raise TimeoutError("the storage does not answer")
-    return n_done
-
-
-class UnpicklableError(Exception):
-    """An error as some libraries have it: it is not made from its message."""
-
-    def __init__(self, code: int, reason: str) -> None:
-        super().__init__(f"{reason} ({code})")
-
-
-def fail_unpicklably() -> None:
-    raise UnpicklableError(7, "no such bucket")
+from tests.prepare.tasks import (
+    KILLED,
+    MEMORY,
+    SLEEPS,
+    die,
+    fail,
+    fail_unpicklably,
+    fail_until,
+    sleep,
+    wait_for,
+    write,
+    write_if_tried_before,
+    write_with_more_memory,
+)
 
 
 # --- The executors ----------------------------------------------------------------------------------------------------
@@ -136,15 +81,6 @@ all_executors = pytest.mark.parametrize(
     ("engine", "n_workers"), [("local", 1), ("local", 2), of_ray("ray", 1), of_ray("ray", 2)]
 )
 other_processes = pytest.mark.parametrize(("engine", "n_workers"), [("local", 2), of_ray("ray", 2)])
-
-
-def wait_for(path: Path) -> int:
-    """The number in a file that another process writes."""
-    for _ in range(6000):
-        if path.exists():
-            return int(path.read_text())
-        time.sleep(0.01)
-    raise AssertionError(f"{path} was not written")
 
 
 def check_files(folder: Path, n: int) -> None:
@@ -233,7 +169,7 @@ import sys
 from concurrent.futures import wait
 from pathlib import Path
 from bert4rec.prepare.executors import open_executor
-from tests.prepare.test_executors import MEMORY, sleep
+from tests.prepare.tasks import MEMORY, sleep
 
 if __name__ == "__main__":
     try:

@@ -12,6 +12,7 @@ import pytest
 
 from bert4rec.__main__ import main
 from tests.checks import Capture, Patch
+from tests.conftest import long
 from tests.preparation import metadata_of
 
 NAMED = ("--user=kto", "--item=co", "--time=kedy", "--rating=", "--title=popis", "--data.event_column=druh")
@@ -87,7 +88,7 @@ def test_what_is_typed_or_stands_in_a_file_wins(place: Path) -> None:
     assert (settings["target_events"], settings["hide_before_target"]) == (["buy"], "visit")
 
 
-@pytest.mark.parametrize("rows", ["--table=log", "--query=SELECT * FROM log WHERE druh = 'buy'"])
+@pytest.mark.parametrize("rows", [long("--table=log"), "--query=SELECT * FROM log WHERE druh = 'buy'"])
 def test_the_table_or_query_of_a_database_is_inherited(place: Path, rows: str) -> None:
     pytest.importorskip("adbc_driver_sqlite")
     log = pl.read_csv("old.csv", separator="|", infer_schema=False)

@@ -121,7 +121,7 @@ def test_processes_that_cannot_meet_are_one_line_after_one_that_says_so(
     monkeypatch: Patch, capsys: Capture, port: int
 ) -> None:
     monkeypatch.setattr(processes, "SECONDS_OF_SILENCE", 0.1)
-    monkeypatch.setattr(processes, "SECONDS_TO_COME", 1.0)
+    monkeypatch.setattr(processes, "SECONDS_TO_COME", 0.4)
     as_process(monkeypatch, 1, 2, MASTER_ADDR="localhost", MASTER_PORT=port)
     with one_line("", f"localhost:{port}", "--master-addr", error=RunInterruptedError):
         rendezvous()

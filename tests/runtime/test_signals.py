@@ -35,12 +35,12 @@ def test_without_an_answer_a_signal_ends_the_process_all_the_same(monkeypatch: P
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     with Interruption(patience=0.1) as interruption:
         os.kill(os.getpid(), signal.SIGUSR1)
-        time.sleep(0.3)
+        time.sleep(0.15)
         assert interruption.number == 0
         with interruption.busy():
             os.kill(os.getpid(), signal.SIGTERM)
             wait_until(lambda: interruption.number)
-            time.sleep(0.3)
+            time.sleep(0.15)
             assert (ended, interruption.number) == ([], signal.SIGTERM)
         wait_until(lambda: ended)
     signal.signal(signal.SIGUSR1, before)

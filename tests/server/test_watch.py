@@ -14,19 +14,34 @@ from bert4rec.__main__ import main
 from bert4rec.checkpoint.models_folder import ALIASES, read_aliases, write_aliases
 from bert4rec.server import watch
 from bert4rec.server.served import Served
+from tests.conftest import leave_group
 from tests.fixture_types import Patch
 from tests.server.conftest import Asking, Serve, figure, items_in
+from tests.update.conftest import hurry, make_shop
 
 pytestmark = pytest.mark.usefixtures("alone", "quick")
 
 HISTORY = [1, 2, 3, 4]
 
 
-@pytest.fixture
-def two_versions(shop: Path, monkeypatch: Patch) -> Path:
-    monkeypatch.setattr(watch, "SECONDS_OF_PAUSE", 0.02)
-    assert main(["update", str(shop), f"--data={shop.parents[1] / 'day-3.csv'}", "--full"]) in (0, 3)
+@pytest.fixture(scope="module")
+def made_versions(first_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A models folder with two versions."""
+    place = tmp_path_factory.mktemp("versions")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.cuda.device_count", lambda: 0)
+        hurry(patch)
+        shop = make_shop(place, first_run)
+        assert main(["update", str(shop), f"--data={place / 'day-3.csv'}", "--full"]) in (0, 3)
+    leave_group()
     return shop
+
+
+@pytest.fixture
+def two_versions(made_versions: Path, tmp_path: Path, monkeypatch: Patch) -> Path:
+    """A copy of it."""
+    monkeypatch.setattr(watch, "SECONDS_OF_PAUSE", 0.02)
+    return Path(shutil.copytree(made_versions, tmp_path / "models" / "shop", symlinks=True))
 
 
 def wait(what: Callable[[], object]) -> None:

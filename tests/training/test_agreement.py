@@ -47,8 +47,8 @@ def begin(name: str, parts: list[str]) -> tuple[str, str]:
         return "", ""
     store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
     with (
-        mock.patch.object(agreement, "SECONDS_TO_COME", 2.0 if "never comes" in parts else 60.0),
-        mock.patch.object(agreement, "SECONDS_TO_READ", 2.0),
+        mock.patch.object(agreement, "SECONDS_TO_COME", 0.5 if "never comes" in parts else 60.0),
+        mock.patch.object(agreement, "SECONDS_TO_READ", 1.0),
         mock.patch("socket.gethostname", return_value=f"host{rank}"),
     ):
         try:

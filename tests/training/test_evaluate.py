@@ -103,7 +103,7 @@ def test_the_figures_of_a_sharded_bert4rec(made: Path, tmp_path: Path, says: Cal
     assert {key: report_of(tmp_path / "out")[key] for key in same} == same
 
 
-@pytest.mark.parametrize("is_package", [False, True])
+@pytest.mark.parametrize("is_package", [long(False), True])
 def test_two_processes_give_the_same_figures(
     pools: Callable[[int], Any], made: Path, small_folder: Path, tmp_path: Path, is_package: bool
 ) -> None:
@@ -238,7 +238,7 @@ def log_run(log_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("seen", ["leave_out", "keep"])
+@pytest.mark.parametrize("seen", ["leave_out", long("keep")])
 def test_the_lists_of_all_test_users_have_the_hits_of_the_report(log_run: Path, tmp_path: Path, seen: str) -> None:
     trained, ks = find_trained(log_run), [1, 3, 10]
     options = [f"--evaluation.seen_items={seen}", "--evaluation.ks=[1, 3, 10]"]
@@ -335,7 +335,7 @@ def rank_by_sorting(model: Path, history: list[int], target: int, candidates: se
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"model.times": "history"}, long({"model.kind": "sasrec", "model.prior": "none"})], ids=str
+    "changes", [{}, long({"model.times": "history"}), long({"model.kind": "sasrec", "model.prior": "none"})], ids=str
 )
 def test_ranks_are_those_of_a_written_out_reference(
     old: Path, log_folder: Path, other_folder: Path, tmp_path: Path, changes: dict[str, Any]
@@ -357,7 +357,7 @@ def test_ranks_are_those_of_a_written_out_reference(
     assert {row["original_user"] for row in rows_of(found.folder) if row["full"] == 0} == {"g", "h", "k"}
 
 
-@pytest.mark.parametrize("name", ["old", "log_run"])
+@pytest.mark.parametrize("name", [long("old"), "log_run"])
 def test_the_report_of_a_run_or_package_counts_unknown(
     name: str, other_folder: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

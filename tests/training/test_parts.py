@@ -233,7 +233,7 @@ def test_of_parts_within_one_another_the_innermost_counts(monkeypatch: Patch) ->
 
 
 def slowly(*arguments: Any, **options: Any) -> None:
-    time.sleep(0.5)
+    time.sleep(0.2)
     store.save(*arguments, **options)
 
 

@@ -60,17 +60,27 @@ def first_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def shop(first_run: Path, tmp_path: Path) -> Path:
     """A models folder that was made from the run."""
-    make_first_version(tmp_path / "models" / "shop", first_run)
+    return make_shop(tmp_path, first_run)
+
+
+def make_shop(place: Path, run: Path) -> Path:
+    """A models folder in `place` that was made from the run, beside the files of three days."""
+    make_first_version(models := place / "models" / "shop", run)
     for number in range(3, 6):
-        day_of(number).write_csv(tmp_path / f"day-{number}.csv")
-    return tmp_path / "models" / "shop"
+        day_of(number).write_csv(place / f"day-{number}.csv")
+    return models
 
 
 @pytest.fixture
 def quick(monkeypatch: Patch) -> None:
-    spare(monkeypatch, pictures=True)
-    # tests/update/test_versions.py has whole packages: their programs take seconds
-    monkeypatch.setattr("bert4rec.update.versions.export", lambda _, folder, *__, **___: folder.mkdir())
+    hurry(monkeypatch)
+
+
+def hurry(patch: Patch) -> None:
+    """Updates of one epoch, without pictures and packages; tests/update/test_versions.py has whole ones."""
+    spare(patch)
+    patch.setattr("bert4rec.update.nightly.EPOCHS", 1)
+    patch.setattr("bert4rec.update.versions.export", lambda _, folder, *__, **___: folder.mkdir())
 
 
 def champion(shop: Path) -> Path:

@@ -21,7 +21,7 @@ from bert4rec.update import clean_run
 from bert4rec.update import forget as forgetting
 from bert4rec.update.versions import make_first_version
 from tests.checks import Capture, Patch
-from tests.conftest import BY_HAND, long, prepare_log, spare, train_alone
+from tests.conftest import BY_HAND, WITHOUT_PROGRAM, long, prepare_log, spare, train_alone
 from tests.folders import files_of
 from tests.update.test_nightly import Killed, kill_before
 
@@ -40,7 +40,9 @@ def made(place: Path, users: list[str], items: Sequence[Any] = range(11)) -> Pat
     log = {user: [items[(number * (1 + at) + at) % 11] for at in range(N_ROWS)] for number, user in enumerate(users)}
     data = prepare_log(place, {f'"{user.replace(chr(34), 2 * chr(34))}"': items for user, items in log.items()})
     run = train_alone(data, place / "runs", draws=True, **BY_HAND, **{"run.name": "log", "training.n_epochs": 1})
-    make_first_version(models := place / "shop", run)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(*WITHOUT_PROGRAM)
+        make_first_version(models := place / "shop", run)
     (evaluation := run_at(models) / "evaluation").mkdir()
     texts = [one.strip('"').replace('""', '"') if isinstance(one, str) else one for one in items]
     table = pa.table({
@@ -77,6 +79,7 @@ def models(made_models: Path, tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: Patch) -> None:
     spare(monkeypatch)
+    monkeypatch.setattr(*WITHOUT_PROGRAM)
 
 
 def said(capsys: Capture, *words: object, status: int = 0) -> str:

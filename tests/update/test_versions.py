@@ -19,7 +19,8 @@ from bert4rec.runtime.errors import DataError, SettingsError, UserError
 from bert4rec.serving.load import find_source
 from bert4rec.update.versions import about_version, add_version, make_first_version
 from tests.checks import one_line
-from tests.conftest import GROWN_LOG, LOG
+from tests.conftest import GROWN_LOG, LOG, WITHOUT_PROGRAM
+from tests.fixture_types import Patch
 from tests.folders import files_of
 from tests.runs import edit_facts
 
@@ -37,6 +38,7 @@ def test_a_first_version_is_the_run(first_models: Path, run_to_update: Path, log
     for path in (first_models, version, version / "package"):
         assert load(str(path)).recommend(HISTORIES, 5) == before.recommend(HISTORIES, 5)
     assert load(first_models).similar([1], 3) == before.similar([1], 3)
+    assert (version / "package" / "program.pt2").is_file()
     assert Run(first_models).report == Run(run_to_update).report
     assert read_aliases(first_models) == {"champion": version.name}
     about = {"time": version.name, "parent": None, "rows": sum(map(len, LOG.values())), "users": 6, "items": 8}
@@ -49,8 +51,9 @@ def contents(folder: Path, *left_out: str) -> dict[str, bytes]:
 
 
 def test_large_files_are_links_and_what_a_training_changes_are_copies(
-    run_to_update: Path, log_folder: Path, tmp_path: Path
+    run_to_update: Path, log_folder: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
+    monkeypatch.setattr(*WITHOUT_PROGRAM)
     run = Path(shutil.copytree(run_to_update, tmp_path / "run", symlinks=True))
     (run / "evaluation").mkdir()
     (run / "evaluation" / "report.json").write_text("{}")
@@ -170,7 +173,8 @@ def test_what_cannot_be_updated_is_refused_in_one_line(
     refused(shop, other, str(other), "checkpoint")
 
 
-def test_a_finished_run_becomes_a_version_once(models: Path, grown_folder: Path) -> None:
+def test_a_finished_run_becomes_a_version_once(models: Path, grown_folder: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(*WITHOUT_PROGRAM)
     first = run_at(models).name
     name, run = "2030-01-01T00-00-00", models / "next" / "run"
     added = shutil.ignore_patterns("package", "version.json")

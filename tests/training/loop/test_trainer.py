@@ -44,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("alone")
         long(EVALUATION, 1, 7, False),  # in the first validation
         long(EVALUATION, 6, 14, True),
         (EVALUATION, 13, 0, False),  # in the test, after three validations of four batches each
-        ((store, "_write_shards"), 1, 7, False),  # while the first checkpoint is written
+        long((store, "_write_shards"), 1, 7, False),  # while the first checkpoint is written
         long((store, "_write_shards"), 2, 14, True),
         long((store, "_finish"), 2, 14, False),
     ],
@@ -114,6 +114,7 @@ def test_an_interrupted_training_ends_as_one_without_a_break(
     recipe = json.loads((folder / "metadata.json").read_text())["preprocessing"]
     settings = SMALL | BY_HAND | SHORT | {f"preprocessing.{key}": value for key, value in recipe.items()}
     settings |= KINDS[kind] | {"model.kind": kind, "data.dataset_dir": str(folder), "run.dir": str(tmp_path)}
+    settings |= {"training.n_epochs": 2}
     whole, broken = (load_config(None, settings | {"run.name": n, "run.resume": "auto"}) for n in ("whole", "broken"))
     undisturbed = run(whole)
     with monkeypatch.context() as patch:
@@ -247,7 +248,7 @@ def test_a_signal_to_one_process_at_any_moment_is_obeyed_by_all(
     pools: Any, small_config: Settings, tmp_path: Path, undisturbed: list[Any], where: str, call: int, rank: int,
     asynchronous: bool,
 ) -> None:  # fmt: skip
-    config = small_config(**DDP, **{"training.n_epochs": 4, "training.per_device_train_batch_size": 6})
+    config = small_config(**DDP, **{"training.n_epochs": 3, "training.per_device_train_batch_size": 6})
     if not undisturbed:
         undisturbed += pools(2).run(jobs.train_part, config, tmp_path / "whole")
     settings = {"where": where, "call": call, "rank": rank, "asynchronous": asynchronous}
