@@ -240,7 +240,7 @@ def undisturbed() -> list[Any]:
         ("bert4rec.models.sequence_model.Bert4Rec.forward", 6, 1, False),
         long("bert4rec.evaluation.ranker.Ranker._encode_batch", 1, 1, True),
         long("bert4rec.checkpoint.store._write_shards", 2, 0, True),
-        long("bert4rec.checkpoint.store._write_shards", 3, 1, False),
+        long("bert4rec.checkpoint.store._write_shards", 2, 1, False),
         ("bert4rec.checkpoint.store._finish", 2, 0, True),
     ],
 )
