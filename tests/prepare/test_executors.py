@@ -188,6 +188,8 @@ def wait_for_end(pids: list[int]) -> None:
 @pytest.mark.parametrize("number", [long(signal.SIGINT), long(signal.SIGTERM), signal.SIGKILL])
 @pytest.mark.parametrize("engine", ["local", of_ray("ray")])
 def test_workers_end_with_their_driver(engine: str, number: signal.Signals, tmp_path: Path) -> None:
+    if engine == "ray":
+        pytest.importorskip("ray", reason="make test-long runs without it")
     (tmp_path / "driver.py").write_text(DRIVER)
     driver = Launched([sys.executable, str(tmp_path / "driver.py"), engine, str(tmp_path)], PYTHONPATH=str(ROOT))
     workers = [wait_for(tmp_path / SLEEPS.format(each)) for each in range(2)]
