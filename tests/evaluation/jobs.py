@@ -53,8 +53,7 @@ def results_with_features(config: Config) -> tuple[dict[str, Any], dict[str, Any
         results = evaluator.results(ranks, held_out)
         differences = evaluator.feature_differences(model, ranks, lambda: calls.append(None))
         assert len(calls) == evaluator.n_batches(held_out)
-        if dist.get_world_size() == 1:  # the weights are restored
-            assert evaluator.feature_differences(model, ranks, lambda: None) == differences
+        assert evaluator.feature_differences(model, ranks, lambda: None) == differences  # the weights are restored
         return results, differences, results["order"]
 
 

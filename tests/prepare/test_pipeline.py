@@ -122,7 +122,7 @@ def instant(seconds: int) -> str:
     return f"1970-01-01T00:00:{seconds:02d}"
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(ROWS, SETTINGS)
 @example([Row(*cells, 1.0, "view") for cells in (("a", 1, 3), ("b", 1, 2), ("b", 1, 1), ("b", 2, 1))], ALL)
 def test_the_splits_are_those_of_the_reference(rows: list[Row], s: dict[str, Any]) -> None:

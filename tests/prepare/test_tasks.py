@@ -28,7 +28,7 @@ def frame_of(rows: list[tuple[int, int]]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema={"user": pl.Int64, "item": pl.Int64}, orient="row")
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(RUNS.filter(any), st.integers(1, 40), st.integers(0, 6), st.integers(0, 6))
 def test_rows_come_back_by_ranges_of_users_in_their_order_with_the_ranks_of_their_items(
     runs: list[list[tuple[int, int]]], size: int, users_text_from: int, items_text_from: int

@@ -326,7 +326,7 @@ from tests.sources.log import opened
 path = Path(sys.argv[1])
 whole = path.read_bytes()
 said = set()
-changed = [whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :] for place in range(6, len(whole), 47)]
+changed = [whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :] for place in range(6, len(whole), 23)]
 for content in [*changed, *(whole[: int(cut * len(whole))] for cut in (0.05, 0.3, 0.6, 0.95))]:
     path.write_bytes(content)
     try:

@@ -135,7 +135,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 14), TIMES, st.inte
     ),
     st.booleans(),
 )
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 def test_what_the_script_writes_is_accepted(
     rows: list[tuple[int, int, int, int]], columns: list[str], chosen: dict[str, Any], is_small: bool
 ) -> None:

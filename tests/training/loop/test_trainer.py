@@ -240,7 +240,7 @@ def undisturbed() -> list[Any]:
         ("bert4rec.models.sequence_model.Bert4Rec.forward", 6, 1, False),
         long("bert4rec.evaluation.ranker.Ranker._encode_batch", 1, 1, True),
         long("bert4rec.checkpoint.store._write_shards", 2, 0, True),
-        long("bert4rec.checkpoint.store._write_shards", 2, 1, False),
+        long("bert4rec.checkpoint.store._write_shards", 3, 1, False),
         ("bert4rec.checkpoint.store._finish", 2, 0, True),
     ],
 )
@@ -248,7 +248,7 @@ def test_a_signal_to_one_process_at_any_moment_is_obeyed_by_all(
     pools: Any, small_config: Settings, tmp_path: Path, undisturbed: list[Any], where: str, call: int, rank: int,
     asynchronous: bool,
 ) -> None:  # fmt: skip
-    config = small_config(**DDP, **{"training.n_epochs": 3, "training.per_device_train_batch_size": 6})
+    config = small_config(**DDP, **{"training.n_epochs": 4, "training.per_device_train_batch_size": 6})
     if not undisturbed:
         undisturbed += pools(2).run(jobs.train_part, config, tmp_path / "whole")
     settings = {"where": where, "call": call, "rank": rank, "asynchronous": asynchronous}
